@@ -1,0 +1,2 @@
+//! The `ringfold` command.
+fn main() {}

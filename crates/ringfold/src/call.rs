@@ -1,0 +1,81 @@
+//! What a rank says about the call it is in, so that its peers can tell whether they are in the same one.
+//!
+//! A [`Call`] stands in every message header and on every published slot. Two ranks whose calls differ never combine
+//! their data: the receiver reports `Error::Mismatch` with both.
+
+use std::fmt;
+
+use crate::types::{Algorithm, Collective, DType, Op};
+
+/// One call as its rank made it. 24 bytes on the wire, little endian:
+///
+/// ```text
+/// 0 collective  1 dtype  2 op  3 algorithm  4 root or tag: u32  8 count: u64  16 sequence: u64
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What is called.
+    pub collective: Collective,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// The operation's wire number; 0 where nothing is reduced.
+    pub op: u8,
+    /// How it is carried out: chosen, not asked for, yet it must be the same everywhere.
+    pub algorithm: Algorithm,
+    /// The root; 0 where there is none. For point-to-point messages the tag.
+    pub root: u32,
+    /// Elements as the collective counts them (see its documentation).
+    pub count: u64,
+    /// The how-manieth call on this communicator; for point-to-point messages, between these two ranks in this direction.
+    pub sequence: u64,
+}
+
+/// Bytes of a call on the wire.
+pub const CALL_BYTES: usize = 24;
+
+impl Call {
+    /// The wire form.
+    pub fn encode(&self) -> [u8; CALL_BYTES] {
+        let mut bytes = [0; CALL_BYTES];
+        bytes[0] = self.collective as u8;
+        bytes[1] = self.dtype as u8;
+        bytes[2] = self.op;
+        bytes[3] = self.algorithm as u8;
+        bytes[4..8].copy_from_slice(&self.root.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.count.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes
+    }
+
+    /// The call that `bytes` claim; `None` if a number in them means nothing.
+    pub fn decode(bytes: &[u8; CALL_BYTES]) -> Option<Call> {
+        let word =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        Some(Call {
+            collective: Collective::from_wire(bytes[0])?,
+            dtype: DType::from_wire(bytes[1])?,
+            op: (bytes[2] < 9).then_some(bytes[2])?,
+            algorithm: Algorithm::from_wire(bytes[3])?,
+            root: u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")),
+            count: word(8),
+            sequence: word(16),
+        })
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "#{} {} of {} {}",
+            self.sequence, self.collective, self.count, self.dtype
+        )?;
+        if self.collective.reduces() {
+            write!(f, " {}", Op::wire_name(self.op))?;
+        }
+        if self.collective.has_root() {
+            write!(f, " root {}", self.root)?;
+        }
+        write!(f, " by {}", self.algorithm)
+    }
+}

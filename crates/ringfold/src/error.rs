@@ -1,0 +1,204 @@
+//! The one error type. Every variant says what failed, with which peer, and who can mend it.
+
+use std::fmt;
+use std::io;
+
+use crate::call::Call;
+
+/// A result with ringfold's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Where in a call something went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The call that was running; its `sequence` is the number of the call on this communicator.
+    pub call: Call,
+    /// What the engine was doing, for example "waiting to receive from rank 3, slice 2".
+    pub phase: String,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "in {}, {}", self.call, self.phase)
+    }
+}
+
+/// Everything that can go wrong.
+///
+/// The class (variant) of a failed collective is the same on all ranks. After `PeerFailed`, `Timeout`, `Mismatch`,
+/// `Corrupt` or `Aborted` the communicator is dead: its buffers hold undefined data, every later call returns the same
+/// error, and only `close` or `drop` remain. The other variants leave it usable.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Error {
+    /// A peer died, or left while it was still needed. Restart the job, or go on without that rank.
+    PeerFailed {
+        /// The rank that is gone.
+        rank: usize,
+        /// How it was noticed.
+        reason: String,
+        /// What was running here, if anything.
+        site: Option<Site>,
+    },
+    /// A deadline passed. `waiting_for` are the ranks that everybody waits for, as far as it could be found out.
+    Timeout {
+        /// The ranks that did not come.
+        waiting_for: Vec<usize>,
+        /// How long was waited.
+        after_ms: u64,
+        /// What was running here, if anything.
+        site: Option<Site>,
+    },
+    /// Two ranks are in different calls: the program is wrong.
+    Mismatch {
+        /// The rank whose call differs.
+        peer: usize,
+        /// Both calls, this rank's first.
+        calls: String,
+        /// What was running here, if anything.
+        site: Option<Site>,
+    },
+    /// What a peer sent is not what it can have sent: a damaged message, or an intruder.
+    Corrupt {
+        /// The sender.
+        peer: usize,
+        /// What was wrong with it.
+        what: String,
+        /// What was running here, if anything.
+        site: Option<Site>,
+    },
+    /// Somebody called `abort`.
+    Aborted {
+        /// The rank that did.
+        rank: usize,
+        /// What it gave as its reason.
+        reason: String,
+    },
+    /// The communicator was closed on this rank.
+    Closed,
+    /// The caller's arguments are wrong; the text says which and how.
+    InvalidArgument(String),
+    /// Something that this build, machine or data type does not offer.
+    Unsupported(String),
+    /// The ranks could not be brought together: addresses, secret, versions. The text says what was tried.
+    Bootstrap(String),
+    /// The system refused something.
+    System {
+        /// What was being done, and what to do about it if known.
+        what: String,
+        /// The system's answer.
+        kind: io::ErrorKind,
+    },
+}
+
+impl Error {
+    /// A refusal of the system while doing `what`.
+    pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Error {
+        let error = error.into();
+        Error::System {
+            what: format!("{}: {error}", what.into()),
+            kind: error.kind(),
+        }
+    }
+
+    /// The class of the error as one word, the same on every rank for one failure.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Error::PeerFailed { .. } => "PeerFailed",
+            Error::Timeout { .. } => "Timeout",
+            Error::Mismatch { .. } => "Mismatch",
+            Error::Corrupt { .. } => "Corrupt",
+            Error::Aborted { .. } => "Aborted",
+            Error::Closed => "Closed",
+            Error::InvalidArgument(_) => "InvalidArgument",
+            Error::Unsupported(_) => "Unsupported",
+            Error::Bootstrap(_) => "Bootstrap",
+            Error::System { .. } => "System",
+        }
+    }
+
+    /// Whether the communicator is dead after this error.
+    pub fn is_fatal(&self) -> bool {
+        matches!(
+            self,
+            Error::PeerFailed { .. }
+                | Error::Timeout { .. }
+                | Error::Mismatch { .. }
+                | Error::Corrupt { .. }
+                | Error::Aborted { .. }
+        )
+    }
+
+    /// The same error with the place it happened at, unless it has one.
+    pub fn at(mut self, here: Site) -> Error {
+        match &mut self {
+            Error::PeerFailed { site, .. }
+            | Error::Timeout { site, .. }
+            | Error::Mismatch { site, .. }
+            | Error::Corrupt { site, .. } => {
+                site.get_or_insert(here);
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let site = match self {
+            Error::PeerFailed { rank, reason, site } => {
+                write!(f, "rank {rank} failed: {reason}")?;
+                site
+            }
+            Error::Timeout {
+                waiting_for,
+                after_ms,
+                site,
+            } => {
+                write!(
+                    f,
+                    "timed out after {after_ms} ms waiting for {}",
+                    Ranks(waiting_for)
+                )?;
+                site
+            }
+            Error::Mismatch { peer, calls, site } => {
+                write!(f, "rank {peer} is in a different call: {calls}")?;
+                site
+            }
+            Error::Corrupt { peer, what, site } => {
+                write!(f, "corrupt data from rank {peer}: {what}")?;
+                site
+            }
+            Error::Aborted { rank, reason } => {
+                return write!(f, "aborted by rank {rank}: {reason}");
+            }
+            Error::Closed => return f.write_str("the communicator is closed"),
+            Error::InvalidArgument(text) | Error::Unsupported(text) | Error::Bootstrap(text) => {
+                return f.write_str(text);
+            }
+            Error::System { what, .. } => return f.write_str(what),
+        };
+        match site {
+            Some(site) => write!(f, " ({site})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Ranks as an English list.
+struct Ranks<'a>(&'a [usize]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list: Vec<_> = self.0.iter().map(usize::to_string).collect();
+        match list.len() {
+            0 => f.write_str("its peers"),
+            1 => write!(f, "rank {}", list[0]),
+            _ => write!(f, "ranks {}", list.join(", ")),
+        }
+    }
+}

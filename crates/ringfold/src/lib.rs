@@ -1,0 +1,12 @@
+//! ringfold: collective communication for data-parallel training.
+
+pub mod call;
+pub mod error;
+pub mod memory;
+pub mod reduce;
+pub mod schedule;
+pub mod transport;
+pub mod types;
+
+pub use error::{Error, Result};
+pub use types::{Algorithm, Collective, DType, Op};

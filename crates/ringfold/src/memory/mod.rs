@@ -1,0 +1,97 @@
+//! Memory that is addressed raw: users' buffers, staging, and what other processes can see.
+//!
+//! A [`Region`] is a pointer and a length with bounds-checked, copying access. It never becomes a reference, because the
+//! bytes may be written by another process, by a peer thread or through the user's aliasing buffer at any time. Whoever
+//! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
+
+use std::ops::Range;
+
+/// A run of bytes that somebody else owns.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: a region is an address; every access through it copies, and its maker vouches for the memory (see `new`).
+unsafe impl Send for Region {}
+// SAFETY: as above; a shared region offers the same copying access.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// No bytes at all.
+    pub const EMPTY: Region = Region {
+        start: std::ptr::null_mut(),
+        bytes: 0,
+    };
+
+    /// The region of `bytes` bytes at `start`.
+    ///
+    /// # Safety
+    /// * `start` is valid for reads and writes of `bytes` bytes until the last copy of this region is no longer used
+    ///   (reads suffice if the region is only ever read).
+    /// * No Rust reference to the memory is live while the region is used for writing.
+    pub unsafe fn new(start: *mut u8, bytes: usize) -> Region {
+        Region { start, bytes }
+    }
+
+    /// The length in bytes.
+    pub fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The address of the first byte.
+    pub fn address(self) -> *mut u8 {
+        self.start
+    }
+
+    /// Bytes `range` of this region; panics when they are not inside it.
+    pub fn part(self, range: Range<usize>) -> Region {
+        assert!(
+            range.start <= range.end && range.end <= self.bytes,
+            "part {range:?} of a region of {} bytes",
+            self.bytes
+        );
+        // `wrapping_add` because an empty region has a null start.
+        Region {
+            start: self.start.wrapping_add(range.start),
+            bytes: range.end - range.start,
+        }
+    }
+
+    /// Whether both are the same bytes.
+    pub fn is_same(self, other: Region) -> bool {
+        self.start == other.start && self.bytes == other.bytes
+    }
+
+    /// Copies `source`, which has the same length and may overlap, into this region.
+    pub fn copy_from(self, source: Region) {
+        assert_eq!(
+            self.bytes, source.bytes,
+            "copy between regions of different lengths"
+        );
+        if self.start != source.start && self.bytes > 0 {
+            // SAFETY: both regions are valid for their length (contract of `new`); `copy` allows overlap.
+            unsafe { std::ptr::copy(source.start, self.start, self.bytes) }
+        }
+    }
+
+    /// Copies `source` to the beginning of this region.
+    pub fn write(self, source: &[u8]) {
+        assert!(source.len() <= self.bytes);
+        // SAFETY: valid for `bytes` (contract of `new`), and `source` is no longer than that.
+        unsafe { std::ptr::copy(source.as_ptr(), self.start, source.len()) }
+    }
+
+    /// Copies the beginning of this region into `target`.
+    pub fn read(self, target: &mut [u8]) {
+        assert!(target.len() <= self.bytes);
+        // SAFETY: valid for `bytes` (contract of `new`), and `target` is no longer than that.
+        unsafe { std::ptr::copy(self.start, target.as_mut_ptr(), target.len()) }
+    }
+}

@@ -1,0 +1,171 @@
+//! Schedules: what each rank does in a collective, as data.
+//!
+//! A generator (one file an algorithm) is a pure function from a [`Spec`] to this rank's [`Schedule`]: steps over chunks.
+//! It does no I/O and reads no clock and no variable. The engine runs schedules, the checker proves them, the cost model
+//! prices them, the simulator times them and the printer shows them.
+//!
+//! # Model
+//!
+//! The buffers `Input`, `Output` and `Scratch` are cut into chunks by the engine; a schedule only counts them. The engine
+//! runs the whole schedule once for each *slice* (an independent part of every chunk) and overlaps slices. Steps carry
+//! the *round* in which they take place; a send and its receive have the same round. Within a round, receives stand before
+//! sends, so that nobody's receive waits behind its own send.
+//!
+//! # Invariants (proved by [`check`])
+//!
+//! * On each ordered pair of ranks, the k-th send matches the k-th receive: same round, same number of elements.
+//! * Steps are issued in order; a send, receive or receive-and-reduce may complete later. A step waits for earlier steps
+//!   that touch the same chunks (read-write, write-read, write-write), and for nothing else. Under these rules nothing
+//!   deadlocks, even if a send completes only when its receive was posted.
+//! * Every contribution arrives exactly once where it must; reducing ranks end with the same expression, so the same bits.
+//! * `Input` is never written, unless it is the same memory as `Output` (in place): then both are one buffer.
+
+use std::fmt;
+
+use crate::error::Result;
+use crate::types::{Algorithm, Collective};
+
+/// The buffers a step may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Buffer {
+    /// What the caller gave to read.
+    Input,
+    /// What the caller gave to fill.
+    Output,
+    /// The engine's own memory, undefined at the start, cut like `Input`.
+    Scratch,
+}
+
+/// `len` consecutive chunks of one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// Which buffer.
+    pub buffer: Buffer,
+    /// The first chunk.
+    pub first: u32,
+    /// How many chunks; never 0, except in the empty span of a barrier.
+    pub len: u32,
+}
+
+/// Whom an `Await` waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peers {
+    /// All ranks but this one.
+    Others,
+    /// One rank.
+    One(u32),
+}
+
+/// One thing that a rank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Sends the span to the peer. May complete later.
+    Send { peer: u32, span: Span },
+    /// Fills the span with the peer's next message. May complete later.
+    Recv { peer: u32, span: Span },
+    /// `into` = the peer's next message combined with `with`; `with` may equal `into`. May complete later.
+    RecvReduce { peer: u32, with: Span, into: Span },
+    /// `into` = `from`. Nothing if both are the same memory.
+    Copy { from: Span, into: Span },
+    /// `into` = `with` combined with `from`; `with` may equal `into`.
+    Reduce { with: Span, from: Span, into: Span },
+    /// Makes the span visible to the ranks of this host, at the place of its chunks, and says that `phase` is reached.
+    /// Published chunks stay readable until every rank has finished the slice.
+    Publish { span: Span, phase: u8 },
+    /// Waits until the peers have reached `phase`.
+    Await { peers: Peers, phase: u8 },
+    /// `into` = chunks `first..first + into.len` as `peer` published them (chunk numbers of the peer's span).
+    CopyFrom { peer: u32, first: u32, into: Span },
+    /// `into` = all ranks' chunks combined in rank order: the peers' as published under `own`'s chunk numbers, this
+    /// rank's from `own` itself.
+    ReduceFrom { own: Span, into: Span },
+}
+
+/// An action and its round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The round, counted from 0; equal for a send and its receive.
+    pub round: u32,
+    /// What is done.
+    pub action: Action,
+}
+
+/// How data may travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Medium {
+    /// Messages between pairs: any transport.
+    Messages,
+    /// Published memory: all ranks on one host.
+    Shared,
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Medium::Messages => "messages",
+            Medium::Shared => "shared",
+        })
+    }
+}
+
+/// What a schedule is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Spec {
+    /// What is to be done.
+    pub collective: Collective,
+    /// How.
+    pub algorithm: Algorithm,
+    /// Over what.
+    pub medium: Medium,
+    /// How many ranks.
+    pub world_size: u32,
+    /// Which of them this schedule is for.
+    pub rank: u32,
+    /// The root, or for `Send` and `Recv` the peer; 0 where neither means anything.
+    pub root: u32,
+}
+
+/// How the engine cuts `Input` and `Output`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// A vector: slices are contiguous parts of the whole, and each slice is divided evenly into this many chunks. So
+    /// a span of several chunks is contiguous. `all_reduce`, `reduce`, `broadcast`, `send`, `recv`, `sendrecv`.
+    Vector(u32),
+    /// This many blocks that belong to ranks; a chunk is a block, a slice is a part of every block. Spans of several
+    /// blocks are contiguous only when there is one slice. Everything else.
+    Blocks(u32),
+}
+
+impl Cut {
+    /// The number of chunks.
+    pub fn chunks(self) -> u32 {
+        match self {
+            Cut::Vector(n) | Cut::Blocks(n) => n,
+        }
+    }
+}
+
+/// What one rank does in a collective.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// What it was made for.
+    pub spec: Spec,
+    /// The chunks of `Input` (and of `Scratch`).
+    pub input: Cut,
+    /// The chunks of `Output`.
+    pub output: Cut,
+    /// Whether `Scratch` is used.
+    pub scratch: bool,
+    /// The number of rounds: the same on every rank.
+    pub rounds: u32,
+    /// The steps of each channel, by ascending round. Channels are independent.
+    pub channels: Vec<Vec<Step>>,
+}
+
+impl Schedule {
+    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the collective or medium.
+    pub fn new(spec: Spec) -> Result<Schedule> {
+        let _ = spec;
+        Err(crate::Error::Unsupported("not written yet".into()))
+    }
+}

@@ -1,0 +1,86 @@
+//! The header of every message, and the comparison of what came with what was due.
+
+use crate::call::{CALL_BYTES, Call};
+use crate::error::{Error, Result};
+
+/// What stands in front of a message's payload. 40 bytes on the wire, little endian:
+///
+/// ```text
+/// 0 call: 24 bytes   24 slice: u32   28 index: u32   32 bytes: u32   36 checksum: u32
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The sender's call.
+    pub call: Call,
+    /// Which slice of the call.
+    pub slice: u32,
+    /// The how-manieth message of that slice on this stream.
+    pub index: u32,
+    /// Bytes of payload.
+    pub bytes: u32,
+}
+
+/// Bytes of a header on the wire.
+pub const HEADER_BYTES: usize = 40;
+
+impl Header {
+    /// The wire form; `checksum` covers what the transport says it covers (0 where it checks nothing).
+    pub fn encode(&self, checksum: u32) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..CALL_BYTES].copy_from_slice(&self.call.encode());
+        bytes[24..28].copy_from_slice(&self.slice.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.index.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[36..40].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Compares the bytes that came from `peer` with this header, which is what was due. Gives the checksum field.
+    ///
+    /// A different call is a `Mismatch`; the same call at another place, or nonsense, is `Corrupt`.
+    pub fn expect(&self, received: &[u8; HEADER_BYTES], peer: usize) -> Result<u32> {
+        let checksum = u32::from_le_bytes(received[36..40].try_into().expect("four bytes"));
+        if received[..36] == self.encode(0)[..36] {
+            return Ok(checksum);
+        }
+        Err(self.complain(received, peer))
+    }
+
+    #[cold]
+    fn complain(&self, received: &[u8; HEADER_BYTES], peer: usize) -> Error {
+        let word =
+            |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
+        let call = Call::decode(received[..CALL_BYTES].try_into().expect("a call's length"));
+        match call {
+            None => Error::Corrupt {
+                peer,
+                what: "a message header that means nothing".into(),
+                site: None,
+            },
+            Some(theirs) if theirs != self.call => mismatch(peer, &self.call, &theirs),
+            Some(_) => Error::Corrupt {
+                peer,
+                what: format!(
+                    "slice {} message {} of {} bytes came where slice {} message {} of {} bytes was due",
+                    word(24),
+                    word(28),
+                    word(32),
+                    self.slice,
+                    self.index,
+                    self.bytes
+                ),
+                site: None,
+            },
+        }
+    }
+}
+
+/// The error of two ranks in different calls.
+#[cold]
+pub fn mismatch(peer: usize, mine: &Call, theirs: &Call) -> Error {
+    Error::Mismatch {
+        peer,
+        calls: format!("this rank called {mine}, rank {peer} called {theirs}"),
+        site: None,
+    }
+}

@@ -1,0 +1,200 @@
+//! The contract of a transport: bytes and headers between peers, nothing of collectives.
+//!
+//! # Streams
+//!
+//! Between two ranks run independent, ordered, reliable streams, one a channel. Messages on a stream are matched in
+//! order: the k-th posted receive gets the k-th posted send. A transport compares the header that came with the one that
+//! was due ([`Header::expect`]) before it delivers a byte, and reports the difference as an error.
+//!
+//! # Completion
+//!
+//! Posting never blocks and never fails for want of room: what cannot be done at once is queued and done by `poll`. The
+//! engine bounds what it posts, so the queues are bounded. A send is complete when its payload may be overwritten; it
+//! may wait until the peer has posted the receive. A receive is complete when its sink has absorbed all bytes.
+//!
+//! # Peer input
+//!
+//! Everything that comes from a peer is a claim until checked: lengths are compared with what was due, never used as loop
+//! bounds or indices.
+
+pub mod header;
+
+use std::time::Duration;
+
+pub use header::{HEADER_BYTES, Header, mismatch};
+
+use crate::call::Call;
+use crate::error::Result;
+use crate::memory::Region;
+use crate::reduce::Kernel;
+
+/// A point in time, in picoseconds since an origin that the clock's owner chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u128);
+
+impl Time {
+    /// The time `duration` later.
+    pub fn after(self, duration: Duration) -> Time {
+        Time(self.0 + duration.as_nanos() * 1000)
+    }
+
+    /// How long it is from `earlier` to this time; zero if it is not earlier.
+    pub fn since(self, earlier: Time) -> Duration {
+        let nanoseconds = self.0.saturating_sub(earlier.0) / 1000;
+        Duration::from_nanos(nanoseconds.min(u64::MAX as u128) as u64)
+    }
+}
+
+/// One ordered stream of messages with a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream {
+    /// The other end.
+    pub peer: usize,
+    /// Which of the streams with that peer; see [`P2P_CHANNEL`].
+    pub channel: usize,
+}
+
+/// The channel of `send` and `recv`, apart from the collectives' (1 and up) so that neither waits behind the other.
+pub const P2P_CHANNEL: usize = 0;
+
+/// The engine's name for something it posted. Never reused while it is under way.
+pub type Ticket = u64;
+
+/// Whether a posted message is done already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// Done; `poll` will not report it.
+    Done,
+    /// Under way; `poll` will report its ticket.
+    Pending,
+}
+
+/// Where the bytes of a message go.
+#[derive(Clone, Copy, Debug)]
+pub enum Sink {
+    /// Into this region, as they are.
+    Store(Region),
+    /// Combined with the same bytes of `with` into `into` (`with` may be `into`).
+    Reduce {
+        /// The operand on this rank.
+        with: Region,
+        /// Where the result goes.
+        into: Region,
+        /// The combining loop.
+        kernel: Kernel,
+    },
+}
+
+/// Pieces of a message given to [`Sink::absorb`] begin at multiples of this, so that no element is cut.
+pub const PIECE_ALIGN_BYTES: usize = 64;
+
+impl Sink {
+    /// The length of the message.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Sink::Store(into) => into.bytes(),
+            Sink::Reduce { into, .. } => into.bytes(),
+        }
+    }
+
+    /// Takes in `piece`, which stands at `offset` of the message. `offset` is a multiple of [`PIECE_ALIGN_BYTES`], and
+    /// so is the piece's length unless it is the last. Every byte of the message is given exactly once.
+    pub fn absorb(&self, offset: usize, piece: Region) {
+        let range = offset..offset + piece.bytes();
+        match self {
+            Sink::Store(into) => into.part(range).copy_from(piece),
+            Sink::Reduce { with, into, kernel } => {
+                kernel.fold(into.part(range.clone()), &[with.part(range), piece]);
+            }
+        }
+    }
+
+    /// The memory that may be filled directly instead of `absorb`, if there is such.
+    pub fn landing(&self) -> Option<Region> {
+        match self {
+            Sink::Store(into) => Some(*into),
+            Sink::Reduce { .. } => None,
+        }
+    }
+}
+
+/// A way to move bytes between the ranks of one communicator.
+///
+/// Used by one thread at a time. Errors are final: after one the transport is only closed.
+pub trait Transport: Send {
+    /// Queues a message. `payload` has `header.bytes` bytes and stays untouched until the send is complete.
+    fn post_send(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: Region,
+    ) -> Result<Posted>;
+
+    /// Queues the reception of the message with exactly this header; `sink` has `header.bytes` bytes.
+    fn post_recv(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted>;
+
+    /// Does what can be done now without blocking; appends the tickets that are complete.
+    fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()>;
+
+    /// When `poll` could next find something although no peer acts: a simulated arrival, an injected delay.
+    fn next_event(&self) -> Option<Time> {
+        None
+    }
+
+    /// The memory published between the ranks, if all of them are on this host.
+    fn windows(&mut self) -> Option<&mut dyn Windows> {
+        None
+    }
+
+    /// Blocks until `poll` may find something new, a [`Waker`] of this transport is used, or `timeout` has passed.
+    /// May return early for no reason.
+    fn block(&mut self, timeout: Duration) -> Result<()>;
+
+    /// A handle by which another thread ends a `block`.
+    fn waker(&self) -> Waker;
+}
+
+/// Ends a [`Transport::block`] from another thread. A wake just before the block counts.
+pub type Waker = std::sync::Arc<dyn Fn() + Send + Sync>;
+
+/// Published memory: every rank has `slots` slots of `slot_bytes` that all ranks of the host can read.
+///
+/// A *generation* is one slice of one call, counted up equally on all ranks; it uses slot `generation % slots` of every
+/// rank. Within it a rank publishes phases in ascending order.
+pub trait Windows {
+    /// Generations that can be open at once.
+    fn slots(&self) -> usize;
+
+    /// Bytes that one rank can publish in one generation.
+    fn slot_bytes(&self) -> usize;
+
+    /// Whether all peers have finished the generation that used this one's slot before.
+    fn is_free(&mut self, generation: u64) -> bool;
+
+    /// Copies `pieces` (offset in the slot, bytes) into this rank's slot, then says that `phase` is reached in `call`.
+    fn publish(
+        &mut self,
+        generation: u64,
+        phase: u8,
+        call: &Call,
+        offset: usize,
+        bytes: Region,
+    ) -> Result<()>;
+
+    /// Whether `peer` has reached `phase` of this generation; `Mismatch` if it did so in another call than `call`.
+    fn has_reached(&mut self, peer: usize, generation: u64, phase: u8, call: &Call)
+    -> Result<bool>;
+
+    /// What `peer` published at `range` of its slot. Only after `has_reached` said so.
+    fn view(&self, peer: usize, generation: u64, range: std::ops::Range<usize>) -> Region;
+
+    /// This rank will not look at `generation` or an earlier one again. In order, once each.
+    fn finish(&mut self, generation: u64);
+}
