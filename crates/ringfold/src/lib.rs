@@ -1,6 +1,8 @@
 //! ringfold: collective communication for data-parallel training.
 
 pub mod call;
+pub mod communicator;
+pub mod config;
 pub mod error;
 pub mod memory;
 pub mod reduce;
@@ -8,5 +10,7 @@ pub mod schedule;
 pub mod transport;
 pub mod types;
 
+pub use communicator::{Choice, Communicator, Counts, Request, Work};
+pub use config::{Config, TransportChoice};
 pub use error::{Error, Result};
 pub use types::{Algorithm, Collective, DType, Op};
