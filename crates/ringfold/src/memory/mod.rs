@@ -4,7 +4,11 @@
 //! bytes may be written by another process, by a peer thread or through the user's aliasing buffer at any time. Whoever
 //! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
 
+mod owned;
+
 use std::ops::Range;
+
+pub use owned::Owned;
 
 /// A run of bytes that somebody else owns.
 #[derive(Clone, Copy, Debug)]

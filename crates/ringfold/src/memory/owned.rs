@@ -1,0 +1,79 @@
+//! Memory of our own that is used through regions: staging and mailboxes.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+
+use super::Region;
+
+/// The alignment of owned memory: a cache line, so that no two owners share one.
+const ALIGN_BYTES: usize = 64;
+
+/// Heap memory, zeroed at first, freed on drop.
+#[derive(Debug)]
+pub struct Owned {
+    region: Region,
+}
+
+impl Owned {
+    /// `bytes` bytes of zeros.
+    pub fn zeroed(bytes: usize) -> Owned {
+        if bytes == 0 {
+            return Owned {
+                region: Region::EMPTY,
+            };
+        }
+        let layout = Owned::layout(bytes);
+        // SAFETY: the layout has at least one byte.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: just allocated with this length; no reference to it is ever made.
+        let region = unsafe { Region::new(start, bytes) };
+        Owned { region }
+    }
+
+    /// A copy of `source`.
+    pub fn copy_of(source: Region) -> Owned {
+        let owned = Owned::zeroed(source.bytes());
+        owned.region.copy_from(source);
+        owned
+    }
+
+    /// The memory. Whoever takes the region lets go of it before the owner is dropped.
+    pub(crate) fn region(&self) -> Region {
+        self.region
+    }
+
+    fn layout(bytes: usize) -> Layout {
+        // A length that no address space holds is a mistake of ours, not a state to handle.
+        Layout::from_size_align(bytes, ALIGN_BYTES).expect("a length that fits into memory")
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if !self.region.is_empty() {
+            let layout = Owned::layout(self.region.bytes());
+            // SAFETY: allocated in `zeroed` with the same layout, and freed only here.
+            unsafe { dealloc(self.region.address(), layout) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owned_memory_is_zero_and_keeps_what_is_written() {
+        let owned = Owned::zeroed(100);
+        let mut bytes = [1; 100];
+        owned.region().read(&mut bytes);
+        assert_eq!(bytes, [0; 100]);
+        owned.region().write(&[7; 100]);
+        let copy = Owned::copy_of(owned.region().part(10..30));
+        let mut copied = [0; 20];
+        copy.region().read(&mut copied);
+        assert_eq!(copied, [7; 20]);
+    }
+}
