@@ -18,6 +18,9 @@
 //! bounds or indices.
 
 pub mod header;
+pub mod local;
+#[cfg(test)]
+pub(crate) mod suite;
 
 use std::time::Duration;
 
