@@ -20,6 +20,16 @@
 //! * Every contribution arrives exactly once where it must; reducing ranks end with the same expression, so the same bits.
 //! * `Input` is never written, unless it is the same memory as `Output` (in place): then both are one buffer.
 
+#![forbid(unsafe_code)]
+
+pub mod dependence;
+
+mod build;
+mod catalogue;
+mod direct;
+mod one_shot;
+mod ring;
+
 use std::fmt;
 
 use crate::error::Result;
@@ -57,6 +67,7 @@ pub enum Peers {
 }
 
 /// One thing that a rank does.
+#[expect(missing_docs, reason = "each variant's sentence names its fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Sends the span to the peer. May complete later.
@@ -69,8 +80,8 @@ pub enum Action {
     Copy { from: Span, into: Span },
     /// `into` = `with` combined with `from`; `with` may equal `into`.
     Reduce { with: Span, from: Span, into: Span },
-    /// Makes the span visible to the ranks of this host, at the place of its chunks, and says that `phase` is reached.
-    /// Published chunks stay readable until every rank has finished the slice.
+    /// Makes the span visible to the ranks of this host, at the place of its chunks, and says that `phase` is reached,
+    /// and with it all phases before: the phases of a rank's publications strictly rise. Published chunks stay readable until every rank has finished the slice.
     Publish { span: Span, phase: u8 },
     /// Waits until the peers have reached `phase`.
     Await { peers: Peers, phase: u8 },
@@ -163,9 +174,71 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the collective or medium.
+    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the collective over the medium.
     pub fn new(spec: Spec) -> Result<Schedule> {
-        let _ = spec;
-        Err(crate::Error::Unsupported("not written yet".into()))
+        catalogue::generate(&spec)
+    }
+
+    /// The algorithms that carry out a collective over a medium, in wire order.
+    pub fn algorithms(collective: Collective, medium: Medium) -> &'static [Algorithm] {
+        catalogue::algorithms(collective, medium)
+    }
+
+    /// Whether a message holds several blocks, which are contiguous only when the engine cuts one slice.
+    pub fn needs_one_slice(&self) -> bool {
+        let blocks = |span: Span| {
+            let cut = match span.buffer {
+                Buffer::Output => self.output,
+                Buffer::Input | Buffer::Scratch => self.input,
+            };
+            matches!(cut, Cut::Blocks(_)) && span.len > 1
+        };
+        self.channels
+            .iter()
+            .flatten()
+            .any(|step| step.action.is_asynchronous() && step.action.spans().any(blocks))
+    }
+
+    /// The same work on several channels: the vector is divided into as many parts, each of which is cut into the same
+    /// chunks as the whole was and handled by a channel of its own.
+    ///
+    /// What has no vector to divide stays as it is: schedules over blocks, the barrier, and those over published memory,
+    /// whose phases are counted once for all channels.
+    pub fn striped(self, channels: u32) -> Schedule {
+        let divisible = matches!(self.input, Cut::Vector(_))
+            && self.spec.medium == Medium::Messages
+            && self.spec.collective != Collective::Barrier;
+        match (
+            self.input.chunks(),
+            self.output.chunks(),
+            self.channels.as_slice(),
+        ) {
+            (input, output, [steps]) if divisible && channels > 1 => {
+                let part = |channel: u32| {
+                    let moved = |span: Span| Span {
+                        first: span.first
+                            + channel
+                                * if span.buffer == Buffer::Output {
+                                    output
+                                } else {
+                                    input
+                                },
+                        ..span
+                    };
+                    let step = |step: &Step| Step {
+                        action: step.action.with_spans(moved),
+                        ..*step
+                    };
+                    steps.iter().map(step).collect()
+                };
+                Schedule {
+                    channels: (0..channels).map(part).collect(),
+                    input: Cut::Vector(input * channels),
+                    output: Cut::Vector(output * channels),
+                    ..self
+                }
+            }
+            _ => self,
+        }
     }
 }

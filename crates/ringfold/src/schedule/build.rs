@@ -1,0 +1,147 @@
+//! How generators write down a schedule: one call a step, in the order of issue.
+//!
+//! The builder keeps the current round, so that generators cannot write rounds out of order, and finds out by itself
+//! whether `Scratch` is used.
+
+#![forbid(unsafe_code)]
+
+use super::{Action, Buffer, Cut, Peers, Schedule, Span, Spec, Step};
+
+/// `len` chunks of the input.
+pub(super) fn input(first: u32, len: u32) -> Span {
+    Span {
+        buffer: Buffer::Input,
+        first,
+        len,
+    }
+}
+
+/// `len` chunks of the output.
+pub(super) fn output(first: u32, len: u32) -> Span {
+    Span {
+        buffer: Buffer::Output,
+        first,
+        len,
+    }
+}
+
+/// `len` chunks of the engine's own memory.
+pub(super) fn scratch(first: u32, len: u32) -> Span {
+    Span {
+        buffer: Buffer::Scratch,
+        first,
+        len,
+    }
+}
+
+impl Spec {
+    /// The rank `by` places after this one, around the ring.
+    pub(super) fn after(&self, by: u32) -> u32 {
+        let n = u64::from(self.world_size);
+        ((u64::from(self.rank) + u64::from(by)) % n) as u32
+    }
+
+    /// The rank `by` places before this one, around the ring.
+    pub(super) fn before(&self, by: u32) -> u32 {
+        self.after(self.world_size - by % self.world_size)
+    }
+
+    /// All other ranks, the next one first: starting everywhere else, so that no rank is everybody's first.
+    pub(super) fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let spec = *self;
+        (1..self.world_size).map(move |by| spec.after(by))
+    }
+}
+
+/// A schedule being written.
+pub(super) struct Builder {
+    schedule: Schedule,
+    steps: Vec<Step>,
+    round: u32,
+}
+
+impl Builder {
+    /// An empty schedule in round 0.
+    pub(super) fn new(spec: &Spec, input: Cut, output: Cut) -> Builder {
+        Builder {
+            schedule: Schedule {
+                spec: *spec,
+                input,
+                output,
+                scratch: false,
+                rounds: 0,
+                channels: Vec::new(),
+            },
+            steps: Vec::new(),
+            round: 0,
+        }
+    }
+
+    /// The same cut for both buffers.
+    pub(super) fn vector(spec: &Spec, chunks: u32) -> Builder {
+        Builder::new(spec, Cut::Vector(chunks), Cut::Vector(chunks))
+    }
+
+    /// What follows takes place in `round`.
+    pub(super) fn round(&mut self, round: u32) {
+        assert!(round >= self.round, "rounds ascend");
+        self.round = round;
+    }
+
+    /// Adds any action.
+    pub(super) fn push(&mut self, action: Action) {
+        self.steps.push(Step {
+            round: self.round,
+            action,
+        });
+    }
+
+    pub(super) fn send(&mut self, peer: u32, span: Span) {
+        self.push(Action::Send { peer, span });
+    }
+
+    pub(super) fn recv(&mut self, peer: u32, span: Span) {
+        self.push(Action::Recv { peer, span });
+    }
+
+    pub(super) fn recv_reduce(&mut self, peer: u32, with: Span, into: Span) {
+        self.push(Action::RecvReduce { peer, with, into });
+    }
+
+    pub(super) fn copy(&mut self, from: Span, into: Span) {
+        self.push(Action::Copy { from, into });
+    }
+
+    pub(super) fn reduce(&mut self, with: Span, from: Span, into: Span) {
+        self.push(Action::Reduce { with, from, into });
+    }
+
+    pub(super) fn publish(&mut self, span: Span, phase: u8) {
+        self.push(Action::Publish { span, phase });
+    }
+
+    pub(super) fn wait_for(&mut self, peers: Peers, phase: u8) {
+        self.push(Action::Await { peers, phase });
+    }
+
+    pub(super) fn copy_from(&mut self, peer: u32, first: u32, into: Span) {
+        self.push(Action::CopyFrom { peer, first, into });
+    }
+
+    pub(super) fn reduce_from(&mut self, own: Span, into: Span) {
+        self.push(Action::ReduceFrom { own, into });
+    }
+
+    /// The schedule, on one channel, with the number of rounds that all ranks agree on.
+    pub(super) fn finish(mut self, rounds: u32) -> Schedule {
+        assert!(self.round < rounds, "the last round is counted");
+        self.schedule.rounds = rounds;
+        self.schedule.scratch = self
+            .steps
+            .iter()
+            .flat_map(|step| step.action.spans())
+            .any(|span| span.buffer == Buffer::Scratch);
+        self.schedule.channels = vec![self.steps];
+        self.schedule
+    }
+}

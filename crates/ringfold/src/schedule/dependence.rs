@@ -1,0 +1,246 @@
+//! Which earlier steps a step must wait for.
+//!
+//! A send, a receive and a receive-and-reduce complete some time after they were issued; all other steps are complete
+//! when they were issued. A step may be issued when no incomplete earlier step of its channel and slice touches the same
+//! chunk, unless both only read it. Because steps are issued in order, a step that was waited for once is complete for
+//! all that follow: each asynchronous step stands in at most one list, that of the first step in conflict with it.
+//!
+//! What in place means is said by [`Schedule::place`].
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+
+use super::{Action, Buffer, Schedule, Span};
+use crate::types::Collective;
+
+/// A chunk of memory: two spans touch the same memory exactly when they share a place.
+pub type Place = (Buffer, u32);
+
+impl Action {
+    /// What is read, besides messages and published memory.
+    pub fn reads(&self) -> [Option<Span>; 2] {
+        match *self {
+            Action::Send { span, .. } | Action::Publish { span, .. } => [Some(span), None],
+            Action::RecvReduce { with, .. } => [Some(with), None],
+            Action::Copy { from, .. } => [Some(from), None],
+            Action::Reduce { with, from, .. } => [Some(with), Some(from)],
+            Action::ReduceFrom { own, .. } => [Some(own), None],
+            Action::Recv { .. } | Action::Await { .. } | Action::CopyFrom { .. } => [None, None],
+        }
+    }
+
+    /// What is written.
+    pub fn writes(&self) -> Option<Span> {
+        match *self {
+            Action::Recv { span, .. } => Some(span),
+            Action::RecvReduce { into, .. }
+            | Action::Copy { into, .. }
+            | Action::Reduce { into, .. }
+            | Action::CopyFrom { into, .. }
+            | Action::ReduceFrom { into, .. } => Some(into),
+            Action::Send { .. } | Action::Publish { .. } | Action::Await { .. } => None,
+        }
+    }
+
+    /// The same action on other spans. Of published memory, which has no span, the place is left.
+    pub(super) fn with_spans(self, other: impl Fn(Span) -> Span) -> Action {
+        match self {
+            Action::Send { peer, span } => Action::Send {
+                peer,
+                span: other(span),
+            },
+            Action::Recv { peer, span } => Action::Recv {
+                peer,
+                span: other(span),
+            },
+            Action::RecvReduce { peer, with, into } => Action::RecvReduce {
+                peer,
+                with: other(with),
+                into: other(into),
+            },
+            Action::Copy { from, into } => Action::Copy {
+                from: other(from),
+                into: other(into),
+            },
+            Action::Reduce { with, from, into } => Action::Reduce {
+                with: other(with),
+                from: other(from),
+                into: other(into),
+            },
+            Action::Publish { span, phase } => Action::Publish {
+                span: other(span),
+                phase,
+            },
+            Action::Await { .. } => self,
+            Action::CopyFrom { peer, first, into } => Action::CopyFrom {
+                peer,
+                first,
+                into: other(into),
+            },
+            Action::ReduceFrom { own, into } => Action::ReduceFrom {
+                own: other(own),
+                into: other(into),
+            },
+        }
+    }
+
+    /// All spans that the action names.
+    pub fn spans(&self) -> impl Iterator<Item = Span> {
+        let [first, second] = self.reads();
+        [first, second, self.writes()].into_iter().flatten()
+    }
+
+    /// Whether the step may complete after it was issued.
+    pub fn is_asynchronous(&self) -> bool {
+        matches!(
+            self,
+            Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. }
+        )
+    }
+}
+
+impl Schedule {
+    /// The memory of one chunk. In place, the chunk of `Input` that is the caller's `Output` is named as the output.
+    ///
+    /// Vector collectives: both are one buffer. `all_gather` and `gather` at the root: the input is the rank's block of
+    /// the output. `reduce_scatter` and `scatter` at the root: the output is the rank's block of the input. Nothing else
+    /// is ever in place.
+    pub fn place(&self, buffer: Buffer, chunk: u32, in_place: bool) -> Place {
+        if !in_place || buffer != Buffer::Input {
+            return (buffer, chunk);
+        }
+        let (rank, at_root) = (self.spec.rank, self.spec.rank == self.spec.root);
+        match self.spec.collective {
+            Collective::AllReduce | Collective::Broadcast => (Buffer::Output, chunk),
+            Collective::Reduce if at_root => (Buffer::Output, chunk),
+            Collective::AllGather => (Buffer::Output, self.own_place(chunk)),
+            Collective::Gather if at_root => (Buffer::Output, self.own_place(chunk)),
+            Collective::ReduceScatter => self.own_block(chunk, rank),
+            Collective::Scatter if at_root => self.own_block(chunk, rank),
+            _ => (buffer, chunk),
+        }
+    }
+
+    /// Where a part of the one input block lies among the output's blocks.
+    fn own_place(&self, chunk: u32) -> u32 {
+        self.spec.rank * self.input.chunks() + chunk
+    }
+
+    /// The output for the parts of the rank's own block of the input; the input for the others.
+    fn own_block(&self, chunk: u32, rank: u32) -> Place {
+        let parts = self.output.chunks();
+        if chunk / parts == rank {
+            (Buffer::Output, chunk % parts)
+        } else {
+            (Buffer::Input, chunk)
+        }
+    }
+}
+
+/// The asynchronous steps that touch a chunk and that nobody has waited for.
+#[derive(Default)]
+struct Pending {
+    readers: Vec<u32>,
+    writers: Vec<u32>,
+}
+
+/// For each channel and each of its steps, the earlier steps of the channel whose completion it waits for, ascending.
+pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
+    let of_channel = |steps: &Vec<super::Step>| {
+        let mut pending: HashMap<Place, Pending> = HashMap::new();
+        let mut waited_for = vec![false; steps.len()];
+        let mut lists = Vec::with_capacity(steps.len());
+        for (index, step) in steps.iter().enumerate() {
+            let places = |span: Span| {
+                (span.first..span.first + span.len)
+                    .map(move |chunk| schedule.place(span.buffer, chunk, in_place))
+            };
+            let mut waits = Vec::new();
+            for place in step.action.reads().into_iter().flatten().flat_map(places) {
+                if let Some(pending) = pending.get_mut(&place) {
+                    waits.append(&mut pending.writers);
+                }
+            }
+            for place in step.action.writes().into_iter().flat_map(places) {
+                if let Some(pending) = pending.get_mut(&place) {
+                    waits.append(&mut pending.writers);
+                    waits.append(&mut pending.readers);
+                }
+            }
+            waits.sort_unstable();
+            waits.dedup();
+            waits.retain(|&earlier| !std::mem::replace(&mut waited_for[earlier as usize], true));
+            lists.push(waits);
+            if step.action.is_asynchronous() {
+                for place in step.action.reads().into_iter().flatten().flat_map(places) {
+                    pending.entry(place).or_default().readers.push(index as u32);
+                }
+                for place in step.action.writes().into_iter().flat_map(places) {
+                    pending.entry(place).or_default().writers.push(index as u32);
+                }
+            }
+        }
+        lists
+    };
+    schedule.channels.iter().map(of_channel).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Medium, Spec};
+    use crate::types::Algorithm;
+
+    fn all_reduce(algorithm: Algorithm, world_size: u32, rank: u32) -> Schedule {
+        Schedule::new(Spec {
+            collective: Collective::AllReduce,
+            algorithm,
+            medium: Medium::Messages,
+            world_size,
+            rank,
+            root: 0,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_ring_send_waits_for_the_receive_of_the_round_before() {
+        // The last receives overwrite partial sums, so they also wait until those were sent.
+        let lists = dependencies(&all_reduce(Algorithm::Ring, 4, 0), false);
+        let expected: [&[u32]; 12] = [
+            &[],
+            &[],
+            &[],
+            &[0],
+            &[],
+            &[2],
+            &[],
+            &[4],
+            &[],
+            &[6],
+            &[],
+            &[8],
+        ];
+        assert_eq!(lists, [expected]);
+    }
+
+    #[test]
+    fn in_place_an_input_that_is_being_sent_is_not_overwritten() {
+        let schedule = all_reduce(Algorithm::Ring, 2, 0);
+        assert_eq!(dependencies(&schedule, false)[0][2], []);
+        assert_eq!(dependencies(&schedule, true)[0][2], [1]);
+    }
+
+    #[test]
+    fn no_step_is_waited_for_twice() {
+        for in_place in [false, true] {
+            let lists = dependencies(&all_reduce(Algorithm::Direct, 9, 4), in_place);
+            let mut all: Vec<u32> = lists.into_iter().flatten().flatten().collect();
+            let count = all.len();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), count);
+        }
+    }
+}
