@@ -3,12 +3,16 @@
 pub mod call;
 pub mod communicator;
 pub mod config;
+pub mod engine;
 pub mod error;
 pub mod memory;
 pub mod reduce;
 pub mod schedule;
+#[allow(unused_imports)]
+mod sync;
 pub mod transport;
 pub mod types;
+pub mod wait;
 
 pub use communicator::{Choice, Communicator, Counts, Request, Work};
 pub use config::{Config, TransportChoice};

@@ -5,10 +5,12 @@
 //! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
 
 mod owned;
+mod pool;
 
 use std::ops::Range;
 
 pub use owned::Owned;
+pub use pool::{Block, Pool};
 
 /// A run of bytes that somebody else owns.
 #[derive(Clone, Copy, Debug)]

@@ -198,6 +198,12 @@ pub trait Windows {
     /// What `peer` published at `range` of its slot. Only after `has_reached` said so.
     fn view(&self, peer: usize, generation: u64, range: std::ops::Range<usize>) -> Region;
 
+    /// The peers that have not finished the generation that used this one's slot before, for error messages.
+    fn behind(&self, generation: u64) -> Vec<usize> {
+        let _ = generation;
+        Vec::new()
+    }
+
     /// This rank will not look at `generation` or an earlier one again. In order, once each.
     fn finish(&mut self, generation: u64);
 }

@@ -1,0 +1,186 @@
+//! Where a schedule's chunks lie in memory: buffers cut into slices, slices into chunks.
+//!
+//! Two cuts ([`Cut`](crate::schedule::Cut)): a *vector* is first cut into slices, and each slice into chunks, so that a
+//! span of several chunks is contiguous; *blocks* belong to ranks, and a slice is the same part of every block. All
+//! numbers here come from this rank's own call and from what all ranks agree on, never from a peer.
+
+use std::ops::Range;
+
+use crate::schedule::Cut;
+
+/// Chunks of a vector begin at multiples of this many bytes, so that no two ranks write to one cache line.
+const CHUNK_ALIGN_BYTES: usize = 64;
+
+/// The blocks of a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// All of this many elements.
+    Even(u64),
+    /// Where each block begins, in elements, and where the last one ends.
+    Offsets(Vec<u64>),
+}
+
+impl Blocks {
+    /// Blocks with these counts, one after the other.
+    pub fn uneven(counts: &[u64]) -> Blocks {
+        let mut offsets = vec![0];
+        for count in counts {
+            offsets.push(offsets[offsets.len() - 1] + count);
+        }
+        Blocks::Offsets(offsets)
+    }
+
+    /// The elements of the longest block.
+    pub fn longest(&self) -> u64 {
+        match self {
+            Blocks::Even(count) => *count,
+            Blocks::Offsets(offsets) => offsets.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0),
+        }
+    }
+
+    /// Whether the blocks differ in length, or may.
+    pub fn is_uneven(&self) -> bool {
+        matches!(self, Blocks::Offsets(_))
+    }
+
+    fn range(&self, block: u32) -> Range<u64> {
+        match self {
+            Blocks::Even(count) => block as u64 * count..(block as u64 + 1) * count,
+            Blocks::Offsets(offsets) => offsets[block as usize]..offsets[block as usize + 1],
+        }
+    }
+}
+
+/// One buffer as the engine cuts it.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    cut: Cut,
+    /// A vector is `Even` with its whole length.
+    blocks: Blocks,
+    element_bytes: usize,
+    /// Elements of a slice of the vector, or of every block.
+    slice_elements: u64,
+    slices: u32,
+}
+
+impl Geometry {
+    /// A buffer cut as `cut` says; `blocks` is the whole vector's count, or the blocks.
+    pub fn new(
+        cut: Cut,
+        blocks: Blocks,
+        element_bytes: usize,
+        slice_elements: u64,
+        slices: u32,
+    ) -> Geometry {
+        Geometry {
+            cut,
+            blocks,
+            element_bytes,
+            slice_elements: slice_elements.max(1),
+            slices,
+        }
+    }
+
+    /// The bytes of `len` chunks from `first` on, in `slice`.
+    pub fn range(&self, first: u32, len: u32, slice: u32) -> Range<usize> {
+        let elements = match self.cut {
+            Cut::Vector(chunks) => {
+                let slice_range = self.slice_of(0..self.blocks.longest(), slice);
+                let start = self.chunk_start(&slice_range, first, chunks);
+                start..self.chunk_start(&slice_range, first + len, chunks)
+            }
+            Cut::Blocks(_) if self.slices == 1 => {
+                self.blocks.range(first).start..self.blocks.range(first + len.max(1) - 1).end
+            }
+            Cut::Blocks(_) => {
+                assert!(len == 1, "a span of {len} blocks in several slices");
+                self.slice_of(self.blocks.range(first), slice)
+            }
+        };
+        elements.start as usize * self.element_bytes..elements.end as usize * self.element_bytes
+    }
+
+    /// Where chunk `first` of any slice stands in a published slot or a scratch slice: a vector's slice as it lies in
+    /// memory, blocks at equal distances.
+    pub fn slot_offset(&self, first: u32, slice: u32) -> usize {
+        match self.cut {
+            Cut::Vector(chunks) => {
+                let slice_range = self.slice_of(0..self.blocks.longest(), slice);
+                (self.chunk_start(&slice_range, first, chunks) - slice_range.start) as usize
+                    * self.element_bytes
+            }
+            Cut::Blocks(_) => first as usize * self.slice_elements as usize * self.element_bytes,
+        }
+    }
+
+    /// Bytes of a slot or scratch slice that holds all chunks.
+    pub fn slot_bytes(&self) -> usize {
+        match self.cut {
+            Cut::Vector(_) => self.slice_elements as usize * self.element_bytes,
+            Cut::Blocks(blocks) => {
+                blocks as usize * self.slice_elements as usize * self.element_bytes
+            }
+        }
+    }
+
+    /// The part of `whole` that belongs to `slice`; empty past its end.
+    fn slice_of(&self, whole: Range<u64>, slice: u32) -> Range<u64> {
+        let start = whole
+            .start
+            .saturating_add(slice as u64 * self.slice_elements)
+            .min(whole.end);
+        start..start.saturating_add(self.slice_elements).min(whole.end)
+    }
+
+    /// Where chunk `index` begins (or the last one ends, for `index == chunks`).
+    fn chunk_start(&self, slice: &Range<u64>, index: u32, chunks: u32) -> u64 {
+        let unit = (CHUNK_ALIGN_BYTES / self.element_bytes) as u64;
+        let chunk = (slice.end - slice.start)
+            .div_ceil(chunks as u64)
+            .next_multiple_of(unit);
+        (slice.start + index as u64 * chunk).min(slice.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_a_vector_cover_it_once() {
+        for count in [0u64, 1, 7, 64, 1000, 4097] {
+            for chunks in [1, 2, 3, 7, 16] {
+                let slices = count.div_ceil(256).max(1) as u32;
+                let geometry =
+                    Geometry::new(Cut::Vector(chunks), Blocks::Even(count), 4, 256, slices);
+                let mut next = 0;
+                for slice in 0..slices {
+                    for chunk in 0..chunks {
+                        let range = geometry.range(chunk, 1, slice);
+                        assert_eq!(range.start, next);
+                        next = range.end;
+                    }
+                }
+                assert_eq!(next as u64, count * 4);
+            }
+        }
+    }
+
+    #[test]
+    fn slices_of_uneven_blocks_cover_each_block_once() {
+        let counts = [5u64, 0, 300, 17];
+        let geometry = Geometry::new(Cut::Blocks(4), Blocks::uneven(&counts), 2, 100, 3);
+        for (block, count) in counts.iter().enumerate() {
+            let bytes: usize = (0..3)
+                .map(|slice| geometry.range(block as u32, 1, slice).len())
+                .sum();
+            assert_eq!(bytes as u64, count * 2);
+        }
+    }
+
+    #[test]
+    fn a_span_of_blocks_is_contiguous_in_one_slice() {
+        let geometry = Geometry::new(Cut::Blocks(4), Blocks::Even(10), 8, 10, 1);
+        assert_eq!(geometry.range(1, 2, 0), 80..240);
+    }
+}

@@ -1,0 +1,575 @@
+//! The engine: runs schedules over a transport. It does no waiting and reads no clock.
+//!
+//! [`Engine::submit`] takes a [`Job`]; [`Engine::progress`] does whatever can be done now, over and over, until
+//! [`Engine::take_finished`] gives the job back. Whoever calls it decides how to wait in between (the communicator's
+//! driver on real transports, the event loop in the simulator).
+//!
+//! # Model
+//!
+//! Collectives run one after the other, in the order of submission, which is the same on all ranks. Point-to-point jobs
+//! run beside them, on a channel of their own; two on the same stream keep their order. Within a job slices overlap, see
+//! [`operation`].
+//!
+//! # Invariants
+//!
+//! * No allocation once a kind of call has been seen: plans, bookkeeping and scratch are kept.
+//! * After an error nothing runs any more; the transport is only dropped.
+
+pub mod geometry;
+pub mod operation;
+pub mod plan;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::call::Call;
+use crate::error::{Error, Result, Site};
+use crate::memory::{Pool, Region};
+use crate::reduce::{self, Factor, Kernel};
+use crate::schedule::{Cut, Medium, Spec};
+use crate::transport::{Ticket, Time, Transport, Windows};
+use crate::types::{Algorithm, Collective, DType, Op};
+use geometry::{Blocks, Geometry};
+use operation::{Buffers, Context, Operation, Progress, ticket_operation};
+use plan::Plan;
+
+/// Jobs that may be submitted and not finished, at most.
+pub const JOBS_MAX: usize = 4096;
+
+/// Plans kept, at most; the oldest goes first. A program has few kinds of calls.
+const PLANS_MAX: usize = 256;
+
+/// One call, checked and decided: what the engine needs to run it.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What to do.
+    pub collective: Collective,
+    /// How.
+    pub algorithm: Algorithm,
+    /// Over messages or published memory.
+    pub medium: Medium,
+    /// The elements' type.
+    pub dtype: DType,
+    /// How they are combined.
+    pub op: Op,
+    /// The root, or the peer of a point-to-point message.
+    pub root: usize,
+    /// The tag of a point-to-point message.
+    pub tag: u32,
+    /// The count as the call states it to the peers.
+    pub count: u64,
+    /// What is read.
+    pub input: Region,
+    /// What is filled.
+    pub output: Region,
+    /// A vector's count, or the blocks of `input`.
+    pub input_blocks: Blocks,
+    /// A vector's count, or the blocks of `output`.
+    pub output_blocks: Blocks,
+    /// Whether input and output are (partly) the same memory, as the collective's in-place form has it.
+    pub in_place: bool,
+    /// Elements of one slice of the vector or of a block.
+    pub slice_elements: u64,
+    /// Independent pipelines.
+    pub channels: u32,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// A submitted job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct JobId(usize);
+
+/// Runs the calls of one rank over one transport.
+pub struct Engine {
+    transport: Box<dyn Transport>,
+    rank: usize,
+    world_size: usize,
+    plans: Vec<(PlanKey, Arc<Plan>, Option<Vec<Progress>>)>,
+    pool: Pool,
+    operations: Vec<Option<Operation>>,
+    free: Vec<usize>,
+    /// Collectives in order; only the first runs.
+    collectives: VecDeque<usize>,
+    point_to_point: Vec<usize>,
+    finished: Vec<JobId>,
+    sequence: u64,
+    /// Sent to and received from each peer.
+    message_sequences: Vec<[u64; 2]>,
+    generation: u64,
+    done: Vec<Ticket>,
+    operands: Vec<Region>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PlanKey {
+    spec: Spec,
+    in_place: bool,
+    channels: u32,
+}
+
+impl Engine {
+    /// An engine for `rank` of `world_size` ranks.
+    pub fn new(
+        transport: Box<dyn Transport>,
+        rank: usize,
+        world_size: usize,
+        pool: Pool,
+    ) -> Engine {
+        Engine {
+            transport,
+            rank,
+            world_size,
+            plans: Vec::new(),
+            pool,
+            operations: Vec::new(),
+            free: Vec::new(),
+            collectives: VecDeque::new(),
+            point_to_point: Vec::new(),
+            finished: Vec::new(),
+            sequence: 0,
+            message_sequences: vec![[0; 2]; world_size],
+            generation: 0,
+            done: Vec::new(),
+            operands: Vec::new(),
+        }
+    }
+
+    /// The transport, for whoever waits.
+    pub fn transport(&mut self) -> &mut dyn Transport {
+        self.transport.as_mut()
+    }
+
+    /// The number of the last collective submitted.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Takes on a job. Its regions stay valid until it is finished.
+    pub fn submit(&mut self, job: Job) -> Result<JobId> {
+        if self.operations.len() - self.free.len() >= JOBS_MAX {
+            return Err(Error::InvalidArgument(format!(
+                "more than {JOBS_MAX} calls under way; wait for some of them"
+            )));
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.operations.push(None);
+            self.operations.len() - 1
+        });
+        match self.prepare(job) {
+            Ok(operation) => {
+                let queue_behind = !operation.is_point_to_point();
+                self.operations[id] = Some(operation);
+                if queue_behind {
+                    self.collectives.push_back(id);
+                } else {
+                    self.point_to_point.push(id);
+                }
+                Ok(JobId(id))
+            }
+            Err(error) => {
+                self.free.push(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Does what can be done now; whether that was anything.
+    pub fn progress(&mut self, now: Time) -> Result<bool> {
+        let mut progressed = self.advance()?;
+        self.done.clear();
+        self.transport.poll(now, &mut self.done)?;
+        if !self.done.is_empty() {
+            for ticket in self.done.drain(..) {
+                let operation = self
+                    .operations
+                    .get_mut(ticket_operation(ticket))
+                    .and_then(Option::as_mut);
+                operation
+                    .expect("transports report tickets that were posted, once")
+                    .complete(ticket);
+            }
+            self.advance()?;
+            progressed = true;
+        }
+        Ok(progressed)
+    }
+
+    /// Whether no job is under way.
+    pub fn is_idle(&self) -> bool {
+        self.collectives.is_empty() && self.point_to_point.is_empty()
+    }
+
+    /// A job that has finished since the last call, if any.
+    pub fn take_finished(&mut self) -> Option<JobId> {
+        self.finished.pop()
+    }
+
+    /// Sets the deadlines of running jobs that have none yet, and gives the error of one whose deadline has passed.
+    pub fn check_deadlines(&mut self, now: Time) -> Result<()> {
+        let mut late = None;
+        let running = self.collectives.iter().take(1).chain(&self.point_to_point);
+        for &id in running {
+            let Some(operation) = self.operations[id].as_mut() else {
+                continue;
+            };
+            let deadline = *operation
+                .deadline
+                .get_or_insert(now.after(operation.timeout));
+            if now >= deadline {
+                late = Some(id);
+            }
+        }
+        let Some(id) = late else { return Ok(()) };
+        let waiting_for =
+            self.with_context(id, |operation, context| operation.waiting_for(context));
+        let site = self.site(id);
+        let after_ms = self.operations[id]
+            .as_ref()
+            .map_or(0, |operation| operation.timeout.as_millis() as u64);
+        Err(Error::Timeout {
+            waiting_for,
+            after_ms,
+            site: Some(site),
+        })
+    }
+
+    /// The ranks that the running jobs wait for.
+    pub fn waiting_for(&mut self) -> Vec<usize> {
+        let running: Vec<usize> = self
+            .collectives
+            .iter()
+            .take(1)
+            .chain(&self.point_to_point)
+            .copied()
+            .collect();
+        let mut ranks: Vec<usize> = Vec::new();
+        for id in running {
+            ranks
+                .extend(self.with_context(id, |operation, context| operation.waiting_for(context)));
+        }
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// Where the running job stands, if one runs.
+    pub fn running_site(&mut self) -> Option<Site> {
+        let id = self
+            .collectives
+            .front()
+            .or(self.point_to_point.first())
+            .copied()?;
+        Some(self.site(id))
+    }
+
+    fn site(&mut self, id: usize) -> Site {
+        self.with_context(id, |operation, context| operation.site(context))
+    }
+
+    fn with_context<R>(
+        &mut self,
+        id: usize,
+        f: impl FnOnce(&mut Operation, &mut Context<'_>) -> R,
+    ) -> R {
+        let mut context = Context {
+            transport: self.transport.as_mut(),
+            rank: self.rank,
+            world_size: self.world_size,
+            id,
+            operands: &mut self.operands,
+        };
+        f(
+            self.operations[id]
+                .as_mut()
+                .expect("a queued job has an operation"),
+            &mut context,
+        )
+    }
+
+    fn advance(&mut self) -> Result<bool> {
+        let mut progressed = false;
+        while let Some(&id) = self.collectives.front() {
+            progressed |= self.with_context(id, |operation, context| operation.advance(context))?;
+            if !self.operations[id].as_ref().is_some_and(Operation::is_done) {
+                break;
+            }
+            self.collectives.pop_front();
+            self.retire(id);
+        }
+        if !self.point_to_point.is_empty() {
+            progressed |= self.advance_point_to_point()?;
+        }
+        Ok(progressed)
+    }
+
+    fn advance_point_to_point(&mut self) -> Result<bool> {
+        let mut progressed = false;
+        let mut index = 0;
+        while index < self.point_to_point.len() {
+            let id = self.point_to_point[index];
+            if !self.is_behind_another(index) {
+                progressed |=
+                    self.with_context(id, |operation, context| operation.advance(context))?;
+            }
+            if self.operations[id].as_ref().is_some_and(Operation::is_done) {
+                self.point_to_point.remove(index);
+                self.retire(id);
+            } else {
+                index += 1;
+            }
+        }
+        Ok(progressed)
+    }
+
+    /// Whether an earlier message on the same stream is not posted whole yet.
+    fn is_behind_another(&self, index: usize) -> bool {
+        let stream = |id: usize| {
+            self.operations[id].as_ref().map(|operation| {
+                let spec = operation.plan.schedule.spec;
+                (spec.collective, spec.root, operation.is_issued())
+            })
+        };
+        let Some((collective, peer, _)) = stream(self.point_to_point[index]) else {
+            return false;
+        };
+        self.point_to_point[..index]
+            .iter()
+            .filter_map(|&id| stream(id))
+            .any(|(other, other_peer, issued)| other == collective && other_peer == peer && !issued)
+    }
+
+    /// Takes a finished operation out and keeps what the next one of its kind can use.
+    fn retire(&mut self, id: usize) {
+        if let Some(operation) = self.operations[id].take() {
+            let kept = self
+                .plans
+                .iter_mut()
+                .find(|(_, plan, _)| Arc::ptr_eq(plan, &operation.plan));
+            if let Some((_, _, spare)) = kept {
+                *spare = Some(operation.channels);
+            }
+        }
+        self.free.push(id);
+        self.finished.push(JobId(id));
+    }
+
+    fn prepare(&mut self, mut job: Job) -> Result<Operation> {
+        let kernel = if job.collective.reduces() {
+            Some(Kernel::new(job.op, job.dtype)?)
+        } else {
+            None
+        };
+        let (plan, channels) = self.plan(&job)?;
+        let schedule = &plan.schedule;
+        let one_slice = schedule.needs_one_slice() || self.is_message(&job);
+        if one_slice
+            && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven())
+            && schedule.needs_one_slice()
+        {
+            return Err(Error::Unsupported(format!(
+                "uneven counts by `{}`; use ring or direct",
+                job.algorithm
+            )));
+        }
+        let longest = job.input_blocks.longest().max(job.output_blocks.longest());
+        let slice_elements = if one_slice {
+            longest.max(1)
+        } else {
+            job.slice_elements.max(1)
+        };
+        let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
+            Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())
+        })?;
+        let finish = (job.op == Op::Avg && kernel.is_some() && !job.output.is_empty()).then(|| {
+            let n = self.world_size as u64;
+            if job.dtype.is_float() {
+                Factor::Multiply(1.0 / n as f64)
+            } else {
+                Factor::Divide(n)
+            }
+        });
+        let mut owned = Vec::new();
+        self.scale_input(&mut job, &mut owned)?;
+        let size = job.dtype.size_bytes();
+        let cut = |cut: Cut, blocks: &Blocks| {
+            Geometry::new(cut, blocks.clone(), size, slice_elements, slices)
+        };
+        let input_cut = cut(schedule.input, &job.input_blocks);
+        let output_cut = cut(schedule.output, &job.output_blocks);
+        let mut scratch = Region::EMPTY;
+        if schedule.scratch {
+            let block = self
+                .pool
+                .take(input_cut.slot_bytes() * plan.window.min(slices) as usize);
+            scratch = block.region();
+            owned.push(block);
+        }
+        self.check_slot(&job, &input_cut, &output_cut)?;
+        let call = self.call(&job);
+        let first_generation = self.generation;
+        if job.medium == Medium::Shared {
+            self.generation += slices as u64;
+        }
+        Ok(Operation {
+            call,
+            buffers: Buffers {
+                input: job.input,
+                output: job.output,
+                scratch,
+                input_cut,
+                output_cut,
+                owned,
+            },
+            kernel,
+            finish,
+            slices,
+            first_generation,
+            timeout: job.timeout,
+            deadline: None,
+            channels,
+            plan,
+        })
+    }
+
+    fn is_message(&self, job: &Job) -> bool {
+        matches!(job.collective, Collective::Send | Collective::Recv)
+    }
+
+    /// Published slices must fit their slots: the chooser sees to it, and this is where it is checked.
+    fn check_slot(&mut self, job: &Job, input: &Geometry, output: &Geometry) -> Result<()> {
+        if job.medium != Medium::Shared {
+            return Ok(());
+        }
+        let slot_bytes = match self.transport.windows() {
+            Some(windows) => windows.slot_bytes(),
+            None => {
+                return Err(Error::Unsupported(
+                    "published memory: ranks are not all on one host".into(),
+                ));
+            }
+        };
+        let needed = match job.collective {
+            Collective::AllGather | Collective::Gather => input.slot_bytes(),
+            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
+                input.slot_bytes()
+            }
+            _ => input.slot_bytes().max(output.slot_bytes()),
+        };
+        if needed > slot_bytes && job.count > 0 {
+            return Err(Error::InvalidArgument(format!(
+                "slices of {needed} bytes do not fit slots of {slot_bytes}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// `PremulSum` is a sum of scaled inputs: into the output where that is the sum's place anyway, else into a copy.
+    fn scale_input(&mut self, job: &mut Job, owned: &mut Vec<crate::memory::Block>) -> Result<()> {
+        let Op::PremulSum(factor) = job.op else {
+            return Ok(());
+        };
+        if !job.collective.reduces() {
+            return Ok(());
+        }
+        let target = if job.collective == Collective::AllReduce && job.in_place {
+            job.output
+        } else {
+            let block = self.pool.take(job.input.bytes());
+            let region = block.region().part(0..job.input.bytes());
+            owned.push(block);
+            region
+        };
+        reduce::scale(job.dtype, target, job.input, Factor::Multiply(factor))?;
+        job.input = target;
+        Ok(())
+    }
+
+    fn call(&mut self, job: &Job) -> Call {
+        let sequence = match job.collective {
+            Collective::Send | Collective::Recv => {
+                let direction = (job.collective == Collective::Recv) as usize;
+                let next = &mut self.message_sequences[job.root][direction];
+                *next += 1;
+                *next
+            }
+            _ => {
+                self.sequence += 1;
+                self.sequence
+            }
+        };
+        // Both ends of a message state the same call.
+        let is_message = self.is_message(job);
+        Call {
+            collective: if is_message {
+                Collective::Send
+            } else {
+                job.collective
+            },
+            dtype: job.dtype,
+            op: if job.collective.reduces() {
+                job.op.wire()
+            } else {
+                0
+            },
+            algorithm: job.algorithm,
+            root: if is_message {
+                job.tag
+            } else if job.collective.has_root() {
+                job.root as u32
+            } else {
+                0
+            },
+            count: job.count,
+            sequence,
+        }
+    }
+
+    fn plan(&mut self, job: &Job) -> Result<(Arc<Plan>, Vec<Progress>)> {
+        let in_place = job.in_place;
+        let spec = Spec {
+            collective: job.collective,
+            algorithm: job.algorithm,
+            medium: job.medium,
+            world_size: self.world_size as u32,
+            rank: self.rank as u32,
+            root: job.root as u32,
+        };
+        let key = PlanKey {
+            spec,
+            in_place,
+            channels: job.channels,
+        };
+        if let Some((_, plan, spare)) = self.plans.iter_mut().find(|(known, ..)| *known == key) {
+            let plan = plan.clone();
+            let channels = match spare.take() {
+                Some(mut channels) => {
+                    channels.iter_mut().for_each(Progress::reset);
+                    channels
+                }
+                None => new_progress(&plan),
+            };
+            return Ok((plan, channels));
+        }
+        let plan = Arc::new(Plan::new(spec, in_place, job.channels)?);
+        if self.plans.len() == PLANS_MAX {
+            self.plans.remove(0);
+        }
+        self.plans.push((key, plan.clone(), None));
+        let channels = new_progress(&plan);
+        Ok((plan, channels))
+    }
+}
+
+fn new_progress(plan: &Plan) -> Vec<Progress> {
+    plan.channels
+        .iter()
+        .map(|channel| Progress::new(channel.steps.len(), plan.window))
+        .collect()
+}
+
+/// The windows of an engine's transport, where it has them.
+pub fn windows(engine: &mut Engine) -> Option<&mut dyn Windows> {
+    engine.transport.windows()
+}

@@ -1,0 +1,101 @@
+//! A plan: a schedule made ready to run, and kept for the next call of the same kind.
+//!
+//! What depends on the schedule alone is computed once: where each round begins, what each step waits for, and the
+//! number of each message on its stream.
+
+use std::collections::HashMap;
+
+use crate::error::Result;
+use crate::schedule::{Action, Schedule, Spec, Step, dependence};
+
+/// Slices of one call that may be under way at once, at most. Bounds the scratch memory and the messages posted.
+pub const MAX_SLICES_IN_FLIGHT: u32 = 4;
+
+/// A schedule ready to run.
+#[derive(Debug)]
+pub struct Plan {
+    /// What it runs.
+    pub schedule: Schedule,
+    /// One a channel.
+    pub channels: Vec<ChannelPlan>,
+    /// Slices that may be under way at once.
+    pub window: u32,
+    /// Ticks between the starts of consecutive slices: `window * skew >= rounds`, so a slice ends before the one that
+    /// takes its place begins.
+    pub skew: u32,
+}
+
+/// The steps of one channel.
+#[derive(Debug)]
+pub struct ChannelPlan {
+    /// In the order of issue.
+    pub steps: Vec<PlannedStep>,
+    /// Where each round begins in `steps`; one entry more than rounds.
+    pub round_starts: Vec<u32>,
+}
+
+/// A step with what the engine needs to know about it.
+#[derive(Debug)]
+pub struct PlannedStep {
+    /// What is done.
+    pub action: Action,
+    /// Earlier steps that must be complete before.
+    pub after: Vec<u32>,
+    /// The number of this message among those of the slice on its stream, in its direction.
+    pub message: u32,
+}
+
+impl Plan {
+    /// Makes the plan of `spec`; `in_place` when input and output are (partly) the same memory.
+    pub fn new(spec: Spec, in_place: bool, channels: u32) -> Result<Plan> {
+        let mut schedule = Schedule::new(spec)?;
+        if channels > 1 {
+            schedule = schedule.striped(channels);
+        }
+        let dependencies = dependence::dependencies(&schedule, in_place);
+        let rounds = schedule.rounds;
+        let planned = schedule.channels.iter().zip(dependencies);
+        let channels = planned
+            .map(|(steps, after)| ChannelPlan::new(steps, after, rounds))
+            .collect();
+        let skew = rounds.div_ceil(MAX_SLICES_IN_FLIGHT).max(1);
+        Ok(Plan {
+            window: rounds.div_ceil(skew).max(1),
+            skew,
+            channels,
+            schedule,
+        })
+    }
+}
+
+impl ChannelPlan {
+    fn new(steps: &[Step], after: Vec<Vec<u32>>, rounds: u32) -> ChannelPlan {
+        let mut messages: HashMap<(bool, u32), u32> = HashMap::new();
+        let mut number = |action: &Action| {
+            let key = match *action {
+                Action::Send { peer, .. } => (true, peer),
+                Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => (false, peer),
+                _ => return 0,
+            };
+            let next = messages.entry(key).or_default();
+            *next += 1;
+            *next - 1
+        };
+        let round_starts = (0..=rounds)
+            .map(|round| steps.partition_point(|step| step.round < round) as u32)
+            .collect();
+        let steps = steps
+            .iter()
+            .zip(after)
+            .map(|(step, after)| PlannedStep {
+                action: step.action,
+                after,
+                message: number(&step.action),
+            })
+            .collect();
+        ChannelPlan {
+            steps,
+            round_starts,
+        }
+    }
+}

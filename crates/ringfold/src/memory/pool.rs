@@ -1,0 +1,75 @@
+//! Reused memory: the engine's scratch, so that the data path does not allocate and the first call is as fast as the
+//! tenth.
+//!
+//! Blocks come in powers of two and go back to the pool when dropped. What a block holds is undefined.
+
+use std::sync::{Arc, Mutex};
+
+use super::{Owned, Region};
+
+/// The smallest block: a page.
+const BLOCK_BYTES_MIN: usize = 4096;
+
+/// Free blocks kept, at most; more are given back to the system.
+const FREE_BLOCKS_MAX: usize = 16;
+
+/// A source of reusable blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Pool {
+    free: Arc<Mutex<Vec<Owned>>>,
+}
+
+/// Memory from a [`Pool`], which gets it back on drop.
+#[derive(Debug)]
+pub struct Block {
+    memory: Option<Owned>,
+    pool: Pool,
+}
+
+impl Pool {
+    /// A block of at least `bytes` bytes.
+    pub fn take(&self, bytes: usize) -> Block {
+        let size = bytes.max(BLOCK_BYTES_MIN).next_power_of_two();
+        let mut free = self
+            .free
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let found = free
+            .iter()
+            .position(|memory| memory.region().bytes() == size);
+        let memory = found.map(|index| free.swap_remove(index));
+        Block {
+            memory: Some(memory.unwrap_or_else(|| Owned::zeroed(size))),
+            pool: self.clone(),
+        }
+    }
+
+    /// Has a block of `bytes` bytes ready, its pages present.
+    pub fn prepare(&self, bytes: usize) {
+        let block = self.take(bytes);
+        let page = [0u8; 1];
+        for offset in (0..block.region().bytes()).step_by(BLOCK_BYTES_MIN) {
+            block.region().part(offset..offset + 1).write(&page);
+        }
+    }
+}
+
+impl Block {
+    /// The memory.
+    pub fn region(&self) -> Region {
+        self.memory.as_ref().map_or(Region::EMPTY, Owned::region)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let mut free = self
+            .pool
+            .free
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if free.len() < FREE_BLOCKS_MAX {
+            free.extend(self.memory.take());
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How a thread waits for its peers: the one primitive of all blocking calls.
+//!
+//! A waiter is asked after every fruitless attempt what to do next. With a core for every rank it spins, then yields,
+//! then blocks; with more ranks than cores it does not spin at all, because whoever it waits for may need this very core.
+//! Yielding a few times before blocking is then the fastest: a block costs two context switches and a wake.
+
+use std::time::Duration;
+
+/// What to do before the next attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Nothing but a hint to the processor.
+    Spin,
+    /// Let another thread run.
+    Yield,
+    /// Block until woken, at most this long.
+    Block(Duration),
+}
+
+/// How patient a waiter is: data, chosen once for a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Fruitless attempts in a row that are only followed by a processor hint.
+    pub spins: u32,
+    /// Attempts after those that are followed by a yield.
+    pub yields: u32,
+}
+
+/// The longest a thread blocks before it looks around: deadlines, departed peers and signals are seen this late.
+pub const BLOCK_MAX: Duration = Duration::from_millis(20);
+
+/// About 20 µs of spinning: longer than a peer's usual delay within one collective, far shorter than a time slice.
+const SPINS_WITH_ENOUGH_CORES: u32 = 2000;
+
+/// Yields before blocking with enough cores: the core has nobody else to run, so this is a slower spin.
+const YIELDS_WITH_ENOUGH_CORES: u32 = 200;
+
+/// Yields before blocking with too few cores: measured, as good as yielding for ever, and idle ranks still block.
+const YIELDS_OVERSUBSCRIBED: u32 = 10;
+
+impl Patience {
+    /// The patience of `ranks` ranks that share `cores` cores.
+    pub fn new(ranks: usize, cores: usize) -> Patience {
+        if ranks <= cores {
+            Patience {
+                spins: SPINS_WITH_ENOUGH_CORES,
+                yields: YIELDS_WITH_ENOUGH_CORES,
+            }
+        } else {
+            Patience {
+                spins: 0,
+                yields: YIELDS_OVERSUBSCRIBED,
+            }
+        }
+    }
+
+    /// What to do after `attempts` fruitless attempts in a row (1 and up).
+    pub fn pause(self, attempts: u32) -> Pause {
+        if attempts <= self.spins {
+            Pause::Spin
+        } else if attempts <= self.spins + self.yields {
+            Pause::Yield
+        } else {
+            Pause::Block(BLOCK_MAX)
+        }
+    }
+
+    /// Whether the driver should read the clock, which costs more than an attempt, after this many attempts.
+    pub fn is_clock_due(self, attempts: u32) -> bool {
+        attempts.is_multiple_of(256) || attempts > self.spins
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_cores_never_spin() {
+        let patience = Patience::new(8, 2);
+        assert_eq!(patience.pause(1), Pause::Yield);
+        assert!(matches!(patience.pause(1000), Pause::Block(_)));
+    }
+
+    #[test]
+    fn enough_cores_spin_then_yield_then_block() {
+        let patience = Patience::new(2, 2);
+        assert_eq!(patience.pause(1), Pause::Spin);
+        assert_eq!(patience.pause(SPINS_WITH_ENOUGH_CORES + 1), Pause::Yield);
+        assert!(matches!(patience.pause(u32::MAX), Pause::Block(_)));
+    }
+}
