@@ -1,0 +1,114 @@
+//! The variables that tell a process its place in a job, and how many ranks a job has by default.
+
+use std::net::TcpListener;
+
+use anyhow::{Context, Result, bail};
+
+use super::MAX_RANKS;
+
+/// Bytes of a job's secret: as many as the handshake's hash has.
+const SECRET_BYTES: usize = 32;
+
+/// Bytes of a job's name: enough that two jobs of one host never meet.
+const NAME_BYTES: usize = 8;
+
+/// What all ranks of one job share.
+pub struct Environment {
+    ranks: usize,
+    address: String,
+    secret: String,
+    master_port: u16,
+}
+
+impl Environment {
+    /// A new job of `ranks` ranks on this host.
+    pub fn new(ranks: usize) -> Result<Environment> {
+        if ranks == 0 || ranks > MAX_RANKS {
+            bail!("cannot start {ranks} ranks on one host; choose 1 to {MAX_RANKS}");
+        }
+        Ok(Environment {
+            ranks,
+            address: format!("unix:@ringfold-{}", random_hex(NAME_BYTES)?),
+            secret: random_hex(SECRET_BYTES)?,
+            master_port: free_port()?,
+        })
+    }
+
+    /// The variables of one rank: ringfold's, and torchrun's for programs that know only those.
+    pub fn variables(&self, rank: usize) -> Vec<(&'static str, String)> {
+        let ranks = self.ranks.to_string();
+        let rank = rank.to_string();
+        vec![
+            ("RINGFOLD_RANK", rank.clone()),
+            ("RINGFOLD_WORLD_SIZE", ranks.clone()),
+            ("RINGFOLD_LOCAL_RANK", rank.clone()),
+            ("RINGFOLD_LOCAL_WORLD_SIZE", ranks.clone()),
+            ("RINGFOLD_ADDR", self.address.clone()),
+            ("RINGFOLD_SECRET", self.secret.clone()),
+            ("RANK", rank.clone()),
+            ("WORLD_SIZE", ranks.clone()),
+            ("LOCAL_RANK", rank),
+            ("LOCAL_WORLD_SIZE", ranks),
+            ("MASTER_ADDR", "127.0.0.1".into()),
+            ("MASTER_PORT", self.master_port.to_string()),
+        ]
+    }
+}
+
+/// One rank per core (as affinity and the control group's quota leave them), and at least two, because one rank has
+/// nobody to talk to.
+pub fn default_ranks() -> usize {
+    std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .clamp(2, MAX_RANKS)
+}
+
+fn random_hex(bytes: usize) -> Result<String> {
+    let mut random = vec![0; bytes];
+    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .context("cannot get random bytes")?;
+    if filled != bytes {
+        bail!("got {filled} random bytes of {bytes}");
+    }
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A port nobody listens on now; whoever is quicker may still take it.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot find a free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_gets_its_number_and_the_same_secret() {
+        let environment = Environment::new(3).unwrap();
+        let first = environment.variables(0);
+        let last = environment.variables(2);
+        let value = |list: &[(&str, String)], name: &str| {
+            list.iter().find(|(n, _)| *n == name).unwrap().1.clone()
+        };
+        assert_eq!(value(&first, "RINGFOLD_RANK"), "0");
+        assert_eq!(value(&last, "RINGFOLD_RANK"), "2");
+        assert_eq!(value(&last, "WORLD_SIZE"), "3");
+        assert_eq!(
+            value(&first, "RINGFOLD_SECRET"),
+            value(&last, "RINGFOLD_SECRET")
+        );
+        assert_eq!(value(&first, "RINGFOLD_SECRET").len(), 2 * SECRET_BYTES);
+        let other = Environment::new(3).unwrap().variables(0);
+        assert_ne!(
+            value(&first, "RINGFOLD_ADDR"),
+            value(&other, "RINGFOLD_ADDR")
+        );
+    }
+
+    #[test]
+    fn a_job_without_ranks_is_refused() {
+        assert!(Environment::new(0).is_err());
+        assert!(Environment::new(MAX_RANKS + 1).is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! Starts the ranks of a job on this host and looks after them until the last one is gone.
+//!
+//! Every rank is a process in a process group of its own, so that a terminal's Ctrl-C reaches the launcher alone, which
+//! passes it on once. When one rank fails, the others get a moment to say what they saw, then SIGTERM, then SIGKILL. A
+//! rank dies with the launcher, even when that is killed (a parent-death signal); what a rank itself started and left
+//! behind then is beyond reach.
+//!
+//! Restarting ranks and starting them on other hosts is not done here.
+
+mod environment;
+mod output;
+mod supervisor;
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+
+use environment::Environment;
+pub use environment::default_ranks;
+
+/// The most ranks that are started on one host: more is a slip of the keyboard, and would stall the machine.
+pub const MAX_RANKS: usize = 1024;
+
+/// What to start.
+pub struct Job<'a> {
+    /// The number of ranks.
+    pub ranks: usize,
+    /// The program of each rank, without the variables that describe the job.
+    pub command: &'a dyn Fn(usize) -> Command,
+    /// Whether the ranks' lines are collected and marked with their rank.
+    pub prefix: bool,
+    /// Whether rank 0 reads the launcher's standard input.
+    pub input: bool,
+    /// What a rank gets when the launcher dies.
+    pub death_signal: Option<Signal>,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The first rank that did not end well, and how it ended.
+    pub failure: Option<(usize, ExitStatus)>,
+    /// Whether the launcher itself was told to end.
+    pub interrupted: bool,
+}
+
+impl Outcome {
+    /// The exit status of the whole: that of the first failure, 128 + n where it was signal n.
+    pub fn status(&self) -> u8 {
+        self.failure.map_or(0, |(_, status)| exit_code(status))
+    }
+}
+
+/// Starts the job's ranks and returns when all are gone.
+pub fn launch(job: &Job) -> Result<Outcome> {
+    // Before the first child, so that no child's end and no signal is missed.
+    let events = supervisor::Events::listen()?;
+    let environment = Environment::new(job.ranks)?;
+    let mut output = output::Collector::new();
+    let mut children = Vec::with_capacity(job.ranks);
+    for rank in 0..job.ranks {
+        match start(job, rank, &environment, &mut output) {
+            Ok(child) => children.push(child),
+            Err(error) => {
+                supervisor::Supervisor::new(children, events).end_all();
+                return Err(error);
+            }
+        }
+    }
+    let outcome = supervisor::Supervisor::new(children, events).watch();
+    output.finish();
+    Ok(outcome)
+}
+
+/// Says how a process ended, as the end of a sentence.
+pub fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with status {code}"),
+        (None, Some(number)) => format!("was ended by {}", signal_name(number)),
+        (None, None) => "ended".into(),
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    // The system keeps eight bits of a status, and there are fewer than 128 signals.
+    code as u8
+}
+
+fn signal_name(number: i32) -> String {
+    match signal_hook::low_level::signal_name(number) {
+        Some(name) => name.into(),
+        None => format!("signal {number}"),
+    }
+}
+
+fn start(
+    job: &Job,
+    rank: usize,
+    environment: &Environment,
+    output: &mut output::Collector,
+) -> Result<Child> {
+    let mut command = (job.command)(rank);
+    command.envs(environment.variables(rank));
+    let input = match job.input && rank == 0 {
+        true => output::Input::of_launcher(),
+        false => output::Input::Nothing,
+    };
+    command.stdin(match input {
+        output::Input::Nothing => Stdio::null(),
+        output::Input::Inherited => Stdio::inherit(),
+        output::Input::Fed => Stdio::piped(),
+    });
+    if job.prefix {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    command.process_group(0);
+    die_with_launcher(&mut command, job.death_signal);
+    let mut child = command.spawn().with_context(|| {
+        format!(
+            "cannot start `{}` as rank {rank}",
+            command.get_program().display()
+        )
+    })?;
+    output.attach(rank, &mut child);
+    output::feed_stdin(&mut child);
+    Ok(child)
+}
+
+/// Asks the kernel to send `signal` to the process when the launcher dies.
+fn die_with_launcher(command: &mut Command, signal: Option<Signal>) {
+    let Some(signal) = signal else { return };
+    let launcher = rustix::process::getpid();
+    let ask = move || {
+        rustix::process::set_parent_process_death_signal(Some(signal))?;
+        // The launcher may have died before the request.
+        if rustix::process::getppid() != Some(launcher) {
+            return Err(std::io::ErrorKind::NotConnected.into());
+        }
+        Ok(())
+    };
+    // SAFETY: `ask` makes two system calls, takes no lock and allocates nothing, so it may run between fork and exec.
+    unsafe { command.pre_exec(ask) };
+}

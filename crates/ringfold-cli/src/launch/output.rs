@@ -1,0 +1,197 @@
+//! The ranks' standard streams: whole lines, each marked with its rank.
+//!
+//! A thread a stream reads what a rank writes and passes on complete lines, so that lines of two ranks never mix. When
+//! the launcher's own output is closed, the rank's is closed too, and the rank sees it as it would without a launcher.
+
+use std::io::{IsTerminal, Read, Write};
+use std::process::Child;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long the streams are read after the last rank is gone: something it left behind may hold them open for ever.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The longest line that is kept together; the rest continues on a line of its own.
+const MAX_LINE_BYTES: usize = 1 << 20;
+
+/// The terminal's colours, in the order in which ranks get them: the readable ones.
+const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
+
+/// Collects the output of all ranks.
+pub struct Collector {
+    readers: usize,
+    done: mpsc::Receiver<()>,
+    when_done: mpsc::Sender<()>,
+}
+
+impl Collector {
+    /// A collector of nothing yet.
+    pub fn new() -> Collector {
+        let (when_done, done) = mpsc::channel();
+        Collector {
+            readers: 0,
+            done,
+            when_done,
+        }
+    }
+
+    /// Reads the streams of `child` that are pipes.
+    pub fn attach(&mut self, rank: usize, child: &mut Child) {
+        if let Some(stream) = child.stdout.take() {
+            let prefix = prefix(rank, use_colour(&std::io::stdout()));
+            self.read(stream, std::io::stdout(), prefix);
+        }
+        if let Some(stream) = child.stderr.take() {
+            let prefix = prefix(rank, use_colour(&std::io::stderr()));
+            self.read(stream, std::io::stderr(), prefix);
+        }
+    }
+
+    /// Waits until everything has been passed on, but not for ever.
+    pub fn finish(self) {
+        for _ in 0..self.readers {
+            if self.done.recv_timeout(DRAIN_TIMEOUT).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        from: impl Read + Send + 'static,
+        into: impl Write + Send + 'static,
+        prefix: String,
+    ) {
+        self.readers += 1;
+        let when_done = self.when_done.clone();
+        thread::spawn(move || {
+            // An error closes the pipe, and the rank finds out when it writes again.
+            let _ = pass_lines(from, into, prefix.as_bytes());
+            let _ = when_done.send(());
+        });
+    }
+}
+
+/// What a rank reads as its standard input.
+pub enum Input {
+    /// Nothing.
+    Nothing,
+    /// What the launcher would read.
+    Inherited,
+    /// What the launcher reads for it.
+    Fed,
+}
+
+impl Input {
+    /// How a rank can read what the launcher would: a terminal only through the launcher, because ranks are in the
+    /// terminal's background, and not at all when the launcher is in the background too.
+    pub fn of_launcher() -> Input {
+        let stdin = std::io::stdin();
+        if !stdin.is_terminal() {
+            return Input::Inherited;
+        }
+        match rustix::termios::tcgetpgrp(&stdin) {
+            Ok(foreground) if foreground == rustix::process::getpgrp() => Input::Fed,
+            _ => Input::Nothing,
+        }
+    }
+}
+
+/// Copies the launcher's standard input to a child that is to be fed, until either ends.
+pub fn feed_stdin(child: &mut Child) {
+    if let Some(mut pipe) = child.stdin.take() {
+        thread::spawn(move || {
+            let mut stdin = std::io::stdin();
+            let mut block = [0; 4096];
+            while let Ok(bytes @ 1..) = stdin.read(&mut block) {
+                if pipe.write_all(&block[..bytes]).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+fn use_colour(stream: &impl IsTerminal) -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !refused && stream.is_terminal()
+}
+
+fn prefix(rank: usize, colour: bool) -> String {
+    if colour {
+        let code = COLOURS[rank % COLOURS.len()];
+        format!("\x1b[{code}m[{rank}]\x1b[0m ")
+    } else {
+        format!("[{rank}] ")
+    }
+}
+
+fn pass_lines(mut from: impl Read, mut into: impl Write, prefix: &[u8]) -> std::io::Result<()> {
+    let mut line = prefix.to_vec();
+    let mut block = vec![0; 64 << 10];
+    loop {
+        let bytes = match from.read(&mut block) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let ended = bytes == 0;
+        for piece in block[..bytes].split_inclusive(|&byte| byte == b'\n') {
+            line.extend_from_slice(piece);
+            if line.ends_with(b"\n") || line.len() >= MAX_LINE_BYTES {
+                write_line(&mut into, &mut line, prefix)?;
+            }
+        }
+        if ended {
+            if line.len() > prefix.len() {
+                write_line(&mut into, &mut line, prefix)?;
+            }
+            return Ok(());
+        }
+    }
+}
+
+/// Writes `line` with one call, whose lock keeps it whole, and begins the next.
+fn write_line(into: &mut impl Write, line: &mut Vec<u8>, prefix: &[u8]) -> std::io::Result<()> {
+    if !line.ends_with(b"\n") {
+        line.push(b'\n');
+    }
+    into.write_all(line)?;
+    into.flush()?;
+    line.truncate(prefix.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(input: &[u8]) -> String {
+        let mut output = Vec::new();
+        pass_lines(input, &mut output, b"[7] ").unwrap();
+        String::from_utf8(output).unwrap()
+    }
+
+    #[test]
+    fn every_line_gets_the_prefix_and_the_last_one_an_end() {
+        assert_eq!(passed(b"a\n\nb"), "[7] a\n[7] \n[7] b\n");
+        assert_eq!(passed(b""), "");
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_at_the_limit() {
+        let output = passed(&vec![b'x'; MAX_LINE_BYTES + 100_000]);
+        assert_eq!(output.lines().count(), 2);
+        assert_eq!(
+            output.bytes().filter(|&byte| byte == b'x').count(),
+            MAX_LINE_BYTES + 100_000
+        );
+    }
+
+    #[test]
+    fn colour_marks_the_prefix_alone() {
+        assert_eq!(prefix(1, true), "\x1b[33m[1]\x1b[0m ");
+        assert_eq!(prefix(1, false), "[1] ");
+    }
+}

@@ -1,0 +1,191 @@
+//! Watches the processes of a job: passes signals on, and ends all when one fails.
+
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+
+use super::Outcome;
+
+/// How long the survivors of a failure may go on: time to notice it themselves and to say what they saw.
+const REPORT_GRACE: Duration = Duration::from_millis(300);
+
+/// How long after SIGTERM comes SIGKILL: time to close files.
+const TERM_GRACE: Duration = Duration::from_secs(5);
+
+/// The signals this process hears of, in order.
+pub struct Events {
+    signals: mpsc::Receiver<i32>,
+}
+
+impl Events {
+    /// Starts to listen. Signals are taken by a thread of its own and can no longer end this process.
+    pub fn listen() -> Result<Events> {
+        let wanted = [SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+        let mut incoming =
+            signal_hook::iterator::Signals::new(wanted).context("cannot listen for signals")?;
+        let (sender, signals) = mpsc::channel();
+        thread::spawn(move || {
+            for signal in incoming.forever() {
+                if sender.send(signal).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Events { signals })
+    }
+}
+
+/// How far the end of the job has come.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Running,
+    /// A rank has failed; the others are asked to end at this time.
+    Reporting(Instant),
+    /// They have been asked; they are killed at this time.
+    Terminating(Instant),
+    Killed,
+}
+
+/// The processes of a job.
+pub struct Supervisor {
+    /// By rank; `None` once it is gone.
+    children: Vec<Option<Child>>,
+    events: Events,
+    stage: Stage,
+    outcome: Outcome,
+}
+
+impl Supervisor {
+    /// Takes over `children`, each the leader of its own process group.
+    pub fn new(children: Vec<Child>, events: Events) -> Supervisor {
+        Supervisor {
+            children: children.into_iter().map(Some).collect(),
+            events,
+            stage: Stage::Running,
+            outcome: Outcome {
+                failure: None,
+                interrupted: false,
+            },
+        }
+    }
+
+    /// Returns when all are gone.
+    pub fn watch(mut self) -> Outcome {
+        loop {
+            self.collect();
+            if self.children.iter().all(Option::is_none) {
+                return self.outcome;
+            }
+            match self.wait() {
+                Some(SIGCHLD) => {}
+                Some(signal) => self.pass_on(signal),
+                None => self.escalate(),
+            }
+        }
+    }
+
+    /// Ends all now.
+    pub fn end_all(mut self) {
+        self.signal_all(Signal::KILL);
+        self.stage = Stage::Killed;
+        self.watch();
+    }
+
+    /// The next signal, or `None` when the stage's time is over.
+    fn wait(&self) -> Option<i32> {
+        match self.stage {
+            Stage::Running | Stage::Killed => self.events.signals.recv().ok(),
+            Stage::Reporting(until) | Stage::Terminating(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                self.events.signals.recv_timeout(left).ok()
+            }
+        }
+    }
+
+    fn pass_on(&mut self, number: i32) {
+        let Some(signal) = Signal::from_named_raw(number) else {
+            return;
+        };
+        if matches!(number, SIGINT | SIGTERM | SIGHUP) {
+            // Whoever asks a second time does not want to wait.
+            if self.outcome.interrupted && !matches!(self.stage, Stage::Running) {
+                self.signal_all(Signal::KILL);
+                self.stage = Stage::Killed;
+                return;
+            }
+            self.outcome.interrupted = true;
+        }
+        self.signal_all(signal);
+    }
+
+    fn escalate(&mut self) {
+        self.stage = match self.stage {
+            Stage::Reporting(_) => {
+                self.signal_all(Signal::TERM);
+                // A stopped process does not see SIGTERM before it goes on.
+                self.signal_all(Signal::CONT);
+                Stage::Terminating(Instant::now() + TERM_GRACE)
+            }
+            Stage::Terminating(_) => {
+                self.signal_all(Signal::KILL);
+                Stage::Killed
+            }
+            stage => stage,
+        };
+    }
+
+    /// Takes note of the processes that have ended.
+    fn collect(&mut self) {
+        for rank in 0..self.children.len() {
+            let Some(child) = &mut self.children[rank] else {
+                continue;
+            };
+            let Some(well) = ended_well(child) else {
+                continue;
+            };
+            if !well || !matches!(self.stage, Stage::Running) {
+                // What the rank has started and left in its group; the group's number is ours until the wait below.
+                let _ = rustix::process::kill_process_group(process_id(child), Signal::KILL);
+            }
+            let status = child.wait().unwrap_or_default();
+            self.children[rank] = None;
+            if !status.success() {
+                self.note_failure(rank, status);
+            }
+        }
+    }
+
+    fn note_failure(&mut self, rank: usize, status: ExitStatus) {
+        self.outcome.failure.get_or_insert((rank, status));
+        if let Stage::Running = self.stage {
+            self.stage = Stage::Reporting(Instant::now() + REPORT_GRACE);
+        }
+    }
+
+    /// Sends `signal` to every rank and to what it has started.
+    fn signal_all(&self, signal: Signal) {
+        for child in self.children.iter().flatten() {
+            // A group that has just ended needs no signal.
+            let _ = rustix::process::kill_process_group(process_id(child), signal);
+        }
+    }
+}
+
+fn process_id(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Whether the process has ended, and well; it is not waited for, so that its number stays its own.
+fn ended_well(child: &Child) -> Option<bool> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    match rustix::process::waitid(WaitId::Pid(process_id(child)), options) {
+        Ok(status) => status.map(|status| status.exit_status() == Some(0)),
+        // Not our child any more: whoever took its status, it has ended.
+        Err(_) => Some(true),
+    }
+}

@@ -1,0 +1,84 @@
+//! `ringfold run`: starts any program as the ranks of a job on this host.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::Result;
+use rustix::process::Signal;
+
+use crate::launch::{self, Job};
+
+/// Run a program as the ranks of a job on this host
+///
+/// Every rank gets RINGFOLD_RANK, RINGFOLD_WORLD_SIZE, RINGFOLD_LOCAL_RANK, RINGFOLD_LOCAL_WORLD_SIZE, RINGFOLD_ADDR and
+/// RINGFOLD_SECRET, and torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+///
+/// Rank 0 reads standard input; the others read nothing. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on. When
+/// a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. The exit status is that of the first failure, or
+/// 128 + n if it was signal n.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Number of ranks [default: one per core, at least 2]
+    #[arg(short = 'n', long, value_name = "N")]
+    ranks: Option<usize>,
+
+    /// Leave the ranks' output as it is instead of marking every line with its rank
+    #[arg(long)]
+    no_prefix: bool,
+
+    /// What a rank gets when the launcher dies
+    #[arg(long, value_name = "SIGNAL", default_value = "kill")]
+    pdeathsig: DeathSignal,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfold run --ranks 4 -- python train.py
+  ringfold run --ranks 2 -- sh -c 'echo rank $RINGFOLD_RANK of $RINGFOLD_WORLD_SIZE'
+  ringfold run --ranks 8 --no-prefix -- ./my_program --its-own-flag";
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum DeathSignal {
+    /// SIGKILL
+    Kill,
+    /// SIGTERM
+    Term,
+    /// SIGHUP
+    Hup,
+    /// Nothing: ranks outlive a killed launcher
+    None,
+}
+
+/// Runs the job and returns its exit status.
+pub fn run(arguments: Arguments) -> Result<u8> {
+    let [program, rest @ ..] = arguments.command.as_slice() else {
+        // The argument is required.
+        unreachable!("no command");
+    };
+    let outcome = launch::launch(&Job {
+        ranks: arguments.ranks.unwrap_or_else(launch::default_ranks),
+        command: &|_| {
+            let mut command = Command::new(program);
+            command.args(rest);
+            command
+        },
+        prefix: !arguments.no_prefix,
+        input: true,
+        death_signal: match arguments.pdeathsig {
+            DeathSignal::Kill => Some(Signal::KILL),
+            DeathSignal::Term => Some(Signal::TERM),
+            DeathSignal::Hup => Some(Signal::HUP),
+            DeathSignal::None => None,
+        },
+    })?;
+    if let (Some((rank, status)), false) = (outcome.failure, outcome.interrupted) {
+        let what = launch::describe(status);
+        crate::complain(&format!("rank {rank} {what}; the job is ended"));
+    }
+    Ok(outcome.status())
+}

@@ -1,0 +1,37 @@
+//! Help and wrong command lines.
+
+use crate::process::finish;
+
+#[test]
+fn help_names_the_commands_and_gives_examples() {
+    let done = finish(&["--help"]);
+    assert!(done.status.success());
+    for word in ["run", "Examples:"] {
+        assert!(
+            done.stdout.contains(word),
+            "`{word}` is not in {}",
+            done.stdout
+        );
+    }
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    let done = finish(&["run", "--help"]);
+    assert!(done.status.success());
+    assert!(done.stdout.contains("Examples:"));
+}
+
+#[test]
+fn a_mistyped_flag_gets_a_suggestion() {
+    let done = finish(&["run", "--rank", "2", "--", "true"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(done.stderr.contains("'--ranks'"), "{}", done.stderr);
+}
+
+#[test]
+fn a_mistyped_command_gets_a_suggestion() {
+    let done = finish(&["rum"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(done.stderr.contains("'run'"), "{}", done.stderr);
+}

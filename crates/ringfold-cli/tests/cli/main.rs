@@ -1,0 +1,5 @@
+//! The command as its users meet it: real processes, their output and their exit status.
+
+mod help;
+mod process;
+mod run;

@@ -1,0 +1,130 @@
+//! Starts the command under a watchdog, and looks at processes from outside.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// After this a test has hung: far longer than any of them takes on a busy machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// What a finished command left.
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A running command; killed when it is dropped.
+pub struct Running {
+    child: Child,
+    stdout: mpsc::Receiver<String>,
+    stderr: mpsc::Receiver<String>,
+}
+
+/// The command with these arguments, free of the variables of whatever runs the tests.
+pub fn ringfold(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfold"));
+    command.args(arguments).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let launcher = ["RINGFOLD_", "SLURM_", "OMPI_", "PMI_", "PMIX_"];
+        if launcher.iter().any(|prefix| name.starts_with(prefix))
+            || ["RANK", "WORLD_SIZE"].contains(&name.as_str())
+        {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Starts the command and waits until it has ended.
+pub fn finish(arguments: &[&str]) -> Finished {
+    Running::start(ringfold(arguments)).finish()
+}
+
+impl Running {
+    pub fn start(mut command: Command) -> Running {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        Running {
+            stdout: lines(child.stdout.take().unwrap()),
+            stderr: lines(child.stderr.take().unwrap()),
+            child,
+        }
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .expect("the command is running");
+    }
+
+    /// The next line of standard output.
+    pub fn line(&self) -> String {
+        self.stdout
+            .recv_timeout(WATCHDOG)
+            .expect("a line of output")
+    }
+
+    pub fn finish(mut self) -> Finished {
+        let rest = |lines: &mpsc::Receiver<String>| {
+            let mut text = String::new();
+            loop {
+                match lines.recv_timeout(WATCHDOG) {
+                    Ok(line) => text += &(line + "\n"),
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return text,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        panic!("the command hangs; it has printed: {text}")
+                    }
+                }
+            }
+        };
+        Finished {
+            stdout: rest(&self.stdout),
+            stderr: rest(&self.stderr),
+            status: self.child.wait().expect("the command's status"),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until the process is gone or a zombie.
+pub fn await_end(process_id: u32) {
+    let deadline = std::time::Instant::now() + WATCHDOG;
+    while is_alive(process_id) {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "process {process_id} is left over"
+        );
+        thread::yield_now();
+    }
+}
+
+fn is_alive(process_id: u32) -> bool {
+    // The state follows the name, which stands in parentheses and may hold anything.
+    std::fs::read_to_string(format!("/proc/{process_id}/stat"))
+        .is_ok_and(|stat| !stat[stat.rfind(')').unwrap()..].starts_with(") Z"))
+}
+
+fn lines(mut stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let reader = std::io::BufReader::new(&mut stream);
+        for line in std::io::BufRead::lines(reader).map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}

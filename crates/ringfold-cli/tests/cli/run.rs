@@ -1,0 +1,171 @@
+//! `ringfold run`: output, variables, exit status, signals, and that nothing is left behind.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::process::{Running, await_end, finish, ringfold};
+
+fn sorted_lines(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort();
+    lines
+}
+
+/// A job of two shells that print their process number and then wait.
+fn waiting_job(script: &str) -> (Running, Vec<u32>) {
+    let script = format!("{script} echo $$; while :; do sleep 0.05; done");
+    let running = Running::start(ringfold(&[
+        "run", "--ranks", "2", "--", "sh", "-c", &script,
+    ]));
+    let ids = (0..2)
+        .map(|_| running.line().split_once(' ').unwrap().1.parse().unwrap())
+        .collect();
+    (running, ids)
+}
+
+#[test]
+fn every_line_is_marked_with_its_rank() {
+    let script = "echo out $RINGFOLD_RANK of $WORLD_SIZE; echo err $LOCAL_RANK >&2";
+    let done = finish(&["run", "--ranks", "3", "--", "sh", "-c", script]);
+    assert!(done.status.success());
+    assert_eq!(
+        sorted_lines(&done.stdout),
+        ["[0] out 0 of 3", "[1] out 1 of 3", "[2] out 2 of 3"]
+    );
+    assert_eq!(
+        sorted_lines(&done.stderr),
+        ["[0] err 0", "[1] err 1", "[2] err 2"]
+    );
+}
+
+#[test]
+fn lines_stay_whole_when_they_are_written_in_pieces() {
+    let script = "i=0; while [ $i -lt 50 ]; do printf a; printf b; printf 'c\\n'; i=$((i+1)); done";
+    let done = finish(&["run", "--ranks", "4", "--", "sh", "-c", script]);
+    assert_eq!(done.stdout.lines().count(), 200);
+    assert!(done.stdout.lines().all(|line| line.ends_with("] abc")));
+}
+
+#[test]
+fn no_prefix_leaves_the_output_alone() {
+    let done = finish(&["run", "-n", "2", "--no-prefix", "--", "echo", "-n", "x"]);
+    assert_eq!(done.stdout, "xx\n");
+}
+
+#[test]
+fn the_variables_describe_one_job() {
+    let script = "echo $RINGFOLD_ADDR $RINGFOLD_SECRET $MASTER_ADDR:$MASTER_PORT";
+    let done = finish(&[
+        "run",
+        "--ranks",
+        "2",
+        "--no-prefix",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let lines: Vec<_> = done.stdout.lines().collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[0], lines[1]);
+    assert!(lines[0].starts_with("unix:@ringfold-"));
+    assert!(lines[0].contains(" 127.0.0.1:"));
+}
+
+#[test]
+fn only_rank_0_reads_standard_input() {
+    let mut command = ringfold(&["run", "--ranks", "2", "--", "cat"]);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"hello\n").unwrap();
+    drop(writer);
+    command.stdin(Stdio::from(reader));
+    let done = Running::start(command).finish();
+    assert_eq!(done.stdout, "[0] hello\n");
+    assert!(done.status.success());
+}
+
+#[test]
+fn the_first_failure_is_the_status_and_ends_the_others() {
+    let script = "[ $RANK = 1 ] && exit 7; sleep 1000";
+    let done = finish(&["run", "--ranks", "3", "--", "sh", "-c", script]);
+    assert_eq!(done.status.code(), Some(7));
+    assert!(
+        done.stderr.contains("rank 1 ended with status 7"),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn a_rank_ended_by_a_signal_gives_128_more() {
+    let script = "[ $RANK = 0 ] && kill -9 $$; sleep 1000";
+    let done = finish(&["run", "--ranks", "2", "--", "sh", "-c", script]);
+    assert_eq!(done.status.code(), Some(128 + 9));
+    assert!(done.stderr.contains("SIGKILL"), "{}", done.stderr);
+}
+
+#[test]
+fn a_program_that_does_not_exist_is_named() {
+    let done = finish(&["run", "--ranks", "2", "--", "no-such-program"]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        done.stderr.contains("cannot start `no-such-program`"),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn sigusr1_reaches_every_rank() {
+    let script = "trap 'echo caught; exit 0' USR1;";
+    let (running, _) = waiting_job(script);
+    running.signal(Signal::USR1);
+    let done = running.finish();
+    assert_eq!(
+        sorted_lines(&done.stdout),
+        ["[0] caught", "[1] caught"],
+        "{}",
+        done.stderr
+    );
+    assert!(done.status.success());
+}
+
+#[test]
+fn sigint_ends_all_with_status_130() {
+    let (running, ids) = waiting_job("");
+    running.signal(Signal::INT);
+    let done = running.finish();
+    assert_eq!(done.status.code(), Some(130));
+    ids.into_iter().for_each(await_end);
+}
+
+#[test]
+fn what_ranks_have_started_ends_with_a_failed_job() {
+    let script = "sleep 1000 & echo $!; [ $RANK = 1 ] && exit 3; wait";
+    let running = Running::start(ringfold(&["run", "--ranks", "2", "--", "sh", "-c", script]));
+    let started: Vec<u32> = (0..2)
+        .map(|_| running.line().split_once(' ').unwrap().1.parse().unwrap())
+        .collect();
+    assert_eq!(running.finish().status.code(), Some(3));
+    started.into_iter().for_each(await_end);
+}
+
+#[test]
+fn ranks_that_ignore_sigterm_are_killed() {
+    let (running, ids) = waiting_job("trap '' TERM;");
+    let first = rustix::process::Pid::from_raw(ids[0] as i32).unwrap();
+    rustix::process::kill_process(first, Signal::KILL).unwrap();
+    assert_eq!(running.finish().status.code(), Some(128 + 9));
+    ids.into_iter().for_each(await_end);
+}
+
+#[test]
+fn ranks_die_with_a_killed_launcher() {
+    let (running, ids) = waiting_job("");
+    running.signal(Signal::KILL);
+    assert_eq!(running.finish().status.signal(), Some(9));
+    ids.into_iter().for_each(await_end);
+}
