@@ -8,7 +8,6 @@ pub mod error;
 pub mod memory;
 pub mod reduce;
 pub mod schedule;
-#[allow(unused_imports)]
 mod sync;
 pub mod transport;
 pub mod types;

@@ -19,6 +19,7 @@
 
 pub mod header;
 pub mod local;
+pub mod shm;
 #[cfg(test)]
 pub(crate) mod suite;
 

@@ -61,6 +61,8 @@ pub struct World<T> {
     pub now: Time,
     done: Vec<Vec<Ticket>>,
     next_ticket: Ticket,
+    /// The error of a post, which a transport may give at once or by its next poll.
+    refused: Option<Error>,
 }
 
 /// A message under way: the rank that posted it, and its ticket.
@@ -75,6 +77,7 @@ impl<T: Transport> World<T> {
             now: Time(0),
             done,
             next_ticket: 1,
+            refused: None,
         }
     }
 
@@ -99,7 +102,7 @@ impl<T: Transport> World<T> {
         let stream = Stream { peer, channel };
         let ticket = self.ticket();
         let posted = self.ranks[from].post_send(stream, ticket, header, payload);
-        self.note(from, ticket, posted.expect("a send"))
+        self.note(from, ticket, posted)
     }
 
     /// Posts the receive of message `index` of the usual call at rank `at` on a stream from rank `from`.
@@ -117,7 +120,7 @@ impl<T: Transport> World<T> {
         let stream = Stream { peer, channel };
         let ticket = self.ticket();
         let posted = self.ranks[at].post_recv(stream, ticket, header, sink);
-        self.note(at, ticket, posted.expect("a receive"))
+        self.note(at, ticket, posted)
     }
 
     pub fn is_done(&self, posting: Posting) -> bool {
@@ -126,6 +129,9 @@ impl<T: Transport> World<T> {
 
     /// Polls every rank once; gives the first error, or whether anything was completed.
     pub fn round(&mut self) -> Result<bool> {
+        if let Some(error) = self.refused.take() {
+            return Err(error);
+        }
         let mut any = false;
         for (rank, done) in self.ranks.iter_mut().zip(&mut self.done) {
             let before = done.len();
@@ -163,9 +169,11 @@ impl<T: Transport> World<T> {
         self.next_ticket - 1
     }
 
-    fn note(&mut self, rank: usize, ticket: Ticket, posted: Posted) -> Posting {
-        if posted == Posted::Done {
-            self.done[rank].push(ticket);
+    fn note(&mut self, rank: usize, ticket: Ticket, posted: Result<Posted>) -> Posting {
+        match posted {
+            Ok(Posted::Done) => self.done[rank].push(ticket),
+            Ok(Posted::Pending) => {}
+            Err(error) => self.refused = Some(error),
         }
         Posting(rank, ticket)
     }

@@ -1,0 +1,193 @@
+//! How a rank sleeps until a peer has done something, without the peer paying for it when nobody sleeps.
+//!
+//! # Protocol
+//!
+//! The sleeper *arms* its doorbell (reads `sequence`, sets `sleeping`, full fence), looks once more whether there is
+//! something to do, and then sleeps on `sequence`. The ringer makes its change visible (flag or counter), full fence,
+//! reads `sleeping`; if set it takes it back, counts `sequence` up and wakes. Of the two fences one comes first: either
+//! the sleeper's second look sees the change, or the ringer sees `sleeping`. Checked by loom in this file.
+//!
+//! The futex is a shared one: a private one would never wake another process.
+
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// A rank's doorbell, in shared memory.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Doorbell {
+    /// Counts the rings that found a sleeper: the futex word.
+    sequence: AtomicU32,
+    /// 1 while the owner sleeps or is about to.
+    sleeping: AtomicU32,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Doorbell>() == 8);
+
+/// The value of `sequence` when the owner armed.
+#[derive(Clone, Copy, Debug)]
+pub struct Armed(u32);
+
+impl Doorbell {
+    /// Announces that the owner is about to sleep. It looks for something to do once more before it does.
+    pub fn arm(&self) -> Armed {
+        // Pairs with the increment in `ring`: a ring after this load ends the sleep.
+        let sequence = self.sequence.load(Ordering::Acquire);
+        self.sleeping.store(1, Ordering::Relaxed);
+        // Pairs with the fence in `ring`; SeqCst because each side stores one word and loads the other's.
+        fence(Ordering::SeqCst);
+        Armed(sequence)
+    }
+
+    /// Takes the announcement back.
+    pub fn disarm(&self) {
+        // Nothing depends on it: a late ring costs one needless wake.
+        self.sleeping.store(0, Ordering::Relaxed);
+    }
+
+    /// Wakes the owner if it sleeps. The change it is to see was made before, by a store of any ordering.
+    pub fn ring(&self) {
+        // Pairs with the fence in `arm`; SeqCst as there.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) != 0 {
+            self.ring_sleeper();
+        }
+    }
+
+    #[cold]
+    fn ring_sleeper(&self) {
+        // One ringer wakes; the others need not.
+        if self.sleeping.swap(0, Ordering::Relaxed) != 0 {
+            self.wake();
+        }
+    }
+
+    /// Wakes the owner whether it announced a sleep or not.
+    pub fn wake(&self) {
+        // Pairs with the load in `arm`.
+        self.sequence.fetch_add(1, Ordering::Release);
+        futex::wake(&self.sequence);
+    }
+
+    /// Sleeps until the doorbell is rung after `armed`, or `timeout` has passed.
+    pub fn sleep(&self, armed: Armed, timeout: std::time::Duration) {
+        futex::wait(&self.sequence, armed.0, timeout);
+        self.disarm();
+    }
+}
+
+#[cfg(not(loom))]
+mod futex {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    use rustix::thread::futex::{Flags, Timespec, wait as futex_wait, wake as futex_wake};
+
+    pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos() as _,
+        };
+        // Early returns (changed word, signal, timeout) are all the same to the caller, who looks again.
+        let _ = futex_wait(word, Flags::empty(), expected, Some(&timeout));
+    }
+
+    pub fn wake(word: &AtomicU32) {
+        // The word is mapped here, so the call cannot fail; one thread sleeps on it at most.
+        let _ = futex_wake(word, Flags::empty(), 1);
+    }
+}
+
+/// A futex as loom can follow it: the kernel compares and queues under one lock.
+#[cfg(loom)]
+mod futex {
+    use std::time::Duration;
+
+    use loom::sync::atomic::{AtomicU32, Ordering};
+    use loom::sync::{Condvar, Mutex};
+
+    loom::lazy_static! {
+        static ref KERNEL: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    }
+
+    pub fn wait(word: &AtomicU32, expected: u32, _timeout: Duration) {
+        let mut guard = KERNEL.0.lock().unwrap();
+        while word.load(Ordering::SeqCst) == expected {
+            guard = KERNEL.1.wait(guard).unwrap();
+        }
+    }
+
+    pub fn wake(_word: &AtomicU32) {
+        let _guard = KERNEL.0.lock().unwrap();
+        KERNEL.1.notify_all();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU32, Ordering};
+
+    use super::Doorbell;
+
+    fn doorbell() -> Doorbell {
+        Doorbell {
+            sequence: AtomicU32::new(0),
+            sleeping: AtomicU32::new(0),
+        }
+    }
+
+    /// A lost wake would be a deadlock, which loom reports.
+    #[test]
+    fn loom_a_sleeper_sees_every_change() {
+        loom::model(|| {
+            let shared = Arc::new((doorbell(), AtomicU32::new(0)));
+            let ringer = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                ringer.1.store(1, Ordering::Release);
+                ringer.0.ring();
+            });
+            while shared.1.load(Ordering::Acquire) == 0 {
+                let armed = shared.0.arm();
+                if shared.1.load(Ordering::Acquire) != 0 {
+                    shared.0.disarm();
+                    break;
+                }
+                shared.0.sleep(armed, std::time::Duration::MAX);
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_two_ringers_wake_one_sleeper_for_both_changes() {
+        loom::model(|| {
+            let shared = Arc::new((doorbell(), [AtomicU32::new(0), AtomicU32::new(0)]));
+            let threads: Vec<_> = (0..2)
+                .map(|who: usize| {
+                    let ringer = shared.clone();
+                    loom::thread::spawn(move || {
+                        ringer.1[who].store(1, Ordering::Release);
+                        ringer.0.ring();
+                    })
+                })
+                .collect();
+            let arrived = || {
+                shared
+                    .1
+                    .iter()
+                    .all(|flag| flag.load(Ordering::Acquire) == 1)
+            };
+            while !arrived() {
+                let armed = shared.0.arm();
+                if arrived() {
+                    break;
+                }
+                shared.0.sleep(armed, std::time::Duration::MAX);
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+    }
+}

@@ -1,0 +1,262 @@
+//! Shared memory between the ranks of one host.
+//!
+//! Two ways through one [`Segment`]: published windows, which all ranks read in place (two copies of every byte, or one),
+//! and rings of cells between pairs, for schedules made of messages. Both are plain memory and flags; a system call is
+//! made only to sleep and to wake a sleeper.
+//!
+//! # Invariants
+//!
+//! * Every word is written by one rank only, except a doorbell's, which anyone may ring.
+//! * What a peer wrote is compared with what was due, and never becomes an offset, a length or a loop bound.
+
+mod doorbell;
+pub mod ring;
+pub mod segment;
+pub mod window;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use doorbell::Armed;
+use ring::{Lane, Receiver, Sender};
+pub use segment::{Segment, Shape};
+use window::SharedWindows;
+
+use super::{Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::sync::Ordering;
+
+/// The transport between the ranks that share a segment. Peers are numbered as on the segment.
+#[derive(Debug)]
+pub struct Shm {
+    segment: Arc<Segment>,
+    rank: usize,
+    windows: SharedWindows,
+    /// One a peer and channel.
+    senders: Vec<Sender>,
+    receivers: Vec<Receiver>,
+    /// Which of those have something queued.
+    sending: Vec<usize>,
+    receiving: Vec<usize>,
+    /// Room for the tickets of one post.
+    posted: Vec<Ticket>,
+    armed: Option<Armed>,
+}
+
+impl Shm {
+    /// The transport of the rank with this number on the segment.
+    pub fn new(segment: Arc<Segment>, rank: usize) -> Shm {
+        let Shape {
+            ranks, channels, ..
+        } = *segment.shape();
+        let streams =
+            || (0..ranks).flat_map(move |peer| (0..channels).map(move |channel| (peer, channel)));
+        Shm {
+            senders: streams()
+                .map(|(to, channel)| {
+                    Sender::new(Lane {
+                        from: rank,
+                        to,
+                        channel,
+                    })
+                })
+                .collect(),
+            receivers: streams()
+                .map(|(from, channel)| {
+                    Receiver::new(Lane {
+                        from,
+                        to: rank,
+                        channel,
+                    })
+                })
+                .collect(),
+            windows: SharedWindows::new(segment.clone(), rank),
+            sending: Vec::with_capacity(ranks * channels),
+            receiving: Vec::with_capacity(ranks * channels),
+            posted: Vec::with_capacity(1),
+            armed: None,
+            segment,
+            rank,
+        }
+    }
+
+    /// Says that this rank leaves in good order, so that its end is not taken for a crash.
+    pub fn depart(&self) {
+        // Pairs with the Acquire load in `has_departed`.
+        self.segment.departed(self.rank).store(1, Ordering::Release);
+    }
+
+    /// A closure that tells whether a rank of the segment has left in good order.
+    pub fn has_departed(&self) -> impl Fn(usize) -> bool + Send + Sync + use<> {
+        let segment = self.segment.clone();
+        // Pairs with the Release store in `depart`.
+        move |rank| {
+            rank < segment.shape().ranks && segment.departed(rank).load(Ordering::Acquire) != 0
+        }
+    }
+
+    /// Whether a `block` would sleep now: the doorbell is armed.
+    pub fn is_armed(&self) -> bool {
+        self.armed.is_some()
+    }
+
+    /// Announces a sleep. The caller looks for something to do once more, then calls `block` or `disarm`.
+    pub fn arm(&mut self) {
+        self.armed = Some(self.segment.doorbell(self.rank).arm());
+    }
+
+    /// Takes the announcement back.
+    pub fn disarm(&mut self) {
+        if self.armed.take().is_some() {
+            self.segment.doorbell(self.rank).disarm();
+        }
+    }
+
+    fn settle_queues(&mut self) {
+        self.receiving
+            .retain(|&index| !self.receivers[index].is_idle());
+        self.sending.retain(|&index| !self.senders[index].is_idle());
+        self.disarm();
+    }
+
+    /// Fails when a message is due from a rank that has left. What it sent before it left is taken first.
+    fn check_departures(&mut self, done: &mut Vec<Ticket>) -> Result<()> {
+        let channels = self.segment.shape().channels;
+        let has_departed = |index: &&usize| {
+            // Pairs with the Release store in `depart`: a rank's last messages are seen once its departure is.
+            self.segment
+                .departed(**index / channels)
+                .load(Ordering::Acquire)
+                != 0
+        };
+        let Some(&index) = self.receiving.iter().find(has_departed) else {
+            return Ok(());
+        };
+        self.receivers[index].pump(&self.segment, done)?;
+        if self.receivers[index].is_idle() {
+            self.settle_queues();
+            return Ok(());
+        }
+        let reason = "it left (closed its communicator) while a message from it was due".into();
+        Err(Error::PeerFailed {
+            rank: index / channels,
+            reason,
+            site: None,
+        })
+    }
+
+    fn stream(&self, stream: Stream) -> usize {
+        let channels = self.segment.shape().channels;
+        assert!(
+            stream.channel < channels,
+            "channel {} of {channels}",
+            stream.channel
+        );
+        stream.peer * channels + stream.channel
+    }
+}
+
+impl Drop for Shm {
+    fn drop(&mut self) {
+        self.depart();
+    }
+}
+
+impl Transport for Shm {
+    fn post_send(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: Region,
+    ) -> Result<Posted> {
+        let index = self.stream(stream);
+        let sender = &mut self.senders[index];
+        let was_idle = sender.is_idle();
+        sender.push(ticket, header, payload);
+        if !was_idle {
+            return Ok(Posted::Pending);
+        }
+        // Whatever this completes is the message itself, as nothing else is queued.
+        self.posted.clear();
+        sender.pump(&self.segment, &mut self.posted)?;
+        if sender.is_idle() {
+            return Ok(Posted::Done);
+        }
+        self.sending.push(index);
+        Ok(Posted::Pending)
+    }
+
+    fn post_recv(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted> {
+        let index = self.stream(stream);
+        let receiver = &mut self.receivers[index];
+        let was_idle = receiver.is_idle();
+        receiver.push(ticket, header, sink);
+        if !was_idle {
+            return Ok(Posted::Pending);
+        }
+        self.posted.clear();
+        receiver.pump(&self.segment, &mut self.posted)?;
+        if receiver.is_idle() {
+            return Ok(Posted::Done);
+        }
+        self.receiving.push(index);
+        Ok(Posted::Pending)
+    }
+
+    fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
+        let before = done.len();
+        for &index in &self.receiving {
+            self.receivers[index].pump(&self.segment, done)?;
+        }
+        for &index in &self.sending {
+            self.senders[index].pump(&self.segment, done)?;
+        }
+        if done.len() == before {
+            return self.check_departures(done);
+        }
+        self.settle_queues();
+        Ok(())
+    }
+
+    fn windows(&mut self) -> Option<&mut dyn Windows> {
+        Some(&mut self.windows)
+    }
+
+    /// The first call announces the sleep and returns, so that the caller looks around once more; the second sleeps.
+    fn block(&mut self, timeout: Duration) -> Result<()> {
+        match self.armed.take() {
+            None => self.arm(),
+            Some(armed) => self.segment.doorbell(self.rank).sleep(armed, timeout),
+        }
+        Ok(())
+    }
+
+    fn waker(&self) -> Waker {
+        let (segment, rank) = (self.segment.clone(), self.rank);
+        Arc::new(move || segment.doorbell(rank).wake())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::suite;
+
+    fn ranks(world_size: usize) -> Vec<Shm> {
+        let (segment, _fd) =
+            Segment::create(Shape::new(world_size, 4, 8 << 20)).expect("shared memory");
+        (0..world_size)
+            .map(|rank| Shm::new(segment.clone(), rank))
+            .collect()
+    }
+
+    suite::transport_tests!(ranks);
+}

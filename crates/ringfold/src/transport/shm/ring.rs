@@ -1,0 +1,210 @@
+//! Messages between two ranks of a host: a ring of cells for each direction and channel.
+//!
+//! The sender fills cell `produced % cells` and stamps it `produced + 1`; the receiver empties it and counts `consumed`
+//! up. A message takes one cell, or several in a row: the first carries the header, and both ends know from it how many
+//! follow. The sender never has more than `cells` cells ahead of the receiver: those are its credits.
+
+use std::collections::VecDeque;
+
+use super::segment::Segment;
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::sync::Ordering;
+use crate::transport::{HEADER_BYTES, Header, Sink, Ticket};
+
+/// Which ring: the sender, the receiver, the channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane {
+    /// The sender.
+    pub from: usize,
+    /// The receiver.
+    pub to: usize,
+    /// The channel.
+    pub channel: usize,
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub struct Sender {
+    lane: Lane,
+    produced: u64,
+    consumed_seen: u64,
+    queue: VecDeque<Outgoing>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    ticket: Ticket,
+    header: Header,
+    payload: Region,
+    written_bytes: usize,
+    begun: bool,
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct Receiver {
+    lane: Lane,
+    consumed: u64,
+    queue: VecDeque<Incoming>,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    ticket: Ticket,
+    header: Header,
+    sink: Sink,
+    absorbed_bytes: usize,
+    begun: bool,
+}
+
+impl Sender {
+    /// The sending end of an unused ring.
+    pub fn new(lane: Lane) -> Sender {
+        Sender {
+            lane,
+            produced: 0,
+            consumed_seen: 0,
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// Whether nothing is queued.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Queues a message.
+    pub fn push(&mut self, ticket: Ticket, header: Header, payload: Region) {
+        self.queue.push_back(Outgoing {
+            ticket,
+            header,
+            payload,
+            written_bytes: 0,
+            begun: false,
+        });
+    }
+
+    /// Fills the cells that are free; appends the tickets of messages that are written whole.
+    pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
+        let Lane { from, to, channel } = self.lane;
+        let cells = segment.shape().cells as u64;
+        while let Some(message) = self.queue.front_mut() {
+            if self.produced - self.consumed_seen >= cells {
+                // Pairs with the Release store in `Receiver::pump`: the cell was read before it is written again.
+                let consumed = segment
+                    .ring_consumed(from, to, channel)
+                    .load(Ordering::Acquire);
+                if consumed > self.produced || consumed < self.consumed_seen {
+                    return Err(Error::Corrupt {
+                        peer: to,
+                        what: "an impossible ring counter".into(),
+                        site: None,
+                    });
+                }
+                self.consumed_seen = consumed;
+                if self.produced - consumed >= cells {
+                    return Ok(());
+                }
+            }
+            let cell = (self.produced % cells) as usize;
+            if !message.begun {
+                segment
+                    .cell_header(from, to, channel, cell)
+                    .write(&message.header.encode(0));
+                message.begun = true;
+            }
+            let end = message
+                .payload
+                .bytes()
+                .min(message.written_bytes + segment.shape().cell_bytes);
+            let piece = message.payload.part(message.written_bytes..end);
+            segment
+                .cell(from, to, channel, cell)
+                .part(0..piece.bytes())
+                .copy_from(piece);
+            self.produced += 1;
+            // Pairs with the Acquire load in `Receiver::pump`.
+            segment
+                .cell_stamp(from, to, channel, cell)
+                .store(self.produced, Ordering::Release);
+            segment.doorbell(to).ring();
+            message.written_bytes = end;
+            if end == message.payload.bytes() {
+                done.push(message.ticket);
+                self.queue.pop_front();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Receiver {
+    /// The receiving end of an unused ring.
+    pub fn new(lane: Lane) -> Receiver {
+        Receiver {
+            lane,
+            consumed: 0,
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// Whether nothing is due.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Queues a reception.
+    pub fn push(&mut self, ticket: Ticket, header: Header, sink: Sink) {
+        self.queue.push_back(Incoming {
+            ticket,
+            header,
+            sink,
+            absorbed_bytes: 0,
+            begun: false,
+        });
+    }
+
+    /// Empties the cells that are due; appends the tickets of messages that came whole.
+    pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
+        let Lane { from, to, channel } = self.lane;
+        let cells = segment.shape().cells as u64;
+        while let Some(message) = self.queue.front_mut() {
+            let cell = (self.consumed % cells) as usize;
+            // Pairs with the Release store in `Sender::pump`.
+            if segment
+                .cell_stamp(from, to, channel, cell)
+                .load(Ordering::Acquire)
+                != self.consumed + 1
+            {
+                return Ok(());
+            }
+            if !message.begun {
+                let mut received = [0; HEADER_BYTES];
+                segment
+                    .cell_header(from, to, channel, cell)
+                    .read(&mut received);
+                message.header.expect(&received, from)?;
+                message.begun = true;
+            }
+            let bytes = message.sink.bytes();
+            let end = bytes.min(message.absorbed_bytes + segment.shape().cell_bytes);
+            let piece = segment
+                .cell(from, to, channel, cell)
+                .part(0..end - message.absorbed_bytes);
+            message.sink.absorb(message.absorbed_bytes, piece);
+            self.consumed += 1;
+            // Pairs with the Acquire load in `Sender::pump`.
+            segment
+                .ring_consumed(from, to, channel)
+                .store(self.consumed, Ordering::Release);
+            segment.doorbell(from).ring();
+            message.absorbed_bytes = end;
+            if end == bytes {
+                done.push(message.ticket);
+                self.queue.pop_front();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,318 @@
+//! The memory that the ranks of one host share: a sealed memfd, mapped by each of them.
+//!
+//! # Layout
+//!
+//! ```text
+//! preamble (one page) | control blocks, one a rank | windows, one a rank | rings, one an ordered pair and channel
+//! ```
+//!
+//! Every offset is computed from [`Shape`], which all ranks derive from their own configuration; the preamble repeats it,
+//! and a rank whose shape differs refuses to join. Nothing that a peer writes is used as an offset or a length.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use super::doorbell::Doorbell;
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+const PAGE_BYTES: usize = 4096;
+
+/// Writers of different ranks are kept this far apart: two lines, because processors fetch lines in pairs.
+pub const APART_BYTES: usize = 128;
+
+/// The head of a slot or cell: stamp and header, one line.
+pub const HEAD_BYTES: usize = 64;
+
+/// `ringfld` and the layout's version.
+const MAGIC: u64 = 0x0166_6c64_7269_6e67;
+
+/// Bytes of a rank's control block: its doorbell, and what it has finished, each in lines of its own.
+const CONTROL_BYTES: usize = 4 * APART_BYTES;
+
+/// How the segment is divided: data that all ranks agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Ranks that share the segment.
+    pub ranks: usize,
+    /// Slots of a window.
+    pub slots: usize,
+    /// Bytes of a slot, a multiple of a page.
+    pub slot_bytes: usize,
+    /// Streams between two ranks in each direction.
+    pub channels: usize,
+    /// Cells of a ring.
+    pub cells: usize,
+    /// Bytes of a cell, a multiple of a line.
+    pub cell_bytes: usize,
+}
+
+impl Shape {
+    /// The shape for `ranks` ranks that may use about `budget_bytes` in all.
+    pub fn new(ranks: usize, channels: usize, budget_bytes: usize) -> Shape {
+        const SLOTS: usize = 8;
+        const CELLS: usize = 8;
+        const SLOT_BYTES_MAX: usize = 256 << 10;
+        const CELL_BYTES_MAX: usize = 64 << 10;
+        let pairs = (ranks * (ranks - 1)).max(1);
+        let slot = (budget_bytes / 2 / (ranks * SLOTS)).clamp(PAGE_BYTES, SLOT_BYTES_MAX);
+        let cell = (budget_bytes / 2 / (pairs * channels * CELLS)).clamp(1024, CELL_BYTES_MAX);
+        Shape {
+            ranks,
+            slots: SLOTS,
+            slot_bytes: slot / PAGE_BYTES * PAGE_BYTES,
+            channels,
+            cells: CELLS,
+            cell_bytes: cell / HEAD_BYTES * HEAD_BYTES,
+        }
+    }
+
+    fn slot_stride(&self) -> usize {
+        HEAD_BYTES + self.slot_bytes + HEAD_BYTES
+    }
+
+    fn cell_stride(&self) -> usize {
+        HEAD_BYTES + self.cell_bytes
+    }
+
+    fn window_bytes(&self) -> usize {
+        (self.slots * self.slot_stride()).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn ring_bytes(&self) -> usize {
+        APART_BYTES + self.cells * self.cell_stride()
+    }
+
+    fn control_offset(&self, rank: usize) -> usize {
+        PAGE_BYTES + rank * CONTROL_BYTES
+    }
+
+    fn window_offset(&self, rank: usize) -> usize {
+        (PAGE_BYTES + self.ranks * CONTROL_BYTES).next_multiple_of(PAGE_BYTES)
+            + rank * self.window_bytes()
+    }
+
+    fn ring_offset(&self, from: usize, to: usize, channel: usize) -> usize {
+        let index = (from * self.ranks + to) * self.channels + channel;
+        self.window_offset(self.ranks) + index * self.ring_bytes().next_multiple_of(APART_BYTES)
+    }
+
+    fn total_bytes(&self) -> usize {
+        self.ring_offset(self.ranks, 0, 0)
+            .next_multiple_of(PAGE_BYTES)
+    }
+
+    fn words(&self) -> [u64; 7] {
+        let Shape {
+            ranks,
+            slots,
+            slot_bytes,
+            channels,
+            cells,
+            cell_bytes,
+        } = *self;
+        [
+            MAGIC,
+            ranks as u64,
+            slots as u64,
+            slot_bytes as u64,
+            channels as u64,
+            cells as u64,
+            cell_bytes as u64,
+        ]
+    }
+}
+
+/// The shared memory, mapped.
+#[derive(Debug)]
+pub struct Segment {
+    map: Region,
+    shape: Shape,
+}
+
+impl Segment {
+    /// Makes the memory: for the one rank that hands the descriptor to the others.
+    pub fn create(shape: Shape) -> Result<(Arc<Segment>, OwnedFd)> {
+        let bytes = shape.total_bytes();
+        let refused =
+            |error| Error::system(format!("cannot make {bytes} bytes of shared memory"), error);
+        let fd = memfd_create("ringfold", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(refused)?;
+        ftruncate(&fd, bytes as u64).map_err(refused)?;
+        // Sealed, so that no peer can cut the memory off under our feet.
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(refused)?;
+        let segment = Segment::map(&fd, shape)?;
+        for (index, word) in shape.words().into_iter().enumerate() {
+            // Pairs with the loads in `open`, ordered by the descriptor's passing in between.
+            segment.atomic64(index * 8).store(word, Ordering::Release);
+        }
+        Ok((Arc::new(segment), fd))
+    }
+
+    /// Maps the memory behind a descriptor that came from a peer, once it is what it should be.
+    pub fn open(fd: OwnedFd, shape: Shape) -> Result<Arc<Segment>> {
+        let stat =
+            fstat(&fd).map_err(|error| Error::system("cannot look at the shared memory", error))?;
+        let seals = fcntl_get_seals(&fd)
+            .map_err(|error| Error::system("shared memory cannot be sealed", error))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW)
+            || stat.st_size as u64 != shape.total_bytes() as u64
+        {
+            return Err(Error::Bootstrap(format!(
+                "the shared memory has {} bytes where {} sealed ones were due; set RINGFOLD_SHM_BYTES and \
+                 RINGFOLD_CHANNELS alike on all ranks",
+                stat.st_size,
+                shape.total_bytes()
+            )));
+        }
+        let segment = Segment::map(&fd, shape)?;
+        let words: Vec<u64> = (0..7)
+            .map(|index| segment.atomic64(index * 8).load(Ordering::Acquire))
+            .collect();
+        if words != shape.words() {
+            return Err(Error::Bootstrap(
+                "the shared memory is laid out otherwise; use one version everywhere".into(),
+            ));
+        }
+        Ok(Arc::new(segment))
+    }
+
+    fn map(fd: impl AsFd, shape: Shape) -> Result<Segment> {
+        let bytes = shape.total_bytes();
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }
+        .map_err(|error| {
+            Error::system(format!("cannot map {bytes} bytes of shared memory"), error)
+        })?;
+        // SAFETY: mapped with this length until `drop`; the file is sealed, so no access can fault.
+        Ok(Segment {
+            map: unsafe { Region::new(start.cast(), bytes) },
+            shape,
+        })
+    }
+
+    /// How it is divided.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Has the pages of all windows present, `rank`'s own first, so that the first call finds them.
+    pub fn populate(&self, rank: usize) {
+        let own = self.shape.window_offset(rank);
+        let all = self.shape.window_offset(0);
+        let window_bytes = self.shape.window_bytes();
+        for (offset, bytes) in [(own, window_bytes), (all, self.shape.ranks * window_bytes)] {
+            let part = self.map.part(offset..offset + bytes);
+            // SAFETY: the range lies in our mapping, begins at a page, and populating changes no contents.
+            let populated = unsafe {
+                madvise(
+                    part.address().cast(),
+                    part.bytes(),
+                    Advice::LinuxPopulateWrite,
+                )
+            };
+            if let Err(error) = populated {
+                // Kernels before 5.14 lack it: the first call is then slower, nothing else.
+                log::debug!(target: "ringfold::transport", "shared memory was not populated: {error}");
+            }
+        }
+    }
+
+    /// A rank's doorbell.
+    pub fn doorbell(&self, rank: usize) -> &Doorbell {
+        let word = self.word(self.shape.control_offset(rank), 8);
+        // SAFETY: in bounds, 128-byte aligned, and made of atomics, which any process may write at any time.
+        unsafe { &*word.address().cast::<Doorbell>() }
+    }
+
+    /// How many generations a rank has finished.
+    pub fn finished(&self, rank: usize) -> &AtomicU64 {
+        self.atomic64(self.shape.control_offset(rank) + APART_BYTES)
+    }
+
+    /// Not 0 once a rank has left in good order.
+    pub fn departed(&self, rank: usize) -> &AtomicU32 {
+        let word = self.word(self.shape.control_offset(rank) + 2 * APART_BYTES, 4);
+        // SAFETY: in bounds, aligned, an atomic.
+        unsafe { &*word.address().cast::<AtomicU32>() }
+    }
+
+    /// The head of a slot: stamp and three words of the call.
+    pub fn slot_head(&self, rank: usize, slot: usize) -> [&AtomicU64; 4] {
+        let offset = self.slot_offset(rank, slot);
+        std::array::from_fn(|word| self.atomic64(offset + word * 8))
+    }
+
+    /// The payload of a slot.
+    pub fn slot(&self, rank: usize, slot: usize) -> Region {
+        let offset = self.slot_offset(rank, slot) + HEAD_BYTES;
+        self.map.part(offset..offset + self.shape.slot_bytes)
+    }
+
+    /// The number of cells that the receiver of a ring has emptied.
+    pub fn ring_consumed(&self, from: usize, to: usize, channel: usize) -> &AtomicU64 {
+        self.atomic64(self.shape.ring_offset(from, to, channel))
+    }
+
+    /// The stamp of a ring's cell.
+    pub fn cell_stamp(&self, from: usize, to: usize, channel: usize, cell: usize) -> &AtomicU64 {
+        self.atomic64(self.cell_offset(from, to, channel, cell))
+    }
+
+    /// The header of a ring's cell.
+    pub fn cell_header(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
+        let offset = self.cell_offset(from, to, channel, cell);
+        self.map.part(offset + 8..offset + HEAD_BYTES)
+    }
+
+    /// The payload of a ring's cell.
+    pub fn cell(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
+        let offset = self.cell_offset(from, to, channel, cell) + HEAD_BYTES;
+        self.map.part(offset..offset + self.shape.cell_bytes)
+    }
+
+    fn slot_offset(&self, rank: usize, slot: usize) -> usize {
+        self.shape.window_offset(rank) + slot * self.shape.slot_stride()
+    }
+
+    fn cell_offset(&self, from: usize, to: usize, channel: usize, cell: usize) -> usize {
+        self.shape.ring_offset(from, to, channel) + APART_BYTES + cell * self.shape.cell_stride()
+    }
+
+    fn word(&self, offset: usize, bytes: usize) -> Region {
+        self.map.part(offset..offset + bytes)
+    }
+
+    fn atomic64(&self, offset: usize) -> &AtomicU64 {
+        let word = self.word(offset, 8);
+        debug_assert!(offset.is_multiple_of(8));
+        // SAFETY: in bounds by `part`, aligned as the mapping is page-aligned and offsets are multiples of 8, and an
+        // atomic, which any process may write at any time.
+        unsafe { &*word.address().cast::<AtomicU64>() }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this length; the last user of the segment is gone.
+        if let Err(error) = unsafe { munmap(self.map.address().cast(), self.map.bytes()) } {
+            log::warn!(target: "ringfold::transport", "cannot unmap shared memory: {error}");
+        }
+    }
+}

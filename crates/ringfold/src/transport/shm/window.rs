@@ -1,0 +1,176 @@
+//! Published memory in a segment: each rank copies into its own slots, and all ranks of the host read them.
+//!
+//! A slot's stamp counts up through generations and phases: `generation * PHASES + phase + 1`. Whoever sees a stamp also
+//! sees what was published before it. A slot is used again once all ranks have finished its generation; each rank says
+//! so in one counter of its own.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::segment::Segment;
+use crate::call::{CALL_BYTES, Call};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::sync::Ordering;
+use crate::transport::{Windows, mismatch};
+
+/// Phases of a generation, at most.
+const PHASES: u64 = 8;
+
+/// The windows of one rank's host.
+#[derive(Debug)]
+pub struct SharedWindows {
+    segment: Arc<Segment>,
+    rank: usize,
+    /// Every peer has finished all generations below this one, as far as was seen.
+    all_finished: u64,
+    /// The generation whose call stands in this rank's slot head, plus one.
+    headed: u64,
+}
+
+impl SharedWindows {
+    /// The windows as `rank` (its number on this host) uses them.
+    pub fn new(segment: Arc<Segment>, rank: usize) -> SharedWindows {
+        SharedWindows {
+            segment,
+            rank,
+            all_finished: 0,
+            headed: 0,
+        }
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        (0..self.segment.shape().ranks).filter(move |peer| *peer != rank)
+    }
+
+    fn slot(&self, generation: u64) -> usize {
+        (generation % self.segment.shape().slots as u64) as usize
+    }
+
+    fn finished(&self, peer: usize) -> u64 {
+        // Pairs with the Release store in `finish`: the peer's reads of its slots are over.
+        self.segment.finished(peer).load(Ordering::Acquire)
+    }
+
+    fn ring_all(&self) {
+        for peer in self.peers() {
+            self.segment.doorbell(peer).ring();
+        }
+    }
+
+    #[cold]
+    fn complain(&self, peer: usize, words: [u64; 3], call: &Call) -> Error {
+        let mut bytes = [0; CALL_BYTES];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        match Call::decode(&bytes) {
+            Some(theirs) => mismatch(peer, call, &theirs),
+            None => Error::Corrupt {
+                peer,
+                what: "a published call that means nothing".into(),
+                site: None,
+            },
+        }
+    }
+}
+
+fn words(call: &Call) -> [u64; 3] {
+    let bytes = call.encode();
+    std::array::from_fn(|word| {
+        u64::from_le_bytes(
+            bytes[word * 8..word * 8 + 8]
+                .try_into()
+                .expect("eight bytes"),
+        )
+    })
+}
+
+impl Windows for SharedWindows {
+    fn slots(&self) -> usize {
+        self.segment.shape().slots
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.segment.shape().slot_bytes
+    }
+
+    fn is_free(&mut self, generation: u64) -> bool {
+        let slots = self.slots() as u64;
+        if generation >= self.all_finished + slots {
+            self.all_finished = self
+                .peers()
+                .map(|peer| self.finished(peer))
+                .min()
+                .unwrap_or(u64::MAX - slots);
+        }
+        generation < self.all_finished.saturating_add(slots)
+    }
+
+    fn publish(
+        &mut self,
+        generation: u64,
+        phase: u8,
+        call: &Call,
+        offset: usize,
+        bytes: Region,
+    ) -> Result<()> {
+        assert!((phase as u64) < PHASES);
+        let slot = self.slot(generation);
+        let target = self.segment.slot(self.rank, slot);
+        target.part(offset..offset + bytes.bytes()).copy_from(bytes);
+        let head = self.segment.slot_head(self.rank, slot);
+        if self.headed != generation + 1 {
+            self.headed = generation + 1;
+            for (place, word) in head[1..].iter().zip(words(call)) {
+                // Made visible by the stamp.
+                place.store(word, Ordering::Relaxed);
+            }
+        }
+        // Pairs with the Acquire load in `has_reached`.
+        head[0].store(generation * PHASES + phase as u64 + 1, Ordering::Release);
+        self.ring_all();
+        Ok(())
+    }
+
+    fn has_reached(
+        &mut self,
+        peer: usize,
+        generation: u64,
+        phase: u8,
+        call: &Call,
+    ) -> Result<bool> {
+        let head = self.segment.slot_head(peer, self.slot(generation));
+        // Pairs with the Release store in `publish`.
+        if head[0].load(Ordering::Acquire) < generation * PHASES + phase as u64 + 1 {
+            return Ok(false);
+        }
+        // The peer writes these again only after this rank has finished the generation.
+        let theirs = std::array::from_fn(|word| head[word + 1].load(Ordering::Relaxed));
+        if theirs == words(call) {
+            Ok(true)
+        } else {
+            Err(self.complain(peer, theirs, call))
+        }
+    }
+
+    fn view(&self, peer: usize, generation: u64, range: Range<usize>) -> Region {
+        self.segment.slot(peer, self.slot(generation)).part(range)
+    }
+
+    fn behind(&self, generation: u64) -> Vec<usize> {
+        let slots = self.slots() as u64;
+        self.peers()
+            .filter(|peer| self.finished(*peer) + slots <= generation)
+            .collect()
+    }
+
+    fn finish(&mut self, generation: u64) {
+        // Pairs with the Acquire load in `finished`.
+        self.segment
+            .finished(self.rank)
+            .store(generation + 1, Ordering::Release);
+        self.ring_all();
+    }
+}
