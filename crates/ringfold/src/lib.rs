@@ -3,6 +3,7 @@
 pub mod call;
 pub mod communicator;
 pub mod config;
+pub mod element;
 pub mod engine;
 pub mod error;
 pub mod memory;
@@ -15,5 +16,6 @@ pub mod wait;
 
 pub use communicator::{Choice, Communicator, Counts, Request, Work};
 pub use config::{Config, TransportChoice};
+pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use error::{Error, Result};
 pub use types::{Algorithm, Collective, DType, Op};

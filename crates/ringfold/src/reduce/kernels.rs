@@ -1,0 +1,242 @@
+//! The loops that combine buffers: one body for each way of holding an element, generic over the operation.
+//!
+//! Two sources are combined in one pass. With more, blocks that stay in the first-level cache are accumulated in a scratch
+//! array, so that every source and the result pass through memory once. 16-bit floats are accumulated in `f32`.
+//!
+//! The compiler vectorises these loops. Where the result replaces a source, it must be told so: it checks at run time that
+//! arrays do not overlap, and would take the scalar loop. All operations are commutative bit for bit (NaN payloads
+//! excepted), so that "the result replaces the first of two" covers both positions.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use super::convert;
+use super::level::Body;
+use super::ops::Join;
+use crate::memory::Region;
+
+/// How an element is stored and how it is held while it is combined.
+pub(super) trait Format {
+    /// In buffers.
+    type Stored: Copy;
+    /// In registers.
+    type Wide: Copy;
+
+    fn widen(stored: Self::Stored) -> Self::Wide;
+    fn narrow(wide: Self::Wide) -> Self::Stored;
+}
+
+/// Elements that are combined as they are.
+pub(super) struct Plain<T>(PhantomData<T>);
+
+impl<T: Copy> Format for Plain<T> {
+    type Stored = T;
+    type Wide = T;
+
+    #[inline(always)]
+    fn widen(stored: T) -> T {
+        stored
+    }
+
+    #[inline(always)]
+    fn narrow(wide: T) -> T {
+        wide
+    }
+}
+
+/// Half precision, converted in software.
+pub(super) struct Half;
+
+impl Format for Half {
+    type Stored = u16;
+    type Wide = f32;
+
+    #[inline(always)]
+    fn widen(stored: u16) -> f32 {
+        convert::f16_to_f32(stored)
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f32) -> u16 {
+        convert::f32_to_f16(wide)
+    }
+}
+
+/// bfloat16.
+pub(super) struct Brain;
+
+impl Format for Brain {
+    type Stored = u16;
+    type Wide = f32;
+
+    #[inline(always)]
+    fn widen(stored: u16) -> f32 {
+        convert::bf16_to_f32(stored)
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f32) -> u16 {
+        convert::f32_to_bf16(wide)
+    }
+}
+
+/// The folding loop of operation `J` over elements of format `F`.
+pub(super) struct Fold<J, F>(PhantomData<(J, F)>);
+
+impl<J: Join<F::Wide>, F: Format> Body<()> for Fold<J, F> {
+    #[inline(always)]
+    unsafe fn run(into: Region, sources: &[Region], _: ()) {
+        let count = into.bytes() / size_of::<F::Stored>();
+        match sources {
+            [only] => into.copy_from(*only),
+            [first, second] => {
+                let join = |a, b| F::narrow(J::join(F::widen(a), F::widen(b)));
+                // SAFETY: lengths and overlap are the caller's contract.
+                unsafe { combine(into, *first, *second, count, join) }
+            }
+            // SAFETY: as above; three sources at least.
+            _ => unsafe { fold_blocks::<J, F>(into, sources, count) },
+        }
+    }
+}
+
+/// The folding loop for bfloat16. Two sources are combined two elements at a time, as the halves of a word: widening is
+/// then a shift or a mask, and nothing crosses vector lanes.
+pub(super) struct FoldBrain<J>(PhantomData<J>);
+
+impl<J: Join<f32>> Body<()> for FoldBrain<J> {
+    #[inline(always)]
+    unsafe fn run(into: Region, sources: &[Region], _: ()) {
+        let [first, second] = sources else {
+            // SAFETY: the same contract.
+            return unsafe { Fold::<J, Brain>::run(into, sources, ()) };
+        };
+        let words = into.bytes() / 4;
+        // SAFETY: lengths and overlap are the caller's contract.
+        unsafe { combine(into, *first, *second, words, join_brain_words::<J>) }
+        let rest = words * 4..into.bytes();
+        let sources = [first.part(rest.clone()), second.part(rest.clone())];
+        // SAFETY: equal parts of regions under the same contract.
+        unsafe { Fold::<J, Brain>::run(into.part(rest), &sources, ()) }
+    }
+}
+
+#[inline(always)]
+fn join_brain_words<J: Join<f32>>(a: u32, b: u32) -> u32 {
+    const UPPER: u32 = 0xffff_0000;
+    let lower = J::join(f32::from_bits(a << 16), f32::from_bits(b << 16));
+    let upper = J::join(f32::from_bits(a & UPPER), f32::from_bits(b & UPPER));
+    convert::round_to_upper_half(lower) >> 16 | convert::round_to_upper_half(upper) & UPPER
+}
+
+/// Bytes of scratch: large enough to hide the start of each loop, small enough to stay in the first-level cache.
+const SCRATCH_BYTES: usize = 4096;
+
+/// Folds three sources or more.
+///
+/// # Safety
+/// As [`Body::run`]; `count` elements in each region.
+#[inline(always)]
+unsafe fn fold_blocks<J: Join<F::Wide>, F: Format>(into: Region, sources: &[Region], count: usize) {
+    let [first, second, middle @ .., last] = sources else {
+        unreachable!("one and two sources have their own loops");
+    };
+    let mut scratch = MaybeUninit::<[u64; SCRATCH_BYTES / 8]>::uninit();
+    let scratch = scratch.as_mut_ptr().cast::<F::Wide>();
+    let block = SCRATCH_BYTES / size_of::<F::Wide>();
+    let mut done = 0;
+    while done < count {
+        let length = block.min(count - done);
+        let at = |region: &Region| region.address().cast::<F::Stored>().wrapping_add(done);
+        // SAFETY: elements `done..done + length` are inside every region and `length` elements inside the scratch array,
+        // which overlaps nothing. A source that `into` replaces has been read up to here before it is written.
+        unsafe {
+            zip(scratch, at(first), at(second), length, |a, b| {
+                J::join(F::widen(a), F::widen(b))
+            });
+            for source in middle {
+                zip_in_place(scratch, at(source), length, |wide, b| {
+                    J::join(wide, F::widen(b))
+                });
+            }
+            let finish = |b, wide| F::narrow(J::join(wide, F::widen(b)));
+            if into.is_same(*last) {
+                zip_in_place(at(&into), scratch, length, finish);
+            } else {
+                zip(at(&into), at(last), scratch, length, finish);
+            }
+        }
+        done += length;
+    }
+}
+
+/// `into[i] = join(first[i], second[i])` for a commutative `join`.
+///
+/// # Safety
+/// `count` elements of `T` in each region; `into` is one of the others or overlaps neither.
+#[inline(always)]
+unsafe fn combine<T: Copy>(
+    into: Region,
+    first: Region,
+    second: Region,
+    count: usize,
+    join: impl Fn(T, T) -> T,
+) {
+    let (target, a, b) = (
+        into.address().cast::<T>(),
+        first.address().cast::<T>(),
+        second.address().cast::<T>(),
+    );
+    // SAFETY: the caller's contract; the branches tell the cases of overlap apart.
+    unsafe {
+        if target == a {
+            zip_in_place(target, b, count, join);
+        } else if target == b {
+            zip_in_place(target, a, count, join);
+        } else {
+            zip(target, a, b, count, join);
+        }
+    }
+}
+
+/// `into[i] = f(a[i], b[i])`. None need be aligned.
+///
+/// # Safety
+/// `count` elements are readable at `a` and `b` and writable at `into`.
+#[inline(always)]
+unsafe fn zip<A: Copy, B: Copy, T>(
+    into: *mut T,
+    a: *const A,
+    b: *const B,
+    count: usize,
+    f: impl Fn(A, B) -> T,
+) {
+    for index in 0..count {
+        // SAFETY: `index` is below `count`.
+        unsafe {
+            let value = f(a.add(index).read_unaligned(), b.add(index).read_unaligned());
+            into.add(index).write_unaligned(value);
+        }
+    }
+}
+
+/// `into[i] = f(into[i], b[i])`. Neither need be aligned.
+///
+/// # Safety
+/// `count` elements are readable at `b`, and readable and writable at `into`.
+#[inline(always)]
+unsafe fn zip_in_place<A: Copy, B: Copy>(
+    into: *mut A,
+    b: *const B,
+    count: usize,
+    f: impl Fn(A, B) -> A,
+) {
+    for index in 0..count {
+        // SAFETY: `index` is below `count`.
+        unsafe {
+            let place = into.add(index);
+            let value = f(place.read_unaligned(), b.add(index).read_unaligned());
+            place.write_unaligned(value);
+        }
+    }
+}

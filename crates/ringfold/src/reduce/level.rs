@@ -1,0 +1,122 @@
+//! CPU levels: which vector instructions the loops are compiled for, and which of them this machine has.
+//!
+//! Each loop is one generic body, compiled once per level; results are the same on all of them (which NaN comes out of an
+//! operation on NaNs excepted). The choice is made once per process.
+
+use std::sync::OnceLock;
+
+use crate::memory::Region;
+
+/// A set of vector instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// What every CPU of the architecture has: SSE2 or NEON.
+    Baseline,
+    /// AVX2 with the half-precision conversions (F16C).
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+impl Level {
+    /// The levels of this machine, lowest first.
+    pub fn available() -> Vec<Level> {
+        [Level::Baseline, Level::Avx2, Level::Avx512]
+            .into_iter()
+            .filter(|level| level.is_available())
+            .collect()
+    }
+
+    /// The highest level of this machine: the one that kernels are made for.
+    pub fn current() -> Level {
+        static CURRENT: OnceLock<Level> = OnceLock::new();
+        *CURRENT.get_or_init(|| {
+            if Level::Avx512.is_available() {
+                Level::Avx512
+            } else if Level::Avx2.is_available() {
+                Level::Avx2
+            } else {
+                Level::Baseline
+            }
+        })
+    }
+
+    /// The usual name of the instructions.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Baseline if cfg!(target_arch = "x86_64") => "sse2",
+            Level::Baseline if cfg!(target_arch = "aarch64") => "neon",
+            Level::Baseline => "baseline",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this machine can run it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_available(self) -> bool {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+        let avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        match self {
+            Level::Baseline => true,
+            Level::Avx2 => avx2,
+            Level::Avx512 => avx2 && avx512,
+        }
+    }
+
+    /// Whether this machine can run it.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_available(self) -> bool {
+        self == Level::Baseline
+    }
+}
+
+/// A loop over buffers. `Extra` is what it takes besides them.
+pub(super) trait Body<Extra> {
+    /// Runs it. Must be `#[inline(always)]`, with everything that it calls, to be compiled for its caller's level.
+    ///
+    /// # Safety
+    /// * All regions have the same length, a multiple of the size of the loop's elements.
+    /// * `into` is one of `sources` or overlaps none of them. There is at least one source.
+    /// * The machine has the instructions of the level that the body is made for.
+    unsafe fn run(into: Region, sources: &[Region], extra: Extra);
+}
+
+/// A [`Body`] compiled for some level, under the same contract.
+pub(super) type Run<Extra> = unsafe fn(Region, &[Region], Extra);
+
+macro_rules! compiled_for {
+    ($($(#[$attribute:meta])* $name:ident)*) => {
+        $(
+            $(#[$attribute])*
+            unsafe fn $name<B: Body<Extra>, Extra>(into: Region, sources: &[Region], extra: Extra) {
+                // SAFETY: the same contract.
+                unsafe { B::run(into, sources, extra) }
+            }
+        )*
+    };
+}
+
+compiled_for! {
+    baseline
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,f16c")]
+    avx2
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    avx512
+}
+
+/// `B` compiled for `level`.
+pub(super) fn compiled<B: Body<Extra>, Extra>(level: Level) -> Run<Extra> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx2::<B, Extra>,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => avx512::<B, Extra>,
+        _ => baseline::<B, Extra>,
+    }
+}
