@@ -10,6 +10,7 @@ pub mod memory;
 pub mod reduce;
 pub mod schedule;
 mod sync;
+mod sys;
 pub mod transport;
 pub mod types;
 pub mod wait;

@@ -22,6 +22,7 @@ pub mod local;
 pub mod shm;
 #[cfg(test)]
 pub(crate) mod suite;
+pub mod tcp;
 
 use std::time::Duration;
 

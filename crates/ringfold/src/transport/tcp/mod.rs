@@ -1,0 +1,403 @@
+//! Messages between ranks over TCP sockets, one socket a stream.
+//!
+//! # Model
+//!
+//! Every stream has a queue of sends and a queue of receives. A message is a frame: header, payload, checksum (see
+//! docs/wire.md). Only streams with a posted receive are read, so a rank that is late holds its peers back by TCP's own
+//! flow control and nothing is buffered here. A send is complete when the kernel has taken all of it.
+//!
+//! # Cost
+//!
+//! A large message costs one system call for each 256 KiB and no copy but the kernel's; what is reduced comes in pieces
+//! that stay in the cache. With few idle streams they are simply tried; with many, one epoll call says which are worth it.
+//! After the queues have grown to their working size nothing allocates.
+//!
+//! # Failure
+//!
+//! A closed or reset connection is a failed peer as soon as something is due on it. So is one that does not even
+//! acknowledge: `TCP_USER_TIMEOUT` would find that too, but it also ends the connection to a peer that is alive and merely
+//! late to read (a window of zero for that long), so the kernel's books are looked at instead. A peer that is frozen
+//! still acknowledges; only the engine's deadline ends that wait.
+//!
+//! Who is at the other end was settled before the sockets came here.
+
+mod checksum;
+mod incoming;
+mod outgoing;
+mod readiness;
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use self::incoming::Incoming;
+use self::outgoing::Outgoing;
+use self::readiness::Readiness;
+use super::{
+    HEADER_BYTES, Header, PIECE_ALIGN_BYTES, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
+};
+use crate::error::{Error, Result};
+use crate::memory::{Owned, Region};
+use crate::sys;
+
+/// Bytes of the payload's checksum, which follows a payload that is not empty.
+const TRAILER_BYTES: usize = 4;
+
+/// Messages that a queue holds before it grows.
+const QUEUE_ROOM: usize = 32;
+
+/// Bytes that one stream may move in one direction in one poll, so that a large message does not starve the others.
+const POLL_BYTES: usize = 1 << 20;
+
+/// Bytes that `post_send` may move at once.
+const POST_BYTES: usize = 256 << 10;
+
+/// Up to this many idle directions are tried in every poll instead of asking epoll first.
+const DIRECT_TRIES: usize = 2;
+
+/// How often connections that are waited for are checked for signs of life.
+const QUIET_CHECK: Duration = Duration::from_millis(100);
+
+/// An idle connection is asked for a sign of life after this time, and again after as long.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+
+/// Unanswered signs after which the kernel gives up by itself.
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// What can be set about the TCP transport.
+#[derive(Clone, Debug)]
+pub struct TcpOptions {
+    /// The length of the pieces in which messages are reduced; a multiple of 64 that fits into the second-level cache.
+    pub piece_bytes: usize,
+    /// The size of the kernel's buffers, each way; the kernel's own tuning if not given.
+    pub socket_buffer_bytes: Option<usize>,
+    /// A peer whose kernel is silent for this long is gone. Less than two seconds mistakes a lost packet for that.
+    pub quiet_limit: Duration,
+}
+
+impl Default for TcpOptions {
+    fn default() -> TcpOptions {
+        TcpOptions {
+            piece_bytes: 128 << 10,
+            socket_buffer_bytes: None,
+            quiet_limit: Duration::from_millis(2300),
+        }
+    }
+}
+
+/// One rank's connections to its peers.
+pub struct Tcp {
+    rank: usize,
+    connections: Vec<Connection>,
+    /// The connection of each peer's channels.
+    numbers: Vec<Vec<usize>>,
+    /// The connections with something under way.
+    active: Vec<usize>,
+    readiness: Readiness,
+    /// Empty between calls; see [`incoming`].
+    staging: Owned,
+    quiet_limit: Duration,
+    quiet_checked: Time,
+    /// Tickets of sends that were complete when they were posted; kept for its memory.
+    posted: Vec<Ticket>,
+}
+
+struct Connection {
+    peer: usize,
+    socket: TcpStream,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    /// Whether a try has not been in vain since the last edge.
+    readable: bool,
+    writable: bool,
+    is_active: bool,
+}
+
+/// How far a queue got.
+enum Progress {
+    /// Nothing is left to do.
+    Idle,
+    /// The socket is empty or full.
+    Blocked,
+    /// The budget is used up.
+    More,
+}
+
+impl Tcp {
+    /// The transport of `rank` over connected sockets: for each peer one for each channel; none to itself.
+    pub fn new(rank: usize, sockets: Vec<Vec<TcpStream>>, options: TcpOptions) -> Result<Tcp> {
+        if options.piece_bytes == 0 || !options.piece_bytes.is_multiple_of(PIECE_ALIGN_BYTES) {
+            return Err(Error::InvalidArgument(format!(
+                "a piece of {} bytes; it must be a multiple of {PIECE_ALIGN_BYTES}",
+                options.piece_bytes
+            )));
+        }
+        let mut transport = Tcp {
+            rank,
+            connections: Vec::new(),
+            numbers: Vec::with_capacity(sockets.len()),
+            active: Vec::new(),
+            readiness: Readiness::new()?,
+            staging: Owned::zeroed(options.piece_bytes),
+            quiet_limit: options.quiet_limit,
+            quiet_checked: Time::default(),
+            posted: Vec::with_capacity(1),
+        };
+        for (peer, channels) in sockets.into_iter().enumerate() {
+            let first = transport.connections.len();
+            transport
+                .numbers
+                .push((first..first + channels.len()).collect());
+            for socket in channels {
+                let connection = Connection::new(peer, socket, &options)?;
+                let number = transport.connections.len();
+                transport.readiness.watch(&connection.socket, number)?;
+                transport.connections.push(connection);
+            }
+        }
+        transport.active.reserve(transport.connections.len());
+        Ok(transport)
+    }
+
+    /// The number of `stream`'s connection, which becomes active.
+    fn activate(&mut self, stream: Stream) -> usize {
+        assert_ne!(
+            stream.peer, self.rank,
+            "a message between a rank and itself"
+        );
+        let number = self.numbers[stream.peer][stream.channel];
+        let connection = &mut self.connections[number];
+        if !connection.is_active {
+            connection.is_active = true;
+            self.active.push(number);
+        }
+        number
+    }
+
+    /// Takes over what epoll knows.
+    fn update(&mut self, timeout: Duration) -> Result<()> {
+        let connections = &mut self.connections;
+        self.readiness.wait(timeout, |number, readable, writable| {
+            connections[number].readable |= readable;
+            connections[number].writable |= writable;
+        })
+    }
+
+    /// Fails if a peer that is waited for has been silent for too long.
+    fn check_quiet(&mut self, now: Time) -> Result<()> {
+        if now.since(self.quiet_checked) < QUIET_CHECK {
+            return Ok(());
+        }
+        self.quiet_checked = now;
+        for number in &self.active {
+            let connection = &self.connections[*number];
+            let state = sys::tcp_state(connection.socket.as_fd())
+                .map_err(|error| Error::system("cannot read a connection's state", error))?;
+            let Some(state) = state else { continue };
+            // A peer without room for more is asked at growing intervals, so its silence means nothing.
+            let is_full = state.unsent_bytes > 0 && state.unacknowledged == 0;
+            if !is_full && u128::from(state.quiet_ms) > self.quiet_limit.as_millis() {
+                return Err(Error::PeerFailed {
+                    rank: connection.peer,
+                    reason: format!("its host has been silent for {} ms", state.quiet_ms),
+                    site: None,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Tcp {
+    fn post_send(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: Region,
+    ) -> Result<Posted> {
+        assert_eq!(header.bytes as usize, payload.bytes());
+        let number = self.activate(stream);
+        let connection = &mut self.connections[number];
+        let is_first = connection.outgoing.is_empty();
+        connection.outgoing.push(ticket, header, payload);
+        if is_first && connection.writable {
+            self.posted.clear();
+            connection.write(POST_BYTES, &mut self.posted)?;
+            if connection.outgoing.is_empty() {
+                return Ok(Posted::Done);
+            }
+        }
+        Ok(Posted::Pending)
+    }
+
+    fn post_recv(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted> {
+        assert_eq!(header.bytes as usize, sink.bytes());
+        let number = self.activate(stream);
+        self.connections[number].incoming.push(ticket, header, sink);
+        Ok(Posted::Pending)
+    }
+
+    fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
+        if self.active.is_empty() {
+            return Ok(());
+        }
+        let connections = &mut self.connections;
+        let idle = self
+            .active
+            .iter()
+            .map(|number| connections[*number].idle_directions());
+        let try_all = idle.sum::<usize>() <= DIRECT_TRIES;
+        if !try_all {
+            self.update(Duration::ZERO)?;
+        }
+        for number in &self.active {
+            let connection = &mut self.connections[*number];
+            if try_all || connection.writable {
+                connection.write(POLL_BYTES, done)?;
+            }
+            if try_all || connection.readable {
+                connection.read(self.staging.region(), POLL_BYTES, done)?;
+            }
+        }
+        let connections = &mut self.connections;
+        self.active.retain(|number| {
+            let connection = &mut connections[*number];
+            connection.is_active = connection.has_work();
+            connection.is_active
+        });
+        // Another one goes first next time.
+        if !self.active.is_empty() {
+            self.active.rotate_left(1);
+        }
+        self.check_quiet(now)
+    }
+
+    fn block(&mut self, timeout: Duration) -> Result<()> {
+        let connections = &self.connections;
+        let is_ready = |number: &usize| connections[*number].is_ready();
+        if self.active.iter().any(is_ready) {
+            return Ok(());
+        }
+        self.update(timeout)
+    }
+
+    fn waker(&self) -> Waker {
+        self.readiness.waker()
+    }
+}
+
+impl Connection {
+    fn new(peer: usize, socket: TcpStream, options: &TcpOptions) -> Result<Connection> {
+        let configure = || -> io::Result<()> {
+            socket.set_nonblocking(true)?;
+            socket.set_nodelay(true)?;
+            sockopt::set_socket_keepalive(&socket, true)?;
+            sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
+            sockopt::set_tcp_keepintvl(&socket, KEEPALIVE)?;
+            sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+            if let Some(bytes) = options.socket_buffer_bytes {
+                sockopt::set_socket_send_buffer_size(&socket, bytes)?;
+                sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+            }
+            Ok(())
+        };
+        configure().map_err(|error| {
+            Error::system(
+                format!("cannot set up the connection to rank {peer}"),
+                error,
+            )
+        })?;
+        Ok(Connection {
+            peer,
+            socket,
+            outgoing: Outgoing::new(QUEUE_ROOM),
+            incoming: Incoming::new(peer, QUEUE_ROOM),
+            readable: true,
+            writable: true,
+            is_active: false,
+        })
+    }
+
+    fn has_work(&self) -> bool {
+        !self.outgoing.is_empty() || !self.incoming.is_empty()
+    }
+
+    /// Whether a try could get something done.
+    fn is_ready(&self) -> bool {
+        (self.readable && !self.incoming.is_empty()) || (self.writable && !self.outgoing.is_empty())
+    }
+
+    /// How many of the two directions wait for the socket.
+    fn idle_directions(&self) -> usize {
+        usize::from(!self.readable && !self.incoming.is_empty())
+            + usize::from(!self.writable && !self.outgoing.is_empty())
+    }
+
+    fn write(&mut self, budget_bytes: usize, done: &mut Vec<Ticket>) -> Result<()> {
+        if self.outgoing.is_empty() {
+            return Ok(());
+        }
+        let progress = self.outgoing.write(self.socket.as_fd(), budget_bytes, done);
+        let progress = progress.map_err(|error| broken(self.peer, error))?;
+        self.writable = !matches!(progress, Progress::Blocked);
+        Ok(())
+    }
+
+    fn read(&mut self, staging: Region, budget_bytes: usize, done: &mut Vec<Ticket>) -> Result<()> {
+        if self.incoming.is_empty() {
+            return Ok(());
+        }
+        let socket = self.socket.as_fd();
+        let progress = self.incoming.read(socket, staging, budget_bytes, done)?;
+        self.readable = !matches!(progress, Progress::Blocked);
+        Ok(())
+    }
+}
+
+/// Bytes of the frame of a message.
+fn frame_bytes(payload_bytes: usize) -> usize {
+    let trailer = if payload_bytes > 0 { TRAILER_BYTES } else { 0 };
+    HEADER_BYTES + payload_bytes + trailer
+}
+
+#[cold]
+fn corrupt(peer: usize, what: &str) -> Error {
+    Error::Corrupt {
+        peer,
+        what: what.into(),
+        site: None,
+    }
+}
+
+/// What the socket's error says about the peer.
+#[cold]
+fn broken(peer: usize, error: io::Error) -> Error {
+    use io::ErrorKind as Kind;
+    let reason = match error.kind() {
+        Kind::UnexpectedEof | Kind::BrokenPipe => "closed its connection".into(),
+        Kind::ConnectionReset => "connection reset".into(),
+        Kind::TimedOut => "does not answer".into(),
+        Kind::OutOfMemory | Kind::InvalidInput | Kind::PermissionDenied => {
+            return Error::system(format!("cannot use the connection to rank {peer}"), error);
+        }
+        _ => error.to_string(),
+    };
+    Error::PeerFailed {
+        rank: peer,
+        reason,
+        site: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

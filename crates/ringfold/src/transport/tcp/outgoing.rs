@@ -1,0 +1,131 @@
+//! The sending half of one connection: messages in order, as frames, as far as the socket takes them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::{Progress, TRAILER_BYTES, checksum};
+use crate::memory::Region;
+use crate::sys;
+use crate::transport::{HEADER_BYTES, Header, Ticket};
+
+/// Bytes given to the socket in one call: as much as stays in the second-level cache between checksum and copy.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Messages to send, the first one perhaps in part.
+pub struct Outgoing {
+    queue: VecDeque<Send>,
+    /// The frame header of the first message.
+    header: [u8; HEADER_BYTES],
+    trailer: [u8; TRAILER_BYTES],
+    /// Bytes of the first message's frame that the socket has taken.
+    taken: usize,
+    /// Bytes of its payload that `sum` covers; at least those taken.
+    summed: usize,
+    sum: u32,
+}
+
+struct Send {
+    ticket: Ticket,
+    header: Header,
+    payload: Region,
+}
+
+impl Outgoing {
+    pub fn new(room: usize) -> Outgoing {
+        Outgoing {
+            queue: VecDeque::with_capacity(room),
+            header: [0; HEADER_BYTES],
+            trailer: [0; TRAILER_BYTES],
+            taken: 0,
+            summed: 0,
+            sum: 0,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub fn push(&mut self, ticket: Ticket, header: Header, payload: Region) {
+        self.queue.push_back(Send {
+            ticket,
+            header,
+            payload,
+        });
+        if self.queue.len() == 1 {
+            self.begin();
+        }
+    }
+
+    /// Sends until the queue is empty, the socket is full or about `budget_bytes` are gone.
+    pub fn write(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        budget_bytes: usize,
+        done: &mut Vec<Ticket>,
+    ) -> io::Result<Progress> {
+        let mut gone = 0;
+        while let Some(first) = self.queue.front() {
+            if gone >= budget_bytes {
+                return Ok(Progress::More);
+            }
+            let (ticket, payload) = (first.ticket, first.payload);
+            let frame_bytes = super::frame_bytes(payload.bytes());
+            while self.taken < frame_bytes && gone < budget_bytes {
+                let Some(count) = self.write_piece(socket, payload)? else {
+                    return Ok(Progress::Blocked);
+                };
+                gone += count;
+            }
+            if self.taken == frame_bytes {
+                done.push(ticket);
+                self.queue.pop_front();
+                self.begin();
+            }
+        }
+        Ok(Progress::Idle)
+    }
+
+    /// One call's worth of the first message; `None` if the socket is full.
+    fn write_piece(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        payload: Region,
+    ) -> io::Result<Option<usize>> {
+        let bytes = payload.bytes();
+        let offset = self.taken.saturating_sub(HEADER_BYTES).min(bytes);
+        if self.summed == offset && self.summed < bytes {
+            self.summed = (offset + WRITE_BYTES).min(bytes);
+            self.sum = checksum::extend(self.sum, payload.part(offset..self.summed));
+        }
+        let header = &self.header[self.taken.min(HEADER_BYTES)..];
+        let body = payload.part(offset..self.summed);
+        let trailer = if bytes > 0 && self.summed == bytes {
+            self.trailer = self.sum.to_le_bytes();
+            &self.trailer[self.taken.saturating_sub(HEADER_BYTES + bytes)..]
+        } else {
+            &[]
+        };
+        match sys::send_from(socket, header, body, trailer) {
+            Ok(count) => {
+                self.taken += count;
+                Ok(Some(count))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Prepares the frame of the first message, if there is one.
+    fn begin(&mut self) {
+        self.taken = 0;
+        self.summed = 0;
+        self.sum = 0;
+        if let Some(first) = self.queue.front() {
+            let unsummed = first.header.encode(0);
+            let sum = checksum::of(&unsummed[..HEADER_BYTES - 4]);
+            self.header = first.header.encode(sum);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! TCP over loopback within one process, and frames written by hand.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use super::super::suite::{self, World, bytes_of, header, pattern};
+use super::*;
+
+suite::transport_tests!(ranks);
+
+/// A world of ranks whose pieces are so small that large messages take many.
+fn ranks(world_size: usize) -> Vec<Tcp> {
+    let options = TcpOptions {
+        piece_bytes: 4096,
+        ..TcpOptions::default()
+    };
+    let sockets = mesh(world_size).into_iter().enumerate();
+    sockets
+        .map(|(rank, sockets)| Tcp::new(rank, sockets, options.clone()).unwrap())
+        .collect()
+}
+
+/// Each rank's sockets to each peer.
+fn mesh(world_size: usize) -> Vec<Vec<Vec<TcpStream>>> {
+    let mut sockets: Vec<Vec<Vec<TcpStream>>> = Vec::new();
+    for rank in 0..world_size {
+        let mut mine: Vec<Vec<TcpStream>> = Vec::new();
+        for (peer, theirs) in sockets.iter_mut().enumerate() {
+            let (one, other) = (0..suite::CHANNELS).map(|_| pair()).unzip();
+            assert_eq!(
+                theirs.len(),
+                rank,
+                "rank {peer} knows the ranks before this one"
+            );
+            theirs.push(one);
+            mine.push(other);
+        }
+        mine.push(Vec::new());
+        sockets.push(mine);
+    }
+    sockets
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (one, listener.accept().unwrap().0)
+}
+
+/// Rank 0 whose peer, rank 1, is a socket in the test's hands.
+fn with_bare_peer() -> (World<Tcp>, TcpStream) {
+    let (mine, theirs) = pair();
+    let sockets = vec![Vec::new(), vec![mine]];
+    let transport = Tcp::new(0, sockets, TcpOptions::default()).unwrap();
+    (World::new(vec![transport]), theirs)
+}
+
+/// The frame of message 0 of the usual call.
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let header = header(0, payload.len());
+    let sum = checksum::of(&header.encode(0)[..36]);
+    let mut frame = header.encode(sum).to_vec();
+    frame.extend(payload);
+    if !payload.is_empty() {
+        frame.extend(checksum::of(payload).to_le_bytes());
+    }
+    frame
+}
+
+#[test]
+fn a_frame_on_the_wire_is_as_documented() {
+    for bytes in [0, 5, 100_000] {
+        let (mut world, mut peer) = with_bare_peer();
+        let payload = pattern(bytes, 1);
+        let send = world.send(0, (1, 0), 0, payload.region());
+        world.run(&[send]).unwrap();
+        drop(world);
+        let mut came = Vec::new();
+        peer.read_to_end(&mut came).unwrap();
+        assert!(
+            came == frame(&bytes_of(payload.region())),
+            "a frame of {bytes} bytes"
+        );
+    }
+}
+
+#[test]
+fn a_frame_may_come_byte_by_byte() {
+    let (mut world, mut peer) = with_bare_peer();
+    let payload = pattern(200, 1);
+    let kernel = crate::reduce::Kernel::new(crate::Op::Bxor, crate::DType::U8).unwrap();
+    let (with, into) = (pattern(200, 2), Owned::zeroed(200));
+    let sink = Sink::Reduce {
+        with: with.region(),
+        into: into.region(),
+        kernel,
+    };
+    let recv = world.recv(0, (1, 0), 0, sink);
+    for byte in frame(&bytes_of(payload.region())) {
+        assert!(!world.is_done(recv));
+        peer.write_all(&[byte]).unwrap();
+        world.round().unwrap();
+    }
+    world.run(&[recv]).unwrap();
+    let whole = Owned::zeroed(200);
+    kernel.fold(whole.region(), &[with.region(), payload.region()]);
+    assert_eq!(bytes_of(into.region()), bytes_of(whole.region()));
+}
+
+#[test]
+fn any_flipped_bit_is_corrupt() {
+    let payload = bytes_of(pattern(100, 1).region());
+    let sound = frame(&payload);
+    for bit in (0..sound.len() * 8).step_by(7) {
+        let (mut world, mut peer) = with_bare_peer();
+        let target = Owned::zeroed(100);
+        let recv = world.recv(0, (1, 0), 0, Sink::Store(target.region()));
+        let mut damaged = sound.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        peer.write_all(&damaged).unwrap();
+        let error = world.run(&[recv]).unwrap_err();
+        assert!(
+            matches!(error, Error::Corrupt { peer: 1, .. }),
+            "bit {bit}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_large_flipped_payload_is_corrupt() {
+    let (mut world, mut peer) = with_bare_peer();
+    let target = Owned::zeroed(100_000);
+    let recv = world.recv(0, (1, 0), 0, Sink::Store(target.region()));
+    let mut damaged = frame(&bytes_of(pattern(100_000, 1).region()));
+    damaged[77_777] ^= 4;
+    let writer = std::thread::spawn(move || peer.write_all(&damaged).unwrap());
+    let error = world.run(&[recv]).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { peer: 1, .. }), "{error}");
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_connection_cut_within_a_frame_is_a_failed_peer() {
+    let sound = frame(&[7; 500]);
+    for cut in [0, 1, 39, 40, 41, 300, 540, 543] {
+        let (mut world, mut peer) = with_bare_peer();
+        let target = Owned::zeroed(500);
+        let recv = world.recv(0, (1, 0), 0, Sink::Store(target.region()));
+        peer.write_all(&sound[..cut]).unwrap();
+        drop(peer);
+        match world.run(&[recv]) {
+            Err(Error::PeerFailed {
+                rank: 1, reason, ..
+            }) => {
+                assert_eq!(reason, "closed its connection");
+            }
+            other => panic!("cut at {cut}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_closed_connection_is_no_error_while_nothing_is_due() {
+    let (mut world, peer) = with_bare_peer();
+    drop(peer);
+    for _ in 0..3 {
+        assert!(!world.round().unwrap());
+        world.ranks[0].block(Duration::ZERO).unwrap();
+    }
+}
+
+#[test]
+fn a_reset_connection_fails_a_send() {
+    let (mut world, peer) = with_bare_peer();
+    let payload = pattern(64 << 20, 1);
+    let send = world.send(0, (1, 0), 0, payload.region());
+    // Closing with unread bytes resets.
+    drop(peer);
+    let error = world.run(&[send]).unwrap_err();
+    assert!(
+        matches!(error, Error::PeerFailed { rank: 1, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_silent_host_is_told_from_a_late_reader() {
+    // A peer without room acknowledges and then is asked ever more rarely: full, not silent.
+    let (mut world, _peer) = with_bare_peer();
+    let payload = pattern(16 << 20, 1);
+    let send = world.send(0, (1, 0), 0, payload.region());
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < Duration::from_millis(300) {
+        world.now = Time::default().after(begin.elapsed());
+        world.round().unwrap();
+        world.ranks[0].block(Duration::from_millis(20)).unwrap();
+    }
+    assert!(!world.is_done(send));
+    world.ranks[0].quiet_limit = Duration::from_millis(1);
+    world.now = world.now.after(QUIET_CHECK);
+    world.round().expect("a full peer is not silent");
+}
