@@ -3,6 +3,7 @@
 pub mod call;
 pub mod communicator;
 pub mod config;
+pub mod control;
 pub mod element;
 pub mod engine;
 pub mod error;
@@ -11,6 +12,7 @@ pub mod reduce;
 pub mod schedule;
 mod sync;
 mod sys;
+pub mod topology;
 pub mod transport;
 pub mod types;
 pub mod wait;

@@ -1,0 +1,419 @@
+//! The handshake that begins every connection: both ends prove that they know the job's secret.
+//!
+//! The connecting end speaks first and proves first, so that a listener tells a stranger nothing but a random number:
+//!
+//! ```text
+//! initiator                                   acceptor
+//!   hello: version, purpose, claims, nonce  →
+//!                                           ←  challenge: version, status, nonce
+//!   proof: HMAC("initiator", transcript)    →
+//!                                           ←  answer: status, HMAC("acceptor", transcript)
+//! ```
+//!
+//! The transcript is hello and challenge, so a proof is bound to both nonces and to every claim: it can neither be
+//! replayed nor used for another rank, channel, purpose or direction. Before the proof the acceptor reads at most
+//! [`HELLO_BYTES`] + [`PROOF_BYTES`] bytes of fixed layout; refusals are one constant byte.
+//!
+//! Among processes of one user on one host, UNIX sockets check the user's identity; the handshake then runs with an
+//! empty secret, for its claims.
+//!
+//! This proves who is at the ends when the connection is made. It neither hides nor signs what follows: a network where
+//! somebody can change packets in flight needs its own protection. A secret should be 16 random bytes or more, because a
+//! listener in the place of rank 0 could guess a weaker one from the proofs it is sent.
+
+use std::fmt;
+use std::time::Instant;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::socket::{Socket, random};
+use crate::error::{Error, Result};
+
+/// The version of everything that travels between ranks.
+pub const VERSION: u16 = 1;
+/// Bytes of a hello.
+pub const HELLO_BYTES: usize = 72;
+/// Bytes of a challenge.
+pub const CHALLENGE_BYTES: usize = 48;
+/// Bytes of a proof.
+pub const PROOF_BYTES: usize = 32;
+/// Bytes of an answer.
+pub const ANSWER_BYTES: usize = 40;
+
+const MAGIC: [u8; 8] = *b"RINGFOLD";
+
+/// What every rank of a job knows and nobody else. Wiped when dropped, never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// A secret of these bytes.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Secret {
+        Secret(bytes.into())
+    }
+
+    /// The secret of processes that know each other as one user's on one host.
+    pub fn same_user() -> Secret {
+        Secret(Vec::new())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Keeps the compiler from leaving out a write that nobody reads.
+        std::hint::black_box(&mut self.0);
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// A rank's control connection to rank 0.
+    Control = 1,
+    /// One channel of data between two ranks.
+    Data = 2,
+    /// The passing of shared memory.
+    Memory = 3,
+}
+
+impl Purpose {
+    fn from_wire(number: u8) -> Option<Purpose> {
+        match number {
+            1 => Some(Purpose::Control),
+            2 => Some(Purpose::Data),
+            3 => Some(Purpose::Memory),
+            _ => None,
+        }
+    }
+}
+
+/// What the initiator says about the connection. On the wire, little endian:
+///
+/// ```text
+/// 0 magic: 8   8 version: u16   10 purpose: u8   11 zero   12 channel: u32   16 communicator: u64
+/// 24 from: u32   28 to: u32   32 world size: u32   36 zero: u32   40 nonce: 32
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// Which of the connections between these ranks.
+    pub channel: u32,
+    /// The communicator; 0 for `Control`.
+    pub communicator: u64,
+    /// The initiator's rank.
+    pub from: u32,
+    /// The acceptor's rank.
+    pub to: u32,
+    /// The number of ranks that the initiator believes in.
+    pub world_size: u32,
+}
+
+/// Why a connection was not accepted. One byte on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    /// The other end does not speak this protocol.
+    Nonsense = 1,
+    /// The other end is of another version.
+    Version = 2,
+    /// The connection is for something else.
+    Purpose = 3,
+    /// The secrets differ.
+    Secret = 4,
+    /// There is no such rank, or it does not belong here.
+    Rank = 5,
+    /// That rank is connected already.
+    Duplicate = 6,
+    /// The world sizes differ.
+    WorldSize = 7,
+    /// The communicators differ.
+    Communicator = 8,
+}
+
+impl Refusal {
+    fn from_wire(number: u8) -> Refusal {
+        use Refusal::*;
+        [
+            Version,
+            Purpose,
+            Secret,
+            Rank,
+            Duplicate,
+            WorldSize,
+            Communicator,
+        ]
+        .into_iter()
+        .find(|r| *r as u8 == number)
+        .unwrap_or(Nonsense)
+    }
+
+    /// Whether another attempt cannot help.
+    pub fn is_final(self) -> bool {
+        self != Refusal::Nonsense
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Nonsense => "the other end does not speak ringfold's protocol",
+            Refusal::Version => "the other end runs another version of ringfold; install the same one everywhere",
+            Refusal::Purpose => "the connection reached a listener for something else; check the address",
+            Refusal::Secret => "the secrets differ; give RINGFOLD_SECRET or RINGFOLD_SECRET_FILE the same content on all ranks",
+            Refusal::Rank => "the rank does not belong there; check the ranks",
+            Refusal::Duplicate => "this rank has connected already; give every process a rank of its own",
+            Refusal::WorldSize => "the world sizes differ; give all ranks the same",
+            Refusal::Communicator => "the connection is for another communicator or job; check the address",
+        })
+    }
+}
+
+/// The initiator's half, without I/O.
+#[derive(Debug)]
+pub struct Initiator {
+    secret: Secret,
+    transcript: [u8; HELLO_BYTES + CHALLENGE_BYTES],
+}
+
+impl Initiator {
+    /// Begins a handshake with a fresh `nonce`.
+    pub fn new(secret: &Secret, claim: Claim, nonce: [u8; 32]) -> Initiator {
+        let mut transcript = [0; HELLO_BYTES + CHALLENGE_BYTES];
+        transcript[..HELLO_BYTES].copy_from_slice(&hello(&claim, &nonce));
+        Initiator {
+            secret: secret.clone(),
+            transcript,
+        }
+    }
+
+    /// The first message.
+    pub fn hello(&self) -> &[u8] {
+        &self.transcript[..HELLO_BYTES]
+    }
+
+    /// Takes the challenge, gives the proof.
+    pub fn prove(
+        &mut self,
+        challenge: &[u8; CHALLENGE_BYTES],
+    ) -> Result<[u8; PROOF_BYTES], Refusal> {
+        check_greeting(challenge)?;
+        if challenge[10] != 0 {
+            return Err(Refusal::from_wire(challenge[10]));
+        }
+        self.transcript[HELLO_BYTES..].copy_from_slice(challenge);
+        Ok(sign(&self.secret, b"initiator", &self.transcript))
+    }
+
+    /// Takes the answer.
+    pub fn finish(&self, answer: &[u8; ANSWER_BYTES]) -> Result<(), Refusal> {
+        // A refusal is not signed: forging one only ends a connection that its forger could cut anyway.
+        if answer[0] != 0 {
+            return Err(Refusal::from_wire(answer[0]));
+        }
+        verify(&self.secret, b"acceptor", &self.transcript, &answer[8..])
+    }
+}
+
+/// The acceptor's half, without I/O.
+#[derive(Debug)]
+pub struct Acceptor {
+    secret: Secret,
+    transcript: [u8; HELLO_BYTES + CHALLENGE_BYTES],
+}
+
+impl Acceptor {
+    /// Awaits a hello.
+    pub fn new(secret: &Secret) -> Acceptor {
+        Acceptor {
+            secret: secret.clone(),
+            transcript: [0; HELLO_BYTES + CHALLENGE_BYTES],
+        }
+    }
+
+    /// Takes the hello, gives the challenge. With a refusal the challenge is still to be sent: it says why.
+    pub fn challenge(
+        &mut self,
+        hello: &[u8; HELLO_BYTES],
+        purpose: Purpose,
+        nonce: [u8; 32],
+    ) -> ([u8; CHALLENGE_BYTES], Result<Claim, Refusal>) {
+        let claim = parse_hello(hello).and_then(|claim| match claim.purpose == purpose {
+            true => Ok(claim),
+            false => Err(Refusal::Purpose),
+        });
+        let mut challenge = [0; CHALLENGE_BYTES];
+        challenge[..8].copy_from_slice(&MAGIC);
+        challenge[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        match claim {
+            Ok(_) => challenge[16..].copy_from_slice(&nonce),
+            Err(refusal) => challenge[10] = refusal as u8,
+        }
+        self.transcript[..HELLO_BYTES].copy_from_slice(hello);
+        self.transcript[HELLO_BYTES..].copy_from_slice(&challenge);
+        (challenge, claim)
+    }
+
+    /// Checks the proof.
+    pub fn check(&self, proof: &[u8; PROOF_BYTES]) -> Result<(), Refusal> {
+        verify(&self.secret, b"initiator", &self.transcript, proof)
+    }
+
+    /// The answer to send; `refusal` is `Secret` if the proof failed, or what the claim itself deserves.
+    pub fn answer(&self, refusal: Option<Refusal>) -> [u8; ANSWER_BYTES] {
+        let mut answer = [0; ANSWER_BYTES];
+        match refusal {
+            Some(refusal) => answer[0] = refusal as u8,
+            None => answer[8..].copy_from_slice(&sign(&self.secret, b"acceptor", &self.transcript)),
+        }
+        answer
+    }
+}
+
+/// Runs the initiator's half over `socket`.
+pub fn initiate(socket: &Socket, secret: &Secret, claim: Claim, deadline: Instant) -> Outcome<()> {
+    let mut initiator = Initiator::new(secret, claim, random()?);
+    socket.write_all(initiator.hello(), deadline)?;
+    let mut challenge = [0; CHALLENGE_BYTES];
+    socket.read_exact(&mut challenge, deadline)?;
+    let proof = initiator.prove(&challenge)?;
+    socket.write_all(&proof, deadline)?;
+    let mut answer = [0; ANSWER_BYTES];
+    socket.read_exact(&mut answer, deadline)?;
+    Ok(initiator.finish(&answer)?)
+}
+
+/// Runs the acceptor's half over `socket`; `admit` judges the claim of an initiator that knows the secret.
+pub fn accept(
+    socket: &Socket,
+    secret: &Secret,
+    purpose: Purpose,
+    deadline: Instant,
+    admit: impl FnOnce(&Claim) -> Result<(), Refusal>,
+) -> Outcome<Claim> {
+    let mut acceptor = Acceptor::new(secret);
+    let mut hello = [0; HELLO_BYTES];
+    socket.read_exact(&mut hello, deadline)?;
+    let (challenge, claim) = acceptor.challenge(&hello, purpose, random()?);
+    socket.write_all(&challenge, deadline)?;
+    let claim = claim?;
+    let mut proof = [0; PROOF_BYTES];
+    socket.read_exact(&mut proof, deadline)?;
+    let refusal = acceptor.check(&proof).and_then(|()| admit(&claim)).err();
+    socket.write_all(&acceptor.answer(refusal), deadline)?;
+    refusal.map_or(Ok(claim), |refusal| Err(refusal.into()))
+}
+
+/// What came of a handshake over a socket.
+pub type Outcome<T> = std::result::Result<T, Failure>;
+
+/// Why a handshake over a socket failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// One end refused the other.
+    Refused(Refusal),
+    /// The connection broke, or was too slow.
+    Broken(Error),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Broken(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::Broken(Error::system("the handshake broke off", error))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Refused(refusal) => refusal.fmt(f),
+            Failure::Broken(error) => error.fmt(f),
+        }
+    }
+}
+
+fn hello(claim: &Claim, nonce: &[u8; 32]) -> [u8; HELLO_BYTES] {
+    let mut bytes = [0; HELLO_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[10] = claim.purpose as u8;
+    bytes[12..16].copy_from_slice(&claim.channel.to_le_bytes());
+    bytes[16..24].copy_from_slice(&claim.communicator.to_le_bytes());
+    bytes[24..28].copy_from_slice(&claim.from.to_le_bytes());
+    bytes[28..32].copy_from_slice(&claim.to.to_le_bytes());
+    bytes[32..36].copy_from_slice(&claim.world_size.to_le_bytes());
+    bytes[40..].copy_from_slice(nonce);
+    bytes
+}
+
+/// The claims of a hello; anyone can have sent it.
+pub fn parse_hello(bytes: &[u8; HELLO_BYTES]) -> Result<Claim, Refusal> {
+    check_greeting(bytes)?;
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let claim = Claim {
+        purpose: Purpose::from_wire(bytes[10]).ok_or(Refusal::Purpose)?,
+        channel: word(12),
+        communicator: u64::from(word(16)) | u64::from(word(20)) << 32,
+        from: word(24),
+        to: word(28),
+        world_size: word(32),
+    };
+    match bytes[11] == 0 && word(36) == 0 {
+        true => Ok(claim),
+        false => Err(Refusal::Nonsense),
+    }
+}
+
+fn check_greeting(bytes: &[u8]) -> Result<(), Refusal> {
+    if bytes[..8] != MAGIC {
+        return Err(Refusal::Nonsense);
+    }
+    match bytes[8..10] == VERSION.to_le_bytes() {
+        true => Ok(()),
+        false => Err(Refusal::Version),
+    }
+}
+
+fn keyed(secret: &Secret, role: &[u8], transcript: &[u8]) -> Hmac<Sha256> {
+    // HMAC takes keys of any length, so this cannot fail.
+    let mut mac = Hmac::<Sha256>::new_from_slice(&secret.0).expect("any key length will do");
+    mac.update(b"ringfold handshake ");
+    mac.update(role);
+    mac.update(transcript);
+    mac
+}
+
+fn sign(secret: &Secret, role: &[u8], transcript: &[u8]) -> [u8; 32] {
+    keyed(secret, role, transcript)
+        .finalize()
+        .into_bytes()
+        .into()
+}
+
+/// Compares in constant time.
+fn verify(secret: &Secret, role: &[u8], transcript: &[u8], tag: &[u8]) -> Result<(), Refusal> {
+    keyed(secret, role, transcript)
+        .verify_slice(tag)
+        .map_err(|_| Refusal::Secret)
+}

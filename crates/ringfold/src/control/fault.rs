@@ -1,0 +1,123 @@
+//! The form in which a fatal error travels: the same class everywhere, ranks as world ranks.
+
+use crate::error::Error;
+
+/// The classes of fatal errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Class {
+    /// `Error::PeerFailed`.
+    PeerFailed = 1,
+    /// `Error::Timeout`.
+    Timeout = 2,
+    /// `Error::Mismatch`.
+    Mismatch = 3,
+    /// `Error::Corrupt`.
+    Corrupt = 4,
+    /// `Error::Aborted`.
+    Aborted = 5,
+}
+
+impl Class {
+    /// The class with this wire number.
+    pub fn from_wire(number: u32) -> Option<Class> {
+        use Class::*;
+        [PeerFailed, Timeout, Mismatch, Corrupt, Aborted]
+            .into_iter()
+            .find(|class| *class as u32 == number)
+    }
+}
+
+/// A fatal error without its site, which is each rank's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What kind.
+    pub class: Class,
+    /// Whom it is about, as world ranks.
+    pub ranks: Vec<u32>,
+    /// The error's text.
+    pub text: String,
+    /// For a timeout, how long was waited.
+    pub after_ms: u64,
+}
+
+impl Fault {
+    /// A rank that is gone.
+    pub fn peer_failed(rank: u32, reason: impl Into<String>) -> Fault {
+        Fault {
+            class: Class::PeerFailed,
+            ranks: vec![rank],
+            text: reason.into(),
+            after_ms: 0,
+        }
+    }
+
+    /// `error` as it happened to `members[me]`. What is not fatal in itself becomes an abort by that rank.
+    pub fn from_error(error: &Error, members: &[u32], me: usize) -> Fault {
+        let world = |rank: usize| members.get(rank).copied().unwrap_or(members[me]);
+        let fault = |class, rank, text: &str| Fault {
+            class,
+            ranks: vec![world(rank)],
+            text: text.into(),
+            after_ms: 0,
+        };
+        match error {
+            Error::PeerFailed { rank, reason, .. } => fault(Class::PeerFailed, *rank, reason),
+            Error::Timeout {
+                waiting_for,
+                after_ms,
+                ..
+            } => Fault {
+                class: Class::Timeout,
+                ranks: waiting_for.iter().map(|rank| world(*rank)).collect(),
+                text: String::new(),
+                after_ms: *after_ms,
+            },
+            Error::Mismatch { peer, calls, .. } => {
+                // On the other ranks "this rank" would be somebody else.
+                let calls = calls.replacen("this rank", &format!("rank {me}"), 1);
+                fault(Class::Mismatch, *peer, &calls)
+            }
+            Error::Corrupt { peer, what, .. } => fault(Class::Corrupt, *peer, what),
+            Error::Aborted { rank, reason } => fault(Class::Aborted, *rank, reason),
+            other => fault(Class::Aborted, me, &other.to_string()),
+        }
+    }
+
+    /// The error for a communicator of `members`: ranks are positions in it.
+    pub fn to_error(&self, members: &[u32]) -> Error {
+        let ranks: Vec<usize> = self
+            .ranks
+            .iter()
+            .filter_map(|rank| members.iter().position(|member| member == rank))
+            .collect();
+        let first = ranks.first().copied().unwrap_or(0);
+        let text = self.text.clone();
+        match self.class {
+            Class::PeerFailed => Error::PeerFailed {
+                rank: first,
+                reason: text,
+                site: None,
+            },
+            Class::Timeout => Error::Timeout {
+                waiting_for: ranks,
+                after_ms: self.after_ms,
+                site: None,
+            },
+            Class::Mismatch => Error::Mismatch {
+                peer: first,
+                calls: text,
+                site: None,
+            },
+            Class::Corrupt => Error::Corrupt {
+                peer: first,
+                what: text,
+                site: None,
+            },
+            Class::Aborted => Error::Aborted {
+                rank: first,
+                reason: text,
+            },
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What a rank knows about the health of one communicator.
+//!
+//! The data path polls [`Health::is_faulty`], one atomic load. Everything else is control path. The first verdict
+//! stands; on all ranks it is the same, because the rendezvous server chooses it. A rank that cannot reach the server
+//! keeps its own suspicion as its verdict.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::fault::Fault;
+use super::frame::Frame;
+use super::hub::INQUIRY;
+use super::session::Line;
+use super::socket::remaining;
+use crate::error::Error;
+use crate::transport::Waker;
+
+/// How long `abort` waits to learn whether somebody else's verdict was first.
+const ABORT_GRACE: Duration = Duration::from_millis(50);
+/// What a timeout's inquiry takes at most, there and back.
+const INQUIRY_GRACE: Duration = Duration::from_millis(2 * INQUIRY.as_millis() as u64);
+
+/// The health of one communicator, as this rank knows it.
+pub struct Health {
+    communicator: u64,
+    members: Vec<u32>,
+    /// This rank's place in `members`.
+    me: usize,
+    /// 0, or 1 once there is a verdict. Stored after the verdict itself.
+    word: AtomicU32,
+    verdict: Mutex<Option<Error>>,
+    decided: Condvar,
+    left: Vec<AtomicBool>,
+    sequence: AtomicU64,
+    waker: Waker,
+    line: Arc<Line>,
+}
+
+impl std::fmt::Debug for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Health")
+            .field("communicator", &self.communicator)
+            .field("members", &self.members)
+            .field("fault", &self.fault())
+            .finish()
+    }
+}
+
+impl Health {
+    pub(super) fn new(
+        communicator: u64,
+        members: Vec<u32>,
+        me: usize,
+        waker: Waker,
+        line: Arc<Line>,
+    ) -> Health {
+        let left = members.iter().map(|_| AtomicBool::new(false)).collect();
+        Health {
+            communicator,
+            members,
+            me,
+            word: AtomicU32::new(0),
+            verdict: Mutex::new(None),
+            decided: Condvar::new(),
+            left,
+            sequence: AtomicU64::new(0),
+            waker,
+            line,
+        }
+    }
+
+    /// Whether there is a verdict: the abort word.
+    pub fn is_faulty(&self) -> bool {
+        // Pairs with the Release store in `pronounce`, so that who sees the word finds the verdict.
+        self.word.load(Ordering::Acquire) != 0
+    }
+
+    /// The verdict, ranks as ranks of this communicator.
+    pub fn fault(&self) -> Option<Error> {
+        if !self.is_faulty() {
+            return None;
+        }
+        self.verdict
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Tells all ranks. The verdict follows, here too; without a server `error` is the verdict at once.
+    pub fn report(&self, error: &Error) {
+        if self.is_faulty() {
+            return;
+        }
+        let fault = Fault::from_error(error, &self.members, self.me);
+        let frame = Frame::Report {
+            communicator: self.communicator,
+            fault: fault.clone(),
+        };
+        if !self.line.send(&frame) {
+            self.pronounce(&fault);
+        }
+    }
+
+    /// Tells all ranks and waits up to `grace` for the verdict of them all; without one the suspicion becomes this
+    /// rank's verdict. For a timeout the grace is at least what asking all ranks takes; when the server itself does not
+    /// answer, rank 0 is frozen and named.
+    pub fn settle(&self, suspicion: Error, grace: Duration) -> Error {
+        self.report(&suspicion);
+        let is_timeout = matches!(suspicion, Error::Timeout { .. });
+        let grace = match is_timeout {
+            true => grace.max(INQUIRY_GRACE),
+            false => grace,
+        };
+        if let Some(verdict) = self.await_verdict(Instant::now() + grace) {
+            return verdict;
+        }
+        let mut fault = Fault::from_error(&suspicion, &self.members, self.me);
+        if is_timeout && self.me != 0 && self.members[0] == 0 {
+            fault.ranks = vec![0];
+        }
+        self.pronounce(&fault);
+        self.fault().unwrap_or(suspicion)
+    }
+
+    /// Whether `rank` has left this communicator in good order.
+    pub fn has_left(&self, rank: usize) -> bool {
+        // Pairs with the Release store in `mark_left`.
+        self.left[rank].load(Ordering::Acquire)
+    }
+
+    /// Whether any rank has left this communicator in good order.
+    pub fn anyone_left(&self) -> bool {
+        (0..self.left.len()).any(|rank| self.has_left(rank))
+    }
+
+    /// Says that call number `sequence` has begun here. Cheap; read when somebody's call times out.
+    pub fn progress(&self, sequence: u64) {
+        // A number by itself: nothing is published with it.
+        self.sequence.store(sequence, Ordering::Relaxed);
+    }
+
+    /// Ends this communicator on all ranks.
+    pub fn abort(&self, reason: &str) {
+        let error = Error::Aborted {
+            rank: self.me,
+            reason: reason.into(),
+        };
+        self.settle(error, ABORT_GRACE);
+    }
+
+    /// Waits for a verdict.
+    fn await_verdict(&self, deadline: Instant) -> Option<Error> {
+        let guard = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
+        let (guard, _) = self
+            .decided
+            .wait_timeout_while(guard, remaining(deadline), |verdict| verdict.is_none())
+            .unwrap_or_else(PoisonError::into_inner);
+        guard.clone()
+    }
+
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Relaxed)
+    }
+
+    /// The verdict is `fault`, unless there is one.
+    pub(super) fn pronounce(&self, fault: &Fault) {
+        let mut verdict = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
+        if verdict.is_some() {
+            return;
+        }
+        let error = fault.to_error(&self.members);
+        log::warn!(
+            target: "ringfold::control",
+            "communicator {:x} of {} ranks ends: {error}", self.communicator, self.members.len()
+        );
+        *verdict = Some(error);
+        // Pairs with the Acquire load in `is_faulty`.
+        self.word.store(1, Ordering::Release);
+        drop(verdict);
+        self.decided.notify_all();
+        (self.waker)();
+    }
+
+    /// World rank `rank` has left in good order.
+    pub(super) fn mark_left(&self, rank: u32) {
+        if let Ok(place) = self.members.binary_search(&rank) {
+            // Pairs with the Acquire load in `has_left`.
+            self.left[place].store(true, Ordering::Release);
+            (self.waker)();
+        }
+    }
+
+    /// World rank `rank` died: a fault, if it is a member that has not left.
+    pub(super) fn mark_dead(&self, rank: u32, reason: &str) {
+        if let Ok(place) = self.members.binary_search(&rank)
+            && !self.has_left(place)
+        {
+            self.pronounce(&Fault::peer_failed(rank, reason));
+        }
+    }
+}

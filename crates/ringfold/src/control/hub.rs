@@ -1,0 +1,594 @@
+//! What the rendezvous server decides, without I/O: who is here, what was gathered, which verdict stands.
+//!
+//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. One verdict per communicator, the first
+//! one. A timeout is not believed as reported: all members are asked how far they are, and blamed are those that do not
+//! answer (their process is frozen), else those that are in an earlier call than the reporter, else whom it named.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::fault::{Class, Fault};
+use super::frame::{Frame, Presence};
+
+/// How long the members have to answer an inquiry.
+pub const INQUIRY: Duration = Duration::from_millis(200);
+/// The longest time an exchange may take.
+const EXCHANGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Communicators and exchanges that can be open at once; beyond it a rank is out of its mind.
+const OPEN_MAX: usize = 1 << 16;
+
+/// One rank, as the server sees it.
+#[derive(Clone, Debug)]
+enum Rank {
+    Absent,
+    Here(Presence),
+    Departed,
+    Failed(String),
+}
+
+/// A communicator.
+#[derive(Debug)]
+struct Group {
+    members: Vec<u32>,
+    /// Members that have opened it.
+    opened: Vec<u32>,
+    /// Members that have closed it in good order.
+    closed: Vec<u32>,
+    verdict: Option<Fault>,
+    inquiry: Option<Inquiry>,
+}
+
+#[derive(Debug)]
+struct Inquiry {
+    number: u64,
+    reporter: u32,
+    fault: Fault,
+    deadline: Instant,
+    answers: HashMap<u32, u64>,
+}
+
+/// An exchange that is not complete.
+#[derive(Debug)]
+struct Gathering {
+    deadline: Instant,
+    /// Of those that came: the token and the blob, in the members' order.
+    parts: Vec<Option<(u64, Vec<u8>)>>,
+}
+
+type Topic = (String, Vec<u32>);
+
+/// The state of a job.
+#[derive(Debug)]
+pub struct Hub {
+    job: u64,
+    ranks: Vec<Rank>,
+    is_complete: bool,
+    join_deadline: Instant,
+    groups: HashMap<u64, Group>,
+    gatherings: HashMap<Topic, Gathering>,
+    inquiries: u64,
+    out: Vec<(u32, Frame)>,
+}
+
+/// A rank said something that no honest rank says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Misconduct(pub &'static str);
+
+impl Hub {
+    /// A job of `world_size` ranks that must all have joined by `join_deadline`.
+    pub fn new(job: u64, world_size: u32, join_deadline: Instant) -> Hub {
+        Hub {
+            job,
+            ranks: vec![Rank::Absent; world_size as usize],
+            is_complete: false,
+            join_deadline,
+            groups: HashMap::new(),
+            gatherings: HashMap::new(),
+            inquiries: 0,
+            out: Vec::new(),
+        }
+    }
+
+    /// Whether all ranks have joined.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Whether `rank` is in the job now.
+    pub fn is_here(&self, rank: u32) -> bool {
+        matches!(self.ranks.get(rank as usize), Some(Rank::Here(_)))
+    }
+
+    /// Whether `rank` has ever been in the job.
+    pub fn is_known(&self, rank: u32) -> bool {
+        !matches!(self.ranks.get(rank as usize), Some(Rank::Absent) | None)
+    }
+
+    /// What is to be sent, in order.
+    pub fn take_output(&mut self) -> Vec<(u32, Frame)> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// When [`Hub::tick`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let joining = (!self.is_complete).then_some(self.join_deadline);
+        let inquiries = self
+            .groups
+            .values()
+            .filter_map(|group| group.inquiry.as_ref());
+        joining
+            .into_iter()
+            .chain(inquiries.map(|inquiry| inquiry.deadline))
+            .chain(self.gatherings.values().map(|gathering| gathering.deadline))
+            .min()
+    }
+
+    /// Takes in a frame from `rank`, whose connection is authenticated.
+    pub fn receive(&mut self, rank: u32, frame: Frame, now: Instant) -> Result<(), Misconduct> {
+        if let Frame::Join(presence) = frame {
+            return self.join(rank, presence);
+        }
+        if !self.is_here(rank) {
+            return Err(Misconduct("spoke without having joined"));
+        }
+        match frame {
+            Frame::Exchange {
+                token,
+                timeout_ms,
+                key,
+                members,
+                blob,
+            } => {
+                self.check_members(rank, &members)?;
+                let patience = Duration::from_millis(timeout_ms).min(EXCHANGE_MAX);
+                return self.gather(rank, (key, members), (token, blob), now + patience);
+            }
+            Frame::Open {
+                communicator,
+                members,
+            } => {
+                self.check_members(rank, &members)?;
+                return self.open(rank, communicator, members);
+            }
+            Frame::Close { communicator } => self.close(rank, communicator),
+            Frame::Report {
+                communicator,
+                fault,
+            } => self.report(rank, communicator, fault, now),
+            Frame::Suspect { rank: suspect } => self.suspect(rank, suspect),
+            Frame::Answer {
+                communicator,
+                inquiry,
+                sequence,
+            } => self.answer(rank, communicator, inquiry, sequence),
+            Frame::Goodbye => self.depart(rank),
+            _ => return Err(Misconduct("sent what only the server sends")),
+        }
+        Ok(())
+    }
+
+    /// Takes in that `rank`'s connection is gone.
+    pub fn lose(&mut self, rank: u32, reason: &str) {
+        let Some(entry) = self.ranks.get_mut(rank as usize) else {
+            return;
+        };
+        if matches!(entry, Rank::Departed | Rank::Failed(_)) {
+            return;
+        }
+        *entry = Rank::Failed(reason.into());
+        let fault = Fault::peer_failed(rank, reason);
+        if !self.is_complete {
+            let reason = format!("rank {rank} was lost: {reason}");
+            self.cancel(vec![rank], &reason);
+        }
+        self.fail_gatherings(rank, &fault);
+        let affected: Vec<u64> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| group.members.contains(&rank) && !group.closed.contains(&rank))
+            .map(|(id, _)| *id)
+            .collect();
+        for communicator in affected {
+            self.pronounce(communicator, fault.clone());
+        }
+        self.forget_ended();
+    }
+
+    /// Does what is due at `now`.
+    pub fn tick(&mut self, now: Instant) {
+        if !self.is_complete && now >= self.join_deadline {
+            let missing = self.ranks_that(|rank| matches!(rank, Rank::Absent));
+            self.cancel(missing, "the deadline for joining has passed");
+        }
+        let late: Vec<u64> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| group.inquiry.as_ref().is_some_and(|i| now >= i.deadline))
+            .map(|(id, _)| *id)
+            .collect();
+        for communicator in late {
+            self.conclude(communicator);
+        }
+        let late: Vec<Topic> = self
+            .gatherings
+            .iter()
+            .filter(|(_, gathering)| now >= gathering.deadline)
+            .map(|(topic, _)| topic.clone())
+            .collect();
+        for topic in late {
+            let missing = self.missing(&topic);
+            let fault = Fault {
+                class: Class::Timeout,
+                ranks: missing,
+                text: String::new(),
+                after_ms: 0,
+            };
+            self.fail_gathering(&topic, &fault);
+        }
+    }
+
+    /// Rank 0 leaves: tells everybody that no more will come.
+    pub fn shut(&mut self) {
+        for rank in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
+            self.out.push((rank, Frame::Closing));
+        }
+    }
+
+    fn ranks_that(&self, is_wanted: impl Fn(&Rank) -> bool) -> Vec<u32> {
+        let numbered = self.ranks.iter().enumerate();
+        numbered
+            .filter(|(_, rank)| is_wanted(rank))
+            .map(|(number, _)| number as u32)
+            .collect()
+    }
+
+    fn join(&mut self, rank: u32, presence: Presence) -> Result<(), Misconduct> {
+        match self.ranks.get_mut(rank as usize) {
+            Some(entry @ Rank::Absent) => *entry = Rank::Here(presence),
+            _ => return Err(Misconduct("joined twice")),
+        }
+        let present: Vec<Presence> = self
+            .ranks
+            .iter()
+            .filter_map(|rank| match rank {
+                Rank::Here(presence) => Some(*presence),
+                _ => None,
+            })
+            .collect();
+        if present.len() == self.ranks.len() {
+            self.is_complete = true;
+            for to in 0..self.ranks.len() as u32 {
+                let welcome = Frame::Welcome {
+                    job: self.job,
+                    ranks: present.clone(),
+                };
+                self.out.push((to, welcome));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a job that never came together.
+    fn cancel(&mut self, ranks: Vec<u32>, reason: &str) {
+        self.is_complete = true;
+        for to in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
+            let frame = Frame::Cancelled {
+                ranks: ranks.clone(),
+                reason: reason.into(),
+            };
+            self.out.push((to, frame));
+        }
+    }
+
+    /// A list of members is ascending, within the world, and has the speaker.
+    fn check_members(&self, rank: u32, members: &[u32]) -> Result<(), Misconduct> {
+        let is_ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
+        let is_inside = members
+            .last()
+            .is_some_and(|last| (*last as usize) < self.ranks.len());
+        match is_ascending && is_inside && members.binary_search(&rank).is_ok() {
+            true => Ok(()),
+            false => Err(Misconduct("gave an impossible list of members")),
+        }
+    }
+
+    fn gather(
+        &mut self,
+        rank: u32,
+        topic: Topic,
+        part: (u64, Vec<u8>),
+        deadline: Instant,
+    ) -> Result<(), Misconduct> {
+        if self.gatherings.len() >= OPEN_MAX {
+            return Err(Misconduct("began too many exchanges"));
+        }
+        let count = topic.1.len();
+        // Checked by the caller: the speaker is a member.
+        let place = topic.1.binary_search(&rank).unwrap_or(0);
+        let gathering = self
+            .gatherings
+            .entry(topic.clone())
+            .or_insert_with(|| Gathering {
+                deadline,
+                parts: vec![None; count],
+            });
+        if gathering.parts[place].is_some() {
+            return Err(Misconduct("gave two parts to one exchange"));
+        }
+        gathering.deadline = gathering.deadline.min(deadline);
+        gathering.parts[place] = Some(part);
+        if gathering.parts.iter().all(Option::is_some) {
+            self.deliver(&topic);
+            return Ok(());
+        }
+        let gone = topic
+            .1
+            .iter()
+            .find_map(|member| match &self.ranks[*member as usize] {
+                Rank::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
+                Rank::Departed => Some(Fault::peer_failed(*member, "it has left the job")),
+                _ => None,
+            });
+        if let Some(fault) = gone.filter(|fault| self.missing(&topic).contains(&fault.ranks[0])) {
+            self.fail_gathering(&topic, &fault);
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, topic: &Topic) {
+        let Some(gathering) = self.gatherings.remove(topic) else {
+            return;
+        };
+        let (tokens, blobs): (Vec<u64>, Vec<Vec<u8>>) =
+            gathering.parts.into_iter().flatten().unzip();
+        for (member, token) in topic.1.iter().zip(tokens) {
+            let blobs = blobs.clone();
+            self.out.push((*member, Frame::Gathered { token, blobs }));
+        }
+    }
+
+    fn missing(&self, topic: &Topic) -> Vec<u32> {
+        let Some(gathering) = self.gatherings.get(topic) else {
+            return Vec::new();
+        };
+        let all = topic.1.iter().zip(&gathering.parts);
+        all.filter(|(_, part)| part.is_none())
+            .map(|(member, _)| *member)
+            .collect()
+    }
+
+    fn fail_gathering(&mut self, topic: &Topic, fault: &Fault) {
+        let Some(gathering) = self.gatherings.remove(topic) else {
+            return;
+        };
+        for (member, part) in topic.1.iter().zip(gathering.parts) {
+            if let Some((token, _)) = part {
+                let fault = fault.clone();
+                self.out.push((*member, Frame::Ungathered { token, fault }));
+            }
+        }
+    }
+
+    /// Ends the exchanges that wait for `rank`.
+    fn fail_gatherings(&mut self, rank: u32, fault: &Fault) {
+        let topics: Vec<Topic> = self
+            .gatherings
+            .keys()
+            .filter(|topic| self.missing(topic).contains(&rank))
+            .cloned()
+            .collect();
+        for topic in topics {
+            self.fail_gathering(&topic, fault);
+        }
+    }
+
+    fn open(&mut self, rank: u32, communicator: u64, members: Vec<u32>) -> Result<(), Misconduct> {
+        if self.groups.len() >= OPEN_MAX {
+            return Err(Misconduct("opened too many communicators"));
+        }
+        let group = self.groups.entry(communicator).or_insert_with(|| Group {
+            members: members.clone(),
+            opened: Vec::new(),
+            closed: Vec::new(),
+            verdict: None,
+            inquiry: None,
+        });
+        if group.members != members || group.opened.contains(&rank) {
+            return Err(Misconduct(
+                "opened a communicator twice or with other members",
+            ));
+        }
+        group.opened.push(rank);
+        for closed in &group.closed {
+            let frame = Frame::Left {
+                communicator,
+                rank: *closed,
+            };
+            self.out.push((rank, frame));
+        }
+        if let Some(fault) = group.verdict.clone() {
+            let frame = Frame::Verdict {
+                communicator,
+                fault,
+            };
+            self.out.push((rank, frame));
+            return Ok(());
+        }
+        let failed = members
+            .iter()
+            .find_map(|member| match &self.ranks[*member as usize] {
+                Rank::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
+                _ => None,
+            });
+        if let Some(fault) = failed.filter(|fault| !group.closed.contains(&fault.ranks[0])) {
+            self.pronounce(communicator, fault);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, rank: u32, communicator: u64) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        if !group.opened.contains(&rank) || group.closed.contains(&rank) {
+            return;
+        }
+        group.closed.push(rank);
+        for to in group.opened.iter().filter(|to| **to != rank) {
+            self.out.push((*to, Frame::Left { communicator, rank }));
+        }
+        self.forget_ended();
+    }
+
+    fn report(&mut self, rank: u32, communicator: u64, fault: Fault, now: Instant) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        let is_about_members = fault
+            .ranks
+            .iter()
+            .all(|about| group.members.contains(about));
+        if group.verdict.is_some() || !group.opened.contains(&rank) || !is_about_members {
+            return;
+        }
+        if fault.class != Class::Timeout {
+            self.pronounce(communicator, fault);
+            return;
+        }
+        if group.inquiry.is_some() {
+            return;
+        }
+        self.inquiries += 1;
+        let number = self.inquiries;
+        group.inquiry = Some(Inquiry {
+            number,
+            reporter: rank,
+            fault,
+            deadline: now + INQUIRY,
+            answers: HashMap::new(),
+        });
+        for member in &group.members {
+            if matches!(self.ranks[*member as usize], Rank::Here(_)) {
+                let frame = Frame::Inquiry {
+                    communicator,
+                    inquiry: number,
+                };
+                self.out.push((*member, frame));
+            }
+        }
+    }
+
+    fn answer(&mut self, rank: u32, communicator: u64, inquiry: u64, sequence: u64) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        let Some(open) = group.inquiry.as_mut().filter(|open| open.number == inquiry) else {
+            return;
+        };
+        if group.members.contains(&rank) {
+            open.answers.insert(rank, sequence);
+        }
+        let ranks = &self.ranks;
+        let asked = group
+            .members
+            .iter()
+            .filter(|m| matches!(ranks[**m as usize], Rank::Here(_)));
+        if asked.count() <= open.answers.len() {
+            self.conclude(communicator);
+        }
+    }
+
+    /// Blames somebody for a timeout, with what is known by now.
+    fn conclude(&mut self, communicator: u64) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        let Some(inquiry) = group.inquiry.take() else {
+            return;
+        };
+        let ranks = &self.ranks;
+        let silent = |member: &&u32| {
+            matches!(ranks[**member as usize], Rank::Here(_))
+                && !inquiry.answers.contains_key(member)
+        };
+        let mut culprits: Vec<u32> = group.members.iter().filter(silent).copied().collect();
+        let own = inquiry.answers.get(&inquiry.reporter).copied();
+        if let (true, Some(own)) = (culprits.is_empty(), own) {
+            let behind = inquiry
+                .answers
+                .iter()
+                .filter(|(_, sequence)| **sequence < own);
+            let behind: Vec<_> = behind.collect();
+            let lowest = behind.iter().map(|(_, sequence)| **sequence).min();
+            culprits.extend(
+                behind
+                    .iter()
+                    .filter(|(_, sequence)| Some(**sequence) == lowest)
+                    .map(|(rank, _)| **rank),
+            );
+            culprits.sort_unstable();
+        }
+        let mut fault = inquiry.fault;
+        if !culprits.is_empty() {
+            fault.ranks = culprits;
+        }
+        self.pronounce(communicator, fault);
+    }
+
+    fn suspect(&mut self, witness: u32, suspect: u32) {
+        let host_of = |rank: u32| match self.ranks.get(rank as usize) {
+            Some(Rank::Here(presence)) => Some(presence.host),
+            _ => None,
+        };
+        // Only who lives on the same host can have seen it.
+        if witness != suspect && host_of(suspect).is_some() && host_of(suspect) == host_of(witness)
+        {
+            self.lose(suspect, "its process has ended");
+        }
+    }
+
+    fn depart(&mut self, rank: u32) {
+        self.ranks[rank as usize] = Rank::Departed;
+        let fault = Fault::peer_failed(rank, "it has left the job");
+        self.fail_gatherings(rank, &fault);
+        for group in self.groups.values_mut() {
+            if group.opened.contains(&rank) && !group.closed.contains(&rank) {
+                group.closed.push(rank);
+            }
+        }
+        for to in self.ranks_that(|other| matches!(other, Rank::Here(_))) {
+            self.out.push((to, Frame::Departed { rank }));
+        }
+        // Last, so that the others have it before the leaver's process can end.
+        self.out.push((rank, Frame::Departed { rank }));
+        self.forget_ended();
+    }
+
+    fn pronounce(&mut self, communicator: u64, fault: Fault) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        if group.verdict.is_some() {
+            return;
+        }
+        group.inquiry = None;
+        group.verdict = Some(fault.clone());
+        for to in &group.opened {
+            let frame = Frame::Verdict {
+                communicator,
+                fault: fault.clone(),
+            };
+            self.out.push((*to, frame));
+        }
+    }
+
+    /// Drops communicators that all members have closed or cannot close any more.
+    fn forget_ended(&mut self) {
+        let ranks = &self.ranks;
+        self.groups.retain(|_, group| {
+            group.members.iter().any(|member| {
+                matches!(ranks[*member as usize], Rank::Here(_)) && !group.closed.contains(member)
+            })
+        });
+    }
+}

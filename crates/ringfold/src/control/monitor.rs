@@ -1,0 +1,240 @@
+//! The thread that reads a rank's control connection and watches its neighbours' processes.
+//!
+//! It passes verdicts to [`Health`], answers inquiries, and completes exchanges. It never waits for anything but its
+//! poll, so that an inquiry is answered as long as the process runs at all: that is what an answer means.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use log::{debug, warn};
+use rustix::event::{PollFd, PollFlags};
+
+use super::frame::{Frame, Presence, Splitter};
+use super::health::Health;
+use super::session::{Gathered, Line, Reach};
+use super::socket::{Socket, is_transient, wait_for};
+use super::watch::{Watched, watch};
+
+/// After a neighbour's process has ended, how long the server has to say whether that was in order. A goodbye on this
+/// host is confirmed before its process ends, so this is for verdicts that were on their way already.
+const GRACE_LOCAL: Duration = Duration::from_millis(5);
+/// The same when the server is on another host.
+const GRACE_REMOTE: Duration = Duration::from_millis(50);
+
+/// The monitor's own state.
+pub(super) struct Monitor {
+    line: Arc<Line>,
+    splitter: Splitter,
+    watched: Vec<Watched>,
+    /// Neighbours whose process has ended, and until when the server may judge.
+    suspects: Vec<(u32, Instant)>,
+    buffer: Vec<u8>,
+}
+
+impl Monitor {
+    pub(super) fn new(line: Arc<Line>, splitter: Splitter, ranks: &[Presence]) -> Monitor {
+        let watched = watch(ranks, line.rank as usize);
+        Monitor {
+            line,
+            splitter,
+            watched,
+            suspects: Vec::new(),
+            buffer: vec![0; 64 << 10],
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        let line = self.line.clone();
+        let Some(socket) = &line.socket else {
+            return;
+        };
+        let gone = self.watched.extract_if(.., |watched| watched.is_gone());
+        let gone: Vec<u32> = gone.map(|watched| watched.rank).collect();
+        for rank in gone {
+            self.suspect(rank);
+        }
+        loop {
+            let ended = match self.wait(socket) {
+                Ok(ended) => ended,
+                Err(error) => {
+                    warn!(target: "ringfold::control", "the monitor stops: {error}");
+                    return self.lose("the monitor could not poll");
+                }
+            };
+            if self.line.state().is_stopping {
+                return;
+            }
+            // What was said before a death counts before it.
+            self.read(socket);
+            for rank in ended {
+                self.suspect(rank);
+            }
+            self.judge_suspects(Instant::now());
+        }
+    }
+
+    /// Waits; the neighbours whose process has ended meanwhile.
+    fn wait(&mut self, socket: &Socket) -> std::io::Result<Vec<u32>> {
+        let is_open = self.line.state().reach == Reach::Open;
+        let mut fds = vec![PollFd::new(&self.line.bell, PollFlags::IN)];
+        let descriptors = self.watched.iter().filter_map(Watched::descriptor);
+        fds.extend(descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        if is_open {
+            fds.push(PollFd::new(socket, PollFlags::IN));
+        }
+        let deadline = self.suspects.iter().map(|(_, until)| *until).min();
+        wait_for(&mut fds, deadline)?;
+        if !fds[0].revents().is_empty() {
+            self.line.bell.answer();
+        }
+        let has_ended: Vec<bool> = fds[1..=self.watched.len()]
+            .iter()
+            .map(|fd| !fd.revents().is_empty())
+            .collect();
+        let mut index = 0;
+        let ended = self.watched.extract_if(.., |_| {
+            index += 1;
+            has_ended[index - 1]
+        });
+        Ok(ended.map(|watched| watched.rank).collect())
+    }
+
+    /// Reads and acts on everything that has arrived.
+    fn read(&mut self, socket: &Socket) {
+        while self.line.state().reach == Reach::Open {
+            match socket.read(&mut self.buffer) {
+                Ok(0) => return self.lose("its control connection was closed"),
+                Ok(count) => self.splitter.push(&self.buffer[..count]),
+                Err(error) if is_transient(&error) => return,
+                Err(error) => {
+                    return self.lose(&format!("its control connection broke: {error}"));
+                }
+            }
+            loop {
+                match self.splitter.next_frame() {
+                    Ok(Some(frame)) => self.act(frame),
+                    Ok(None) => break,
+                    Err(_) => return self.lose("its server sent a malformed frame"),
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, frame: Frame) {
+        match frame {
+            Frame::Verdict {
+                communicator,
+                fault,
+            } => {
+                if let Some(health) = self.health(communicator) {
+                    health.pronounce(&fault);
+                }
+            }
+            Frame::Left { communicator, rank } => {
+                if let Some(health) = self.health(communicator) {
+                    health.mark_left(rank);
+                }
+            }
+            Frame::Departed { rank } => self.depart(rank),
+            Frame::Inquiry {
+                communicator,
+                inquiry,
+            } => {
+                let sequence = self.health(communicator).map_or(0, |h| h.sequence());
+                self.line.send(&Frame::Answer {
+                    communicator,
+                    inquiry,
+                    sequence,
+                });
+            }
+            Frame::Gathered { token, blobs } => self.complete(token, Ok(blobs)),
+            Frame::Ungathered { token, fault } => self.complete(token, Err(fault)),
+            Frame::Closing => {
+                debug!(target: "ringfold::control", "rank 0 has left");
+                self.line.state().reach = Reach::Closed;
+                self.depart(0);
+            }
+            Frame::Ping => {}
+            other => debug!(target: "ringfold::control", "ignored {other:?}"),
+        }
+    }
+
+    fn health(&self, communicator: u64) -> Option<Arc<Health>> {
+        self.line.state().healths.get(&communicator).cloned()
+    }
+
+    fn healths(&self) -> Vec<Arc<Health>> {
+        self.line.state().healths.values().cloned().collect()
+    }
+
+    fn complete(&mut self, token: u64, outcome: Gathered) {
+        if let Some(entry) = self.line.state().exchanges.get_mut(&token) {
+            *entry = Some(outcome);
+        }
+        self.line.announce();
+    }
+
+    /// A rank has left the job in good order.
+    fn depart(&mut self, rank: u32) {
+        if let Some(departed) = self.line.state().departed.get_mut(rank as usize) {
+            *departed = true;
+        }
+        self.suspects.retain(|(suspect, _)| *suspect != rank);
+        for health in self.healths() {
+            health.mark_left(rank);
+        }
+        self.line.announce();
+    }
+
+    /// The server is gone without a goodbye. When rank 0 itself had said goodbye, that is what its end looks like.
+    fn lose(&mut self, reason: &str) {
+        let has_left = {
+            let mut state = self.line.state();
+            let has_left = state.departed[0];
+            state.reach = if has_left { Reach::Closed } else { Reach::Lost };
+            has_left
+        };
+        if !has_left {
+            self.bury(0, reason);
+        }
+        self.line.announce();
+    }
+
+    /// A neighbour's process has ended.
+    fn suspect(&mut self, rank: u32) {
+        let (reach, has_departed) = {
+            let state = self.line.state();
+            (state.reach, state.departed[rank as usize])
+        };
+        if has_departed {
+            return;
+        }
+        match reach {
+            Reach::Open if rank == 0 => self.lose("its process has ended"),
+            Reach::Open => {
+                self.line.send(&Frame::Suspect { rank });
+                let is_local = self.line.socket.as_ref().is_some_and(Socket::is_unix);
+                let grace = if is_local { GRACE_LOCAL } else { GRACE_REMOTE };
+                self.suspects.push((rank, Instant::now() + grace));
+            }
+            // Nobody is left who could say whether it said goodbye. If it is still needed, that shows by itself.
+            Reach::Closed => self.depart(rank),
+            Reach::Lost => self.bury(rank, "its process has ended"),
+        }
+    }
+
+    /// Buries the suspects on which the server has not said a word.
+    fn judge_suspects(&mut self, now: Instant) {
+        let due = self.suspects.extract_if(.., |(_, until)| *until <= now);
+        let due: Vec<u32> = due.map(|(rank, _)| rank).collect();
+        for rank in due {
+            self.bury(rank, "its process has ended");
+        }
+    }
+
+    fn bury(&self, rank: u32, reason: &str) {
+        for health in self.healths() {
+            health.mark_dead(rank, reason);
+        }
+    }
+}

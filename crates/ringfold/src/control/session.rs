@@ -1,0 +1,519 @@
+//! A rank's membership in a job: its connection to the rendezvous server and the thread that reads it.
+//!
+//! [`Session`] is the owner; its last clone says goodbye when it is dropped, waits a bounded time for the server to pass
+//! that on, and ends the thread. The goodbye is confirmed so that no neighbour can see the process end before it knows
+//! that the end was in order.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::auth::{self, Claim, Failure, Purpose, Secret};
+use super::fault::{Class, Fault};
+use super::frame::{
+    BLOB_BYTES_MAX, Frame, KEY_BYTES_MAX, Presence, SERVER_FRAME_BYTES_MAX, Splitter,
+};
+use super::health::Health;
+use super::launch::Launch;
+use super::monitor::Monitor;
+use super::server::{HANDSHAKE, Server};
+use super::socket::{Address, Bell, Listener, Socket, is_transient, remaining};
+use crate::error::{Error, Result};
+use crate::topology::HostId;
+use crate::transport::Waker;
+
+/// How long one frame to the server may take: it always reads, so more means that it is frozen.
+const SEND: Duration = Duration::from_secs(2);
+/// How long the goodbye may take.
+const GOODBYE: Duration = Duration::from_millis(250);
+/// How much longer than the exchange's deadline its server may take to say so.
+const ANSWER: Duration = Duration::from_millis(500);
+/// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the first to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// A rank in a job. Clones are the same membership.
+#[derive(Clone, Debug)]
+pub struct Session(Arc<Owner>);
+
+/// Whether the server can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    Open,
+    /// Rank 0 left in good order, or there is nobody else.
+    Closed,
+    /// The connection is gone and rank 0 with it.
+    Lost,
+}
+
+/// What came of an exchange.
+pub(super) type Gathered = Result<Vec<Vec<u8>>, Fault>;
+
+/// What the user's threads and the monitor share.
+#[derive(Debug)]
+pub struct Line {
+    pub(super) rank: u32,
+    pub(super) socket: Option<Socket>,
+    /// Held while a frame is written, so that frames do not mix.
+    writing: Mutex<()>,
+    state: Mutex<State>,
+    changed: Condvar,
+    pub(super) bell: Bell,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) reach: Reach,
+    pub(super) healths: HashMap<u64, Arc<Health>>,
+    /// By token: exchanges that are waited for, and what came of them.
+    pub(super) exchanges: HashMap<u64, Option<Gathered>>,
+    pub(super) departed: Vec<bool>,
+    pub(super) is_stopping: bool,
+}
+
+impl Line {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn announce(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Sends `frame`; false when there is no server to send it to.
+    pub(super) fn send(&self, frame: &Frame) -> bool {
+        let Some(socket) = &self.socket else {
+            return false;
+        };
+        if self.state().reach != Reach::Open {
+            return false;
+        }
+        let bytes = frame.encode();
+        let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        socket.write_all(&bytes, Instant::now() + SEND).is_ok()
+    }
+
+    /// Waits until `is_ready` or the deadline.
+    fn wait_until(
+        &self,
+        deadline: Instant,
+        mut is_ready: impl FnMut(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
+        let (guard, _) = self
+            .changed
+            .wait_timeout_while(self.state(), remaining(deadline), |state| !is_ready(state))
+            .unwrap_or_else(PoisonError::into_inner);
+        guard
+    }
+}
+
+#[derive(Debug)]
+struct Owner {
+    world_size: usize,
+    job: u64,
+    ranks: Vec<Presence>,
+    line: Arc<Line>,
+    tokens: AtomicU64,
+    monitor: Option<JoinHandle<()>>,
+    server: Option<Server>,
+    /// The process that joined; a forked child is not a member.
+    pid: u32,
+}
+
+impl Session {
+    /// Joins the job that `launch` describes, by `deadline`. A job of one rank opens nothing.
+    pub fn join(launch: &Launch, secret: Option<Secret>, deadline: Instant) -> Result<Session> {
+        let presence = Presence {
+            host: HostId::here()?,
+            pid: std::process::id(),
+        };
+        if launch.rank >= launch.world_size || u32::try_from(launch.world_size).is_err() {
+            return Err(Error::InvalidArgument(format!(
+                "rank {} of {} ranks is impossible",
+                launch.rank, launch.world_size
+            )));
+        }
+        if launch.world_size == 1 {
+            return Session::alone(presence);
+        }
+        let address = launch.address.as_ref().ok_or_else(|| {
+            Error::Bootstrap(
+                "no address to meet rank 0 at; set RINGFOLD_ADDR to `host:port` of rank 0 on all ranks".into(),
+            )
+        })?;
+        let secret = secret_for(address, secret)?;
+        let world_size = launch.world_size as u32;
+        let (socket, server) = match launch.rank {
+            0 => {
+                let listener = bind(address, deadline)?;
+                let (own, theirs) =
+                    Socket::pair().map_err(|e| Error::system("cannot make a socket pair", e))?;
+                let server = Server::start(listener, theirs, world_size, secret, deadline)?;
+                (own, Some(server))
+            }
+            rank => {
+                let claim = Claim {
+                    purpose: Purpose::Control,
+                    channel: 0,
+                    communicator: 0,
+                    from: rank as u32,
+                    to: 0,
+                    world_size,
+                };
+                (reach(address, &secret, claim, deadline)?, None)
+            }
+        };
+        Session::enter(launch, socket, server, presence, deadline)
+    }
+
+    /// A job of one rank.
+    fn alone(presence: Presence) -> Result<Session> {
+        let line = Line::new(0, 1, None, Reach::Closed)?;
+        Ok(Session(Arc::new(Owner {
+            world_size: 1,
+            job: u64::from_le_bytes(super::socket::random()?),
+            ranks: vec![presence],
+            line: Arc::new(line),
+            tokens: AtomicU64::new(0),
+            monitor: None,
+            server: None,
+            pid: presence.pid,
+        })))
+    }
+
+    /// The part of joining that follows the handshake.
+    fn enter(
+        launch: &Launch,
+        socket: Socket,
+        server: Option<Server>,
+        presence: Presence,
+        deadline: Instant,
+    ) -> Result<Session> {
+        let broke = |error| Error::system("the connection to rank 0 broke while joining", error);
+        let join = Frame::Join(presence).encode();
+        socket.write_all(&join, deadline).map_err(broke)?;
+        let mut splitter = Splitter::new(SERVER_FRAME_BYTES_MAX);
+        let (job, ranks) = await_welcome(&socket, &mut splitter, deadline + ANSWER)?;
+        if ranks.len() != launch.world_size {
+            return Err(Error::Bootstrap(
+                "rank 0 welcomed another number of ranks".into(),
+            ));
+        }
+        let rank = launch.rank as u32;
+        let line = Line::new(rank, ranks.len(), Some(socket), Reach::Open)?;
+        let line = Arc::new(line);
+        let monitor = Monitor::new(line.clone(), splitter, &ranks);
+        let thread = std::thread::Builder::new()
+            .name("ringfold-monitor".into())
+            .spawn(move || monitor.run())
+            .map_err(|error| Error::system("cannot start the monitor", error))?;
+        Ok(Session(Arc::new(Owner {
+            world_size: ranks.len(),
+            job,
+            ranks,
+            line,
+            tokens: AtomicU64::new(0),
+            monitor: Some(thread),
+            server,
+            pid: presence.pid,
+        })))
+    }
+
+    /// This process' world rank.
+    pub fn rank(&self) -> usize {
+        self.0.line.rank as usize
+    }
+
+    /// The number of ranks in the job.
+    pub fn world_size(&self) -> usize {
+        self.0.world_size
+    }
+
+    /// A random number that all ranks of this job, and no other job, have.
+    pub fn job(&self) -> u64 {
+        self.0.job
+    }
+
+    /// The host of a world rank, by which ranks on one host are told.
+    pub fn host(&self, rank: usize) -> HostId {
+        self.0.ranks[rank].host
+    }
+
+    /// Gives `blob` to all `members` (world ranks, ascending, this one among them) and gets theirs, in their order.
+    ///
+    /// All members use the same `key`; one key is used again only after all of them are through. An error names the
+    /// ranks that did not come as positions in `members`.
+    pub fn exchange(
+        &self,
+        key: &str,
+        members: &[usize],
+        blob: &[u8],
+        deadline: Instant,
+    ) -> Result<Vec<Vec<u8>>> {
+        let list = self.check_members(members)?;
+        if blob.len() > BLOB_BYTES_MAX || key.len() > KEY_BYTES_MAX {
+            return Err(Error::InvalidArgument(format!(
+                "an exchange takes {BLOB_BYTES_MAX} bytes under a key of {KEY_BYTES_MAX}, not {} under {}",
+                blob.len(),
+                key.len()
+            )));
+        }
+        if members.len() == 1 {
+            return Ok(vec![blob.to_vec()]);
+        }
+        let started = Instant::now();
+        // A counter by itself: nothing is published with it.
+        let token = self.0.tokens.fetch_add(1, Ordering::Relaxed);
+        self.0.line.state().exchanges.insert(token, None);
+        let frame = Frame::Exchange {
+            token,
+            timeout_ms: remaining(deadline).as_millis() as u64,
+            key: key.into(),
+            members: list.clone(),
+            blob: blob.to_vec(),
+        };
+        let is_sent = self.0.line.send(&frame);
+        let is_over = |state: &State| {
+            state.reach != Reach::Open || state.exchanges.get(&token).is_some_and(Option::is_some)
+        };
+        let wait_end = if is_sent { deadline + ANSWER } else { started };
+        let mut state = self.0.line.wait_until(wait_end, is_over);
+        let outcome = state.exchanges.remove(&token).flatten();
+        let reach = state.reach;
+        drop(state);
+        let after_ms = started.elapsed().as_millis() as u64;
+        let fault = match outcome {
+            Some(Ok(blobs)) if blobs.len() == members.len() => return Ok(blobs),
+            Some(Ok(_)) => Fault::peer_failed(0, "its server sent an incomplete exchange"),
+            Some(Err(fault)) => fault,
+            None => match reach {
+                Reach::Closed => Fault::peer_failed(0, "it has left the job"),
+                Reach::Lost => Fault::peer_failed(0, "its control connection was closed"),
+                // Not even the server answered.
+                Reach::Open => Fault {
+                    class: Class::Timeout,
+                    ranks: vec![0],
+                    text: String::new(),
+                    after_ms,
+                },
+            },
+        };
+        // Only this rank knows how long it waited; other classes do not say it.
+        Err(Fault { after_ms, ..fault }.to_error(&list))
+    }
+
+    /// Registers `communicator` (the same number on all members and used once), of `members` (world ranks, ascending).
+    /// `waker` ends a wait of the data path when there is something new to look at.
+    pub fn open(&self, communicator: u64, members: &[usize], waker: Waker) -> Result<Arc<Health>> {
+        let list = self.check_members(members)?;
+        // Checked above: this rank is a member.
+        let me = list.binary_search(&self.0.line.rank).unwrap_or(0);
+        let line = self.0.line.clone();
+        let health = Arc::new(Health::new(communicator, list.clone(), me, waker, line));
+        {
+            let mut state = self.0.line.state();
+            if state.healths.contains_key(&communicator) {
+                return Err(Error::InvalidArgument(format!(
+                    "communicator {communicator:x} is open already"
+                )));
+            }
+            state.healths.insert(communicator, health.clone());
+            for rank in &list {
+                if state.departed[*rank as usize] {
+                    health.mark_left(*rank);
+                }
+            }
+            if state.reach == Reach::Lost {
+                health.mark_dead(0, "its control connection was closed");
+            }
+        }
+        let members = list;
+        self.0.line.send(&Frame::Open {
+            communicator,
+            members,
+        });
+        Ok(health)
+    }
+
+    /// Leaves `communicator` in good order.
+    pub fn close(&self, communicator: u64) {
+        if self.0.line.state().healths.remove(&communicator).is_some() && !self.0.is_forked() {
+            self.0.line.send(&Frame::Close { communicator });
+        }
+    }
+
+    fn check_members(&self, members: &[usize]) -> Result<Vec<u32>> {
+        let is_ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
+        let is_inside = members.last().is_some_and(|last| *last < self.0.world_size);
+        if !is_ascending || !is_inside || !members.contains(&self.rank()) {
+            return Err(Error::InvalidArgument(format!(
+                "members {members:?} are not ascending ranks below {} with rank {} among them",
+                self.0.world_size,
+                self.rank()
+            )));
+        }
+        Ok(members.iter().map(|rank| *rank as u32).collect())
+    }
+}
+
+impl Line {
+    fn new(rank: u32, world_size: usize, socket: Option<Socket>, reach: Reach) -> Result<Line> {
+        Ok(Line {
+            rank,
+            socket,
+            writing: Mutex::new(()),
+            state: Mutex::new(State {
+                reach,
+                healths: HashMap::new(),
+                exchanges: HashMap::new(),
+                departed: vec![false; world_size],
+                is_stopping: false,
+            }),
+            changed: Condvar::new(),
+            bell: Bell::new().map_err(|error| Error::system("cannot make an eventfd", error))?,
+        })
+    }
+}
+
+impl Owner {
+    fn is_forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // The threads are the parent's, and so is the goodbye.
+            std::mem::forget((self.monitor.take(), self.server.take()));
+            return;
+        }
+        let me = self.line.rank as usize;
+        if self.line.send(&Frame::Goodbye) {
+            let deadline = Instant::now() + GOODBYE;
+            drop(self.line.wait_until(deadline, |state| {
+                state.reach != Reach::Open || state.departed[me]
+            }));
+        }
+        self.line.state().is_stopping = true;
+        self.line.bell.ring();
+        if let Some(thread) = self.monitor.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic in the thread has been printed; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The secret to use at `address`, or why there must be one.
+fn secret_for(address: &Address, secret: Option<Secret>) -> Result<Secret> {
+    match (address, secret) {
+        (_, Some(secret)) => Ok(secret),
+        (Address::Unix { .. }, None) => Ok(Secret::same_user()),
+        (Address::Tcp { .. }, None) => Err(Error::Bootstrap(format!(
+            "refusing to meet at {address} without a secret, because anybody could join; set RINGFOLD_SECRET, or \
+             RINGFOLD_SECRET_FILE to a file of mode 0600, to the same content on all ranks"
+        ))),
+    }
+}
+
+/// Binds the rendezvous; a name that is still taken, by a job that is just ending, is tried again.
+fn bind(address: &Address, deadline: Instant) -> Result<Listener> {
+    let mut pause = RETRY.0;
+    loop {
+        match Listener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse
+                    && !remaining(deadline).is_zero() =>
+            {
+                std::thread::sleep(pause.min(remaining(deadline)));
+                pause = (pause * 2).min(RETRY.1);
+            }
+            Err(error) => {
+                return Err(Error::Bootstrap(format!(
+                    "rank 0 cannot listen at {address}: {error}; RINGFOLD_ADDR must name an address of rank 0's host and a free port"
+                )));
+            }
+        }
+    }
+}
+
+/// Connects to rank 0, which may not be there yet.
+fn reach(address: &Address, secret: &Secret, claim: Claim, deadline: Instant) -> Result<Socket> {
+    let mut pause = RETRY.0;
+    loop {
+        let problem = match Socket::connect(address, deadline) {
+            Err(error) => error.to_string(),
+            Ok(socket) => {
+                // More patience than the server has, so that its verdict arrives.
+                let limit = deadline.min(Instant::now() + HANDSHAKE * 2);
+                match auth::initiate(&socket, secret, claim, limit) {
+                    Ok(()) => return Ok(socket),
+                    Err(Failure::Refused(refusal)) if refusal.is_final() => {
+                        return Err(Error::Bootstrap(format!(
+                            "rank 0 at {address} and rank {} refuse each other: {refusal}",
+                            claim.from
+                        )));
+                    }
+                    Err(failure) => failure.to_string(),
+                }
+            }
+        };
+        if remaining(deadline).is_zero() {
+            return Err(Error::Bootstrap(format!(
+                "rank {} cannot reach rank 0 at {address}: {problem}; is rank 0 running, and is the address right?",
+                claim.from
+            )));
+        }
+        std::thread::sleep(pause.min(remaining(deadline)));
+        pause = (pause * 2).min(RETRY.1);
+    }
+}
+
+/// Waits until all ranks have joined.
+fn await_welcome(
+    socket: &Socket,
+    splitter: &mut Splitter,
+    deadline: Instant,
+) -> Result<(u64, Vec<Presence>)> {
+    let mut byte = vec![0; 4096];
+    loop {
+        match splitter.next_frame() {
+            Ok(Some(Frame::Welcome { job, ranks })) => return Ok((job, ranks)),
+            Ok(Some(Frame::Cancelled { ranks, reason })) => {
+                return Err(Error::Bootstrap(format!(
+                    "the job did not come together: {reason}; missing ranks: {ranks:?}"
+                )));
+            }
+            Ok(Some(Frame::Ping)) => continue,
+            Ok(Some(Frame::Closing)) => {
+                return Err(Error::Bootstrap(
+                    "rank 0 has left before all ranks joined".into(),
+                ));
+            }
+            Ok(Some(_)) | Err(_) => {
+                return Err(Error::Bootstrap(
+                    "rank 0 does not speak this protocol".into(),
+                ));
+            }
+            Ok(None) => {}
+        }
+        match socket.read(&mut byte) {
+            Ok(0) => {
+                return Err(Error::Bootstrap(
+                    "rank 0 ended before all ranks joined".into(),
+                ));
+            }
+            Ok(count) => splitter.push(&byte[..count]),
+            Err(error) if is_transient(&error) => {
+                socket.wait_readable(deadline).map_err(|error| {
+                    Error::Bootstrap(format!("waiting for all ranks to join: {error}"))
+                })?;
+            }
+            Err(error) => return Err(Error::system("joining", error)),
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Non-blocking stream sockets, TCP or UNIX alike, whose every wait has a deadline.
+
+use std::fmt;
+use std::io;
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
+
+use crate::error::{Error, Result};
+
+/// How long sent data may stay unacknowledged. With a ping every half second, a silent partition shows in 2.3 s.
+const USER_TIMEOUT_MS: u32 = 1800;
+/// Silence after which the kernel probes an idle connection, and between its probes.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+
+/// Where rank 0 is met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host name or address, and a port.
+    Tcp {
+        /// As given, without brackets.
+        host: String,
+        /// Never 0.
+        port: u16,
+    },
+    /// A name in the abstract namespace of UNIX sockets; reachable from this network namespace alone.
+    Unix {
+        /// Without the `@`.
+        name: String,
+    },
+}
+
+/// Bytes of an abstract name that every kernel takes.
+const UNIX_NAME_MAX: usize = 100;
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Address> {
+        let wrong = |why: &str| {
+            Error::InvalidArgument(format!(
+                "address `{text}` {why}; give `host:port` or `unix:@name`"
+            ))
+        };
+        if let Some(rest) = text.strip_prefix("unix:") {
+            let name = rest
+                .strip_prefix('@')
+                .ok_or_else(|| wrong("is not an abstract UNIX name"))?;
+            if name.is_empty() || name.len() > UNIX_NAME_MAX {
+                return Err(wrong("has an empty or too long name"));
+            }
+            return Ok(Address::Unix { name: name.into() });
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        match port.parse::<u16>() {
+            Ok(port) if port > 0 && !host.is_empty() => Ok(Address::Tcp {
+                host: host.into(),
+                port,
+            }),
+            _ => Err(wrong("has no usable host or port")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Address::Unix { name } => write!(f, "unix:@{name}"),
+        }
+    }
+}
+
+impl Address {
+    /// Whether nobody outside this host can reach it. A name that does not resolve counts as reachable.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Unix { .. } => true,
+            Address::Tcp { host, port } => (host.as_str(), *port)
+                .to_socket_addrs()
+                .map(|mut all| all.all(|a| a.ip().is_loopback()))
+                .unwrap_or(false),
+        }
+    }
+}
+
+/// A connected, non-blocking stream socket.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    is_unix: bool,
+}
+
+impl Socket {
+    /// Takes over a TCP connection, with the options of a control connection.
+    pub fn from_tcp(stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        watch_for_silence(&stream)?;
+        Ok(Socket {
+            fd: stream.into(),
+            is_unix: false,
+        })
+    }
+
+    /// Takes over a UNIX connection, if its other end belongs to this user.
+    pub fn from_unix(stream: UnixStream) -> io::Result<Socket> {
+        let theirs = sockopt::socket_peercred(&stream)?.uid;
+        if theirs != rustix::process::getuid() {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("the other end belongs to user {}", theirs.as_raw()),
+            ));
+        }
+        stream.set_nonblocking(true)?;
+        Ok(Socket {
+            fd: stream.into(),
+            is_unix: true,
+        })
+    }
+
+    /// Two connected ends.
+    pub fn pair() -> io::Result<(Socket, Socket)> {
+        let (a, b) = UnixStream::pair()?;
+        Ok((Socket::from_unix(a)?, Socket::from_unix(b)?))
+    }
+
+    /// One attempt to connect to `address` by `deadline`.
+    pub fn connect(address: &Address, deadline: Instant) -> io::Result<Socket> {
+        match address {
+            Address::Unix { name } => {
+                let address = UnixAddress::from_abstract_name(name)?;
+                Socket::from_unix(UnixStream::connect_addr(&address)?)
+            }
+            Address::Tcp { host, port } => {
+                let mut last = io::Error::from(io::ErrorKind::NotFound);
+                for candidate in (host.as_str(), *port).to_socket_addrs()? {
+                    let left = remaining(deadline).max(Duration::from_millis(1));
+                    match TcpStream::connect_timeout(&candidate, left) {
+                        // A port of the ephemeral range can connect to itself while nobody listens.
+                        Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
+                            last = io::ErrorKind::ConnectionRefused.into();
+                        }
+                        Ok(stream) => return Socket::from_tcp(stream),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+
+    /// Whether this is a UNIX socket: same host, same user.
+    pub fn is_unix(&self) -> bool {
+        self.is_unix
+    }
+
+    /// Reads what is there; `Ok(0)` is the end.
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::net::recv(&self.fd, buffer, RecvFlags::DONTWAIT)?.0)
+    }
+
+    /// Writes what fits.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(rustix::net::send(&self.fd, bytes, flags)?)
+    }
+
+    /// Fills `buffer` by `deadline`.
+    pub fn read_exact(&self, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match self.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => buffer = &mut buffer[count..],
+                Err(error) if is_transient(&error) => self.wait(PollFlags::IN, deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes` by `deadline`.
+    pub fn write_all(&self, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if is_transient(&error) => self.wait(PollFlags::OUT, deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to read.
+    pub fn wait_readable(&self, deadline: Instant) -> io::Result<()> {
+        self.wait(PollFlags::IN, deadline)
+    }
+
+    fn wait(&self, flags: PollFlags, deadline: Instant) -> io::Result<()> {
+        let mut entries = [PollFd::new(&self.fd, flags)];
+        if wait_for(&mut entries, Some(deadline))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    /// The connection as a plain descriptor.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Makes the kernel end `stream` when the other end has been silent too long.
+pub fn watch_for_silence(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, 2)?;
+    sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS)?;
+    Ok(())
+}
+
+/// A listening socket that never blocks.
+#[derive(Debug)]
+pub enum Listener {
+    /// On one address.
+    Tcp(TcpListener),
+    /// On an abstract name.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Binds to exactly `address`.
+    pub fn bind(address: &Address) -> io::Result<Listener> {
+        match address {
+            Address::Unix { name } => {
+                let address = UnixAddress::from_abstract_name(name)?;
+                let listener = UnixListener::bind_addr(&address)?;
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Unix(listener))
+            }
+            Address::Tcp { host, port } => {
+                let listener = TcpListener::bind((host.as_str(), *port))?;
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Tcp(listener))
+            }
+        }
+    }
+
+    /// The next connection, if one is waiting: who it says it is, and the socket.
+    pub fn accept(&self) -> io::Result<(String, Socket)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, from) = listener.accept()?;
+                Ok((from.to_string(), Socket::from_tcp(stream)?))
+            }
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                let pid = sockopt::socket_peercred(&stream)?.pid;
+                Ok((
+                    format!("process {}", pid.as_raw_nonzero()),
+                    Socket::from_unix(stream)?,
+                ))
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// Ends another thread's [`wait_for`].
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// A silent bell.
+    pub fn new() -> io::Result<Bell> {
+        Ok(Bell(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?))
+    }
+
+    /// Rings until `answer`.
+    pub fn ring(&self) {
+        // A full counter refuses the write; the bell is ringing already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Stops ringing.
+    pub fn answer(&self) {
+        // A silent bell refuses the read; there is nothing to stop.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Waits until one of `entries` has something or the deadline has passed (then 0).
+pub fn wait_for(entries: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<usize> {
+    loop {
+        let timeout = deadline.map(|deadline| {
+            let left = remaining(deadline);
+            Timespec {
+                tv_sec: left.as_secs() as _,
+                tv_nsec: left.subsec_nanos() as _,
+            }
+        });
+        match poll(entries, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// The time left until `deadline`.
+pub fn remaining(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+/// Whether the call can simply be made again later.
+pub fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+/// Fills an array with random bytes.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut bytes[filled..], flags) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::system("cannot read random bytes", error)),
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_back_as_they_were_written() {
+        for text in ["node1:29501", "[::1]:80", "10.0.0.1:1", "unix:@job-7"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn unusable_addresses_are_refused() {
+        for text in [
+            "",
+            "node1",
+            "node1:",
+            "node1:0",
+            ":1",
+            "node1:70000",
+            "unix:/tmp/x",
+            "unix:@",
+        ] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_read_ends_at_its_deadline() {
+        let (a, _b) = Socket::pair().unwrap();
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let error = a.read_exact(&mut [0; 1], deadline).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}
