@@ -37,8 +37,7 @@ pub(super) fn scratch(first: u32, len: u32) -> Span {
 impl Spec {
     /// The rank `by` places after this one, around the ring.
     pub(super) fn after(&self, by: u32) -> u32 {
-        let n = u64::from(self.world_size);
-        ((u64::from(self.rank) + u64::from(by)) % n) as u32
+        (self.rank + by) % self.world_size
     }
 
     /// The rank `by` places before this one, around the ring.
@@ -50,6 +49,16 @@ impl Spec {
     pub(super) fn others(&self) -> impl Iterator<Item = u32> + use<> {
         let spec = *self;
         (1..self.world_size).map(move |by| spec.after(by))
+    }
+
+    /// This rank's place when the root is counted as 0.
+    pub(super) fn relative(&self) -> u32 {
+        (self.rank + self.world_size - self.root) % self.world_size
+    }
+
+    /// The rank at a place counted from the root.
+    pub(super) fn absolute(&self, relative: u32) -> u32 {
+        (relative + self.root) % self.world_size
     }
 }
 

@@ -3,19 +3,29 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output};
-use super::{Cut, Medium, Schedule, Spec, direct, one_shot, ring};
+use super::{Cut, Medium, Schedule, Spec};
+use super::{direct, flat, one_shot, point, rabenseifner, recursive_doubling, ring, tree};
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective};
 
-use Algorithm::{Direct, OneShot, Ring};
+use Algorithm::{Direct, Flat, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
+use Collective::{
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
+    Scatter, Send, SendRecv,
+};
 
-/// The algorithms that [`generate`] serves.
+/// The algorithms that [`generate`] serves. `recursive_doubling` over blocks needs a power of two ranks besides.
 pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Algorithm] {
     match (collective, medium) {
-        (Collective::AllReduce, Medium::Messages) => &[Ring, Direct, OneShot],
-        (Collective::AllReduce, Medium::Shared) => &[Direct, OneShot],
-        (Collective::Barrier, _) => &[Direct],
-        _ => &[],
+        (AllReduce, Medium::Messages) => Algorithm::ALL,
+        (AllReduce, Medium::Shared) => &[Direct, OneShot],
+        (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
+        (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
+        (Gather | Scatter, Medium::Messages) => &[Flat, Direct],
+        (Barrier, Medium::Messages) => &[RecursiveDoubling, Direct],
+        (AllToAll | Send | Recv | SendRecv, Medium::Messages) => &[Direct],
+        (Send | Recv | SendRecv, Medium::Shared) => &[],
+        (_, Medium::Shared) => &[Direct],
     }
 }
 
@@ -29,12 +39,45 @@ pub(super) fn generate(spec: &Spec) -> Result<Schedule> {
     if spec.world_size == 1 {
         return Ok(alone(spec));
     }
-    Ok(match (spec.collective, spec.algorithm) {
-        (Collective::AllReduce, Ring) => ring::all_reduce(spec),
-        (Collective::AllReduce, Direct) => direct::all_reduce(spec),
-        (Collective::AllReduce, OneShot) => one_shot::all_reduce(spec),
-        (Collective::Barrier, Direct) => direct::barrier(spec),
-        _ => return Err(unsupported(spec, served)),
+    let generator = generator(spec.collective, spec.algorithm);
+    Ok(generator.ok_or_else(|| unsupported(spec, served))?(spec))
+}
+
+/// Who writes the schedules of two ranks and more.
+fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -> Schedule> {
+    Some(match (collective, algorithm) {
+        (AllReduce, Flat) => flat::all_reduce,
+        (AllReduce, Ring) => ring::all_reduce,
+        (AllReduce, Tree) => tree::all_reduce,
+        (AllReduce, RecursiveDoubling) => recursive_doubling::all_reduce,
+        (AllReduce, Rabenseifner) => rabenseifner::all_reduce,
+        (AllReduce, Direct) => direct::all_reduce,
+        (AllReduce, OneShot) => one_shot::all_reduce,
+        (Broadcast, Flat) => flat::broadcast,
+        (Broadcast, Ring) => ring::broadcast,
+        (Broadcast, Tree) => tree::broadcast,
+        (Broadcast, Direct) => direct::broadcast,
+        (Reduce, Flat) => flat::reduce,
+        (Reduce, Ring) => ring::reduce,
+        (Reduce, Tree) => tree::reduce,
+        (Reduce, Direct) => direct::reduce,
+        (AllGather, Ring) => ring::all_gather,
+        (AllGather, RecursiveDoubling) => recursive_doubling::all_gather,
+        (AllGather, Direct) => direct::all_gather,
+        (ReduceScatter, Ring) => ring::reduce_scatter,
+        (ReduceScatter, RecursiveDoubling) => recursive_doubling::reduce_scatter,
+        (ReduceScatter, Direct) => direct::reduce_scatter,
+        (Gather, Flat) => flat::gather,
+        (Gather, Direct) => direct::gather,
+        (Scatter, Flat) => flat::scatter,
+        (Scatter, Direct) => direct::scatter,
+        (AllToAll, Direct) => direct::all_to_all,
+        (Barrier, RecursiveDoubling) => recursive_doubling::barrier,
+        (Barrier, Direct) => direct::barrier,
+        (Send, Direct) => point::send,
+        (Recv, Direct) => point::recv,
+        (SendRecv, Direct) => point::sendrecv,
+        _ => return None,
     })
 }
 
@@ -47,10 +90,19 @@ fn check(spec: &Spec) -> Result<()> {
             spec.rank, spec.root
         )));
     }
-    if matches!(spec.collective, Collective::Send | Collective::Recv) && spec.root == spec.rank {
+    if matches!(spec.collective, Send | Recv) && spec.root == spec.rank {
         return Err(Error::InvalidArgument(format!(
             "rank {} cannot {} to or from itself",
             spec.rank, spec.collective
+        )));
+    }
+    if spec.algorithm == RecursiveDoubling
+        && matches!(spec.collective, AllGather | ReduceScatter)
+        && !n.is_power_of_two()
+    {
+        return Err(Error::Unsupported(format!(
+            "{} by recursive_doubling needs a power of two ranks, not {n}; use ring, direct",
+            spec.collective
         )));
     }
     Ok(())
@@ -60,7 +112,7 @@ fn check(spec: &Spec) -> Result<()> {
 fn alone(spec: &Spec) -> Schedule {
     let cut = cut_alone(spec.collective);
     let mut build = Builder::new(spec, cut, cut);
-    if spec.collective != Collective::Barrier {
+    if spec.collective != Barrier {
         build.copy(input(0, 1), output(0, 1));
     }
     build.finish(1)
@@ -68,11 +120,7 @@ fn alone(spec: &Spec) -> Schedule {
 
 fn cut_alone(collective: Collective) -> Cut {
     match collective {
-        Collective::AllGather
-        | Collective::ReduceScatter
-        | Collective::Gather
-        | Collective::Scatter
-        | Collective::AllToAll => Cut::Blocks(1),
+        AllGather | ReduceScatter | Gather | Scatter | AllToAll => Cut::Blocks(1),
         _ => Cut::Vector(1),
     }
 }

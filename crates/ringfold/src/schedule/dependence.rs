@@ -9,8 +9,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
-
 use super::{Action, Buffer, Schedule, Span};
 use crate::types::Collective;
 
@@ -122,6 +120,26 @@ impl Schedule {
         }
     }
 
+    /// Whether the action is a copy of memory to itself, which touches nothing.
+    pub fn is_void(&self, action: &Action, in_place: bool) -> bool {
+        let Action::Copy { from, into } = *action else {
+            return false;
+        };
+        let place = |span: Span, i| self.place(span.buffer, span.first + i, in_place);
+        from.len == into.len && (0..from.len).all(|i| place(from, i) == place(into, i))
+    }
+
+    /// A number for each place, below twice the input's chunks plus the output's.
+    pub(super) fn number(&self, (buffer, chunk): Place) -> usize {
+        let input = self.input.chunks();
+        let before = match buffer {
+            Buffer::Input => 0,
+            Buffer::Scratch => input,
+            Buffer::Output => 2 * input,
+        };
+        (before + chunk) as usize
+    }
+
     /// Where a part of the one input block lies among the output's blocks.
     fn own_place(&self, chunk: u32) -> u32 {
         self.spec.rank * self.input.chunks() + chunk
@@ -148,25 +166,28 @@ struct Pending {
 /// For each channel and each of its steps, the earlier steps of the channel whose completion it waits for, ascending.
 pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
     let of_channel = |steps: &Vec<super::Step>| {
-        let mut pending: HashMap<Place, Pending> = HashMap::new();
+        let chunks = 2 * schedule.input.chunks() + schedule.output.chunks();
+        let mut pending: Vec<Pending> = Vec::new();
+        pending.resize_with(chunks as usize, Pending::default);
         let mut waited_for = vec![false; steps.len()];
         let mut lists = Vec::with_capacity(steps.len());
         for (index, step) in steps.iter().enumerate() {
             let places = |span: Span| {
                 (span.first..span.first + span.len)
                     .map(move |chunk| schedule.place(span.buffer, chunk, in_place))
+                    .map(|place| schedule.number(place))
             };
             let mut waits = Vec::new();
+            if schedule.is_void(&step.action, in_place) {
+                lists.push(waits);
+                continue;
+            }
             for place in step.action.reads().into_iter().flatten().flat_map(places) {
-                if let Some(pending) = pending.get_mut(&place) {
-                    waits.append(&mut pending.writers);
-                }
+                waits.append(&mut pending[place].writers);
             }
             for place in step.action.writes().into_iter().flat_map(places) {
-                if let Some(pending) = pending.get_mut(&place) {
-                    waits.append(&mut pending.writers);
-                    waits.append(&mut pending.readers);
-                }
+                waits.append(&mut pending[place].writers);
+                waits.append(&mut pending[place].readers);
             }
             waits.sort_unstable();
             waits.dedup();
@@ -174,10 +195,10 @@ pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
             lists.push(waits);
             if step.action.is_asynchronous() {
                 for place in step.action.reads().into_iter().flatten().flat_map(places) {
-                    pending.entry(place).or_default().readers.push(index as u32);
+                    pending[place].readers.push(index as u32);
                 }
                 for place in step.action.writes().into_iter().flat_map(places) {
-                    pending.entry(place).or_default().writers.push(index as u32);
+                    pending[place].writers.push(index as u32);
                 }
             }
         }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
-use super::{Medium, Peers, Schedule, Span, Spec};
+use super::{Cut, Medium, Peers, Schedule, Span, Spec, flat};
 
 /// The phase in which all of a rank's inputs are published (the part before its own chunk may come a phase earlier).
 const INPUTS: u8 = 1;
@@ -41,6 +41,194 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
                 build.copy_from(peer, peer, output(peer, 1));
             }
             build.finish(3)
+        }
+    }
+}
+
+/// Messages: the root scatters chunks and everybody passes its chunk on (van de Geijn's scatter and all-gather).
+/// Shared: everybody copies from the root.
+pub(super) fn broadcast(spec: &Spec) -> Schedule {
+    let (own, root, n) = (spec.rank, spec.root, spec.world_size);
+    if spec.medium == Medium::Shared {
+        let mut build = Builder::vector(spec, 1);
+        if own == root {
+            build.publish(input(0, 1), 0);
+            build.copy(input(0, 1), output(0, 1));
+        } else {
+            build.wait_for(Peers::One(root), 0);
+            build.copy_from(root, 0, output(0, 1));
+        }
+        return build.finish(1);
+    }
+    let mut build = Builder::vector(spec, n);
+    if own == root {
+        for peer in spec.others() {
+            build.send(peer, input(peer, 1));
+        }
+        build.round(1);
+        for peer in spec.others() {
+            build.send(peer, input(own, 1));
+        }
+        build.copy(input(0, n), output(0, n));
+    } else {
+        build.recv(root, output(own, 1));
+        build.round(1);
+        for peer in spec.others() {
+            build.recv(peer, output(peer, 1));
+        }
+        for peer in spec.others().filter(|&peer| peer != root) {
+            build.send(peer, output(own, 1));
+        }
+    }
+    build.finish(2)
+}
+
+/// Each rank reduces its own chunk, the root collects them.
+pub(super) fn reduce(spec: &Spec) -> Schedule {
+    let (own, root) = (spec.rank, spec.root);
+    let reduced = if own == root {
+        output(own, 1)
+    } else {
+        scratch(own, 1)
+    };
+    let mut build = Builder::vector(spec, spec.world_size);
+    match spec.medium {
+        Medium::Messages => {
+            reduce_own(&mut build, spec, reduced);
+            build.round(1);
+            if own == root {
+                for peer in spec.others() {
+                    build.recv(peer, output(peer, 1));
+                }
+            } else {
+                build.send(root, reduced);
+            }
+            build.finish(2)
+        }
+        Medium::Shared => {
+            publish_others(&mut build, spec);
+            build.round(1);
+            build.wait_for(Peers::Others, INPUTS);
+            build.reduce_from(input(own, 1), reduced);
+            if own == root {
+                build.round(2);
+                for peer in spec.others() {
+                    build.wait_for(Peers::One(peer), REDUCED);
+                    build.copy_from(peer, peer, output(peer, 1));
+                }
+            } else {
+                build.publish(reduced, REDUCED);
+            }
+            build.finish(3)
+        }
+    }
+}
+
+/// Every rank gives its block to every rank.
+pub(super) fn all_gather(spec: &Spec) -> Schedule {
+    let own = input(0, 1);
+    let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
+    match spec.medium {
+        Medium::Messages => {
+            for peer in spec.others() {
+                build.recv(peer, output(peer, 1));
+            }
+            for peer in spec.others() {
+                build.send(peer, own);
+            }
+            build.copy(own, output(spec.rank, 1));
+        }
+        Medium::Shared => {
+            build.publish(own, 0);
+            build.copy(own, output(spec.rank, 1));
+            for peer in spec.others() {
+                build.wait_for(Peers::One(peer), 0);
+                build.copy_from(peer, 0, output(peer, 1));
+            }
+        }
+    }
+    build.finish(1)
+}
+
+/// Each rank reduces its own block.
+pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
+    let n = spec.world_size;
+    let mut build = Builder::new(spec, Cut::Blocks(n), Cut::Blocks(1));
+    match spec.medium {
+        Medium::Messages => {
+            reduce_own(&mut build, spec, output(0, 1));
+            build.finish(1)
+        }
+        Medium::Shared => {
+            publish_others(&mut build, spec);
+            build.round(1);
+            build.wait_for(Peers::Others, INPUTS);
+            build.reduce_from(input(spec.rank, 1), output(0, 1));
+            build.finish(2)
+        }
+    }
+}
+
+/// The root collects the blocks.
+pub(super) fn gather(spec: &Spec) -> Schedule {
+    if spec.medium == Medium::Messages {
+        return flat::gather(spec);
+    }
+    let own = input(0, 1);
+    let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
+    if spec.rank == spec.root {
+        build.copy(own, output(spec.rank, 1));
+        for peer in spec.others() {
+            build.wait_for(Peers::One(peer), 0);
+            build.copy_from(peer, 0, output(peer, 1));
+        }
+    } else {
+        build.publish(own, 0);
+    }
+    build.finish(1)
+}
+
+/// Each rank fetches its block from the root.
+pub(super) fn scatter(spec: &Spec) -> Schedule {
+    if spec.medium == Medium::Messages {
+        return flat::scatter(spec);
+    }
+    let mut build = Builder::new(spec, Cut::Blocks(spec.world_size), Cut::Blocks(1));
+    if spec.rank == spec.root {
+        publish_others(&mut build, spec);
+        build.copy(input(spec.rank, 1), output(0, 1));
+    } else {
+        build.wait_for(Peers::One(spec.root), INPUTS);
+        build.copy_from(spec.root, spec.rank, output(0, 1));
+    }
+    build.finish(1)
+}
+
+/// Messages: pairs by rising distance. Shared: everybody publishes and fetches.
+pub(super) fn all_to_all(spec: &Spec) -> Schedule {
+    let (own, n) = (spec.rank, spec.world_size);
+    let mut build = Builder::new(spec, Cut::Blocks(n), Cut::Blocks(n));
+    match spec.medium {
+        Medium::Messages => {
+            for distance in 1..n {
+                build.round(distance - 1);
+                let (next, previous) = (spec.after(distance), spec.before(distance));
+                build.recv(previous, output(previous, 1));
+                build.send(next, input(next, 1));
+                if distance == 1 {
+                    build.copy(input(own, 1), output(own, 1));
+                }
+            }
+            build.finish(n - 1)
+        }
+        Medium::Shared => {
+            publish_others(&mut build, spec);
+            build.copy(input(own, 1), output(own, 1));
+            for peer in spec.others() {
+                build.wait_for(Peers::One(peer), INPUTS);
+                build.copy_from(peer, own, output(peer, 1));
+            }
+            build.finish(1)
         }
     }
 }

@@ -22,13 +22,20 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod dependence;
 
 mod build;
 mod catalogue;
 mod direct;
+mod flat;
+mod halving;
 mod one_shot;
+mod point;
+mod rabenseifner;
+mod recursive_doubling;
 mod ring;
+mod tree;
 
 use std::fmt;
 

@@ -1,0 +1,430 @@
+//! The symbolic execution of all ranks' schedules.
+
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::rank::{At, Channel, Published, Rank};
+use super::value::Value;
+use super::{Slices, Violation};
+use crate::schedule::dependence::Place;
+use crate::schedule::{Action, Buffer, Peers, Schedule, Span, Step};
+use crate::types::Collective;
+
+/// What is wrong with an action whatever the others do, if anything.
+pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str> {
+    let chunks = |span: Span| match span.buffer {
+        Buffer::Output => schedule.output.chunks(),
+        Buffer::Input | Buffer::Scratch => schedule.input.chunks(),
+    };
+    let barrier = schedule.spec.collective == Collective::Barrier;
+    for span in action.spans() {
+        if span.len == 0 && !barrier {
+            return Some("an empty span");
+        }
+        if span.first.saturating_add(span.len) > chunks(span) {
+            return Some("a span beyond the end of its buffer");
+        }
+        if !schedule.has(span.buffer) && !barrier {
+            return Some("a buffer that this rank does not have");
+        }
+    }
+    let peer = match *action {
+        Action::Send { peer, .. }
+        | Action::Recv { peer, .. }
+        | Action::RecvReduce { peer, .. }
+        | Action::CopyFrom { peer, .. }
+        | Action::Await {
+            peers: Peers::One(peer),
+            ..
+        } => Some(peer),
+        _ => None,
+    };
+    if peer.is_some_and(|peer| peer >= schedule.spec.world_size || peer == schedule.spec.rank) {
+        return Some("a peer that is no other rank");
+    }
+    let into = action.writes();
+    let mut sources = action.reads().into_iter().flatten();
+    match into {
+        Some(into) if sources.any(|source| source.len != into.len) => {
+            Some("spans of different lengths")
+        }
+        _ => None,
+    }
+}
+
+/// One end of a message that waits for the other.
+struct Posted {
+    slice: u32,
+    number: u32,
+    known: Vec<bool>,
+}
+
+/// The messages of an ordered pair of ranks on a channel whose other end is missing; of one kind at a time.
+#[derive(Default)]
+struct Pair {
+    posted: VecDeque<Posted>,
+    sends: bool,
+}
+
+/// The state of all ranks.
+pub(super) struct Execution<'a> {
+    ranks: Vec<Rank<'a>>,
+    /// By sender, receiver and channel.
+    pairs: Vec<Pair>,
+    in_place: bool,
+    barrier: bool,
+    /// Ranks and channels that may be able to go on.
+    ready: VecDeque<(u32, u32)>,
+}
+
+impl<'a> Execution<'a> {
+    pub fn new(schedules: &'a [Schedule], in_place: bool, slices: Slices) -> Execution<'a> {
+        let barrier = schedules[0].spec.collective == Collective::Barrier;
+        let channels = schedules[0].channels.len();
+        let mut pairs = Vec::new();
+        pairs.resize_with(schedules.len().pow(2) * channels, Pair::default);
+        let rank = |schedule| Rank::new(schedule, in_place, slices);
+        Execution {
+            ranks: schedules.iter().map(rank).collect(),
+            pairs,
+            in_place,
+            barrier,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// Runs to the end, or to the first violation.
+    pub fn run(&mut self) -> Result<(), Violation> {
+        for rank in 0..self.ranks.len() as u32 {
+            for channel in 0..self.ranks[rank as usize].channels.len() as u32 {
+                self.wake(rank, channel);
+            }
+        }
+        while let Some((rank, channel)) = self.ready.pop_front() {
+            self.channel(rank, channel).queued = false;
+            while self.advance(rank, channel)? {}
+        }
+        self.check_ended()
+    }
+
+    /// The content of a chunk at the end.
+    pub fn value(&self, rank: u32, slice: u32, place: Place) -> Option<Value> {
+        self.ranks[rank as usize].value(slice, place)
+    }
+
+    /// Whether everybody knows at the end that everybody has entered. What was never waited for counts now.
+    pub fn check_barrier(&self, slice: u32) -> Result<(), Violation> {
+        for (number, rank) in self.ranks.iter().enumerate() {
+            let missing = rank.known[slice as usize].iter().position(|known| !known);
+            if let Some(missing) = missing {
+                return Err(Violation {
+                    at: None,
+                    what: format!("rank {number} may leave before rank {missing} has entered"),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn channel(&mut self, rank: u32, channel: u32) -> &mut Channel {
+        &mut self.ranks[rank as usize].channels[channel as usize]
+    }
+
+    fn wake(&mut self, rank: u32, channel: u32) {
+        let entry = self.channel(rank, channel);
+        if !entry.queued {
+            entry.queued = true;
+            self.ready.push_back((rank, channel));
+        }
+    }
+
+    /// Issues the next step of a channel if it may be issued.
+    fn advance(&mut self, rank: u32, channel: u32) -> Result<bool, Violation> {
+        let own = &mut self.ranks[rank as usize];
+        let Some(at) = own.next(channel) else {
+            return Ok(false);
+        };
+        let step = own.step(at);
+        if !own.waits_are_over(at) || !self.phase_is_reached(at, &step) {
+            return Ok(false);
+        }
+        let own = &mut self.ranks[rank as usize];
+        own.finish_waits(at);
+        own.channels[channel as usize].next += 1;
+        if !own.schedule.is_void(&step.action, self.in_place) {
+            own.check_conflicts(at, &step.action)?;
+            self.issue(at, &step)?;
+        }
+        Ok(true)
+    }
+
+    /// For an `Await`: whether the peers got that far.
+    fn phase_is_reached(&self, at: At, step: &Step) -> bool {
+        let Action::Await { peers, phase } = step.action else {
+            return true;
+        };
+        let reached =
+            |peer: u32| self.ranks[peer as usize].reached[at.slice as usize] > u16::from(phase);
+        match peers {
+            Peers::One(peer) => reached(peer),
+            Peers::Others => (0..self.ranks.len() as u32)
+                .filter(|&peer| peer != at.rank)
+                .all(reached),
+        }
+    }
+
+    fn issue(&mut self, at: At, step: &Step) -> Result<(), Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        match step.action {
+            Action::Send { peer, .. } => self.post(at, at.rank, peer, true),
+            Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => {
+                self.post(at, peer, at.rank, false)
+            }
+            Action::Copy { from, into } => {
+                for i in 0..into.len {
+                    let value = own.read(at, from, i)?;
+                    own.write(at, into, i, value)?;
+                }
+                Ok(())
+            }
+            Action::Reduce { with, from, into } => {
+                for i in 0..into.len {
+                    let left = own.read(at, with, i)?;
+                    let right = own.read(at, from, i)?;
+                    let value = combine(at, left, right)?;
+                    own.write(at, into, i, value)?;
+                }
+                Ok(())
+            }
+            Action::Publish { span, phase } => self.publish(at, span, phase),
+            Action::Await { peers, phase } => {
+                self.await_phase(at, peers, phase);
+                Ok(())
+            }
+            Action::CopyFrom { peer, first, into } => {
+                for i in 0..into.len {
+                    let value = self.published(at, peer, first + i)?;
+                    self.ranks[at.rank as usize].write(at, into, i, value)?;
+                }
+                Ok(())
+            }
+            Action::ReduceFrom { own: span, into } => self.reduce_from(at, span, into),
+        }
+    }
+
+    fn publish(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        let reached = &mut own.reached[at.slice as usize];
+        if *reached > u16::from(phase) {
+            return Err(at.violation("the phase does not rise"));
+        }
+        *reached = u16::from(phase) + 1;
+        for i in 0..span.len {
+            let value = Some(own.read(at, span, i)?);
+            let slot = own.published(at.slice, span.first + i);
+            match slot {
+                Some(slot @ None) => *slot = Some(Published { value, phase }),
+                _ => {
+                    return Err(at.violation(format!(
+                        "chunk {} is published again while peers may read it",
+                        span.first + i
+                    )));
+                }
+            }
+        }
+        if self.barrier {
+            let known = own.known[at.slice as usize].clone();
+            own.known_at.insert((at.slice, phase), known);
+        }
+        for rank in 0..self.ranks.len() as u32 {
+            self.wake_if_awaiting(rank, at.channel);
+        }
+        Ok(())
+    }
+
+    fn wake_if_awaiting(&mut self, rank: u32, channel: u32) {
+        let other = &self.ranks[rank as usize];
+        let awaiting = other.next(channel).map(|at| other.step(at).action);
+        if matches!(awaiting, Some(Action::Await { .. })) {
+            self.wake(rank, channel);
+        }
+    }
+
+    fn await_phase(&mut self, at: At, peers: Peers, phase: u8) {
+        let peers = match peers {
+            Peers::One(peer) => peer..peer + 1,
+            Peers::Others => 0..self.ranks.len() as u32,
+        };
+        for peer in peers.filter(|&peer| peer != at.rank) {
+            let awaited = self.ranks[at.rank as usize].awaited(at.slice, peer);
+            *awaited = (*awaited).max(u16::from(phase) + 1);
+            if self.barrier {
+                let at_phase = self.ranks[peer as usize].known_at.get(&(at.slice, phase));
+                let known = at_phase.cloned().unwrap_or_default();
+                self.ranks[at.rank as usize].learn(at.slice, &known);
+            }
+        }
+    }
+
+    /// What `peer` published under a chunk number, if this rank has awaited that.
+    fn published(&mut self, at: At, peer: u32, chunk: u32) -> Result<Value, Violation> {
+        let awaited = *self.ranks[at.rank as usize].awaited(at.slice, peer);
+        let published = self.ranks[peer as usize].published(at.slice, chunk);
+        let published = published.and_then(|slot| *slot);
+        let published = published.filter(|published| u16::from(published.phase) < awaited);
+        match published {
+            Some(published) => Ok(published.value.expect("only defined chunks are published")),
+            None => Err(at.violation(format!(
+                "chunk {chunk} of rank {peer} is read without having awaited its publication"
+            ))),
+        }
+    }
+
+    fn reduce_from(&mut self, at: At, span: Span, into: Span) -> Result<(), Violation> {
+        for i in 0..into.len {
+            let own = self.ranks[at.rank as usize].read(at, span, i)?;
+            let mut sum = None;
+            for rank in 0..self.ranks.len() as u32 {
+                let value = if rank == at.rank {
+                    own
+                } else {
+                    self.published(at, rank, span.first + i)?
+                };
+                sum = Some(match sum {
+                    None => value,
+                    Some(sum) => combine(at, sum, value)?,
+                });
+            }
+            let sum = sum.expect("there is at least this rank");
+            self.ranks[at.rank as usize].write(at, into, i, sum)?;
+        }
+        Ok(())
+    }
+
+    /// One end of the message from `sender` to `receiver`; carries it out if the other end is there.
+    fn post(&mut self, at: At, sender: u32, receiver: u32, send: bool) -> Result<(), Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        own.mark_in_flight(at);
+        let known = if send && self.barrier {
+            own.known[at.slice as usize].clone()
+        } else {
+            Vec::new()
+        };
+        let posted = Posted {
+            slice: at.slice,
+            number: at.number,
+            known,
+        };
+        let channels = own.channels.len() as u32;
+        let n = self.ranks.len() as u32;
+        let index = (sender * n + receiver) * channels + at.channel;
+        let pair = &mut self.pairs[index as usize];
+        if pair.posted.is_empty() || pair.sends == send {
+            pair.sends = send;
+            pair.posted.push_back(posted);
+            return Ok(());
+        }
+        let other = pair.posted.pop_front().expect("not empty");
+        let (sent, received) = if send {
+            (posted, other)
+        } else {
+            (other, posted)
+        };
+        self.deliver(
+            At {
+                rank: sender,
+                channel: at.channel,
+                slice: sent.slice,
+                number: sent.number,
+            },
+            At {
+                rank: receiver,
+                channel: at.channel,
+                slice: received.slice,
+                number: received.number,
+            },
+            &sent.known,
+        )
+    }
+
+    fn deliver(&mut self, from: At, to: At, known: &[bool]) -> Result<(), Violation> {
+        let sent = self.ranks[from.rank as usize].step(from);
+        let received = self.ranks[to.rank as usize].step(to);
+        let Action::Send { span: source, .. } = sent.action else {
+            unreachable!("a send was posted");
+        };
+        let (with, into) = match received.action {
+            Action::Recv { span, .. } => (None, span),
+            Action::RecvReduce { with, into, .. } => (Some(with), into),
+            _ => unreachable!("a receive was posted"),
+        };
+        if (from.slice, sent.round, source.len) != (to.slice, received.round, into.len) {
+            return Err(to.violation(format!(
+                "slice, round or length differ from the message of rank {}, step {}: {sent:?} meets {received:?}",
+                from.rank, from.number
+            )));
+        }
+        for i in 0..into.len {
+            let message = self.ranks[from.rank as usize].read(from, source, i)?;
+            let receiver = &mut self.ranks[to.rank as usize];
+            let value = match with {
+                None => message,
+                Some(with) => combine(to, receiver.read(to, with, i)?, message)?,
+            };
+            receiver.write(to, into, i, value)?;
+        }
+        for at in [from, to] {
+            self.ranks[at.rank as usize].deliver(at);
+            self.wake(at.rank, at.channel);
+        }
+        if self.barrier {
+            let receiver = &mut self.ranks[to.rank as usize];
+            receiver.heard.insert(to.key(), known.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Everybody issued everything and every message was received; or who waits.
+    fn check_ended(&mut self) -> Result<(), Violation> {
+        for rank in &self.ranks {
+            for channel in 0..rank.channels.len() as u32 {
+                if let Some(at) = rank.next(channel) {
+                    let step = rank.step(at);
+                    return Err(at.violation(format!(
+                        "deadlock: slice {}, round {}, {:?} is never issued",
+                        at.slice, step.round, step.action
+                    )));
+                }
+            }
+        }
+        let lonely = self.pairs.iter().position(|pair| !pair.posted.is_empty());
+        if let Some(index) = lonely {
+            let pair = &self.pairs[index];
+            let between = index / self.ranks[0].channels.len();
+            return Err(Violation {
+                at: None,
+                what: format!(
+                    "{} messages from rank {} to rank {} lack their {}",
+                    pair.posted.len(),
+                    between / self.ranks.len(),
+                    between % self.ranks.len(),
+                    if pair.sends { "receive" } else { "send" },
+                ),
+            });
+        }
+        for rank in &mut self.ranks {
+            rank.hear_the_rest();
+        }
+        Ok(())
+    }
+}
+
+fn combine(at: At, left: Value, right: Value) -> Result<Value, Violation> {
+    left.combined(right).ok_or_else(|| {
+        at.violation(format!(
+            "combines chunk {} with chunk {}",
+            left.chunk, right.chunk
+        ))
+    })
+}

@@ -1,0 +1,350 @@
+//! The proof that the schedules of all ranks, together, do what the collective promises.
+//!
+//! [`check`] executes the schedules symbolically: chunks hold the set of contributions they are made of, and the
+//! expression that combined them. It follows the engine's rules in their least friendly reading:
+//!
+//! * A send completes only when its receive was posted (rendezvous: no credit at all).
+//! * A step is issued after all before it, once the steps it depends on (by [`dependencies`]) are complete. It counts as
+//!   in flight until a later step has waited for it, because no rank need notice a completion earlier. A chunk that is
+//!   being read must not be written, and one being written not be touched; this is tracked apart from the analysis.
+//! * What a peer published may be read after a phase was awaited that includes it, and is published once in a slice.
+//!
+//! With these, no value depends on the order in which ranks proceed, so one execution stands for all. Slices touch
+//! different memory, but share the order of issue; therefore [`check_sliced`] also executes several of them overlapped.
+
+#![forbid(unsafe_code)]
+
+mod execute;
+mod rank;
+mod value;
+
+use std::fmt;
+
+use super::{Buffer, Cut, Schedule, Spec};
+use crate::error::{Error, Result};
+use crate::types::Collective;
+use value::Value;
+
+#[cfg(doc)]
+use super::dependence::dependencies;
+
+/// What the proof counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The number of rounds.
+    pub rounds: u32,
+    /// Each rank's work, for one slice.
+    pub ranks: Vec<Work>,
+}
+
+/// What one rank does in one slice. Chunks are counted, not bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Steps of all kinds.
+    pub steps: u64,
+    /// Messages sent.
+    pub messages_sent: u64,
+    /// Messages received.
+    pub messages_received: u64,
+    /// Chunks in the messages sent.
+    pub chunks_sent: u64,
+    /// Chunks in the messages received.
+    pub chunks_received: u64,
+    /// Pairs of chunks combined.
+    pub chunks_reduced: u64,
+    /// Chunks copied within this rank's memory.
+    pub chunks_copied: u64,
+    /// Chunks published.
+    pub chunks_published: u64,
+    /// Chunks read from the peers' published memory.
+    pub chunks_fetched: u64,
+}
+
+/// A schedule that is wrong, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The rank, channel and step number, where there is one.
+    pub at: Option<(u32, u32, u32)>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((rank, channel, step)) = self.at {
+            write!(f, "rank {rank}, channel {channel}, step {step}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+impl From<Violation> for Error {
+    fn from(violation: Violation) -> Error {
+        Error::InvalidArgument(format!("the schedule is wrong: {violation}"))
+    }
+}
+
+/// How many slices are executed, and how many rounds apart they start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// The number of slices.
+    pub count: u32,
+    /// The rounds between the starts of two slices; at least 1.
+    pub distance: u32,
+}
+
+impl Slices {
+    /// A single slice.
+    pub const ONE: Slices = Slices {
+        count: 1,
+        distance: 1,
+    };
+}
+
+/// Proves the schedules of all ranks. `spec.rank` matters for `Send` and `Recv` only, which two ranks do.
+pub fn check(spec: &Spec, in_place: bool) -> Result<Proof> {
+    check_sliced(&schedules(spec)?, in_place, Slices::ONE).map_err(Error::from)
+}
+
+/// The schedules of all ranks; where two ranks only take part, the others have nothing to do.
+pub fn schedules(spec: &Spec) -> Result<Vec<Schedule>> {
+    let other_end = match spec.collective {
+        Collective::Send => Collective::Recv,
+        Collective::Recv => Collective::Send,
+        _ => {
+            let schedule = |rank| Schedule::new(Spec { rank, ..*spec });
+            return (0..spec.world_size).map(schedule).collect();
+        }
+    };
+    let caller = Schedule::new(*spec)?;
+    let peer = Schedule::new(Spec {
+        collective: other_end,
+        rank: spec.root,
+        root: spec.rank,
+        ..*spec
+    })?;
+    let bystander = |rank| Schedule {
+        spec: Spec {
+            collective: Collective::Send,
+            rank,
+            ..*spec
+        },
+        channels: vec![Vec::new()],
+        ..caller.clone()
+    };
+    let ranks = (0..spec.world_size).map(|rank| match rank {
+        rank if rank == spec.rank => caller.clone(),
+        rank if rank == spec.root => peer.clone(),
+        rank => bystander(rank),
+    });
+    Ok(ranks.collect())
+}
+
+/// Proves the given schedules, one for each rank in order, run over slices.
+pub fn check_sliced(
+    schedules: &[Schedule],
+    in_place: bool,
+    slices: Slices,
+) -> Result<Proof, Violation> {
+    for (rank, schedule) in schedules.iter().enumerate() {
+        check_form(schedule, &schedules[0], rank)?;
+    }
+    let mut execution = execute::Execution::new(schedules, in_place, slices);
+    execution.run()?;
+    for slice in 0..slices.count {
+        check_results(schedules, &execution, slice)?;
+    }
+    Ok(Proof {
+        rounds: schedules[0].rounds,
+        ranks: schedules.iter().map(work).collect(),
+    })
+}
+
+/// What can be seen in one schedule by itself, and its agreement with rank 0's.
+fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), Violation> {
+    let wrong = |what: &str| {
+        Err(Violation {
+            at: None,
+            what: format!("rank {rank}: {what}"),
+        })
+    };
+    if schedule.spec.rank as usize != rank {
+        return wrong("the schedule is another rank's");
+    }
+    if (schedule.rounds, schedule.input, schedule.output)
+        != (first.rounds, first.input, first.output)
+        || schedule.channels.len() != first.channels.len()
+    {
+        return wrong("rounds, cuts and channels must be those of rank 0");
+    }
+    for (channel, steps) in schedule.channels.iter().enumerate() {
+        let mut round = 0;
+        for (number, step) in steps.iter().enumerate() {
+            let form = execute::form(schedule, &step.action);
+            let what = if step.round < round {
+                Some("the round is before that of the step before")
+            } else if step.round >= schedule.rounds {
+                Some("the round is beyond the last")
+            } else {
+                form
+            };
+            if let Some(what) = what {
+                return Err(Violation {
+                    at: Some((rank as u32, channel as u32, number as u32)),
+                    what: what.into(),
+                });
+            }
+            round = step.round;
+        }
+    }
+    Ok(())
+}
+
+/// Compares what each rank ended with to what the collective promises.
+fn check_results(
+    schedules: &[Schedule],
+    execution: &execute::Execution<'_>,
+    slice: u32,
+) -> Result<(), Violation> {
+    let n = schedules.len() as u32;
+    if schedules[0].spec.collective == Collective::Barrier {
+        return execution.check_barrier(slice);
+    }
+    let mut expressions: Vec<Option<u64>> = vec![None; schedules[0].output.chunks() as usize];
+    for schedule in schedules {
+        let rank = schedule.spec.rank;
+        if !schedule.has(Buffer::Output) {
+            continue;
+        }
+        for chunk in 0..schedule.output.chunks() {
+            let value = execution.value(rank, slice, (Buffer::Output, chunk));
+            let wrong = |what: String| {
+                Err(Violation {
+                    at: None,
+                    what: format!("rank {rank} ends with output chunk {chunk} {what}"),
+                })
+            };
+            let (source, of) = promised(schedule, chunk);
+            let sum = match source {
+                Some(source) => Value::input(source, of).sum,
+                None => Value::everybody(n, of),
+            };
+            match value {
+                None => return wrong("unwritten".into()),
+                Some(value) if value.sum != sum => {
+                    return wrong(difference(value, sum, n, of));
+                }
+                Some(value) if schedule.spec.collective == Collective::AllReduce => {
+                    let expected = *expressions[chunk as usize].get_or_insert(value.expression);
+                    if value.expression != expected {
+                        return wrong("combined in another order than rank 0's".into());
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whose input chunk an output chunk must hold (`None`: everybody's, reduced), and its number.
+fn promised(schedule: &Schedule, chunk: u32) -> (Option<u32>, u32) {
+    let Spec {
+        collective,
+        rank,
+        root,
+        ..
+    } = schedule.spec;
+    let parts = |cut: Cut| match cut {
+        Cut::Vector(_) => 1,
+        Cut::Blocks(n) => n,
+    };
+    match collective {
+        Collective::AllReduce | Collective::Reduce => (None, chunk),
+        Collective::ReduceScatter => (None, rank * parts(schedule.output) + chunk),
+        Collective::Broadcast | Collective::Recv => (Some(root), chunk),
+        Collective::SendRecv => (Some(schedule.spec.before(1)), chunk),
+        Collective::AllGather | Collective::Gather => {
+            let each = parts(schedule.input);
+            (Some(chunk / each), chunk % each)
+        }
+        Collective::Scatter => (Some(root), rank * parts(schedule.output) + chunk),
+        Collective::AllToAll => (Some(chunk), rank),
+        Collective::Send | Collective::Barrier => (Some(rank), chunk),
+    }
+}
+
+/// In words, what a chunk holds other than it should.
+fn difference(value: Value, expected: u128, world_size: u32, chunk: u32) -> String {
+    let off = |rank: &u32, too_much: bool| {
+        let one = Value::input(*rank, chunk).sum;
+        if too_much {
+            value.sum == expected.wrapping_add(one)
+        } else {
+            value.sum.wrapping_add(one) == expected
+        }
+    };
+    let find = |too_much| (0..world_size).find(|rank| off(rank, too_much));
+    if let Some(rank) = find(false) {
+        format!("lacking the contribution of rank {rank}")
+    } else if let Some(rank) = find(true) {
+        format!("with the contribution of rank {rank} once too often")
+    } else {
+        format!("holding something else than chunk {chunk} as promised")
+    }
+}
+
+impl Schedule {
+    /// Whether this rank's caller gives that buffer (`Scratch`: whether the schedule says that it is used).
+    pub fn has(&self, buffer: Buffer) -> bool {
+        let at_root = self.spec.rank == self.spec.root;
+        match (buffer, self.spec.collective) {
+            (Buffer::Input, Collective::Broadcast | Collective::Scatter) => at_root,
+            (Buffer::Output, Collective::Reduce | Collective::Gather) => at_root,
+            (Buffer::Input, Collective::Recv) => false,
+            (Buffer::Output, Collective::Send | Collective::Barrier) => false,
+            (Buffer::Scratch, _) => self.scratch,
+            _ => true,
+        }
+    }
+}
+
+/// Counts a rank's work.
+fn work(schedule: &Schedule) -> Work {
+    use super::Action;
+    let mut work = Work::default();
+    for step in schedule.channels.iter().flatten() {
+        work.steps += 1;
+        match step.action {
+            Action::Send { span, .. } => {
+                work.messages_sent += 1;
+                work.chunks_sent += u64::from(span.len);
+            }
+            Action::Recv { span, .. } => {
+                work.messages_received += 1;
+                work.chunks_received += u64::from(span.len);
+            }
+            Action::RecvReduce { into, .. } => {
+                work.messages_received += 1;
+                work.chunks_received += u64::from(into.len);
+                work.chunks_reduced += u64::from(into.len);
+            }
+            Action::Copy { into, .. } => work.chunks_copied += u64::from(into.len),
+            Action::Reduce { into, .. } => work.chunks_reduced += u64::from(into.len),
+            Action::Publish { span, .. } => work.chunks_published += u64::from(span.len),
+            Action::Await { .. } => {}
+            Action::CopyFrom { into, .. } => work.chunks_fetched += u64::from(into.len),
+            Action::ReduceFrom { into, .. } => {
+                let peers = u64::from(schedule.spec.world_size - 1);
+                work.chunks_fetched += peers * u64::from(into.len);
+                work.chunks_reduced += peers * u64::from(into.len);
+            }
+        }
+    }
+    work
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! Every generator proved, and the checker proved able to fail.
+
+use super::*;
+use crate::schedule::Medium;
+use crate::types::Algorithm;
+
+/// Everything that is listed for a medium, at one world size and root.
+fn specs(medium: Medium, world_size: u32, root: u32) -> Vec<Spec> {
+    let mut specs = Vec::new();
+    for &collective in Collective::ALL {
+        if root != 0 && !collective.has_root() {
+            continue;
+        }
+        for &algorithm in Schedule::algorithms(collective, medium) {
+            let point = matches!(collective, Collective::Send | Collective::Recv);
+            let paired = algorithm == Algorithm::RecursiveDoubling
+                && matches!(
+                    collective,
+                    Collective::AllGather | Collective::ReduceScatter
+                );
+            if (point && world_size == 1) || (paired && !world_size.is_power_of_two()) {
+                continue;
+            }
+            specs.push(Spec {
+                collective,
+                algorithm,
+                medium,
+                world_size,
+                rank: if point { world_size - 1 } else { 0 },
+                root,
+            });
+        }
+    }
+    specs
+}
+
+fn prove(spec: &Spec, in_place: bool, slices: Slices) {
+    let schedules = schedules(spec).unwrap();
+    if let Err(error) = check_sliced(&schedules, in_place, slices) {
+        panic!("{spec:?}, in place {in_place}, {slices:?}: {error}");
+    }
+}
+
+/// Small worlds with every root and both aliasings; larger ones take turns, to keep the test short.
+fn prove_all(medium: Medium) {
+    for world_size in 1..=64 {
+        let mut roots = vec![0, 1 % world_size, world_size - 1];
+        roots.sort_unstable();
+        roots.dedup();
+        if world_size > 16 {
+            roots = vec![0, roots[1 + world_size as usize % 2]];
+        }
+        for root in roots {
+            for (number, spec) in specs(medium, world_size, root).iter().enumerate() {
+                for in_place in [false, true] {
+                    let turn = (number + world_size as usize / 2).is_multiple_of(2) == in_place;
+                    if world_size <= 32 || turn {
+                        prove(spec, in_place, Slices::ONE);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_schedule_over_messages_keeps_the_promises_of_its_collective() {
+    prove_all(Medium::Messages);
+}
+
+#[test]
+fn every_schedule_over_shared_memory_keeps_the_promises_of_its_collective() {
+    prove_all(Medium::Shared);
+}
+
+#[test]
+fn overlapped_slices_do_not_wait_for_each_other_in_a_circle() {
+    for world_size in [2, 3, 4, 7, 8, 13] {
+        for medium in [Medium::Messages, Medium::Shared] {
+            for spec in specs(medium, world_size, world_size / 2)
+                .iter()
+                .chain(&specs(medium, world_size, 0))
+            {
+                for distance in [1, 2, 5, 100] {
+                    prove(spec, true, Slices { count: 4, distance });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn stripes_are_independent_schedules_of_their_own_part() {
+    for world_size in [2, 3, 8, 11] {
+        for medium in [Medium::Messages, Medium::Shared] {
+            for spec in specs(medium, world_size, 0) {
+                let striped: Vec<_> = schedules(&spec)
+                    .unwrap()
+                    .into_iter()
+                    .map(|schedule| schedule.striped(3))
+                    .collect();
+                for in_place in [false, true] {
+                    let slices = Slices {
+                        count: 2,
+                        distance: 1,
+                    };
+                    if let Err(error) = check_sliced(&striped, in_place, slices) {
+                        panic!("{spec:?}: {error}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What the checker knows about the content of a chunk.
+
+#![forbid(unsafe_code)]
+
+/// The symbolic content of a chunk.
+///
+/// `sum` adds up a random-looking 128-bit number for each input chunk that is in it, so it tells multisets of
+/// contributions apart (a collision is as likely as guessing 128 bits). `expression` is a hash of how they were combined:
+/// equal when the arithmetic is the same up to swapping the two operands, so that the bits are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    /// The number of the input chunk that this is a combination of.
+    pub chunk: u32,
+    /// The contributions.
+    pub sum: u128,
+    /// How they were combined.
+    pub expression: u64,
+}
+
+impl Value {
+    /// A chunk of a rank's input.
+    pub fn input(rank: u32, chunk: u32) -> Value {
+        let atom = u64::from(rank) << 32 | u64::from(chunk);
+        let high = mix(atom ^ 0x5bf0_3635_d2ad_b0a1);
+        Value {
+            chunk,
+            sum: u128::from(high) << 64 | u128::from(mix(atom)),
+            expression: mix(high),
+        }
+    }
+
+    /// Two values combined; `None` if they are of different chunks.
+    pub fn combined(self, other: Value) -> Option<Value> {
+        let expression = (mix(self.expression).wrapping_add(mix(other.expression)))
+            ^ mix(self.expression ^ other.expression);
+        (self.chunk == other.chunk).then_some(Value {
+            chunk: self.chunk,
+            sum: self.sum.wrapping_add(other.sum),
+            expression: mix(expression),
+        })
+    }
+
+    /// The contributions of all ranks to a chunk.
+    pub fn everybody(world_size: u32, chunk: u32) -> u128 {
+        let sums = (0..world_size).map(|rank| Value::input(rank, chunk).sum);
+        sums.fold(0, u128::wrapping_add)
+    }
+}
+
+/// Steele, Lea & Flood's finaliser of SplitMix64 (2014): every output bit depends on every input bit.
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_two_does_not_matter_but_the_grouping_of_three_does() {
+        let [a, b, c] = [0, 1, 2].map(|rank| Value::input(rank, 7));
+        let combine = |x: Value, y: Value| x.combined(y).unwrap();
+        assert_eq!(combine(a, b), combine(b, a));
+        assert_ne!(combine(combine(a, b), c), combine(a, combine(b, c)));
+        assert_eq!(combine(combine(a, b), c).sum, combine(a, combine(b, c)).sum);
+        assert_ne!(combine(combine(a, a), c).sum, combine(combine(a, b), c).sum);
+    }
+
+    #[test]
+    fn chunks_do_not_mix() {
+        assert_eq!(Value::input(0, 1).combined(Value::input(1, 2)), None);
+    }
+}

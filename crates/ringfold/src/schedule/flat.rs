@@ -1,0 +1,85 @@
+//! Flat: master and workers, everything through the root. One message for each worker and direction.
+//!
+//! The root folds the workers' data in the order of their distance behind it. Each receive waits for the one before,
+//! because all go into one place; the workers do not wait for each other.
+
+#![forbid(unsafe_code)]
+
+use super::build::{Builder, input, output};
+use super::{Cut, Schedule, Spec};
+
+/// Reduce to the root, then broadcast from it.
+pub(super) fn all_reduce(spec: &Spec) -> Schedule {
+    let mut build = Builder::vector(spec, 1);
+    reduce_to_root(&mut build, spec);
+    build.round(1);
+    if spec.rank == spec.root {
+        for peer in spec.others() {
+            build.send(peer, output(0, 1));
+        }
+    } else {
+        build.recv(spec.root, output(0, 1));
+    }
+    build.finish(2)
+}
+
+/// The workers send, the root folds.
+pub(super) fn reduce(spec: &Spec) -> Schedule {
+    let mut build = Builder::vector(spec, 1);
+    reduce_to_root(&mut build, spec);
+    build.finish(1)
+}
+
+/// The root sends to every worker.
+pub(super) fn broadcast(spec: &Spec) -> Schedule {
+    let mut build = Builder::vector(spec, 1);
+    if spec.rank == spec.root {
+        for peer in spec.others() {
+            build.send(peer, input(0, 1));
+        }
+        build.copy(input(0, 1), output(0, 1));
+    } else {
+        build.recv(spec.root, output(0, 1));
+    }
+    build.finish(1)
+}
+
+/// The root receives every worker's block.
+pub(super) fn gather(spec: &Spec) -> Schedule {
+    let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
+    if spec.rank == spec.root {
+        for peer in spec.others() {
+            build.recv(peer, output(peer, 1));
+        }
+        build.copy(input(0, 1), output(spec.rank, 1));
+    } else {
+        build.send(spec.root, input(0, 1));
+    }
+    build.finish(1)
+}
+
+/// The root sends every worker its block.
+pub(super) fn scatter(spec: &Spec) -> Schedule {
+    let mut build = Builder::new(spec, Cut::Blocks(spec.world_size), Cut::Blocks(1));
+    if spec.rank == spec.root {
+        for peer in spec.others() {
+            build.send(peer, input(peer, 1));
+        }
+        build.copy(input(spec.rank, 1), output(0, 1));
+    } else {
+        build.recv(spec.root, output(0, 1));
+    }
+    build.finish(1)
+}
+
+fn reduce_to_root(build: &mut Builder, spec: &Spec) {
+    if spec.rank != spec.root {
+        build.send(spec.root, input(0, 1));
+        return;
+    }
+    let mut with = input(0, 1);
+    for peer in spec.others() {
+        build.recv_reduce(peer, with, output(0, 1));
+        with = output(0, 1);
+    }
+}

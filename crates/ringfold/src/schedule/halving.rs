@@ -1,0 +1,108 @@
+//! Pairs at distances that are powers of two, for any number of ranks.
+//!
+//! The largest power of two ranks, the *core*, work in pairs. Where there are `extra` ranks beyond it, the first
+//! `2 * extra` ranks *fold* first: each even one gives its data to the odd one after it, which is in the core, and gets
+//! the result from it at the end (Rabenseifner, "Optimization of collective reduction operations", 2004).
+
+#![forbid(unsafe_code)]
+
+use super::Spec;
+use super::build::{Builder, input, output};
+
+/// The part that a rank plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Gives its data to this rank, and gets the result from it.
+    Folded { into: u32 },
+    /// Works in the core at this place, for itself and perhaps for one folded rank.
+    Core { place: u32, folded: Option<u32> },
+}
+
+/// How the ranks divide into core and folded ranks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Halving {
+    /// How many ranks are in the core: a power of two.
+    pub core: u32,
+    extra: u32,
+}
+
+impl Halving {
+    pub(super) fn new(world_size: u32) -> Halving {
+        let core = 1 << world_size.ilog2();
+        Halving {
+            core,
+            extra: world_size - core,
+        }
+    }
+
+    /// How many rounds one pass over the core takes.
+    pub(super) fn depth(&self) -> u32 {
+        self.core.ilog2()
+    }
+
+    /// How many rounds the fold takes before the core works, and the same after it.
+    pub(super) fn fold_rounds(&self) -> u32 {
+        u32::from(self.extra > 0)
+    }
+
+    pub(super) fn part(&self, rank: u32) -> Part {
+        if rank >= 2 * self.extra {
+            Part::Core {
+                place: rank - self.extra,
+                folded: None,
+            }
+        } else if rank % 2 == 1 {
+            Part::Core {
+                place: rank / 2,
+                folded: Some(rank - 1),
+            }
+        } else {
+            Part::Folded { into: rank + 1 }
+        }
+    }
+
+    /// The rank at a place of the core.
+    pub(super) fn rank_at(&self, place: u32) -> u32 {
+        if place < self.extra {
+            2 * place + 1
+        } else {
+            place + self.extra
+        }
+    }
+}
+
+/// The all-reduce of any core algorithm: fold, `work`, unfold, over vectors of `chunks` chunks.
+///
+/// `work` gets the rank's place, its first round and whether the rank's partial result is already in the output. It
+/// takes `core_rounds` rounds.
+pub(super) fn all_reduce(
+    spec: &Spec,
+    chunks: u32,
+    core_rounds: u32,
+    work: impl Fn(&mut Builder, &Halving, u32, bool),
+) -> super::Schedule {
+    let halving = Halving::new(spec.world_size);
+    let (own, result) = (input(0, chunks), output(0, chunks));
+    let mut build = Builder::vector(spec, chunks);
+    let fold_rounds = halving.fold_rounds();
+    let unfold_round = fold_rounds + core_rounds;
+    match halving.part(spec.rank) {
+        Part::Folded { into } => {
+            build.send(into, own);
+            build.round(unfold_round);
+            build.recv(into, result);
+        }
+        Part::Core { place, folded } => {
+            if let Some(peer) = folded {
+                build.recv_reduce(peer, own, result);
+            }
+            build.round(fold_rounds);
+            work(&mut build, &halving, place, folded.is_some());
+            if let Some(peer) = folded {
+                build.round(unfold_round);
+                build.send(peer, result);
+            }
+        }
+    }
+    build.finish(unfold_round + fold_rounds)
+}

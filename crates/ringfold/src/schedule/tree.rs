@@ -1,0 +1,85 @@
+//! Tree: a binomial tree towards and from the root (Thakur, Rabenseifner & Gropp, "Optimization of collective
+//! communication operations in MPICH", 2005).
+//!
+//! Ranks are counted from the root. Going up, in round `k` the ranks whose lowest set bit is `k` send to the rank
+//! without that bit; going down, the same edges are used backwards and in reverse order.
+
+#![forbid(unsafe_code)]
+
+use super::build::{Builder, input, output, scratch};
+use super::{Schedule, Span, Spec};
+
+/// Up to the root and down again.
+pub(super) fn all_reduce(spec: &Spec) -> Schedule {
+    let mut build = Builder::vector(spec, 1);
+    up(&mut build, spec, output(0, 1));
+    let depth = depth(spec);
+    down(&mut build, spec, depth, output(0, 1));
+    build.finish(2 * depth)
+}
+
+/// Up to the root.
+pub(super) fn reduce(spec: &Spec) -> Schedule {
+    let mut build = Builder::vector(spec, 1);
+    let root = spec.rank == spec.root;
+    up(
+        &mut build,
+        spec,
+        if root { output(0, 1) } else { scratch(0, 1) },
+    );
+    build.finish(depth(spec))
+}
+
+/// Down from the root.
+pub(super) fn broadcast(spec: &Spec) -> Schedule {
+    let mut build = Builder::vector(spec, 1);
+    if spec.rank == spec.root {
+        down(&mut build, spec, 0, input(0, 1));
+        build.copy(input(0, 1), output(0, 1));
+    } else {
+        down(&mut build, spec, 0, output(0, 1));
+    }
+    build.finish(depth(spec))
+}
+
+/// The number of rounds in one direction.
+fn depth(spec: &Spec) -> u32 {
+    spec.world_size.next_power_of_two().trailing_zeros()
+}
+
+/// Folds the subtree into `partial` and passes it on.
+fn up(build: &mut Builder, spec: &Spec, partial: Span) {
+    let place = spec.relative();
+    let mut with = input(0, 1);
+    for bit in 0..depth(spec) {
+        build.round(bit);
+        if place >> bit & 1 == 1 {
+            build.send(spec.absolute(place - (1 << bit)), with);
+            return;
+        }
+        let child = place + (1 << bit);
+        if child < spec.world_size {
+            build.recv_reduce(spec.absolute(child), with, partial);
+            with = partial;
+        }
+    }
+}
+
+/// Receives `whole` unless at the root, and passes it on.
+fn down(build: &mut Builder, spec: &Spec, first_round: u32, whole: Span) {
+    let place = spec.relative();
+    let depth = depth(spec);
+    let arrival = if place == 0 {
+        depth
+    } else {
+        place.trailing_zeros()
+    };
+    for bit in (0..depth).rev() {
+        build.round(first_round + depth - 1 - bit);
+        if bit == arrival {
+            build.recv(spec.absolute(place - (1 << bit)), whole);
+        } else if bit < arrival && place + (1 << bit) < spec.world_size {
+            build.send(spec.absolute(place + (1 << bit)), whole);
+        }
+    }
+}
