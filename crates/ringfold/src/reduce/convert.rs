@@ -2,7 +2,7 @@
 //!
 //! Written without branches so that loops over them vectorise on every CPU level, and without touching `f32` denormals,
 //! so that a caller's flush-to-zero mode does not change a half-precision result. Rounding is to nearest, ties to even; a
-//! NaN stays a (quiet) NaN. Half precision and both fp8 formats differ from each other only in the width of the mantissa,
+//! NaN stays a NaN. Half precision and both fp8 formats differ from each other only in the width of the mantissa,
 //! the bias and what overflow means, and share one pair of functions; bfloat16 is the upper half of an `f32`.
 //!
 //! fp8 follows torch: `e4m3` (the "fn" format) has no infinity and overflows to NaN, `e5m2` overflows to infinity.
@@ -51,15 +51,8 @@ pub(crate) fn f16_to_f32(half: u16) -> f32 {
     let sign = u32::from(half & 0x8000) << 16;
     let finite = widen::<10, 15>(magnitude);
     let special = INFINITY | magnitude << 13;
-    // A signalling NaN becomes quiet, as it does in hardware.
-    let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
-    f32::from_bits(
-        sign | if magnitude >= 0x7c00 {
-            special | quiet
-        } else {
-            finite
-        },
-    )
+    let bits = if magnitude >= 0x7c00 { special } else { finite };
+    f32::from_bits(sign | bits)
 }
 
 /// The nearest half-precision number.

@@ -118,23 +118,37 @@ where
 /// The dividing loop over integers of type `T`.
 struct Divide<T>(PhantomData<T>);
 
-macro_rules! divide_through_f64 {
-    ($($t:ty)*) => {
+/// Division by way of a float, which unlike integer division has vector instructions. Exact: a quotient that is no integer is
+/// further from one, by at least `1 / divisor`, than the float rounds; a divisor too large for the float leaves less than 1.
+macro_rules! divide_as_float {
+    ($($t:ty, $float:ty, $quotient:ty;)*) => {
         $(
             impl Body<f64> for Divide<$t> {
                 #[inline(always)]
                 unsafe fn run(into: Region, sources: &[Region], divisor: f64) {
-                    // Exact: a quotient of 32-bit numbers that is no integer is further from one than `f64` rounds,
-                    // and a larger divisor leaves less than 1. Unlike integer division it has vector instructions.
+                    let divisor = divisor as $float;
+                    let quotient = |value: $t| {
+                        let quotient = <$float>::from(value) / divisor;
+                        // `as` would saturate, which does not vectorise.
+                        // SAFETY: `divisor` is 1 or more, so that the quotient is no larger than `value`.
+                        unsafe { quotient.to_int_unchecked::<$quotient>() as $t }
+                    };
                     // SAFETY: the same contract.
-                    unsafe { map(into, sources[0], |value: $t| (f64::from(value) / divisor) as $t) }
+                    unsafe { map(into, sources[0], quotient) }
                 }
             }
         )*
     };
 }
 
-divide_through_f64! { i8 u8 i16 u16 i32 u32 }
+divide_as_float! {
+    i8, f32, i32;
+    u8, f32, i32;
+    i16, f32, i32;
+    u16, f32, i32;
+    i32, f64, i32;
+    u32, f64, u32;
+}
 
 impl Body<u64> for Divide<u64> {
     #[inline(always)]

@@ -47,7 +47,7 @@ fn random_elements(dtype: DType, count: usize, random: &mut Random) -> Vec<u8> {
             0 => SPECIAL[bits as usize % SPECIAL.len()],
             _ => (bits % 4096) as f64 / 64.0 - 32.0,
         };
-        let any_bits = kind < 4;
+        let any_bits = (1..4).contains(&kind);
         match dtype {
             DType::Bool => bytes.push(bits as u8 & 1),
             DType::F16 if !any_bits => bytes.extend(half::f16::from_f64(number).to_le_bytes()),

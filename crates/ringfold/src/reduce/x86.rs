@@ -137,6 +137,9 @@ unsafe fn fold_blocks<J: Join<f32>, C: Convert>(
         }
     }
     let rest = whole * 2..count * 2;
+    if rest.is_empty() {
+        return;
+    }
     let mut block = [0_u16; BLOCK];
     // SAFETY: `block` holds `BLOCK` elements, of which `read` and `write` touch those that are left.
     unsafe {
