@@ -20,6 +20,7 @@
 pub mod header;
 pub mod local;
 pub mod shm;
+pub mod sim;
 #[cfg(test)]
 pub(crate) mod suite;
 pub mod tcp;
