@@ -1,0 +1,599 @@
+//! A transport that spoils what it carries, from a seed, for tests.
+//!
+//! # Model
+//!
+//! Wraps another transport; all ranks of a world are wrapped. Every message travels in an envelope, so that damage shows
+//! also where the transport inside checks nothing:
+//!
+//! ```text
+//! 0 header: 40 bytes   40 payload   40 + bytes: CRC32C of both, as u64
+//! ```
+//!
+//! For each message that is posted one fault at most is drawn. The property to test with it: a call that says Ok has the
+//! right result; any other ends in a clean error, or by the deadline. Nothing hangs or panics.
+//!
+//! Published memory is not offered, since it bypasses all this. The data path copies and allocates.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::{HEADER_BYTES, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use crate::error::{Error, Result};
+use crate::memory::{Owned, Region};
+
+/// What the envelope adds to a message.
+const ENVELOPE_BYTES: usize = HEADER_BYTES + CHECKSUM_BYTES;
+
+const CHECKSUM_BYTES: usize = 8;
+
+/// Which faults to make how often. The default makes none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// What all choices follow from; give each rank its own.
+    pub seed: u64,
+    /// Messages per mille that are held back; their stream waits with them.
+    pub delay: u16,
+    /// Messages per mille that are not sent, though the send is reported complete.
+    pub drop: u16,
+    /// Messages per mille that are sent twice.
+    pub duplicate: u16,
+    /// Messages per mille whose end is missing; their header says so.
+    pub truncate: u16,
+    /// Messages per mille with one bit flipped, anywhere in the envelope.
+    pub flip: u16,
+    /// Messages per mille with which sending stops for good: from then on everything is dropped.
+    pub half_close: u16,
+    /// The longest that a message is held back.
+    pub delay_limit: Duration,
+    /// Faults made in all; then the transport behaves. Delays do not count.
+    pub fault_limit: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Delay,
+    Drop,
+    Duplicate,
+    Truncate,
+    Flip,
+    HalfClose,
+}
+
+/// A transport with faults.
+pub struct Faulty<T> {
+    // Dropped before the buffers that it may still look at.
+    inner: T,
+    faults: Faults,
+    random: SplitMix64,
+    faults_made: u32,
+    half_closed: bool,
+    now: Time,
+    next_ticket: Ticket,
+    /// What was posted inside, by the ticket there.
+    under_way: BTreeMap<Ticket, UnderWay>,
+    /// Messages held back, and those behind them; no empty queues.
+    held: BTreeMap<(usize, usize), VecDeque<Held>>,
+    /// Sends that were complete at once when they were released.
+    released: Vec<Ticket>,
+    /// For the tickets of the transport inside.
+    inner_done: Vec<Ticket>,
+}
+
+enum UnderWay {
+    Send {
+        /// Nothing for the second of two equal messages.
+        ticket: Option<Ticket>,
+        _envelope: Owned,
+    },
+    Recv {
+        ticket: Ticket,
+        peer: usize,
+        header: Header,
+        sink: Sink,
+        envelope: Owned,
+    },
+}
+
+struct Held {
+    release: Time,
+    ticket: Ticket,
+    header: Header,
+    envelope: Owned,
+}
+
+impl<T: Transport> Faulty<T> {
+    /// `inner` with faults.
+    pub fn new(inner: T, faults: Faults) -> Faulty<T> {
+        Faulty {
+            inner,
+            faults,
+            random: SplitMix64(faults.seed),
+            faults_made: 0,
+            half_closed: false,
+            now: Time::default(),
+            next_ticket: 0,
+            under_way: BTreeMap::new(),
+            held: BTreeMap::new(),
+            released: Vec::new(),
+            inner_done: Vec::new(),
+        }
+    }
+
+    /// The faults made so far, delays not counted.
+    pub fn faults_made(&self) -> u32 {
+        self.faults_made
+    }
+
+    /// Draws what happens to the next message.
+    fn draw(&mut self) -> Option<Fault> {
+        let faults = self.faults;
+        let mut left = self.random.below(1000) as u16;
+        let odds = [
+            (faults.delay, Fault::Delay),
+            (faults.drop, Fault::Drop),
+            (faults.duplicate, Fault::Duplicate),
+            (faults.truncate, Fault::Truncate),
+            (faults.flip, Fault::Flip),
+            (faults.half_close, Fault::HalfClose),
+        ];
+        let fault = odds.into_iter().find_map(|(per_mille, fault)| {
+            let hit = left < per_mille;
+            left = left.saturating_sub(per_mille);
+            hit.then_some(fault)
+        })?;
+        if fault != Fault::Delay {
+            if self.faults_made == faults.fault_limit {
+                return None;
+            }
+            self.faults_made += 1;
+        }
+        Some(fault)
+    }
+
+    /// Posts an envelope inside.
+    fn pass_on(
+        &mut self,
+        stream: Stream,
+        ticket: Option<Ticket>,
+        mut header: Header,
+        envelope: Owned,
+    ) -> Result<Posted> {
+        let region = envelope.region();
+        header.bytes = envelope_bytes(region.bytes())?;
+        let inside = self.ticket();
+        let posted = self.inner.post_send(stream, inside, header, region)?;
+        if posted == Posted::Pending {
+            let send = UnderWay::Send {
+                ticket,
+                _envelope: envelope,
+            };
+            self.under_way.insert(inside, send);
+        }
+        Ok(posted)
+    }
+
+    /// Passes on what was held back until now.
+    fn release(&mut self) -> Result<()> {
+        let now = self.now;
+        let streams: Vec<_> = self.held.keys().copied().collect();
+        for (peer, channel) in streams {
+            let Some(queue) = self.held.get_mut(&(peer, channel)) else {
+                continue;
+            };
+            let due = queue.iter().take_while(|held| held.release <= now).count();
+            let due: Vec<_> = queue.drain(..due).collect();
+            if queue.is_empty() {
+                self.held.remove(&(peer, channel));
+            }
+            for held in due {
+                let stream = Stream { peer, channel };
+                let posted = self.pass_on(stream, Some(held.ticket), held.header, held.envelope)?;
+                if posted == Posted::Done {
+                    self.released.push(held.ticket);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_release(&self) -> Option<Time> {
+        self.held
+            .values()
+            .filter_map(|queue| Some(queue.front()?.release))
+            .min()
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+}
+
+impl<T: Transport> Transport for Faulty<T> {
+    fn post_send(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: Region,
+    ) -> Result<Posted> {
+        let fault = self.draw();
+        self.half_closed |= fault == Some(Fault::HalfClose);
+        if self.half_closed || fault == Some(Fault::Drop) {
+            return Ok(Posted::Done);
+        }
+        let mut envelope = seal(&header, payload);
+        match fault {
+            Some(Fault::Truncate) => {
+                let bytes = self.random.below(envelope.region().bytes() as u64) as usize;
+                envelope = Owned::copy_of(envelope.region().part(0..bytes));
+            }
+            Some(Fault::Flip) => {
+                let bit = self.random.below(envelope.region().bytes() as u64 * 8) as usize;
+                let byte = envelope.region().part(bit / 8..bit / 8 + 1);
+                let mut value = [0];
+                byte.read(&mut value);
+                byte.write(&[value[0] ^ 1 << (bit % 8)]);
+            }
+            _ => {}
+        }
+        let key = (stream.peer, stream.channel);
+        if fault == Some(Fault::Delay) || self.held.contains_key(&key) {
+            let limit_ps = self.faults.delay_limit.as_nanos() as u64 * 1000;
+            let delay_ps = self.random.below(limit_ps + 1);
+            let queue = self.held.entry(key).or_default();
+            // In order: not before the one in front.
+            let earliest = queue.back().map_or(Time::default(), |last| last.release);
+            queue.push_back(Held {
+                release: earliest.max(Time(self.now.0 + u128::from(delay_ps))),
+                ticket,
+                header,
+                envelope,
+            });
+            return Ok(Posted::Pending);
+        }
+        if fault == Some(Fault::Duplicate) {
+            let copy = Owned::copy_of(envelope.region());
+            let posted = self.pass_on(stream, Some(ticket), header, envelope)?;
+            self.pass_on(stream, None, header, copy)?;
+            return Ok(posted);
+        }
+        self.pass_on(stream, Some(ticket), header, envelope)
+    }
+
+    fn post_recv(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted> {
+        let envelope = Owned::zeroed(header.bytes as usize + ENVELOPE_BYTES);
+        let outer = Header {
+            bytes: envelope_bytes(envelope.region().bytes())?,
+            ..header
+        };
+        let inside = self.ticket();
+        let into = Sink::Store(envelope.region());
+        let posted = self.inner.post_recv(stream, inside, outer, into)?;
+        if posted == Posted::Done {
+            open(envelope.region(), stream.peer, &header, &sink)?;
+        } else {
+            let recv = UnderWay::Recv {
+                ticket,
+                peer: stream.peer,
+                header,
+                sink,
+                envelope,
+            };
+            self.under_way.insert(inside, recv);
+        }
+        Ok(posted)
+    }
+
+    fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
+        self.now = self.now.max(now);
+        self.release()?;
+        done.append(&mut self.released);
+        self.inner_done.clear();
+        self.inner.poll(now, &mut self.inner_done)?;
+        for inside in &self.inner_done {
+            match self.under_way.remove(inside) {
+                Some(UnderWay::Send { ticket, .. }) => done.extend(ticket),
+                Some(UnderWay::Recv {
+                    ticket,
+                    peer,
+                    header,
+                    sink,
+                    envelope,
+                }) => {
+                    open(envelope.region(), peer, &header, &sink)?;
+                    done.push(ticket);
+                }
+                None => unreachable!("ticket {inside} was never posted"),
+            }
+        }
+        Ok(())
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        self.next_release()
+            .into_iter()
+            .chain(self.inner.next_event())
+            .min()
+    }
+
+    fn block(&mut self, timeout: Duration) -> Result<()> {
+        let release = self.next_release().map(|release| release.since(self.now));
+        self.inner
+            .block(release.map_or(timeout, |release| release.min(timeout)))
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+}
+
+/// The envelope of a message.
+fn seal(header: &Header, payload: Region) -> Owned {
+    let bytes = payload.bytes();
+    let envelope = Owned::zeroed(bytes + ENVELOPE_BYTES);
+    let region = envelope.region();
+    region.write(&header.encode(0));
+    region
+        .part(HEADER_BYTES..HEADER_BYTES + bytes)
+        .copy_from(payload);
+    let sum = sum(region.part(0..HEADER_BYTES + bytes));
+    region
+        .part(HEADER_BYTES + bytes..region.bytes())
+        .write(&sum.to_le_bytes());
+    envelope
+}
+
+/// Checks an envelope and gives its payload to `sink`.
+fn open(envelope: Region, peer: usize, due: &Header, sink: &Sink) -> Result<()> {
+    let end = envelope.bytes() - CHECKSUM_BYTES;
+    let mut claimed = [0; CHECKSUM_BYTES];
+    envelope.part(end..envelope.bytes()).read(&mut claimed);
+    if u64::from_le_bytes(claimed) != sum(envelope.part(0..end)) {
+        return Err(Error::Corrupt {
+            peer,
+            what: "the checksum of a message is wrong".into(),
+            site: None,
+        });
+    }
+    let mut header = [0; HEADER_BYTES];
+    envelope.part(0..HEADER_BYTES).read(&mut header);
+    due.expect(&header, peer)?;
+    sink.absorb(0, envelope.part(HEADER_BYTES..end));
+    Ok(())
+}
+
+fn sum(region: Region) -> u64 {
+    let mut bytes = vec![0; region.bytes()];
+    region.read(&mut bytes);
+    crc32c::crc32c(&bytes).into()
+}
+
+/// The length of an envelope as its header says it.
+fn envelope_bytes(bytes: usize) -> Result<u32> {
+    u32::try_from(bytes)
+        .map_err(|_| Error::InvalidArgument(format!("a message of {bytes} bytes is too long")))
+}
+
+/// A small generator of pseudo-random numbers (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`, near enough to evenly.
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::local::{local, rendezvous};
+    use super::super::sim::{Links, Sending, Sim, SimNetwork};
+    use super::super::suite::{self, World, bytes_of, pattern};
+    use super::*;
+
+    suite::transport_tests!(|world_size| wrap(local(world_size), Faults::default()));
+
+    mod with_delays {
+        use super::*;
+        suite::transport_tests!(|world_size| wrap(network(world_size), DELAYS));
+    }
+
+    const DELAYS: Faults = Faults {
+        delay: 300,
+        delay_limit: Duration::from_micros(50),
+        ..NONE
+    };
+
+    const NONE: Faults = Faults {
+        seed: 1,
+        delay: 0,
+        drop: 0,
+        duplicate: 0,
+        truncate: 0,
+        flip: 0,
+        half_close: 0,
+        delay_limit: Duration::ZERO,
+        fault_limit: 1,
+    };
+
+    fn wrap<T: Transport>(ranks: Vec<T>, faults: Faults) -> Vec<Faulty<T>> {
+        let ranks = ranks.into_iter().zip(faults.seed..);
+        ranks
+            .map(|(inner, seed)| Faulty::new(inner, Faults { seed, ..faults }))
+            .collect()
+    }
+
+    fn network(world_size: usize) -> Vec<Sim> {
+        let links = Links {
+            alpha_ps: 1_000_000,
+            ps_per_byte: 100,
+            sending: Sending::Rendezvous,
+        };
+        SimNetwork::new(world_size, links)
+    }
+
+    /// What comes of sending one message.
+    fn send_one(faults: Faults) -> Option<Result<()>> {
+        let mut world = World::new(wrap(local(2), faults));
+        let (source, target) = (pattern(1000, 1), Owned::zeroed(1000));
+        let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
+        let send = world.send(0, (1, 0), 0, source.region());
+        for _ in 0..10 {
+            if let Err(error) = world.round() {
+                return Some(Err(error));
+            }
+        }
+        assert!(world.is_done(send), "the sender does not notice");
+        let came = bytes_of(target.region()) == bytes_of(source.region());
+        assert_eq!(world.is_done(recv), came);
+        came.then_some(Ok(()))
+    }
+
+    #[test]
+    fn a_flipped_bit_is_corrupt_wherever_it_is() {
+        for seed in 0..300 {
+            let faults = Faults {
+                seed,
+                flip: 1000,
+                ..NONE
+            };
+            let outcome = send_one(faults).expect("something arrives");
+            assert_eq!(outcome.unwrap_err().class(), "Corrupt", "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_message_is_corrupt() {
+        for seed in 0..300 {
+            let faults = Faults {
+                seed,
+                truncate: 1000,
+                ..NONE
+            };
+            let outcome = send_one(faults).expect("something arrives");
+            assert_eq!(outcome.unwrap_err().class(), "Corrupt", "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_dropped_message_does_not_come() {
+        assert!(send_one(Faults { drop: 1000, ..NONE }).is_none());
+    }
+
+    #[test]
+    fn nothing_comes_after_a_half_close() {
+        let faults = Faults {
+            half_close: 1000,
+            ..NONE
+        };
+        let mut world = World::new(wrap(local(2), faults));
+        let (source, target) = (pattern(10, 1), Owned::zeroed(10));
+        for index in 0..3 {
+            let send = world.send(0, (1, 0), index, source.region());
+            let recv = world.recv(1, (0, 0), index, Sink::Store(target.region()));
+            world.round().unwrap();
+            assert!(world.is_done(send) && !world.is_done(recv));
+        }
+        assert_eq!(world.ranks[0].faults_made(), 1);
+    }
+
+    #[test]
+    fn a_duplicate_is_not_taken_for_the_next_message() {
+        for ranks in [local, rendezvous] {
+            let mut world = World::new(wrap(
+                ranks(2),
+                Faults {
+                    duplicate: 1000,
+                    ..NONE
+                },
+            ));
+            let (source, target) = (pattern(10, 1), Owned::zeroed(10));
+            let send = world.send(0, (1, 0), 0, source.region());
+            let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
+            world.run(&[send, recv]).unwrap();
+            let next = world.send(0, (1, 0), 1, source.region());
+            let recv = world.recv(1, (0, 0), 1, Sink::Store(target.region()));
+            assert_eq!(world.run(&[next, recv]).unwrap_err().class(), "Corrupt");
+        }
+    }
+
+    #[test]
+    fn what_is_reported_done_is_right_under_any_faults() {
+        for seed in 0..200 {
+            let faults = Faults {
+                seed: seed * 1000,
+                delay: 100,
+                drop: 20,
+                duplicate: 20,
+                truncate: 20,
+                flip: 20,
+                half_close: 5,
+                delay_limit: Duration::from_micros(5),
+                fault_limit: 2,
+            };
+            exchange(wrap(network(3), faults), seed);
+        }
+    }
+
+    /// Sends around a ring of ranks until all have come, somebody fails or nothing moves any more.
+    fn exchange(ranks: Vec<Faulty<Sim>>, seed: u64) {
+        const MESSAGES: u32 = 20;
+        let mut world = World::new(ranks);
+        let sources: Vec<_> = (0..MESSAGES)
+            .map(|i| pattern(i as usize * 9, i.into()))
+            .collect();
+        let mut receives = Vec::new();
+        for rank in 0..3_usize {
+            for index in 0..MESSAGES {
+                let source = sources[index as usize].region();
+                let target = Owned::zeroed(source.bytes());
+                let recv = world.recv(
+                    (rank + 1) % 3,
+                    (rank, 1),
+                    index,
+                    Sink::Store(target.region()),
+                );
+                world.send(rank, ((rank + 1) % 3, 1), index, source);
+                receives.push((recv, source, target));
+            }
+        }
+        loop {
+            let progress = match world.round() {
+                Ok(progress) => progress,
+                Err(error) => {
+                    assert!(
+                        matches!(error, Error::Corrupt { .. }),
+                        "seed {seed}: {error}"
+                    );
+                    break;
+                }
+            };
+            let next = world.ranks.iter().filter_map(Transport::next_event).min();
+            match next {
+                Some(next) => world.now = world.now.max(next),
+                None if progress => {}
+                None => break,
+            }
+        }
+        for (recv, source, target) in &receives {
+            if world.is_done(*recv) {
+                assert_eq!(bytes_of(target.region()), bytes_of(*source), "seed {seed}");
+            }
+        }
+    }
+}
