@@ -14,6 +14,7 @@ mod sync;
 mod sys;
 pub mod topology;
 pub mod transport;
+pub mod tune;
 pub mod types;
 pub mod wait;
 

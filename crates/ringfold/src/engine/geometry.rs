@@ -38,6 +38,12 @@ impl Blocks {
         }
     }
 
+    /// The bytes of a block in its buffer.
+    pub fn range_bytes(&self, block: u32, element_bytes: usize) -> Range<usize> {
+        let range = self.range(block);
+        range.start as usize * element_bytes..range.end as usize * element_bytes
+    }
+
     /// Whether the blocks differ in length, or may.
     pub fn is_uneven(&self) -> bool {
         matches!(self, Blocks::Offsets(_))

@@ -75,6 +75,12 @@ impl Region {
         self.start == other.start && self.bytes == other.bytes
     }
 
+    /// Whether any byte belongs to both.
+    pub fn overlaps(self, other: Region) -> bool {
+        let (start, other_start) = (self.start as usize, other.start as usize);
+        start < other_start + other.bytes && other_start < start + self.bytes
+    }
+
     /// Copies `source`, which has the same length and may overlap, into this region.
     pub fn copy_from(self, source: Region) {
         assert_eq!(

@@ -201,10 +201,8 @@ impl Segment {
             Error::system(format!("cannot map {bytes} bytes of shared memory"), error)
         })?;
         // SAFETY: mapped with this length until `drop`; the file is sealed, so no access can fault.
-        Ok(Segment {
-            map: unsafe { Region::new(start.cast(), bytes) },
-            shape,
-        })
+        let map = unsafe { Region::new(start.cast(), bytes) };
+        Ok(Segment { map, shape })
     }
 
     /// How it is divided.

@@ -1,0 +1,464 @@
+//! Who runs the engine, and how it waits.
+//!
+//! One thread at a time *drives*: it holds the engine, asks it to progress and waits by [`Patience`] in between. A
+//! blocking call drives until its own job is done. Jobs that come meanwhile from other threads, and those started
+//! asynchronously, go through the inbox; a worker thread, made on first use, drives while such jobs are left and nobody
+//! else does.
+//!
+//! # Invariants
+//!
+//! * Every wait sees the verdict of the watch, the deadline of its job, and a departed peer.
+//! * A verdict is looked at only when an attempt bore no fruit: a call whose data has arrived succeeds.
+//! * After a fatal error nothing touches a caller's buffer again: the engine is not asked to progress any more.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::watch::Watch;
+use super::work::Completion;
+use crate::engine::{Engine, Job, JobId};
+use crate::error::{Error, Result};
+use crate::transport::{Time, Waker};
+use crate::wait::{BLOCK_MAX, Patience, Pause};
+
+/// How long a rank that suspects a crash waits for the verdict that names who really crashed.
+const CRASH_GRACE: Duration = Duration::from_millis(60);
+
+/// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody waits for.
+const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
+
+/// How often a waiting thread calls back (for signals), at least.
+const ON_WAIT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What a thread calls while it waits; an error ends the wait and the communicator.
+pub type OnWait<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// A communicator's engine and those who drive it.
+pub struct Driver {
+    rank: usize,
+    state: Mutex<State>,
+    inbox: Mutex<Inbox>,
+    /// Whether the inbox holds jobs: one load for the thread that drives.
+    is_inbox_filled: AtomicBool,
+    /// Tells the worker that there is something to do.
+    for_worker: Condvar,
+    watch: Box<dyn Watch>,
+    waker: Waker,
+    patience: Patience,
+    origin: Instant,
+}
+
+struct State {
+    engine: Engine,
+    /// Whom to tell when a job is done; the driving thread's own job is not listed.
+    completions: HashMap<JobId, Arc<Completion>>,
+    /// Why nothing runs any more.
+    error: Option<Error>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    jobs: VecDeque<(Job, Arc<Completion>)>,
+    worker: Option<thread::JoinHandle<()>>,
+    /// Jobs handed over that are not done yet.
+    has_work: bool,
+    is_stopped: bool,
+}
+
+/// Until when a thread drives.
+enum Until<'a> {
+    Job(JobId),
+    Complete(&'a Completion),
+    Idle,
+}
+
+impl Driver {
+    /// A driver of `engine`.
+    pub fn new(
+        mut engine: Engine,
+        rank: usize,
+        watch: Box<dyn Watch>,
+        patience: Patience,
+    ) -> Driver {
+        let waker = engine.transport().waker();
+        Driver {
+            rank,
+            state: Mutex::new(State {
+                engine,
+                completions: HashMap::new(),
+                error: None,
+            }),
+            inbox: Mutex::new(Inbox::default()),
+            is_inbox_filled: AtomicBool::new(false),
+            for_worker: Condvar::new(),
+            watch,
+            waker,
+            patience,
+            origin: Instant::now(),
+        }
+    }
+
+    /// The health of the peers.
+    pub fn watch(&self) -> &dyn Watch {
+        self.watch.as_ref()
+    }
+
+    /// Runs `job` and returns when it is done on this rank.
+    pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<()> {
+        match self.state.try_lock() {
+            Ok(mut state) if !self.is_inbox_filled.load(Ordering::Relaxed) => {
+                if let Some(error) = &state.error {
+                    return Err(error.clone());
+                }
+                let id = state.engine.submit(job)?;
+                self.drive(&mut state, &Until::Job(id), on_wait)
+            }
+            _ => {
+                let completion = Arc::new(Completion::default());
+                self.enqueue(job, completion.clone());
+                self.wait(&completion, None, on_wait).map(|_| ())
+            }
+        }
+    }
+
+    /// Takes `job` on; the worker carries it out.
+    pub fn start(self: &Arc<Driver>, job: Job) -> Result<Arc<Completion>> {
+        let completion = Arc::new(Completion::default());
+        self.enqueue(job, completion.clone());
+        let mut inbox = lock(&self.inbox);
+        inbox.has_work = true;
+        if inbox.worker.is_none() {
+            let driver = self.clone();
+            let worker = thread::Builder::new()
+                .name("ringfold worker".into())
+                .spawn(move || driver.work());
+            inbox.worker =
+                Some(worker.map_err(|error| Error::system("cannot start a thread", error))?);
+        }
+        self.for_worker.notify_one();
+        Ok(completion)
+    }
+
+    /// Waits until `completion` is reached, driving if nobody else does; false when `timeout` passes first.
+    pub fn wait(
+        &self,
+        completion: &Completion,
+        timeout: Option<Duration>,
+        on_wait: OnWait<'_>,
+    ) -> Result<bool> {
+        let begin = Instant::now();
+        loop {
+            if let Some(result) = completion.result() {
+                return result.map(|()| true);
+            }
+            let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+            if timeout.is_none()
+                && let Some(mut state) = self.try_state()
+            {
+                self.drive(&mut state, &Until::Complete(completion), on_wait)?;
+                continue;
+            }
+            completion.wait(left.unwrap_or(ON_WAIT_INTERVAL).min(ON_WAIT_INTERVAL));
+            if completion.result().is_none() {
+                self.call_back(on_wait)?;
+            }
+        }
+    }
+
+    /// Waits for everything that was started.
+    pub fn finish(&self, on_wait: OnWait<'_>) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.error.is_some() {
+            return Ok(());
+        }
+        self.drive(&mut state, &Until::Idle, on_wait)
+    }
+
+    /// Has every later call fail with `error`, and waiting ones with the verdict.
+    pub fn poison(&self, error: Error) {
+        (self.waker)();
+        let mut state = lock(&self.state);
+        self.end(&mut state, error);
+    }
+
+    /// Ends the worker. Nothing is started afterwards.
+    pub fn stop(&self) {
+        let worker = {
+            let mut inbox = lock(&self.inbox);
+            inbox.is_stopped = true;
+            self.for_worker.notify_one();
+            inbox.worker.take()
+        };
+        (self.waker)();
+        if let Some(worker) = worker
+            && worker.thread().id() != thread::current().id()
+        {
+            // A worker that panicked has nothing more to say than the panic message.
+            let _ = worker.join();
+        }
+    }
+
+    fn enqueue(&self, job: Job, completion: Arc<Completion>) {
+        let mut inbox = lock(&self.inbox);
+        inbox.jobs.push_back((job, completion));
+        // Pairs with the load in `drain`; the jobs themselves are passed under the lock.
+        self.is_inbox_filled.store(true, Ordering::Release);
+        drop(inbox);
+        (self.waker)();
+    }
+
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The worker's life.
+    fn work(&self) {
+        loop {
+            let mut inbox = lock(&self.inbox);
+            while !inbox.has_work && !inbox.is_stopped {
+                inbox = self
+                    .for_worker
+                    .wait(inbox)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if inbox.is_stopped {
+                return;
+            }
+            inbox.has_work = false;
+            drop(inbox);
+            let mut state = lock(&self.state);
+            // Whoever waits for the jobs gets the error; the worker itself has nobody to tell.
+            let _ = self.drive(&mut state, &Until::Idle, &mut || Ok(()));
+        }
+    }
+
+    fn drive(&self, state: &mut State, until: &Until<'_>, on_wait: OnWait<'_>) -> Result<()> {
+        let mut attempts = 0;
+        let mut last_call_back = None;
+        let mut now = Time(0);
+        self.watch.progress(state.engine.sequence());
+        loop {
+            // Pairs with the store in `enqueue`.
+            if self.is_inbox_filled.load(Ordering::Acquire) {
+                self.drain(state);
+            }
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+            let progressed = match state.engine.progress(now) {
+                Ok(progressed) => progressed,
+                Err(error) => return Err(self.fail(state, error)),
+            };
+            if self.deliver(state, until) {
+                return Ok(());
+            }
+            if progressed {
+                attempts = 0;
+                continue;
+            }
+            attempts += 1;
+            if self.watch.is_faulty() {
+                self.heed_verdict(state)?;
+            }
+            if self.patience.is_clock_due(attempts) {
+                now = self.now();
+                self.look_around(state, now, &mut last_call_back, on_wait)?;
+            }
+            match self.patience.pause(attempts) {
+                Pause::Spin => std::hint::spin_loop(),
+                Pause::Yield => thread::yield_now(),
+                Pause::Block(timeout) => {
+                    if let Err(error) = state.engine.transport().block(timeout.min(BLOCK_MAX)) {
+                        return Err(self.fail(state, error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells whom it concerns about finished jobs; whether `until` is reached.
+    fn deliver(&self, state: &mut State, until: &Until<'_>) -> bool {
+        let mut is_mine_done = false;
+        while let Some(id) = state.engine.take_finished() {
+            match until {
+                Until::Job(mine) if *mine == id => is_mine_done = true,
+                _ => {
+                    if let Some(completion) = state.completions.remove(&id) {
+                        completion.complete(Ok(()));
+                    }
+                }
+            }
+        }
+        match until {
+            Until::Job(_) => is_mine_done,
+            Until::Complete(completion) => completion.result().is_some(),
+            Until::Idle => state.engine.is_idle() && !self.is_inbox_filled.load(Ordering::Acquire),
+        }
+    }
+
+    /// Takes over what other threads want done.
+    fn drain(&self, state: &mut State) {
+        let mut inbox = lock(&self.inbox);
+        self.is_inbox_filled.store(false, Ordering::Relaxed);
+        while let Some((job, completion)) = inbox.jobs.pop_front() {
+            if let Some(error) = &state.error {
+                completion.complete(Err(error.clone()));
+                continue;
+            }
+            match state.engine.submit(job) {
+                Ok(id) => {
+                    state.completions.insert(id, completion);
+                }
+                Err(error) => completion.complete(Err(error)),
+            }
+        }
+        // Jobs outlive the thread that takes them over: the worker sees to the rest.
+        inbox.has_work = true;
+        self.for_worker.notify_one();
+        self.watch.progress(state.engine.sequence());
+    }
+
+    /// What is too costly to do on every attempt.
+    fn look_around(
+        &self,
+        state: &mut State,
+        now: Time,
+        last_call_back: &mut Option<Time>,
+        on_wait: OnWait<'_>,
+    ) -> Result<()> {
+        if let Err(error) = state.engine.check_deadlines(now) {
+            return Err(self.fail(state, error));
+        }
+        let last = *last_call_back.get_or_insert(now);
+        if now.since(last) < ON_WAIT_INTERVAL {
+            return Ok(());
+        }
+        *last_call_back = Some(now);
+        if self.watch.anyone_left() {
+            self.heed_departures(state)?;
+        }
+        if let Err(interruption) = on_wait() {
+            let reason = format!("interrupted: {interruption}");
+            return Err(self.interrupt(state, interruption, reason));
+        }
+        Ok(())
+    }
+
+    /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
+    fn heed_departures(&self, state: &mut State) -> Result<()> {
+        let gone = |engine: &mut Engine| {
+            engine
+                .waiting_for()
+                .into_iter()
+                .find(|rank| self.watch.has_left(*rank))
+        };
+        let Some(rank) = gone(&mut state.engine) else {
+            return Ok(());
+        };
+        let now = self.now();
+        match state.engine.progress(now) {
+            Err(error) => Err(self.fail(state, error)),
+            Ok(true) => Ok(()),
+            Ok(false) if gone(&mut state.engine) == Some(rank) => {
+                let reason = "it left (closed its communicator) while it was still needed".into();
+                Err(self.fail(
+                    state,
+                    Error::PeerFailed {
+                        rank,
+                        reason,
+                        site: None,
+                    },
+                ))
+            }
+            Ok(false) => Ok(()),
+        }
+    }
+
+    /// Ends everything by the verdict, unless one more attempt finds data that had come before it.
+    fn heed_verdict(&self, state: &mut State) -> Result<()> {
+        match state.engine.progress(self.now()) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => return Err(self.fail(state, error)),
+        }
+        let verdict = self.watch.fault().unwrap_or(Error::Closed);
+        let verdict = located(state, verdict);
+        Err(self.end(state, verdict))
+    }
+
+    /// Ends everything by an error found here: the others are told, and the verdict may be another than the suspicion.
+    fn fail(&self, state: &mut State, error: Error) -> Error {
+        let error = located(state, error);
+        let verdict = match &error {
+            Error::Timeout { .. } => self.watch.settle(error, TIMEOUT_GRACE),
+            fatal if fatal.is_fatal() => self.watch.settle(error, CRASH_GRACE),
+            local => return self.interrupt(state, error.clone(), local.to_string()),
+        };
+        let verdict = located(state, verdict);
+        self.end(state, verdict)
+    }
+
+    /// Ends everything for a reason of this rank alone: it gets `error`, the others an abort.
+    fn interrupt(&self, state: &mut State, error: Error, reason: String) -> Error {
+        self.watch.settle(
+            Error::Aborted {
+                rank: self.rank,
+                reason,
+            },
+            Duration::ZERO,
+        );
+        self.end(state, error)
+    }
+
+    fn end(&self, state: &mut State, error: Error) -> Error {
+        let error = state.error.get_or_insert(error).clone();
+        for (_, completion) in state.completions.drain() {
+            completion.complete(Err(error.clone()));
+        }
+        for (_, completion) in lock(&self.inbox).jobs.drain(..) {
+            completion.complete(Err(error.clone()));
+        }
+        error
+    }
+
+    fn call_back(&self, on_wait: OnWait<'_>) -> Result<()> {
+        on_wait().map_err(|interruption| {
+            let reason = format!("interrupted: {interruption}");
+            self.watch.settle(
+                Error::Aborted {
+                    rank: self.rank,
+                    reason,
+                },
+                Duration::ZERO,
+            );
+            (self.waker)();
+            interruption
+        })
+    }
+
+    fn now(&self) -> Time {
+        Time(self.origin.elapsed().as_nanos() * 1000)
+    }
+}
+
+/// `error` with the place where the engine stands.
+fn located(state: &mut State, error: Error) -> Error {
+    match state.engine.running_site() {
+        Some(site) => error.at(site),
+        None => error,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,267 @@
+//! The public API: a communicator and what its ranks do together.
+//!
+//! A call passes through four hands: [`Request`] is checked and becomes a job, [`tune::choose`](crate::tune::choose)
+//! decides how, the [engine](crate::engine) runs it, and the driver of this module waits. Typed methods on slices are
+//! in `typed`; bindings use [`Communicator::run`] and [`Communicator::start`] with raw regions.
+
+mod connect;
+mod driver;
+mod local;
+mod request;
+mod typed;
+mod watch;
+mod work;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub use request::{Counts, Request};
+pub use work::Work;
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::tune::choose::{self, Question};
+use crate::types::Algorithm;
+use driver::Driver;
+pub use driver::OnWait;
+
+/// A group of ranks that communicate.
+///
+/// Every rank makes the same collective calls in the same order; a difference is an `Error::Mismatch`. All methods may
+/// be called from any thread; calls of several threads on one communicator are executed in the order in which they came.
+///
+/// Dropping a communicator leaves it like [`close`](Communicator::close) does, without waiting for work that is still
+/// under way: whoever holds a [`Work`] waits for it.
+pub struct Communicator {
+    driver: Arc<Driver>,
+    place: Place,
+    policy: Policy,
+    /// What `split` needs to bring the ranks of a part together.
+    joint: connect::Joint,
+    is_closed: AtomicBool,
+}
+
+/// Where a rank stands among the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub rank: usize,
+    pub world_size: usize,
+    pub local_rank: usize,
+    pub local_size: usize,
+    pub hosts: usize,
+    /// `shm`, `tcp`, `shm+tcp`, `local` or `self`.
+    pub transport: &'static str,
+}
+
+/// What the choice of every call is made from, beside the call itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    pub algorithm: Option<Algorithm>,
+    pub slice_bytes: Option<usize>,
+    pub channels: Option<usize>,
+    pub timeout: Duration,
+    pub slot_bytes: Option<usize>,
+    pub is_oversubscribed: bool,
+}
+
+/// What a communicator chose for a request: for `perf` and the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// `shm`, `tcp`, `shm+tcp`, `local` or `self`.
+    pub transport: &'static str,
+    /// The pipeline's unit.
+    pub slice_bytes: usize,
+    /// Independent pipelines.
+    pub channels: usize,
+}
+
+impl Communicator {
+    /// Joins the job that the environment describes. One process without such an environment is a job of one rank.
+    pub fn init() -> Result<Communicator> {
+        Communicator::connect(Config::default())
+    }
+
+    /// Joins a job. Blocks until all ranks are there, or the deadline for that has passed.
+    pub fn connect(config: Config) -> Result<Communicator> {
+        connect::connect(config)
+    }
+
+    /// Communicators of `world_size` ranks that are threads of this process: for tests and examples. Move each to its
+    /// own thread. `split` is not offered.
+    pub fn threads(world_size: usize) -> Vec<Communicator> {
+        local::threads(world_size)
+    }
+
+    /// This process' rank in this communicator.
+    pub fn rank(&self) -> usize {
+        self.place.rank
+    }
+
+    /// The number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.place.world_size
+    }
+
+    /// This rank's number among the ranks of its host.
+    pub fn local_rank(&self) -> usize {
+        self.place.local_rank
+    }
+
+    /// The number of ranks on this host.
+    pub fn local_size(&self) -> usize {
+        self.place.local_size
+    }
+
+    /// The number of hosts.
+    pub fn hosts(&self) -> usize {
+        self.place.hosts
+    }
+
+    /// Does `request` and returns when it is done on this rank.
+    ///
+    /// # Safety
+    /// The regions are valid until this returns, and nobody else writes to `input` or touches `output` meanwhile.
+    pub unsafe fn run(&self, request: &Request) -> Result<()> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.run_with(request, &mut || Ok(())) }
+    }
+
+    /// Like `run`, and calls `on_wait` at least every 50 ms while it waits. When `on_wait` fails (Ctrl-C), the
+    /// communicator is aborted on all ranks and the error is returned.
+    ///
+    /// # Safety
+    /// As for `run`.
+    pub unsafe fn run_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<()> {
+        self.check_open()?;
+        let job = self.job(request)?;
+        self.driver.run(job, on_wait)
+    }
+
+    /// Starts `request` and returns at once; it is carried out by the communicator's own thread.
+    ///
+    /// # Safety
+    /// As for `run`, until the work is done (waited for, or `is_done`). The work is not leaked.
+    pub unsafe fn start(&self, request: Request) -> Result<Work> {
+        self.check_open()?;
+        let job = self.job(&request)?;
+        let completion = self.driver.start(job)?;
+        Ok(Work::new(self.driver.clone(), completion))
+    }
+
+    /// What would be chosen for this request.
+    pub fn choice(&self, request: &Request) -> Result<Choice> {
+        let choose::Choice {
+            algorithm,
+            slice_bytes,
+            channels,
+            ..
+        } = self.choose(request)?;
+        Ok(Choice {
+            algorithm,
+            transport: self.place.transport,
+            slice_bytes,
+            channels,
+        })
+    }
+
+    /// Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
+    ///
+    /// Collective: every rank calls it; `None` as color takes part and gets `None`. The new communicators are
+    /// independent of this one and of each other: own streams, own order of calls.
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
+        self.check_open()?;
+        connect::split(self, color, key)
+    }
+
+    /// Ends this communicator on all ranks: whoever waits in it gets `Error::Aborted` with this rank and `reason`.
+    pub fn abort(&self, reason: &str) {
+        let error = Error::Aborted {
+            rank: self.place.rank,
+            reason: reason.into(),
+        };
+        let verdict = self.driver.watch().settle(error, Duration::ZERO);
+        self.driver.poison(verdict);
+    }
+
+    /// Leaves in good order: waits for this rank's outstanding work, tells the others, frees everything. Later calls
+    /// fail with `Error::Closed`. Not collective, and harmless when repeated.
+    pub fn close(&self) -> Result<()> {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let finished = self.driver.finish(&mut || Ok(()));
+        self.leave();
+        finished
+    }
+
+    fn leave(&self) {
+        self.joint.depart();
+        self.driver.watch().leave();
+        self.driver.stop();
+    }
+
+    fn check_open(&self) -> Result<()> {
+        // Closing while another thread calls is a race of the caller's; either answer is right.
+        if self.is_closed.load(Ordering::Relaxed) {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn job(&self, request: &Request) -> Result<crate::engine::Job> {
+        let choice = self.choose(request)?;
+        let timeout = request.timeout.unwrap_or(self.policy.timeout);
+        request.check(self.place.rank, self.place.world_size, &choice, timeout)
+    }
+
+    fn choose(&self, request: &Request) -> Result<choose::Choice> {
+        let Policy {
+            algorithm,
+            slice_bytes,
+            channels,
+            slot_bytes,
+            is_oversubscribed,
+            ..
+        } = self.policy;
+        let serves = |algorithm: &Algorithm| {
+            use crate::schedule::{Medium, Schedule};
+            [Medium::Shared, Medium::Messages]
+                .iter()
+                .any(|medium| Schedule::algorithms(request.collective, *medium).contains(algorithm))
+        };
+        choose::choose(&Question {
+            collective: request.collective,
+            bytes: request.bytes(self.place.world_size),
+            world_size: self.place.world_size,
+            slot_bytes,
+            is_oversubscribed,
+            is_uneven: request.is_uneven(),
+            is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
+            // The communicator's algorithm is for the collectives that have it; the request's own is insisted on.
+            algorithm: request.algorithm.or(algorithm.filter(serves)),
+            slice_bytes,
+            channels,
+        })
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.is_closed.swap(true, Ordering::Relaxed) {
+            self.leave();
+        }
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Communicator")
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,304 @@
+//! A call as the caller makes it, and its check: what is wrong with it is said here, before anything moves.
+
+use std::time::Duration;
+
+use crate::engine::Job;
+use crate::engine::geometry::Blocks;
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::tune::choose::Choice;
+use crate::types::{Algorithm, Collective, DType, Op};
+
+/// How many elements a request is about.
+///
+/// `AllReduce`, `Broadcast`, `Reduce`, `Send`, `Recv`, `SendRecv`: the whole buffer. `AllGather`, `Gather`: one rank's
+/// input (the output has `world_size` times that). `ReduceScatter`, `Scatter`: one rank's output (the input has
+/// `world_size` times that). `AllToAll`: one block (both have `world_size` blocks). `Barrier`: 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// The same for every rank.
+    Even(u64),
+    /// One count a rank, for `AllGather`, `Gather` (what each rank gives), `ReduceScatter`, `Scatter` (what each rank
+    /// gets): the same list on every rank.
+    PerRank(Vec<u64>),
+    /// `AllToAll` only: what this rank gives to each rank, and gets from each.
+    Pairwise {
+        /// Elements for each rank, in rank order in the input.
+        input: Vec<u64>,
+        /// Elements from each rank, in rank order in the output.
+        output: Vec<u64>,
+    },
+}
+
+/// One call, untyped: what the typed methods, the bindings and `perf` are made of.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What to do.
+    pub collective: Collective,
+    /// The elements' type.
+    pub dtype: DType,
+    /// How they are combined; ignored where nothing is.
+    pub op: Op,
+    /// The root; for `Send` and `Recv` the peer. Ignored where there is none.
+    pub root: usize,
+    /// For `Send` and `Recv`: a number that must be the same at both ends.
+    pub tag: u32,
+    /// How many elements.
+    pub counts: Counts,
+    /// What is read; empty on ranks that give nothing. Same memory as (its part of) `output` means in place.
+    pub input: Region,
+    /// What is filled; empty on ranks that get nothing.
+    pub output: Region,
+    /// How, instead of the tuner's choice.
+    pub algorithm: Option<Algorithm>,
+    /// The deadline, instead of the communicator's.
+    pub timeout: Option<Duration>,
+}
+
+impl Request {
+    /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's deadline.
+    pub fn new(
+        collective: Collective,
+        dtype: DType,
+        counts: Counts,
+        input: Region,
+        output: Region,
+    ) -> Request {
+        let (op, root, tag, algorithm, timeout) = (Op::Sum, 0, 0, None, None);
+        Request {
+            collective,
+            dtype,
+            op,
+            root,
+            tag,
+            counts,
+            input,
+            output,
+            algorithm,
+            timeout,
+        }
+    }
+
+    /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks.
+    pub(crate) fn bytes(&self, world_size: usize) -> u64 {
+        let size = self.dtype.size_bytes() as u64;
+        size * match &self.counts {
+            Counts::Even(count) if is_vector(self.collective) => *count,
+            Counts::Even(count) => count.saturating_mul(world_size as u64),
+            Counts::PerRank(counts) => counts.iter().sum(),
+            Counts::Pairwise { input, output } => {
+                input.iter().sum::<u64>().max(output.iter().sum())
+            }
+        }
+    }
+
+    pub(crate) fn is_uneven(&self) -> bool {
+        !matches!(self.counts, Counts::Even(_))
+    }
+
+    /// Checks the request as `rank` of `world_size` made it, and makes it a job.
+    pub(crate) fn check(
+        &self,
+        rank: usize,
+        world_size: usize,
+        choice: &Choice,
+        timeout: Duration,
+    ) -> Result<Job> {
+        if self.collective.reduces() {
+            self.op.check(self.dtype)?;
+        }
+        self.check_root(rank, world_size)?;
+        let (input_blocks, output_blocks) = self.blocks(rank, world_size)?;
+        let (gives, gets) = self.roles(rank);
+        let size = self.dtype.size_bytes();
+        let input_bytes = if gives {
+            needed_bytes(self.collective, &input_blocks, true, world_size, size)?
+        } else {
+            0
+        };
+        let output_bytes = if gets {
+            needed_bytes(self.collective, &output_blocks, false, world_size, size)?
+        } else {
+            0
+        };
+        let input = self.exactly("input", self.input, input_bytes)?;
+        let output = self.exactly("output", self.output, output_bytes)?;
+        let in_place = self.in_place(rank, input, output, &input_blocks, &output_blocks)?;
+        let slice = choice.slice_bytes.max(64) / 64 * 64 / size;
+        Ok(Job {
+            collective: self.collective,
+            algorithm: choice.algorithm,
+            medium: choice.medium,
+            dtype: self.dtype,
+            op: self.op,
+            root: self.root,
+            tag: self.tag,
+            count: self.count(),
+            input,
+            output,
+            input_blocks,
+            output_blocks,
+            in_place,
+            slice_elements: slice.max(1) as u64,
+            channels: choice.channels as u32,
+            timeout,
+        })
+    }
+
+    /// The count as it is compared between ranks.
+    fn count(&self) -> u64 {
+        match &self.counts {
+            Counts::Even(count) => *count,
+            Counts::PerRank(counts) => counts.iter().sum(),
+            // Each pair has its own lengths, compared message by message.
+            Counts::Pairwise { .. } => 0,
+        }
+    }
+
+    fn check_root(&self, rank: usize, world_size: usize) -> Result<()> {
+        let is_message = matches!(self.collective, Collective::Send | Collective::Recv);
+        if (self.collective.has_root() || is_message) && self.root >= world_size {
+            let what = if is_message { "peer" } else { "root" };
+            return Err(invalid(format!(
+                "{what} {} of a communicator of {world_size} ranks",
+                self.root
+            )));
+        }
+        if is_message && self.root == rank {
+            return Err(invalid(format!(
+                "a message of rank {rank} to itself; copy instead"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether this rank gives data, and whether it gets some.
+    fn roles(&self, rank: usize) -> (bool, bool) {
+        let is_root = rank == self.root;
+        match self.collective {
+            Collective::Barrier => (false, false),
+            Collective::Broadcast => (is_root, true),
+            Collective::Scatter => (is_root, true),
+            Collective::Reduce | Collective::Gather => (true, is_root),
+            Collective::Send => (true, false),
+            Collective::Recv => (false, true),
+            _ => (true, true),
+        }
+    }
+
+    fn blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
+        use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+        let lists = |list: &Vec<u64>| {
+            if list.len() == world_size {
+                return Ok(());
+            }
+            Err(invalid(format!(
+                "{} counts for {world_size} ranks",
+                list.len()
+            )))
+        };
+        match (&self.counts, self.collective) {
+            (Counts::Even(count), _) => Ok((Blocks::Even(*count), Blocks::Even(*count))),
+            (Counts::PerRank(counts), AllGather | Gather) => {
+                lists(counts)?;
+                let (own, all) = (
+                    Blocks::uneven(&counts[rank..rank + 1]),
+                    Blocks::uneven(counts),
+                );
+                Ok((own, all))
+            }
+            (Counts::PerRank(counts), ReduceScatter | Scatter) => {
+                lists(counts)?;
+                let (own, all) = (
+                    Blocks::uneven(&counts[rank..rank + 1]),
+                    Blocks::uneven(counts),
+                );
+                Ok((all, own))
+            }
+            (Counts::Pairwise { input, output }, AllToAll) => {
+                lists(input)?;
+                lists(output)?;
+                Ok((Blocks::uneven(input), Blocks::uneven(output)))
+            }
+            (_, collective) => Err(invalid(format!("these counts do not fit {collective}"))),
+        }
+    }
+
+    fn exactly(&self, what: &str, region: Region, bytes: usize) -> Result<Region> {
+        if region.bytes() < bytes {
+            let (have, collective) = (region.bytes(), self.collective);
+            return Err(invalid(format!(
+                "{collective} needs {bytes} bytes of {what} on this rank, got {have}"
+            )));
+        }
+        Ok(region.part(0..bytes))
+    }
+
+    /// Whether input and output are the same memory in the collective's in-place form; any other overlap is an error.
+    fn in_place(
+        &self,
+        rank: usize,
+        input: Region,
+        output: Region,
+        from: &Blocks,
+        into: &Blocks,
+    ) -> Result<bool> {
+        if input.is_empty() || output.is_empty() || !input.overlaps(output) {
+            return Ok(false);
+        }
+        let size = self.dtype.size_bytes();
+        let part_of_output = |block: usize| output.part(into.range_bytes(block as u32, size));
+        let part_of_input = |block: usize| input.part(from.range_bytes(block as u32, size));
+        let fits = match self.collective {
+            Collective::AllGather | Collective::Gather => input.is_same(part_of_output(rank)),
+            Collective::ReduceScatter | Collective::Scatter => output.is_same(part_of_input(rank)),
+            Collective::AllToAll | Collective::SendRecv => false,
+            _ => input.is_same(output),
+        };
+        if fits {
+            return Ok(true);
+        }
+        Err(invalid(format!(
+            "input and output of {} overlap, but not as its in-place form has them",
+            self.collective
+        )))
+    }
+}
+
+fn is_vector(collective: Collective) -> bool {
+    use Collective::{AllReduce, Barrier, Broadcast, Recv, Reduce, Send, SendRecv};
+    matches!(
+        collective,
+        AllReduce | Broadcast | Reduce | Send | Recv | SendRecv | Barrier
+    )
+}
+
+/// Bytes of a buffer with these blocks: one vector, one block, or a block for every rank.
+fn needed_bytes(
+    collective: Collective,
+    blocks: &Blocks,
+    is_input: bool,
+    world_size: usize,
+    element_bytes: usize,
+) -> Result<usize> {
+    use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+    let many = match collective {
+        AllGather | Gather => !is_input,
+        ReduceScatter | Scatter => is_input,
+        AllToAll => true,
+        _ => false,
+    };
+    let elements = match blocks {
+        Blocks::Even(count) => count.checked_mul(if many { world_size as u64 } else { 1 }),
+        Blocks::Offsets(offsets) => offsets.last().copied(),
+    };
+    elements
+        .and_then(|elements| elements.checked_mul(element_bytes as u64))
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .filter(|bytes| *bytes <= isize::MAX as usize)
+        .ok_or_else(|| invalid("more bytes than there are addresses".into()))
+}
+
+fn invalid(text: String) -> Error {
+    Error::InvalidArgument(text)
+}

@@ -1,0 +1,178 @@
+//! Which algorithm, medium, slice size and number of channels a call gets: policy, as one pure function.
+//!
+//! The answer depends only on what all ranks know alike, so that all of them choose the same; the choice is part of the
+//! call that ranks compare.
+
+use crate::error::{Error, Result};
+use crate::schedule::{Medium, Schedule};
+use crate::types::{Algorithm, Collective};
+
+/// What the choice is made from. The same on all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    /// What is called.
+    pub collective: Collective,
+    /// Bytes of the vector, or of all blocks together.
+    pub bytes: u64,
+    /// The number of ranks.
+    pub world_size: usize,
+    /// Bytes that one rank can publish in one slice, if all ranks are on one host.
+    pub slot_bytes: Option<usize>,
+    /// More ranks than cores on a host.
+    pub is_oversubscribed: bool,
+    /// Whether counts differ from rank to rank.
+    pub is_uneven: bool,
+    /// Whether each pair has counts that no third rank knows.
+    pub is_pairwise: bool,
+    /// An algorithm that the caller insists on.
+    pub algorithm: Option<Algorithm>,
+    /// A slice size that the caller insists on.
+    pub slice_bytes: Option<usize>,
+    /// A number of channels that the caller insists on.
+    pub channels: Option<usize>,
+}
+
+/// How a call is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Over messages or published memory.
+    pub medium: Medium,
+    /// The pipeline's unit: bytes of the vector, or of each block.
+    pub slice_bytes: usize,
+    /// Independent pipelines.
+    pub channels: usize,
+}
+
+/// Up to here every rank reads everything itself, which saves a synchronisation.
+const ONE_SHOT_BYTES_MAX: u64 = 8 << 10;
+
+/// Up to here latency decides between messages.
+const LATENCY_BYTES_MAX: u64 = 32 << 10;
+
+/// Between here and the latency bound halving and doubling beats the ring's longer chain.
+const HALVING_BYTES_MAX: u64 = 256 << 10;
+
+/// What one message of a pipelined schedule carries: large enough for few system calls, small enough to stay in cache.
+const MESSAGE_BYTES: usize = 256 << 10;
+
+/// Decides.
+pub fn choose(question: &Question) -> Result<Choice> {
+    let (algorithm, medium) = algorithm(question)?;
+    let channels = if medium == Medium::Shared {
+        1
+    } else {
+        question.channels.unwrap_or(1)
+    };
+    let slice_bytes = match medium {
+        Medium::Shared => shared_slice_bytes(question),
+        Medium::Messages => question
+            .slice_bytes
+            .unwrap_or(MESSAGE_BYTES * channels * chunks(question, algorithm)),
+    };
+    Ok(Choice {
+        algorithm,
+        medium,
+        slice_bytes,
+        channels,
+    })
+}
+
+fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
+    let shared = if question.slot_bytes.is_some() && !question.is_pairwise {
+        Schedule::algorithms(question.collective, Medium::Shared)
+    } else {
+        &[]
+    };
+    let messages = Schedule::algorithms(question.collective, Medium::Messages);
+    if let Some(asked) = question.algorithm {
+        if shared.contains(&asked) {
+            return Ok((asked, Medium::Shared));
+        }
+        if messages.contains(&asked) {
+            return Ok((asked, Medium::Messages));
+        }
+        let names: Vec<_> = shared
+            .iter()
+            .chain(messages)
+            .map(|algorithm| algorithm.name())
+            .collect();
+        let text = format!(
+            "{} by `{asked}` here; one of {}",
+            question.collective,
+            names.join(", ")
+        );
+        return Err(Error::Unsupported(text));
+    }
+    if shared.contains(&Algorithm::OneShot) && question.bytes <= ONE_SHOT_BYTES_MAX {
+        return Ok((Algorithm::OneShot, Medium::Shared));
+    }
+    if shared.contains(&Algorithm::Direct) {
+        return Ok((Algorithm::Direct, Medium::Shared));
+    }
+    let best = preferences(question)
+        .iter()
+        .find(|algorithm| messages.contains(algorithm));
+    let first = best.or(messages.first()).copied();
+    first
+        .map(|algorithm| (algorithm, Medium::Messages))
+        .ok_or_else(|| {
+            Error::Unsupported(format!(
+                "{} between ranks of several hosts",
+                question.collective
+            ))
+        })
+}
+
+/// The algorithms over messages, best first; the first that serves the collective is taken.
+fn preferences(question: &Question) -> &'static [Algorithm] {
+    use Algorithm::{Direct, Flat, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
+    let small = question.bytes <= LATENCY_BYTES_MAX;
+    let power_of_two = question.world_size.is_power_of_two();
+    match question.collective {
+        Collective::AllReduce if small => &[RecursiveDoubling, Tree, Ring],
+        Collective::AllReduce if question.bytes <= HALVING_BYTES_MAX && power_of_two => {
+            &[Rabenseifner, Ring]
+        }
+        Collective::AllReduce => &[Ring],
+        Collective::Broadcast | Collective::Reduce if small || question.world_size <= 2 => {
+            &[Tree, Flat]
+        }
+        Collective::Broadcast | Collective::Reduce => &[Ring, Tree],
+        Collective::AllGather | Collective::ReduceScatter
+            if small && power_of_two && !question.is_uneven =>
+        {
+            &[RecursiveDoubling, Direct, Ring]
+        }
+        Collective::AllGather | Collective::ReduceScatter if small => &[Direct, Ring],
+        Collective::AllGather | Collective::ReduceScatter => &[Ring],
+        Collective::Gather | Collective::Scatter => &[Flat, Direct],
+        Collective::Barrier => &[RecursiveDoubling, Tree, Direct],
+        _ => &[Direct, OneShot],
+    }
+}
+
+/// Into how many chunks a slice of the vector is divided.
+fn chunks(question: &Question, algorithm: Algorithm) -> usize {
+    match (question.collective, algorithm) {
+        (Collective::AllReduce, Algorithm::Ring | Algorithm::Direct | Algorithm::Rabenseifner)
+        | (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => question.world_size,
+        _ => 1,
+    }
+}
+
+fn shared_slice_bytes(question: &Question) -> usize {
+    let slot_bytes = question.slot_bytes.unwrap_or(usize::MAX);
+    let blocks = match question.collective {
+        Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
+            question.world_size
+        }
+        _ => 1,
+    };
+    let largest = slot_bytes / blocks;
+    question
+        .slice_bytes
+        .unwrap_or(largest)
+        .clamp(64, largest.max(64))
+}

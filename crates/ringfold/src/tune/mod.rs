@@ -1,0 +1,3 @@
+//! Which way a call goes: the policy.
+
+pub mod choose;
