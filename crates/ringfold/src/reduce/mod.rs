@@ -1,8 +1,8 @@
 //! Elementwise arithmetic over several buffers.
 //!
 //! A [`Kernel`] is one entry of the table operation × data type × CPU level. The loops behind it are generic bodies
-//! ([`kernels`], for half precision on x86 [`x86`]) that are compiled once per level ([`level`]); what an operation does
-//! with two elements stands in [`ops`], the 16- and 8-bit floats in [`convert`].
+//! (`kernels`, for half precision on x86 `x86`) that are compiled once per level (`level`); what an operation does
+//! with two elements stands in `ops`, the 16- and 8-bit floats in `convert`.
 //!
 //! Invariants: the order of the sources is the order of the additions; nothing is reassociated or contracted to a fused
 //! multiply-add, so that all levels give the same bits, NaN payloads excepted. Buffers need not be aligned. Nothing

@@ -19,11 +19,11 @@ type Wide = [f32; BLOCK];
 /// Conversions of a block by the instructions of one level.
 pub(super) trait Convert {
     /// # Safety
-    /// `BLOCK` elements are readable, and the machine has the instructions.
+    /// `BLOCK` elements are readable, aligned or not, and the machine has the instructions.
     unsafe fn widen(from: *const u16) -> Wide;
 
     /// # Safety
-    /// `BLOCK` elements are writable, and the machine has the instructions.
+    /// `BLOCK` elements are writable, aligned or not, and the machine has the instructions.
     unsafe fn narrow(wide: Wide, to: *mut u16);
 }
 
@@ -140,23 +140,20 @@ unsafe fn fold_blocks<J: Join<f32>, C: Convert>(
     if rest.is_empty() {
         return;
     }
-    let mut block = [0_u16; BLOCK];
-    // SAFETY: `block` holds `BLOCK` elements, of which `read` and `write` touch those that are left.
-    unsafe {
-        let padded = |source: &Region| {
-            let mut block = [0_u16; BLOCK];
-            let bytes = std::slice::from_raw_parts_mut(block.as_mut_ptr().cast(), rest.len());
-            source.part(rest.clone()).read(bytes);
-            C::widen(block.as_ptr())
-        };
-        let mut wide = padded(&sources[0]);
-        for source in &sources[1..] {
-            wide = join_blocks::<J>(wide, padded(source));
-        }
-        C::narrow(wide.map(&finish), block.as_mut_ptr());
-        let bytes = std::slice::from_raw_parts(block.as_ptr().cast(), rest.len());
-        into.part(rest).write(bytes);
+    let padded = |source: &Region| {
+        let mut block = [0_u8; BLOCK * 2];
+        source.part(rest.clone()).read(&mut block[..rest.len()]);
+        // SAFETY: `BLOCK` elements, of which those beyond the rest are zeros; the instructions are the caller's contract.
+        unsafe { C::widen(block.as_ptr().cast()) }
+    };
+    let mut wide = padded(&sources[0]);
+    for source in &sources[1..] {
+        wide = join_blocks::<J>(wide, padded(source));
     }
+    let mut block = [0_u8; BLOCK * 2];
+    // SAFETY: `BLOCK` elements; the instructions are the caller's contract.
+    unsafe { C::narrow(wide.map(&finish), block.as_mut_ptr().cast()) }
+    into.part(rest.clone()).write(&block[..rest.len()]);
 }
 
 #[inline(always)]
