@@ -66,7 +66,7 @@ pub(super) struct Channel {
 /// One rank.
 pub(super) struct Rank<'a> {
     pub schedule: &'a Schedule,
-    waits: Vec<Vec<Vec<u32>>>,
+    pub waits: Vec<Vec<Vec<u32>>>,
     in_place: bool,
     memory: Vec<Chunk>,
     pub channels: Vec<Channel>,

@@ -1,5 +1,9 @@
 //! Every generator proved, and the checker proved able to fail.
 
+mod damage;
+
+use std::hash::{BuildHasher, RandomState};
+
 use super::*;
 use crate::schedule::Medium;
 use crate::types::Algorithm;
@@ -111,4 +115,77 @@ fn stripes_are_independent_schedules_of_their_own_part() {
             }
         }
     }
+}
+
+#[test]
+fn large_worlds_drawn_at_random_keep_the_promises() {
+    let seed = RandomState::new().hash_one(0);
+    let draw = |number: u64, limit: usize| (value::mix(seed ^ number) % limit as u64) as usize;
+    for number in 0..6 {
+        let world_size = 65 + draw(3 * number, 236) as u32;
+        let root = draw(3 * number + 1, world_size as usize) as u32;
+        let mut all = specs(Medium::Messages, world_size, root);
+        all.extend(specs(Medium::Shared, world_size, 0));
+        let spec = all[draw(3 * number + 2, all.len())];
+        println!("seed {seed:#x}: {spec:?}");
+        prove(&spec, number % 2 == 0, Slices::ONE);
+    }
+}
+
+#[test]
+fn what_is_listed_exists_and_what_is_not_is_refused_with_what_is() {
+    for &collective in Collective::ALL {
+        for medium in [Medium::Messages, Medium::Shared] {
+            let listed = Schedule::algorithms(collective, medium);
+            for &algorithm in Algorithm::ALL {
+                for world_size in 2..=16 {
+                    let made = Schedule::new(Spec {
+                        collective,
+                        algorithm,
+                        medium,
+                        world_size,
+                        rank: 1,
+                        root: 0,
+                    });
+                    let paired = algorithm == Algorithm::RecursiveDoubling
+                        && matches!(
+                            collective,
+                            Collective::AllGather | Collective::ReduceScatter
+                        );
+                    let exists =
+                        listed.contains(&algorithm) && (!paired || world_size.is_power_of_two());
+                    match made {
+                        Ok(_) => assert!(exists),
+                        Err(Error::Unsupported(text)) => {
+                            assert!(!exists && text.contains("use "), "{text}");
+                        }
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_messages_of_several_blocks_need_one_slice() {
+    let need = |collective, algorithm| {
+        let spec = Spec {
+            collective,
+            algorithm,
+            medium: Medium::Messages,
+            world_size: 8,
+            rank: 3,
+            root: 0,
+        };
+        Schedule::new(spec).unwrap().needs_one_slice()
+    };
+    assert!(need(Collective::AllGather, Algorithm::RecursiveDoubling));
+    assert!(need(
+        Collective::ReduceScatter,
+        Algorithm::RecursiveDoubling
+    ));
+    assert!(!need(Collective::AllReduce, Algorithm::Rabenseifner));
+    assert!(!need(Collective::AllGather, Algorithm::Ring));
+    assert!(!need(Collective::AllToAll, Algorithm::Direct));
 }

@@ -1,0 +1,248 @@
+//! Schedules damaged on purpose: each kind of damage is done in every place, and the checker must see it every time.
+
+use super::*;
+use crate::schedule::dependence::dependencies;
+use crate::schedule::{Action, Span, Step};
+
+/// Damage at one step of one rank; `None` where this kind does not apply.
+type Damage = fn(&Schedule, &[Step], usize) -> Option<Vec<Step>>;
+
+/// Does the damage everywhere in the schedules of all algorithms; returns how often.
+fn refuse_everywhere(damage: Damage, in_place: bool) -> usize {
+    let mut count = 0;
+    for world_size in [4, 5] {
+        for medium in [Medium::Messages, Medium::Shared] {
+            for spec in specs(medium, world_size, 1)
+                .iter()
+                .chain(&specs(medium, world_size, 0))
+            {
+                count += refuse(spec, damage, in_place);
+            }
+        }
+    }
+    count
+}
+
+fn refuse(spec: &Spec, damage: Damage, in_place: bool) -> usize {
+    let mut count = 0;
+    let sound = schedules(spec).unwrap();
+    for rank in 0..sound.len() {
+        let steps = &sound[rank].channels[0];
+        for number in 0..steps.len() {
+            if sound[rank].is_void(&steps[number].action, in_place) {
+                continue;
+            }
+            let Some(damaged) = damage(&sound[rank], steps, number) else {
+                continue;
+            };
+            let mut schedules = sound.clone();
+            schedules[rank].channels[0] = damaged;
+            assert!(
+                check_sliced(&schedules, in_place, Slices::ONE).is_err(),
+                "{spec:?}: the damage at step {number} of rank {rank} was not seen: {:?}",
+                schedules[rank].channels[0]
+            );
+            count += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn a_lost_step_is_seen() {
+    let lose: Damage = |_, steps, at| {
+        let mut steps = steps.to_vec();
+        steps.remove(at);
+        Some(steps)
+    };
+    assert!(refuse_everywhere(lose, false) > 1000);
+    assert!(refuse_everywhere(lose, true) > 1000);
+}
+
+#[test]
+fn a_repeated_message_reduction_or_publication_is_seen() {
+    let repeat: Damage = |_, steps, at| {
+        // Other local steps give the same result when they are done again.
+        let adds = match steps[at].action {
+            Action::Reduce { with, from, into } => with == into || from == into,
+            other => other.is_asynchronous() || matches!(other, Action::Publish { .. }),
+        };
+        let mut steps = steps.to_vec();
+        steps.insert(at, steps[at]);
+        adds.then_some(steps)
+    };
+    assert!(refuse_everywhere(repeat, false) > 1000);
+}
+
+#[test]
+fn a_wrong_chunk_is_seen() {
+    let shift: Damage = |schedule, steps, at| {
+        let spec = &schedule.spec;
+        let chunks = |span: &Span| match span.buffer {
+            Buffer::Output => schedule.output.chunks(),
+            _ => schedule.input.chunks(),
+        };
+        let movable = |span: &Span| span.first + span.len < chunks(span);
+        let step = steps[at];
+        let mut steps = steps.to_vec();
+        // What is written is moved, or if nothing is, what is read: moving both could be right.
+        let moved = step.action.writes().or(step.action.reads()[0])?;
+        steps[at].action = step.action.with_spans(|span| Span {
+            first: span.first + u32::from(span == moved),
+            ..span
+        });
+        let only = step.action.spans().filter(|&span| span == moved).count() == 1;
+        (only && movable(&moved) && spec.collective != Collective::Barrier).then_some(steps)
+    };
+    assert!(refuse_everywhere(shift, false) > 500);
+}
+
+#[test]
+fn a_message_in_the_wrong_round_is_seen() {
+    let delay: Damage = |_, steps, at| {
+        let mut steps = steps.to_vec();
+        steps[at].round += 1;
+        steps[at].action.is_asynchronous().then_some(steps)
+    };
+    assert!(refuse_everywhere(delay, false) > 500);
+}
+
+#[test]
+fn a_message_to_the_wrong_rank_is_seen() {
+    let misdirect: Damage = |schedule, steps, at| {
+        let mut steps = steps.to_vec();
+        let Action::Send { peer, .. } = &mut steps[at].action else {
+            return None;
+        };
+        *peer = (*peer + 1) % schedule.spec.world_size;
+        Some(steps)
+    };
+    assert!(refuse_everywhere(misdirect, false) > 500);
+}
+
+#[test]
+fn steps_that_depend_on_each_other_cannot_change_places() {
+    let swap: Damage = |schedule, steps, at| {
+        let before = at.checked_sub(1)?;
+        let depends = dependencies(schedule, true)[0][at].contains(&(before as u32));
+        // Two that add to the same sum may come in either order, unless others have to add likewise.
+        let adds = |at: usize| {
+            matches!(
+                steps[at].action,
+                Action::RecvReduce { .. } | Action::Reduce { .. }
+            )
+        };
+        let mut swapped = steps.to_vec();
+        swapped.swap(before, at);
+        (depends && steps[before].round == steps[at].round && !(adds(before) && adds(at)))
+            .then_some(swapped)
+    };
+    assert!(refuse_everywhere(swap, true) > 20);
+}
+
+#[test]
+fn a_forgotten_dependence_is_seen() {
+    let mut count = 0;
+    for spec in specs(Medium::Messages, 6, 0) {
+        if spec.collective == Collective::Barrier {
+            continue;
+        }
+        let sound = schedules(&spec).unwrap();
+        for (rank, schedule) in sound.iter().enumerate() {
+            let waits = dependencies(schedule, true);
+            for (step, list) in waits[0].iter().enumerate() {
+                for wait in 0..list.len() {
+                    let mut execution = execute::Execution::new(&sound, true, Slices::ONE);
+                    execution.forget(rank, step, wait);
+                    assert!(
+                        execution.run().is_err(),
+                        "{spec:?}: rank {rank}, step {step}, wait {wait}"
+                    );
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 100);
+}
+
+#[test]
+fn receiving_into_what_is_being_sent_is_a_deadlock() {
+    let spec = Spec {
+        collective: Collective::AllReduce,
+        algorithm: Algorithm::RecursiveDoubling,
+        medium: Medium::Messages,
+        world_size: 2,
+        rank: 0,
+        root: 0,
+    };
+    let whole = |buffer| Span {
+        buffer,
+        first: 0,
+        len: 1,
+    };
+    for receive_first in [true, false] {
+        let mut schedules = schedules(&spec).unwrap();
+        for schedule in &mut schedules {
+            let peer = 1 - schedule.spec.rank;
+            let receive = Action::RecvReduce {
+                peer,
+                with: whole(Buffer::Input),
+                into: whole(Buffer::Output),
+            };
+            let send = Action::Send {
+                peer,
+                span: whole(Buffer::Input),
+            };
+            let actions = if receive_first {
+                [receive, send]
+            } else {
+                [send, receive]
+            };
+            schedule.scratch = false;
+            schedule.channels = vec![actions.map(|action| Step { round: 0, action }).to_vec()];
+        }
+        let apart = check_sliced(&schedules, false, Slices::ONE);
+        assert!(
+            apart.is_ok(),
+            "in different memory this is right: {apart:?}"
+        );
+        let violation = check_sliced(&schedules, true, Slices::ONE).unwrap_err();
+        assert!(violation.what.starts_with("deadlock"), "{violation}");
+    }
+}
+
+#[test]
+fn an_order_of_additions_of_its_own_is_seen() {
+    let spec = Spec {
+        collective: Collective::AllReduce,
+        algorithm: Algorithm::OneShot,
+        medium: Medium::Messages,
+        world_size: 3,
+        rank: 0,
+        root: 0,
+    };
+    let mut schedules = schedules(&spec).unwrap();
+    // Rank 0 folds rank 2's message before rank 1's.
+    let peers = schedules[0].channels[0].iter_mut().filter_map(|step| {
+        let Action::RecvReduce { peer, .. } = &mut step.action else {
+            return None;
+        };
+        Some(peer)
+    });
+    peers.for_each(|peer| *peer = 3 - *peer);
+    let violation = check_sliced(&schedules, false, Slices::ONE).unwrap_err();
+    assert!(violation.what.contains("another order"), "{violation}");
+}
+
+#[test]
+fn channels_that_share_a_chunk_are_seen() {
+    let spec = specs(Medium::Messages, 4, 0)[1];
+    let mut schedules = schedules(&spec).unwrap();
+    for schedule in &mut schedules {
+        let steps = schedule.channels[0].clone();
+        schedule.channels.push(steps);
+    }
+    let violation = check_sliced(&schedules, false, Slices::ONE).unwrap_err();
+    assert!(violation.what.contains("another channel"), "{violation}");
+}
