@@ -3,6 +3,8 @@
 pub mod call;
 pub mod communicator;
 pub mod config;
+#[cfg(test)]
+mod conformance;
 pub mod control;
 pub mod element;
 pub mod engine;

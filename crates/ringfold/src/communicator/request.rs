@@ -148,6 +148,7 @@ impl Request {
     /// The count as it is compared between ranks.
     fn count(&self) -> u64 {
         match &self.counts {
+            _ if self.collective == Collective::Barrier => 0,
             Counts::Even(count) => *count,
             Counts::PerRank(counts) => counts.iter().sum(),
             // Each pair has its own lengths, compared message by message.
@@ -198,6 +199,7 @@ impl Request {
             )))
         };
         match (&self.counts, self.collective) {
+            (_, Collective::Barrier) => Ok((Blocks::Even(0), Blocks::Even(0))),
             (Counts::Even(count), _) => Ok((Blocks::Even(*count), Blocks::Even(*count))),
             (Counts::PerRank(counts), AllGather | Gather) => {
                 lists(counts)?;

@@ -22,7 +22,7 @@ use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
-use crate::schedule::{Action, Buffer, Peers, Span};
+use crate::schedule::{Action, Buffer, Cut, Peers, Span};
 use crate::transport::{
     Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Time, Transport, Windows,
 };
@@ -301,20 +301,12 @@ impl Operation {
         let Some(factor) = self.finish else {
             return Ok(());
         };
-        let channels = self.channels.len() as u32;
-        let chunks = self.plan.schedule.output.chunks();
-        let parts: &mut dyn Iterator<Item = (u32, u32)> = if channels == 1 {
-            &mut std::iter::once((0, chunks))
-        } else {
-            &mut (0..chunks / channels).map(|chunk| (chunk * channels + channel as u32, 1))
-        };
-        for (first, len) in parts {
-            let region = self
-                .buffers
-                .output
-                .part(self.buffers.output_cut.range(first, len, slice));
-            reduce::scale(self.call.dtype, region, region, factor)?;
-        }
+        // Channel `j` has the `j`-th part of all chunks, see `Schedule::striped`.
+        let chunks = self.plan.schedule.output.chunks() / self.channels.len() as u32;
+        let first = channel as u32 * chunks;
+        let range = self.buffers.output_cut.range(first, chunks, slice);
+        let region = self.buffers.output.part(range);
+        reduce::scale(self.call.dtype, region, region, factor)?;
         Ok(())
     }
 
@@ -350,6 +342,25 @@ impl Operation {
             Buffer::Input | Buffer::Scratch => self.buffers.input_cut.slot_offset(first, slice),
             Buffer::Output => self.buffers.output_cut.slot_offset(first, slice),
         }
+    }
+
+    /// The parts of `span` that stand in one piece in memory and in a slot: a vector's chunks together, blocks apart.
+    fn contiguous_in_slot(&self, span: Span) -> impl Iterator<Item = Span> + use<> {
+        let cut = match span.buffer {
+            Buffer::Output => self.plan.schedule.output,
+            Buffer::Input | Buffer::Scratch => self.plan.schedule.input,
+        };
+        let len = if matches!(cut, Cut::Vector(_)) {
+            span.len
+        } else {
+            1
+        };
+        let parts = if span.len == 0 { 0 } else { span.len / len };
+        (0..parts).map(move |part| Span {
+            first: span.first + part * len,
+            len,
+            ..span
+        })
     }
 
     fn kernel(&self) -> Kernel {
@@ -493,10 +504,12 @@ impl Operation {
         let generation = self.first_generation + slice as u64;
         match action {
             Action::Publish { span, phase } => {
-                let offset = self.slot_offset(span.buffer, span.first, slice);
-                let source = self.region(span, slice);
-                windows(context.transport)?
-                    .publish(generation, phase, &self.call, offset, source)?;
+                let windows = windows(context.transport)?;
+                for part in self.contiguous_in_slot(span) {
+                    let offset = self.slot_offset(part.buffer, part.first, slice);
+                    windows.write(generation, offset, self.region(part, slice));
+                }
+                windows.publish(generation, phase, &self.call)?;
             }
             Action::Await {
                 peers: Peers::One(peer),

@@ -334,24 +334,18 @@ impl Windows for Local {
         true
     }
 
-    fn publish(
-        &mut self,
-        generation: u64,
-        phase: u8,
-        call: &Call,
-        offset: usize,
-        bytes: Region,
-    ) -> Result<()> {
-        assert!(self.is_free(generation), "published into a slot in use");
+    fn write(&mut self, generation: u64, offset: usize, bytes: Region) {
+        assert!(self.is_free(generation), "written into a slot in use");
+        let start = slot(generation) * SLOT_BYTES + offset;
+        assert!(offset + bytes.bytes() <= SLOT_BYTES);
+        let window = self.boxes[self.rank].window.region();
+        window.part(start..start + bytes.bytes()).copy_from(bytes);
+    }
+
+    fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
+        assert!(self.is_free(generation), "published in a slot in use");
         let mailbox = &self.boxes[self.rank];
         let slot = slot(generation);
-        let start = slot * SLOT_BYTES + offset;
-        assert!(offset + bytes.bytes() <= SLOT_BYTES);
-        mailbox
-            .window
-            .region()
-            .part(start..start + bytes.bytes())
-            .copy_from(bytes);
         mailbox.lock().published[slot] = Some(Published {
             generation,
             phase,
@@ -455,9 +449,8 @@ mod tests {
         let data = suite::pattern(64, 3);
         for generation in 0..SLOTS as u64 {
             assert!(ranks[0].is_free(generation));
-            ranks[0]
-                .publish(generation, 1, &call, 0, data.region())
-                .unwrap();
+            ranks[0].publish(generation, 1, &call).unwrap();
+            ranks[0].write(generation, 0, data.region());
         }
         assert!(!ranks[0].is_free(SLOTS as u64));
         assert!(ranks[1].has_reached(0, 0, 1, &call).unwrap());
@@ -476,7 +469,7 @@ mod tests {
     #[test]
     fn published_memory_of_another_call_is_a_mismatch() {
         let mut ranks = local(2);
-        ranks[0].publish(0, 1, &call(0), 0, Region::EMPTY).unwrap();
+        ranks[0].publish(0, 1, &call(0)).unwrap();
         let error = ranks[1].has_reached(0, 0, 1, &call(9)).unwrap_err();
         assert_eq!(error.class(), "Mismatch");
     }

@@ -185,15 +185,11 @@ pub trait Windows {
     /// Whether all peers have finished the generation that used this one's slot before.
     fn is_free(&mut self, generation: u64) -> bool;
 
-    /// Copies `pieces` (offset in the slot, bytes) into this rank's slot, then says that `phase` is reached in `call`.
-    fn publish(
-        &mut self,
-        generation: u64,
-        phase: u8,
-        call: &Call,
-        offset: usize,
-        bytes: Region,
-    ) -> Result<()>;
+    /// Copies `bytes` to `offset` of this rank's slot. Peers may look once the next `publish` says so.
+    fn write(&mut self, generation: u64, offset: usize, bytes: Region);
+
+    /// Says that this rank has reached `phase` in `call`.
+    fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()>;
 
     /// Whether `peer` has reached `phase` of this generation; `Mismatch` if it did so in another call than `call`.
     fn has_reached(&mut self, peer: usize, generation: u64, phase: u8, call: &Call)

@@ -1,0 +1,255 @@
+//! One suite for every transport: each collective, algorithm, data type and odd size, against a naive oracle.
+//!
+//! The ranks' engines are driven by one thread in a random order from a printed seed, without any waiting, so a run is
+//! the same every time and a deadlock shows as a round in which nobody goes on. Virtual time jumps to the next event when
+//! nobody does.
+
+mod oracle;
+mod tests;
+
+use std::time::Duration;
+
+use crate::communicator::{Counts, Request};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::memory::{Owned, Pool, Region};
+use crate::schedule::{Medium, Schedule};
+use crate::transport::{Time, Transport};
+use crate::tune::choose::Choice;
+use crate::types::{Algorithm, Collective, DType, Op};
+
+/// One call as all ranks make it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub collective: Collective,
+    pub algorithm: Algorithm,
+    pub medium: Medium,
+    pub dtype: DType,
+    pub op: Op,
+    pub root: usize,
+    pub counts: Counts,
+    pub in_place: bool,
+    pub slice_bytes: usize,
+    pub channels: usize,
+}
+
+impl Case {
+    /// A sum of `f32`, or their movement.
+    pub fn new(collective: Collective, algorithm: Algorithm, medium: Medium, count: u64) -> Case {
+        Case {
+            collective,
+            algorithm,
+            medium,
+            dtype: DType::F32,
+            op: Op::Sum,
+            root: 0,
+            counts: Counts::Even(count),
+            in_place: false,
+            slice_bytes: 1 << 10,
+            channels: 1,
+        }
+    }
+}
+
+/// Attempts in a row that may bear no fruit: operating systems deliver loopback traffic when they like.
+const FRUITLESS_ROUNDS_MAX: u32 = 200_000;
+
+/// A small generator for the order of ranks.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
+
+/// All ranks of a job, driven by one thread.
+pub struct World {
+    engines: Vec<Engine>,
+    random: Random,
+    now: Time,
+}
+
+impl World {
+    pub fn new<T: Transport + 'static>(ranks: Vec<T>, seed: u64) -> World {
+        let world_size = ranks.len();
+        let engine =
+            |(rank, transport)| Engine::new(Box::new(transport), rank, world_size, Pool::default());
+        World {
+            engines: ranks.into_iter().enumerate().map(engine).collect(),
+            random: Random(seed),
+            now: Time(0),
+        }
+    }
+
+    pub fn world_size(&self) -> usize {
+        self.engines.len()
+    }
+
+    /// Whether the transport serves the case's medium.
+    pub fn serves(&mut self, medium: Medium) -> bool {
+        medium == Medium::Messages || crate::engine::windows(&mut self.engines[0]).is_some()
+    }
+
+    /// Makes the call on all ranks and compares every rank's output with the oracle's.
+    pub fn check(&mut self, case: &Case) {
+        // Shown when the test fails, by a panic in the engine too.
+        println!("{} ranks, {case:?}", self.world_size());
+        if let Err(error) = self.run_and_compare(case) {
+            panic!("{} ranks, {case:?}: {error}", self.world_size());
+        }
+    }
+
+    /// Like `check`, with the call of each rank apart.
+    pub fn check_each(&mut self, cases: &[Case]) {
+        if let Err(error) = self.run_each(cases) {
+            panic!("{} ranks, {cases:?}: {error}", self.world_size());
+        }
+    }
+
+    /// Like `check`, for transports that may fail: the error of the first rank that fails.
+    pub fn run_and_compare(&mut self, case: &Case) -> Result<()> {
+        self.run_each(&vec![case.clone(); self.world_size()])
+    }
+
+    fn run_each(&mut self, cases: &[Case]) -> Result<()> {
+        let world_size = self.world_size();
+        let of_rank = |(rank, case)| oracle::buffers(case, rank, world_size);
+        let buffers: Vec<_> = cases.iter().enumerate().map(of_rank).collect();
+        let regions: Vec<_> = buffers.iter().map(|buffers| buffers.regions()).collect();
+        self.run(cases, &regions)?;
+        for (rank, (buffers, (_, output))) in buffers.iter().zip(&regions).enumerate() {
+            let mut got = vec![0; output.bytes()];
+            output.read(&mut got);
+            let wrong = got
+                .iter()
+                .zip(&buffers.expected)
+                .position(|(got, due)| got != due);
+            assert!(
+                wrong.is_none(),
+                "rank {rank} of {world_size}, wrong from byte {wrong:?} on, {:?}",
+                cases[rank]
+            );
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, cases: &[Case], regions: &[(Region, Region)]) -> Result<()> {
+        let world_size = self.world_size();
+        let mut running = Vec::new();
+        for (rank, (case, (input, output))) in cases.iter().zip(regions).enumerate() {
+            let Case {
+                algorithm,
+                medium,
+                slice_bytes,
+                channels,
+                ..
+            } = *case;
+            let choice = Choice {
+                algorithm,
+                medium,
+                slice_bytes,
+                channels,
+            };
+            let mut request = Request::new(
+                case.collective,
+                case.dtype,
+                case.counts.clone(),
+                *input,
+                *output,
+            );
+            request.op = case.op;
+            request.root = oracle::root(case, rank, world_size);
+            if case.collective == Collective::Send && rank > 1 {
+                continue;
+            }
+            if case.collective == Collective::Send && rank == 1 {
+                request.collective = Collective::Recv;
+            }
+            let job = request.check(rank, world_size, &choice, Duration::from_secs(60))?;
+            self.engines[rank].submit(job)?;
+            running.push(rank);
+        }
+        self.drive(running)
+    }
+
+    fn drive(&mut self, mut running: Vec<usize>) -> Result<()> {
+        let mut fruitless = 0;
+        while !running.is_empty() {
+            let index = self.random.below(running.len());
+            let rank = running[index];
+            let progressed = self.engines[rank].progress(self.now)?;
+            if self.engines[rank].take_finished().is_some() {
+                running.swap_remove(index);
+            }
+            fruitless = if progressed { 0 } else { fruitless + 1 };
+            if fruitless > 16 * running.len() as u32 {
+                let next = self
+                    .engines
+                    .iter_mut()
+                    .filter_map(|engine| engine.transport().next_event())
+                    .min();
+                self.now = next.map_or(self.now, |next| self.now.max(next));
+            }
+            if fruitless > FRUITLESS_ROUNDS_MAX {
+                let waiting = running
+                    .iter()
+                    .map(|rank| (*rank, self.engines[*rank].waiting_for()))
+                    .collect::<Vec<_>>();
+                let what = format!("nobody goes on: {waiting:?}");
+                return Err(Error::Timeout {
+                    waiting_for: running,
+                    after_ms: 0,
+                    site: None,
+                }
+                .at(crate::error::Site {
+                    call: oracle::no_call(),
+                    phase: what,
+                }));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every algorithm and medium of a collective that `world_size` ranks can use.
+pub fn ways(collective: Collective, world_size: usize) -> Vec<(Algorithm, Medium)> {
+    let mut ways = Vec::new();
+    for medium in [Medium::Shared, Medium::Messages] {
+        for &algorithm in Schedule::algorithms(collective, medium) {
+            let blocks = matches!(
+                collective,
+                Collective::AllGather | Collective::ReduceScatter
+            );
+            if algorithm == Algorithm::RecursiveDoubling && blocks && !world_size.is_power_of_two()
+            {
+                continue;
+            }
+            ways.push((algorithm, medium));
+        }
+    }
+    ways
+}
+
+/// The memory of one rank's call.
+pub struct Buffers {
+    pub memory: Vec<Owned>,
+    pub input: std::ops::Range<usize>,
+    pub output: std::ops::Range<usize>,
+    pub expected: Vec<u8>,
+}
+
+impl Buffers {
+    /// Input and output: in one piece of memory when in place.
+    pub fn regions(&self) -> (Region, Region) {
+        let output = self.memory.last().expect("at least one piece");
+        (
+            self.memory[0].region().part(self.input.clone()),
+            output.region().part(self.output.clone()),
+        )
+    }
+}

@@ -1,0 +1,362 @@
+//! The suite, instantiated for every transport.
+
+use std::net::{TcpListener, TcpStream};
+
+use super::{Case, Random, World, oracle, ways};
+use crate::communicator::Counts;
+use crate::error::Error;
+use crate::transport::faulty::{Faults, Faulty};
+use crate::transport::local::{Local, local, rendezvous};
+use crate::transport::shm::{Segment, Shape, Shm};
+use crate::transport::sim::{Links, Sending, Sim, SimNetwork};
+use crate::transport::tcp::{Tcp, TcpOptions};
+use crate::types::{Collective, DType, Op};
+
+/// Elements: none, fewer than ranks, around lines and slices, many slices.
+const COUNTS: [u64; 6] = [0, 1, 3, 17, 300, 2500];
+
+fn collectives() -> impl Iterator<Item = Collective> {
+    Collective::ALL
+        .iter()
+        .copied()
+        .filter(|collective| *collective != Collective::Recv)
+}
+
+fn can_be_in_place(collective: Collective) -> bool {
+    use Collective::{AllToAll, Barrier, Send, SendRecv};
+    !matches!(collective, AllToAll | Barrier | Send | SendRecv)
+}
+
+/// Every collective by every algorithm, with odd sizes, roots, in place and not.
+fn moves_and_reduces(make: impl Fn(usize) -> World, sizes: &[usize]) {
+    for &world_size in sizes {
+        let mut world = make(world_size);
+        for collective in collectives() {
+            if collective == Collective::Send && world_size < 2 {
+                continue;
+            }
+            for (algorithm, medium) in ways(collective, world_size) {
+                if !world.serves(medium) {
+                    continue;
+                }
+                for (index, count) in COUNTS.into_iter().enumerate() {
+                    let mut case = Case::new(collective, algorithm, medium, count);
+                    case.root = index % world_size;
+                    world.check(&case);
+                    if can_be_in_place(collective) {
+                        case.in_place = true;
+                        world.check(&case);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Every data type moves; every operation that exists for a type reduces it.
+fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
+    let mut world = make(3);
+    for &dtype in DType::ALL {
+        for collective in [Collective::AllGather, Collective::Broadcast] {
+            for (algorithm, medium) in ways(collective, 3) {
+                if world.serves(medium) {
+                    world.check(&Case {
+                        dtype,
+                        ..Case::new(collective, algorithm, medium, 77)
+                    });
+                }
+            }
+        }
+        let ops = [
+            Op::Sum,
+            Op::Prod,
+            Op::Min,
+            Op::Max,
+            Op::PremulSum(2.0),
+            Op::Band,
+            Op::Bor,
+            Op::Bxor,
+        ];
+        for op in ops.into_iter().filter(|op| op.check(dtype).is_ok()) {
+            for collective in [
+                Collective::AllReduce,
+                Collective::Reduce,
+                Collective::ReduceScatter,
+            ] {
+                for (algorithm, medium) in ways(collective, 3) {
+                    if world.serves(medium) {
+                        let case = Case {
+                            dtype,
+                            op,
+                            root: 1,
+                            ..Case::new(collective, algorithm, medium, 131)
+                        };
+                        world.check(&case);
+                        world.check(&Case {
+                            in_place: true,
+                            ..case
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The average of integers truncates, of floats is exact where it can be.
+fn averages(make: impl Fn(usize) -> World) {
+    let mut world = make(2);
+    for dtype in [DType::I32, DType::U8, DType::I64] {
+        for collective in [
+            Collective::AllReduce,
+            Collective::ReduceScatter,
+            Collective::Reduce,
+        ] {
+            for (algorithm, medium) in ways(collective, 2) {
+                if world.serves(medium) {
+                    let case = Case::new(collective, algorithm, medium, 700);
+                    world.check(&Case {
+                        dtype,
+                        op: Op::Avg,
+                        ..case
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Counts that differ from rank to rank, and from pair to pair.
+fn takes_uneven_counts(make: impl Fn(usize) -> World) {
+    for world_size in [2, 3, 5] {
+        let mut world = make(world_size);
+        let per_rank: Vec<u64> = (0..world_size as u64)
+            .map(|rank| rank * 211 % 700)
+            .collect();
+        for collective in [
+            Collective::AllGather,
+            Collective::Gather,
+            Collective::ReduceScatter,
+            Collective::Scatter,
+        ] {
+            for (algorithm, medium) in ways(collective, world_size) {
+                if !world.serves(medium) || algorithm == crate::Algorithm::RecursiveDoubling {
+                    continue;
+                }
+                let counts = Counts::PerRank(per_rank.clone());
+                let case = Case {
+                    counts,
+                    root: 1,
+                    ..Case::new(collective, algorithm, medium, 0)
+                };
+                world.check(&case);
+                world.check(&Case {
+                    in_place: true,
+                    ..case
+                });
+            }
+        }
+    }
+}
+
+/// Several channels are independent pipelines of one call.
+fn runs_on_several_channels(make: impl Fn(usize) -> World) {
+    let mut world = make(3);
+    for (algorithm, medium) in ways(Collective::AllReduce, 3) {
+        if medium == crate::schedule::Medium::Messages {
+            for op in [Op::Sum, Op::Avg] {
+                let case = Case::new(Collective::AllReduce, algorithm, medium, 6000);
+                world.check(&Case {
+                    channels: 2,
+                    dtype: DType::I32,
+                    op,
+                    ..case
+                });
+            }
+        }
+    }
+}
+
+macro_rules! conformance {
+    ($($name:ident: $make:expr, $sizes:expr;)*) => { $(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn every_collective_by_every_algorithm_is_exact() {
+                moves_and_reduces($make, $sizes);
+            }
+
+            #[test]
+            fn every_type_and_operation_is_exact() {
+                knows_every_type_and_operation($make);
+            }
+
+            #[test]
+            fn averages_are_exact() {
+                averages($make);
+            }
+
+            #[test]
+            fn uneven_counts_are_exact() {
+                takes_uneven_counts($make);
+            }
+
+            #[test]
+            fn several_channels_are_exact() {
+                runs_on_several_channels($make);
+            }
+        }
+    )* };
+}
+
+const SEED: u64 = 20_261_120;
+
+conformance! {
+    over_local: |n| World::new::<Local>(local(n), SEED), &[1, 2, 3, 4, 5, 8];
+    over_rendezvous: |n| World::new::<Local>(rendezvous(n), SEED), &[1, 2, 3, 4, 5, 7, 9];
+    over_shm: |n| World::new(shm(n), SEED), &[1, 2, 3, 4, 5, 8, 9];
+    over_tcp: |n| World::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
+    over_sim_eager: |n| World::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
+    over_sim_rendezvous: |n| World::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
+    over_faulty_without_faults: |n| World::new(faulty(n, Faults::default()), SEED), &[2, 3, 4];
+}
+
+fn shm(world_size: usize) -> Vec<Shm> {
+    let (segment, _fd) =
+        Segment::create(Shape::new(world_size, 3, 4 << 20)).expect("shared memory");
+    (0..world_size)
+        .map(|rank| Shm::new(segment.clone(), rank))
+        .collect()
+}
+
+fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {
+    SimNetwork::new(
+        world_size,
+        Links {
+            alpha_ps: 5_000_000,
+            ps_per_byte: 80,
+            sending,
+        },
+    )
+}
+
+fn faulty(world_size: usize, faults: Faults) -> Vec<Faulty<Local>> {
+    let seeded = |(rank, inner)| {
+        Faulty::new(
+            inner,
+            Faults {
+                seed: faults.seed + rank as u64,
+                ..faults
+            },
+        )
+    };
+    local(world_size)
+        .into_iter()
+        .enumerate()
+        .map(seeded)
+        .collect()
+}
+
+fn tcp(world_size: usize) -> Vec<Tcp> {
+    const CHANNELS: usize = 3;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
+    let address = listener.local_addr().expect("its address");
+    let pair = || {
+        let one = TcpStream::connect(address).expect("a connection");
+        (one, listener.accept().expect("its other end").0)
+    };
+    let mut sockets: Vec<Vec<Vec<TcpStream>>> = Vec::new();
+    for _rank in 0..world_size {
+        let mut own = Vec::new();
+        for lower in &mut sockets {
+            let (theirs, mine) = (0..CHANNELS).map(|_| pair()).unzip();
+            lower.push(theirs);
+            own.push(mine);
+        }
+        own.push(Vec::new());
+        sockets.push(own);
+    }
+    let ranks = sockets.into_iter().enumerate();
+    ranks
+        .map(|(rank, sockets)| Tcp::new(rank, sockets, TcpOptions::default()).expect("a transport"))
+        .collect()
+}
+
+#[test]
+fn an_uneven_all_to_all_is_exact() {
+    for world_size in [2, 3, 5] {
+        let make: [World; 3] = [
+            World::new(shm(world_size), SEED),
+            World::new(tcp(world_size), SEED),
+            World::new(rendezvous(world_size), SEED),
+        ];
+        for mut world in make {
+            uneven_all_to_all(&mut world, world_size);
+        }
+    }
+}
+
+/// Each rank has counts of its own, so the suite's one case for all ranks does not fit.
+fn uneven_all_to_all(world: &mut World, world_size: usize) {
+    let counts = |rank: usize| Counts::Pairwise {
+        input: (0..world_size)
+            .map(|to| oracle::pairwise(rank, to))
+            .collect(),
+        output: (0..world_size)
+            .map(|from| oracle::pairwise(from, rank))
+            .collect(),
+    };
+    let way = (crate::Algorithm::Direct, crate::schedule::Medium::Messages);
+    let cases: Vec<_> = (0..world_size)
+        .map(|rank| Case {
+            counts: counts(rank),
+            ..Case::new(Collective::AllToAll, way.0, way.1, 0)
+        })
+        .collect();
+    world.check_each(&cases);
+}
+
+/// With faults every run ends: in the right result, or in a clean error, and never in a wrong result.
+#[test]
+fn faults_never_give_a_wrong_result() {
+    let mut failed = 0;
+    let mut random = Random(SEED);
+    for run in 0..300u64 {
+        let faults = Faults {
+            seed: SEED + run * 100,
+            delay: random.below(100) as u16,
+            drop: random.below(3) as u16,
+            duplicate: random.below(8) as u16,
+            truncate: random.below(8) as u16,
+            flip: random.below(8) as u16,
+            half_close: random.below(2) as u16,
+            delay_limit: std::time::Duration::from_micros(50),
+            fault_limit: 3,
+        };
+        let world_size = 2 + random.below(3);
+        let mut world = World::new(faulty(world_size, faults), SEED + run);
+        for collective in [
+            Collective::AllReduce,
+            Collective::AllGather,
+            Collective::Broadcast,
+        ] {
+            let ways = ways(collective, world_size);
+            let messages: Vec<_> = ways
+                .into_iter()
+                .filter(|(_, medium)| *medium == crate::schedule::Medium::Messages)
+                .collect();
+            let (algorithm, medium) = messages[random.below(messages.len())];
+            match world.run_and_compare(&Case::new(collective, algorithm, medium, 900)) {
+                Ok(()) => {}
+                Err(Error::Corrupt { .. } | Error::Timeout { .. } | Error::PeerFailed { .. }) => {
+                    failed += 1;
+                    break;
+                }
+                Err(other) => panic!("run {run} of seed {SEED}: {other}"),
+            }
+        }
+    }
+    println!("{failed} of 300 runs failed cleanly, seed {SEED}");
+    assert!(failed > 20, "the faults were too rare to prove anything");
+}
