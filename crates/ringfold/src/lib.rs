@@ -8,6 +8,7 @@ mod conformance;
 pub mod control;
 pub mod element;
 pub mod engine;
+pub mod env;
 pub mod error;
 pub mod memory;
 pub mod reduce;

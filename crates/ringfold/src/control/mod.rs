@@ -31,7 +31,7 @@ pub(crate) mod watch;
 
 pub use auth::Secret;
 pub use health::Health;
-pub use launch::Launch;
+pub use launch::{Explicit, Launch};
 pub use session::Session;
 pub use socket::Address;
 

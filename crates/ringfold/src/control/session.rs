@@ -200,6 +200,7 @@ impl Session {
                 "rank 0 welcomed another number of ranks".into(),
             ));
         }
+        crate::env::note_rank(launch.rank);
         let rank = launch.rank as u32;
         let line = Line::new(rank, ranks.len(), Some(socket), Reach::Open)?;
         let line = Arc::new(line);

@@ -79,19 +79,6 @@ impl fmt::Display for Address {
     }
 }
 
-impl Address {
-    /// Whether nobody outside this host can reach it. A name that does not resolve counts as reachable.
-    pub fn is_local(&self) -> bool {
-        match self {
-            Address::Unix { .. } => true,
-            Address::Tcp { host, port } => (host.as_str(), *port)
-                .to_socket_addrs()
-                .map(|mut all| all.all(|a| a.ip().is_loopback()))
-                .unwrap_or(false),
-        }
-    }
-}
-
 /// A connected, non-blocking stream socket.
 #[derive(Debug)]
 pub struct Socket {

@@ -1,0 +1,299 @@
+//! The environment: the one place that reads variables.
+//!
+//! [`VARIABLES`] is the table of all `RINGFOLD_*` names, from which `docs/env.md` is made. [`Environment`] is what they
+//! say, parsed; it is made from a lookup function, so that tests need no process of their own. Launchers' variables are
+//! looked up through the same function by [`Launch`](crate::control::Launch).
+
+mod logging;
+mod variables;
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+pub use logging::{Logging, init_logging, note_rank};
+pub use variables::{VARIABLES, Variable, document};
+
+use crate::config::TransportChoice;
+use crate::control::{Address, Secret};
+use crate::error::{Error, Result};
+use crate::types::Algorithm;
+
+/// The deadline of an operation that names none. Long, because a rank may save a checkpoint or compile meanwhile; a
+/// death is noticed at once all the same.
+pub const TIMEOUT: Duration = Duration::from_secs(300);
+/// The deadline for bringing the ranks together.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest file that can be a secret.
+const SECRET_BYTES_MAX: u64 = 4096;
+
+/// Looks up a variable; `None` when it is not set or empty.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// This process' variable `name`; empty counts as not set.
+pub fn process(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// What the `RINGFOLD_*` variables say; `None` where they say nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// This process' rank.
+    pub rank: Option<usize>,
+    /// The number of ranks.
+    pub world_size: Option<usize>,
+    /// This process' number on its host.
+    pub local_rank: Option<usize>,
+    /// The number of ranks on this host.
+    pub local_world_size: Option<usize>,
+    /// Where rank 0 is met.
+    pub address: Option<Address>,
+    /// The job's secret.
+    pub secret: Option<Secret>,
+    /// Which interfaces may be used; see [`crate::topology::interfaces`].
+    pub socket_ifname: Option<String>,
+    /// The deadline of every operation.
+    pub timeout: Option<Duration>,
+    /// The deadline for bringing the ranks together.
+    pub connect_timeout: Option<Duration>,
+    /// Which transports may be used.
+    pub transport: Option<TransportChoice>,
+    /// The algorithm instead of the tuner's choice.
+    pub algorithm: Option<Algorithm>,
+    /// Connections per pair of ranks.
+    pub channels: Option<usize>,
+    /// The pipeline's unit.
+    pub slice_bytes: Option<usize>,
+    /// Shared memory per rank.
+    pub shm_bytes: Option<usize>,
+}
+
+impl Environment {
+    /// Reads this process' environment, and warns of `RINGFOLD_*` names that mean nothing.
+    pub fn read() -> Result<Environment> {
+        warn_of_unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
+        Environment::from_lookup(&process)
+    }
+
+    /// Reads what `lookup` finds.
+    pub fn from_lookup(lookup: Lookup<'_>) -> Result<Environment> {
+        Ok(Environment {
+            rank: parse(lookup, "RINGFOLD_RANK", count)?,
+            world_size: parse(lookup, "RINGFOLD_WORLD_SIZE", positive)?,
+            local_rank: parse(lookup, "RINGFOLD_LOCAL_RANK", count)?,
+            local_world_size: parse(lookup, "RINGFOLD_LOCAL_WORLD_SIZE", positive)?,
+            address: parse(lookup, "RINGFOLD_ADDR", |text| {
+                text.parse().map_err(|error: Error| error.to_string())
+            })?,
+            secret: secret(lookup)?,
+            socket_ifname: lookup("RINGFOLD_SOCKET_IFNAME"),
+            timeout: parse(lookup, "RINGFOLD_TIMEOUT_MS", milliseconds)?,
+            connect_timeout: parse(lookup, "RINGFOLD_CONNECT_TIMEOUT_MS", milliseconds)?,
+            transport: parse(lookup, "RINGFOLD_TRANSPORT", |text| {
+                text.parse().map_err(|error: Error| error.to_string())
+            })?,
+            algorithm: parse(lookup, "RINGFOLD_ALGO", |text| {
+                text.parse().map_err(|error: Error| error.to_string())
+            })?,
+            channels: parse(lookup, "RINGFOLD_CHANNELS", positive)?,
+            slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
+            shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,
+        })
+    }
+}
+
+/// Reads the variable `name` with `read`, whose complaint becomes an error that names the variable.
+fn parse<T>(
+    lookup: Lookup<'_>,
+    name: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>> {
+    let Some(text) = lookup(name) else {
+        return Ok(None);
+    };
+    read(text.trim())
+        .map(Some)
+        .map_err(|why| Error::InvalidArgument(format!("{name}=`{text}`: {why}")))
+}
+
+/// A count from 0 on.
+fn count(text: &str) -> Result<usize, String> {
+    text.parse()
+        .map_err(|_| "must be a whole number, 0 or more".to_string())
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("must be a whole number, 1 or more".into()),
+        Ok(number) => Ok(number),
+    }
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let number = positive(text).map_err(|why| format!("{why}, in milliseconds"))?;
+    Ok(Duration::from_millis(number as u64))
+}
+
+/// A size, with an optional suffix K, M or G for powers of 1024.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.chars().last().map(|last| last.to_ascii_uppercase()) {
+        Some('K') => (&text[..text.len() - 1], 10),
+        Some('M') => (&text[..text.len() - 1], 20),
+        Some('G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number = digits.parse::<usize>().ok().filter(|number| *number > 0);
+    number
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| "must be bytes, 1 or more, with K, M or G behind it if you like".into())
+}
+
+/// The secret, from the variable or the file.
+fn secret(lookup: Lookup<'_>) -> Result<Option<Secret>> {
+    match (lookup("RINGFOLD_SECRET"), lookup("RINGFOLD_SECRET_FILE")) {
+        (Some(text), _) => Ok(Some(Secret::new(text))),
+        (None, Some(path)) => secret_file(&path).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Reads a secret that only its owner can read.
+fn secret_file(path: &str) -> Result<Secret> {
+    let failed = |error| Error::system(format!("cannot read RINGFOLD_SECRET_FILE `{path}`"), error);
+    let file = File::open(path).map_err(failed)?;
+    // Of the open file, so that it cannot be another one by the time it is read.
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::getuid().as_raw() {
+        return Err(Error::InvalidArgument(format!(
+            "RINGFOLD_SECRET_FILE `{path}` can be read by others or belongs to another user; `chmod 600` it"
+        )));
+    }
+    let mut content = Vec::new();
+    file.take(SECRET_BYTES_MAX)
+        .read_to_end(&mut content)
+        .map_err(failed)?;
+    let length = content.trim_ascii_end().len();
+    if length == 0 {
+        return Err(Error::InvalidArgument(format!(
+            "RINGFOLD_SECRET_FILE `{path}` is empty"
+        )));
+    }
+    let secret = Secret::new(&content[..length]);
+    drop(Secret::new(content));
+    Ok(secret)
+}
+
+/// Warns of names that begin like ours and are not.
+fn warn_of_unknown(names: impl Iterator<Item = String>) {
+    for name in names.filter(|name| name.starts_with("RINGFOLD_")) {
+        if VARIABLES.iter().all(|variable| variable.name != name) {
+            log::warn!(
+                target: "ringfold::env",
+                "{name} means nothing to ringfold; did you mean {}?", nearest(&name)
+            );
+        }
+    }
+}
+
+/// The known name that takes the fewest edits.
+fn nearest(name: &str) -> &'static str {
+    let known = VARIABLES.iter().map(|variable| variable.name);
+    known
+        .min_by_key(|known| distance(known, name))
+        .unwrap_or("")
+}
+
+/// Insertions, deletions and substitutions between two names (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Environment> {
+        Environment::from_lookup(&|name| {
+            let found = pairs.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| value.to_string())
+        })
+    }
+
+    #[test]
+    fn an_empty_environment_says_nothing() {
+        let environment = read(&[]).unwrap();
+        assert!(environment.rank.is_none() && environment.secret.is_none());
+    }
+
+    #[test]
+    fn values_are_parsed() {
+        let environment = read(&[
+            ("RINGFOLD_RANK", "3"),
+            ("RINGFOLD_TIMEOUT_MS", "1500"),
+            ("RINGFOLD_TRANSPORT", "tcp"),
+            ("RINGFOLD_ALGO", "ring"),
+            ("RINGFOLD_SLICE_BYTES", "64K"),
+            ("RINGFOLD_ADDR", "node1:7"),
+        ])
+        .unwrap();
+        assert_eq!(environment.rank, Some(3));
+        assert_eq!(environment.timeout, Some(Duration::from_millis(1500)));
+        assert_eq!(environment.transport, Some(TransportChoice::Tcp));
+        assert_eq!(environment.algorithm, Some(Algorithm::Ring));
+        assert_eq!(environment.slice_bytes, Some(65536));
+        assert_eq!(environment.address, Some("node1:7".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_bad_value_names_its_variable() {
+        for name in [
+            "RINGFOLD_RANK",
+            "RINGFOLD_CHANNELS",
+            "RINGFOLD_SHM_BYTES",
+            "RINGFOLD_ALGO",
+        ] {
+            let error = read(&[(name, "-x")]).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_secret_file_must_be_private() {
+        let path = std::env::temp_dir().join(format!("ringfold-secret-{}", std::process::id()));
+        std::fs::write(&path, "hush\n").unwrap();
+        let text = path.to_str().unwrap();
+        let set_mode =
+            |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(0o640);
+        let open = read(&[("RINGFOLD_SECRET_FILE", text)]);
+        set_mode(0o600);
+        let private = read(&[("RINGFOLD_SECRET_FILE", text)]);
+        std::fs::remove_file(&path).unwrap();
+        assert!(open.unwrap_err().to_string().contains("chmod 600"));
+        assert_eq!(private.unwrap().secret, Some(Secret::new("hush")));
+    }
+
+    #[test]
+    fn a_secret_is_never_printed() {
+        let environment = read(&[("RINGFOLD_SECRET", "hush")]).unwrap();
+        assert!(!format!("{environment:?}").contains("hush"));
+    }
+
+    #[test]
+    fn a_misspelt_name_is_told_its_neighbour() {
+        assert_eq!(nearest("RINGFOLD_ADDRESS"), "RINGFOLD_ADDR");
+        assert_eq!(nearest("RINGFOLD_CHANELS"), "RINGFOLD_CHANNELS");
+    }
+}

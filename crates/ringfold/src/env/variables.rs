@@ -1,0 +1,194 @@
+//! The table of variables, and the page that is made of it.
+
+/// One variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What its value looks like.
+    pub kind: &'static str,
+    /// What holds when it is not set.
+    pub default: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
+const fn variable(
+    name: &'static str,
+    kind: &'static str,
+    default: &'static str,
+    about: &'static str,
+) -> Variable {
+    Variable {
+        name,
+        kind,
+        default,
+        about,
+    }
+}
+
+/// Every variable that ringfold knows.
+pub const VARIABLES: &[Variable] = &[
+    variable(
+        "RINGFOLD_RANK",
+        "0, 1, …",
+        "the launcher's",
+        "This process' rank. Goes with `RINGFOLD_WORLD_SIZE`; under a Kubernetes Indexed Job it may be left out and is \
+         then `JOB_COMPLETION_INDEX`.",
+    ),
+    variable(
+        "RINGFOLD_WORLD_SIZE",
+        "1, 2, …",
+        "the launcher's",
+        "The number of ranks. Without it and without a launcher's variables the process is a job of one rank.",
+    ),
+    variable(
+        "RINGFOLD_LOCAL_RANK",
+        "0, 1, …",
+        "the launcher's",
+        "This process' number among the ranks of its host.",
+    ),
+    variable(
+        "RINGFOLD_LOCAL_WORLD_SIZE",
+        "1, 2, …",
+        "the launcher's",
+        "The number of ranks on this host. When it equals the number of ranks, they meet at a UNIX socket.",
+    ),
+    variable(
+        "RINGFOLD_ADDR",
+        "`host:port` or `unix:@name`",
+        "`MASTER_ADDR` and `MASTER_PORT` + 1, or what the launcher implies",
+        "Where rank 0 is met: an address of rank 0's host and a free port there, the same on all ranks. The port after \
+         `MASTER_PORT` is used because `MASTER_PORT` itself belongs to torch's store. When all ranks are on one host, or \
+         the address is a loopback address, the abstract UNIX socket `@ringfold-<user id>-<port>` is used instead of it: \
+         both ends check that the other one belongs to the same user, so that no secret is needed.",
+    ),
+    variable(
+        "RINGFOLD_SECRET",
+        "text",
+        "none",
+        "What all ranks of the job know and nobody else: every connection begins by proving it. Required as soon as \
+         ranks meet over a network; 16 random bytes or more, for example `head -c16 /dev/urandom | base64`. Takes \
+         precedence over `RINGFOLD_SECRET_FILE`.",
+    ),
+    variable(
+        "RINGFOLD_SECRET_FILE",
+        "path",
+        "none",
+        "A file with the secret, owned by this user and readable by nobody else (mode 0600). White space at its end does \
+         not count.",
+    ),
+    variable(
+        "RINGFOLD_SOCKET_IFNAME",
+        "list",
+        "all interfaces that are up",
+        "Which network interfaces carry data between hosts: exact names and networks, separated by commas, in order of \
+         preference, for example `eth0,10.0.0.0/8`. `^eth0` excludes; a list of exclusions alone leaves all the others. \
+         Loopback is never used between hosts.",
+    ),
+    variable(
+        "RINGFOLD_TIMEOUT_MS",
+        "milliseconds",
+        "300000",
+        "The deadline of every operation that has none of its own. Long, because a rank may save a checkpoint or compile \
+         meanwhile; a rank's death is noticed at once all the same.",
+    ),
+    variable(
+        "RINGFOLD_CONNECT_TIMEOUT_MS",
+        "milliseconds",
+        "60000",
+        "The deadline for bringing the ranks together. Raise it when ranks start far apart in time.",
+    ),
+    variable(
+        "RINGFOLD_TRANSPORT",
+        "`auto`, `shm`, `tcp`",
+        "`auto`",
+        "Which transports may be used. `auto`: shared memory between the ranks of one host, TCP between hosts. `shm` is \
+         an error when there are several hosts. `tcp` uses TCP on one host too.",
+    ),
+    variable(
+        "RINGFOLD_ALGO",
+        "an algorithm's name",
+        "the tuner's choice",
+        "The algorithm of every collective that has it, for example `ring`.",
+    ),
+    variable(
+        "RINGFOLD_CHANNELS",
+        "1, 2, …",
+        "the tuner's choice",
+        "Independent pipelines per collective; over TCP also connections per pair of ranks. The same on all ranks.",
+    ),
+    variable(
+        "RINGFOLD_SLICE_BYTES",
+        "bytes; K, M, G",
+        "the tuner's choice",
+        "The unit in which a chunk is pipelined. The same on all ranks.",
+    ),
+    variable(
+        "RINGFOLD_SHM_BYTES",
+        "bytes; K, M, G",
+        "chosen by the number of ranks",
+        "Shared memory per rank. Lower it where a container's memory is tight.",
+    ),
+    variable(
+        "RINGFOLD_DEBUG",
+        "`NONE`, `VERSION`, `WARN`, `INFO`, `TRACE`",
+        "`WARN`",
+        "What is logged to standard error, with NCCL's levels. `VERSION`: one line at the start. `INFO`: what was chosen, \
+         and why. `TRACE`: everything.",
+    ),
+    variable(
+        "RINGFOLD_DEBUG_SUBSYS",
+        "list",
+        "all",
+        "Which parts `INFO` and `TRACE` lines come from: names of modules separated by commas, for example \
+         `CONTROL,TRANSPORT`. A `^` in front means all but these.",
+    ),
+    variable(
+        "RINGFOLD_DEBUG_FILE",
+        "path",
+        "standard error",
+        "Where the log goes instead. `%h` becomes the host's name, `%p` the process id.",
+    ),
+];
+
+/// The text of `docs/env.md`.
+pub fn document() -> String {
+    let mut text = String::from(
+        "# Environment variables\n\n\
+         Arguments come before `RINGFOLD_*`, and these before the launcher's variables: torchrun, Slurm, Open MPI, \
+         PMI (MPICH, Intel MPI), MVAPICH, Kubernetes, in this order. An empty value counts as none. A `RINGFOLD_*` name \
+         that is not listed here is warned of.\n\n\
+         This page is generated from `crates/ringfold/src/env/variables.rs`; a test compares them.\n",
+    );
+    for variable in VARIABLES {
+        text.push_str(&format!(
+            "\n## `{}`\n\n{}; default: {}.\n\n{}\n",
+            variable.name, variable.kind, variable.default, variable.about
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/env.md");
+
+    #[test]
+    fn the_page_says_what_the_table_says() {
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        assert_eq!(
+            page,
+            document(),
+            "docs/env.md is old; `cargo test -p ringfold --lib env:: -- --ignored` writes it anew"
+        );
+    }
+
+    #[test]
+    #[ignore = "writes docs/env.md"]
+    fn write_the_page() {
+        std::fs::write(PAGE, document()).unwrap();
+    }
+}
