@@ -4,6 +4,7 @@
 //! command line, 128 + n after signal n, and for `run` the status of the first rank that failed.
 
 mod launch;
+mod perf;
 mod run;
 
 use std::io::Write;
@@ -21,24 +22,39 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  ringfold perf                              measure all_reduce between local processes
   ringfold run --ranks 4 -- python train.py  run a program as four ranks";
+
+/// What a process that SIGPIPE has ended looks like to a shell.
+const OUTPUT_CLOSED: u8 = 128 + 13;
 
 #[derive(Subcommand)]
 enum Command {
+    Perf(Box<perf::Arguments>),
     Run(run::Arguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Perf(arguments) => perf::run(*arguments),
         Command::Run(arguments) => run::run(arguments),
     };
     match outcome {
         Ok(status) => ExitCode::from(status),
+        Err(error) if is_closed_output(&error) => ExitCode::from(OUTPUT_CLOSED),
         Err(error) => {
             complain(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether whoever read our output has had enough, as `head` does: no failure worth a message.
+fn is_closed_output(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// Writes one line to stderr in one piece, so that the lines of several ranks do not run into each other.

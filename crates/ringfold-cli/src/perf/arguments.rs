@@ -1,0 +1,538 @@
+//! The flags of `ringfold perf`, and what they mean together.
+//!
+//! The letters and the underscored names are nccl-tests'. Flags of nccl-tests that make no sense here are known, so that
+//! a script is told why instead of being told that there is no such flag.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use ringfold::{Algorithm, Collective, DType, Op, TransportChoice};
+
+use super::refused::Refused;
+
+/// The smallest size of a sweep, unless told.
+const DEFAULT_MIN_BYTES: u64 = 8;
+
+/// The largest size of a sweep, unless told.
+const DEFAULT_MAX_BYTES: u64 = 64 << 20;
+
+/// The most iterations: their times are kept and gathered.
+const MAX_ITERATIONS: u32 = 1 << 20;
+
+/// The most sizes of one sweep: more is a mistyped step.
+const MAX_SIZES: usize = 1 << 16;
+
+/// Measure a collective and check its results
+///
+/// Starts its ranks itself, or joins the job it finds itself in (ringfold run, torchrun, srun, mpirun, Kubernetes) unless
+/// --ranks is given. Every iteration begins after a barrier; its time is the slowest rank's. The table's time is the
+/// median over iterations; `first` is the very first call with that size and placement. Results are compared element by
+/// element with no tolerance. Sizes take K, M and G (binary). A wrong element makes the exit status 1.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter, all_to_all, sendrecv or barrier
+    #[arg(default_value = "all_reduce", value_parser = parse_collective)]
+    pub collective: Collective,
+
+    /// Number of ranks to start on this host [default: one per core, at least 2]
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+
+    /// Smallest size [default: 8]
+    #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub minbytes: Option<u64>,
+
+    /// Largest size [default: 64M]
+    #[arg(short = 'e', long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub maxbytes: Option<u64>,
+
+    /// Add this from one size to the next
+    #[arg(short = 'i', long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "stepfactor")]
+    pub stepbytes: Option<u64>,
+
+    /// Multiply by this from one size to the next [default: 2]
+    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..))]
+    pub stepfactor: Option<u64>,
+
+    /// Iterations that are timed
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MAX_ITERATIONS as i64))]
+    pub iters: u32,
+
+    /// Iterations before them that are not
+    #[arg(
+        short = 'w',
+        long = "warmup-iters",
+        alias = "warmup_iters",
+        value_name = "N",
+        default_value_t = 1
+    )]
+    pub warmup_iters: u32,
+
+    /// Iterations that are checked, each with new data; 0 checks nothing
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
+    pub check: u32,
+
+    /// Operation: sum, prod, min, max, avg, premul_sum, band, bor, bxor, or all
+    #[arg(short = 'o', long, value_name = "OP", default_value = "sum", value_parser = parse_op)]
+    pub op: Selection<OpName>,
+
+    /// Data type: int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, bool, float8_e4m3, float8_e5m2, or all
+    #[arg(short = 'd', long, alias = "dtype", value_name = "TYPE", default_value = "float32", value_parser = parse_dtype)]
+    pub datatype: Selection<DType>,
+
+    /// Root rank, or all
+    #[arg(short = 'r', long, value_name = "RANK", default_value = "0", value_parser = parse_root)]
+    pub root: Selection<usize>,
+
+    /// Times to run the whole sweep; 0 runs until it is ended
+    #[arg(
+        short = 'N',
+        long = "run-cycles",
+        alias = "run_cycles",
+        value_name = "N",
+        default_value_t = 1
+    )]
+    pub run_cycles: u32,
+
+    /// How the ranks' times become one: 0 rank 0's, 1 mean, 2 fastest, 3 slowest
+    #[arg(short = 'a', long, value_name = "HOW", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub average: u8,
+
+    /// 1 puts a barrier before every timed call, 0 calls back to back
+    #[arg(short = 'z', long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub blocking: u8,
+
+    /// Add columns about single iterations, and their times to the JSON: -I 1
+    #[arg(short = 'I', long = "per-iter-timing", alias = "per_iter_timing", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), num_args = 0..=1, default_missing_value = "1")]
+    pub per_iter_timing: u8,
+
+    /// Add the time of day to every line: -S 1
+    #[arg(short = 'S', long = "report-timestamps", alias = "report_timestamps", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), num_args = 0..=1, default_missing_value = "1")]
+    pub report_timestamps: u8,
+
+    /// Deadline of every call, in seconds or with a unit: 10, 2.5s, 500ms [default: the library's]
+    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
+    pub timeout: Option<Duration>,
+
+    /// Carry out the collective this way instead of the tuner's: flat, ring, tree, recursive_doubling, rabenseifner, direct, one_shot
+    #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
+    pub algorithm: Option<Algorithm>,
+
+    /// Use this transport: auto, shm, tcp [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<TransportChoice>,
+
+    /// Independent pipelines of a collective [default: the tuner's]
+    #[arg(long, value_name = "N")]
+    pub channels: Option<usize>,
+
+    /// The pipeline's unit [default: the tuner's]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub slice_bytes: Option<u64>,
+
+    /// Draw bus bandwidth over size into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+
+    /// Write everything as JSON in nccl-tests' format; - is standard output, without the table
+    #[arg(
+        short = 'J',
+        long = "json",
+        alias = "output_file",
+        alias = "output-file",
+        value_name = "FILE|-"
+    )]
+    pub json: Option<PathBuf>,
+
+    /// Write one line per size and placement as CSV; - is standard output, without the table
+    #[arg(long, value_name = "FILE|-")]
+    pub csv: Option<PathBuf>,
+
+    /// Set by the launcher in the ranks it has started
+    #[arg(long, hide = true)]
+    pub launched: bool,
+
+    #[command(flatten)]
+    pub refused: Refused,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfold perf                                   all_reduce, 8 B to 64 MiB, one rank per core
+  ringfold perf --ranks 4 -b 1M -e 256M           four ranks, larger sizes
+  ringfold perf all_gather -d bfloat16 -n 100     another collective, type and number of iterations
+  ringfold perf --algorithm ring --transport tcp  one way of doing it
+  ringfold perf --plot curve.svg --csv rows.csv   a curve and a file for other programs
+  mpirun -n 4 ringfold perf                       under a launcher: no --ranks";
+
+/// One value, or all there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Selection<T> {
+    All,
+    One(T),
+}
+
+/// An operation without a factor, which differs between ranks.
+pub type OpName = &'static str;
+
+/// Every operation, in wire order.
+const OPS: [OpName; 9] = [
+    "sum",
+    "prod",
+    "min",
+    "max",
+    "avg",
+    "premul_sum",
+    "band",
+    "bor",
+    "bxor",
+];
+
+/// What a line of the table is about, besides its size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    pub dtype: DType,
+    /// `None` where nothing is combined.
+    pub op: Option<OpName>,
+    /// `None` where there is no root.
+    pub root: Option<usize>,
+}
+
+impl Arguments {
+    /// Checks what can be checked before the ranks are there.
+    pub fn check(&self) -> Result<()> {
+        self.refused.check()?;
+        self.sizes(1)?;
+        let on_stdout = |path: &Option<PathBuf>| path.as_deref() == Some("-".as_ref());
+        if on_stdout(&self.csv) && on_stdout(&self.json) {
+            bail!(
+                "`--csv -` and `--json -` would mix on standard output; write one of them to a file"
+            );
+        }
+        if self.run_cycles == 0 && (self.json.is_some() || self.plot.is_some()) {
+            bail!(
+                "`--run-cycles 0` never ends, so `--json` and `--plot` would never be written; use `--csv`"
+            );
+        }
+        if matches!(self.collective, Collective::Send | Collective::Recv) {
+            bail!("`{}` has only one end; measure `sendrecv`", self.collective);
+        }
+        self.cases(1).map(|_| ())
+    }
+
+    /// Whether standard output belongs to `--csv -` or `--json -`.
+    pub fn stdout_is_data(&self) -> bool {
+        [&self.csv, &self.json]
+            .into_iter()
+            .any(|path| path.as_deref() == Some("-".as_ref()))
+    }
+
+    /// The sizes asked for, in bytes. A size of 0 is followed by one of `element_bytes` when sizes are multiplied.
+    pub fn sizes(&self, element_bytes: u64) -> Result<Vec<u64>> {
+        let min = self
+            .minbytes
+            .unwrap_or_else(|| DEFAULT_MIN_BYTES.min(self.maxbytes.unwrap_or(u64::MAX)));
+        let max = self.maxbytes.unwrap_or(DEFAULT_MAX_BYTES.max(min));
+        if min > max {
+            bail!("the smallest size, {min} bytes, is above the largest, {max} bytes");
+        }
+        if self.stepbytes == Some(0) && min < max {
+            bail!("`--stepbytes 0` never gets from {min} to {max} bytes");
+        }
+        let mut sizes = Vec::new();
+        let mut next = Some(min);
+        while let Some(size) = next.filter(|&size| size <= max) {
+            if sizes.len() == MAX_SIZES {
+                bail!("more than {MAX_SIZES} sizes; choose a larger step");
+            }
+            sizes.push(size);
+            next = match (self.stepbytes, size) {
+                (Some(0), _) => None,
+                (Some(step), _) => size.checked_add(step),
+                (None, 0) => Some(element_bytes.max(1)),
+                (None, _) => size.checked_mul(self.stepfactor.unwrap_or(2)),
+            };
+        }
+        if self.collective == Collective::Barrier {
+            return Ok(vec![0]);
+        }
+        Ok(sizes)
+    }
+
+    /// Every combination of type, operation and root that was asked for.
+    pub fn cases(&self, world_size: usize) -> Result<Vec<Case>> {
+        let dtypes = match self.datatype {
+            Selection::One(dtype) => vec![dtype],
+            Selection::All => DType::ALL.to_vec(),
+        };
+        let roots = match self.root {
+            _ if !self.collective.has_root() => vec![None],
+            Selection::One(root) => vec![Some(root)],
+            Selection::All => (0..world_size).map(Some).collect(),
+        };
+        let mut cases = Vec::new();
+        for dtype in dtypes {
+            for op in self.ops_for(dtype)? {
+                cases.extend(roots.iter().map(|&root| Case { dtype, op, root }));
+            }
+        }
+        if self.collective == Collective::Barrier {
+            cases.truncate(1);
+        }
+        Ok(cases)
+    }
+
+    /// The operations to measure with `dtype`; one that was named alone and does not exist is an error.
+    fn ops_for(&self, dtype: DType) -> Result<Vec<Option<OpName>>> {
+        if !self.collective.reduces() {
+            return Ok(vec![None]);
+        }
+        let exists = |name: OpName| name.parse::<Op>().and_then(|op| op.check(dtype));
+        match (self.op, self.datatype) {
+            (Selection::One(op), Selection::One(_)) => {
+                exists(op)?;
+                Ok(vec![Some(op)])
+            }
+            (Selection::One(op), Selection::All) => {
+                Ok(exists(op).is_ok().then_some(Some(op)).into_iter().collect())
+            }
+            (Selection::All, _) => {
+                let ops = OPS.into_iter().filter(|&op| exists(op).is_ok());
+                Ok(ops.map(Some).collect())
+            }
+        }
+    }
+}
+
+/// A number of bytes, with a binary suffix: `8`, `64K`, `1.5M`, `2G`, `1MiB`.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let suffix = text[digits.len()..].to_ascii_lowercase();
+    let shift = match suffix.as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err(format!("unknown unit `{suffix}`; one of K, M, G (binary)")),
+    };
+    let bytes = match digits.parse::<u64>() {
+        Ok(number) => number.checked_mul(1 << shift),
+        Err(_) => fraction_of_bytes(digits, shift),
+    };
+    bytes.ok_or_else(|| "not a size; write for example 8, 64K, 1M or 2G".into())
+}
+
+/// `1.5` times `1 << shift`, when that is a whole number that is not too large to be exact.
+fn fraction_of_bytes(digits: &str, shift: u32) -> Option<u64> {
+    let plain = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let bytes = digits.parse::<f64>().ok().filter(|_| plain)? * (1u64 << shift) as f64;
+    (bytes.fract() == 0.0 && bytes < (1u64 << 53) as f64).then_some(bytes as u64)
+}
+
+/// A time: `10` and `2.5s` are seconds, `500ms` milliseconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let (number, seconds) = if let Some(number) = text.strip_suffix("ms") {
+        (number, 1e-3)
+    } else {
+        (text.strip_suffix('s').unwrap_or(text), 1.0)
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .and_then(|number| Duration::try_from_secs_f64(number * seconds).ok())
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "not a time; write for example 10, 2.5s or 500ms".into())
+}
+
+/// A collective's own name, with hyphens, without separators, or as nccl-tests calls its program.
+pub fn parse_collective(text: &str) -> Result<Collective, ringfold::Error> {
+    let name = text.to_ascii_lowercase().replace('-', "_");
+    let name = name.strip_suffix("_perf").unwrap_or(&name);
+    let bare = |name: &str| name.replace('_', "");
+    let alias = match bare(name).as_str() {
+        "bcast" => "broadcast",
+        "all2all" => "all_to_all",
+        _ => name,
+    };
+    match Collective::ALL
+        .iter()
+        .find(|c| bare(c.name()) == bare(alias))
+    {
+        Some(&collective) => Ok(collective),
+        None => text.parse(),
+    }
+}
+
+/// An algorithm's name, also with hyphens.
+pub fn parse_algorithm(text: &str) -> Result<Algorithm, ringfold::Error> {
+    text.replace('-', "_").parse()
+}
+
+fn parse_op(text: &str) -> Result<Selection<OpName>, ringfold::Error> {
+    if text == "all" {
+        return Ok(Selection::All);
+    }
+    Ok(Selection::One(text.replace('-', "_").parse::<Op>()?.name()))
+}
+
+fn parse_dtype(text: &str) -> Result<Selection<DType>, ringfold::Error> {
+    let name = match text {
+        "all" => return Ok(Selection::All),
+        "char" => "int8",
+        "int" => "int32",
+        "half" | "f16" => "float16",
+        "bf16" => "bfloat16",
+        "float" | "f32" => "float32",
+        "double" | "f64" => "float64",
+        "fp8_e4m3" | "f8e4m3" => "float8_e4m3",
+        "fp8_e5m2" | "f8e5m2" => "float8_e5m2",
+        other => other,
+    };
+    name.parse().map(Selection::One)
+}
+
+fn parse_root(text: &str) -> Result<Selection<usize>, String> {
+    if text == "all" {
+        return Ok(Selection::All);
+    }
+    text.parse()
+        .map(Selection::One)
+        .map_err(|_| "not a rank; write a number or `all`".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn arguments(line: &str) -> Arguments {
+        Line::parse_from(format!("perf {line}").split_whitespace()).arguments
+    }
+
+    #[test]
+    fn sizes_are_read_with_binary_suffixes() {
+        assert_eq!(parse_bytes("8"), Ok(8));
+        assert_eq!(parse_bytes("64K"), Ok(65536));
+        assert_eq!(parse_bytes("64k"), Ok(65536));
+        assert_eq!(parse_bytes("1.5M"), Ok(1_572_864));
+        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
+        assert_eq!(parse_bytes("0"), Ok(0));
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_refused() {
+        for text in [
+            "",
+            "K",
+            "-1",
+            "1T",
+            "0.3K",
+            "1e3",
+            "inf",
+            "nan",
+            "18446744073709551615K",
+            "1 K",
+        ] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_unless_they_say_otherwise() {
+        assert_eq!(parse_duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("2.5s"), Ok(Duration::from_millis(2500)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        for text in ["", "0", "-1", "x", "inf", "1h"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn collectives_have_the_names_people_type() {
+        for (text, collective) in [
+            ("all_reduce", Collective::AllReduce),
+            ("all-reduce", Collective::AllReduce),
+            ("allreduce", Collective::AllReduce),
+            ("alltoall_perf", Collective::AllToAll),
+            ("all2all", Collective::AllToAll),
+            ("bcast", Collective::Broadcast),
+            ("send-recv", Collective::SendRecv),
+            ("reduce_scatter_perf", Collective::ReduceScatter),
+        ] {
+            assert_eq!(parse_collective(text).unwrap(), collective, "{text}");
+        }
+        assert!(parse_collective("hypercube").is_err());
+    }
+
+    #[test]
+    fn the_default_sweep_is_8_bytes_to_64_mebibytes_by_two() {
+        let sizes = arguments("").sizes(4).unwrap();
+        assert_eq!(sizes.len(), 24);
+        assert_eq!((sizes[0], sizes[23]), (8, 64 << 20));
+    }
+
+    #[test]
+    fn sizes_step_by_addition_when_told() {
+        assert_eq!(
+            arguments("-b 8 -e 20 -i 4").sizes(4).unwrap(),
+            [8, 12, 16, 20]
+        );
+        assert_eq!(
+            arguments("-b 1K -e 9K -f 3").sizes(4).unwrap(),
+            [1024, 3072, 9216]
+        );
+        assert_eq!(arguments("-b 0 -e 16").sizes(4).unwrap(), [0, 4, 8, 16]);
+        assert_eq!(arguments("-b 256M").sizes(4).unwrap(), [256 << 20]);
+        assert_eq!(arguments("-e 4").sizes(4).unwrap(), [4]);
+        assert!(arguments("-b 16 -e 8").check().is_err());
+        assert!(arguments("-b 8 -e 16 -i 0").check().is_err());
+        assert!(arguments("-b 0 -e 1G -i 1").check().is_err());
+    }
+
+    #[test]
+    fn all_means_every_combination_that_exists() {
+        let every = arguments("-o all -d all").cases(2).unwrap();
+        let integers = 8 * 8;
+        let floats = 4 * 6;
+        let bools = 7;
+        assert_eq!(every.len(), integers + floats + bools);
+        assert_eq!(
+            arguments("broadcast -d all -r all").cases(3).unwrap().len(),
+            15 * 3
+        );
+        assert!(arguments("-o band -d float").check().is_err());
+        assert_eq!(
+            arguments("all_gather -o band").cases(2).unwrap()[0].op,
+            None
+        );
+    }
+
+    #[test]
+    fn flags_of_nccl_tests_are_understood() {
+        let given = arguments(
+            "-b 8 -e 1M -f 2 -n 5 -w 2 -c 1 -o mulsum -d half -t 1 -g 1 -z 1 -T 30 -a 1 -N 2 -I 1 -R 0",
+        );
+        given.check().unwrap();
+        assert_eq!(given.op, Selection::One("premul_sum"));
+        assert_eq!(given.datatype, Selection::One(DType::F16));
+        assert_eq!(given.per_iter_timing, 1);
+    }
+
+    #[test]
+    fn flags_that_mean_nothing_here_say_why() {
+        for (line, word) in [("-g 2", "--ranks"), ("-G 1", "graph"), ("-R 2", "register")] {
+            let error = arguments(line).check().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

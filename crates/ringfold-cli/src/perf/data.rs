@@ -1,0 +1,444 @@
+//! Data whose reduction is exact in every type, in any order, on any number of ranks.
+//!
+//! Every element is a hash of seed, index and rank, shaped so that no partial result rounds: small whole numbers for
+//! float sums, signs and a few factors for float products, anything for integers, whose arithmetic wraps. So the result
+//! does not depend on who adds to whom first, and a lost, doubled or swapped chunk is seen. The idea is nccl-tests'
+//! (`verifiable/`); where nothing is combined, elements are random bits.
+//!
+//! Values live as `i64` in blocks, where the combining is done again in rank order, independently of the library's
+//! kernels; `encode` gives them their type.
+
+use ringfold::DType;
+
+use super::arguments::OpName;
+
+/// Elements that are made and compared at a time: a block of values and its bytes stay in the cache.
+pub const BLOCK: usize = 2048;
+
+/// How elements look and how they are combined.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    /// Random bits, moved and not combined.
+    Bits,
+    /// Random bits in wrapping integers: `sum`, `bxor`.
+    Wrapping(fn(i64, i64) -> i64),
+    /// Odd numbers, whose wrapping product is never zero.
+    Odd,
+    /// Whole numbers so small that every sum is exact: floats' `sum` and `premul_sum`, everybody's `avg`.
+    Small { limit: i64, signed: bool },
+    /// 1 and -1, and a factor of 2 or 3 from two ranks: floats' `prod`.
+    Factors,
+    /// Numbers that every type holds exactly: `min`, `max`.
+    Within {
+        span: u64,
+        low: i64,
+        pick: fn(i64, i64) -> i64,
+    },
+    /// All bits but one: `band`.
+    AllButOne,
+    /// One bit: `bor`.
+    OneBit,
+    /// 0 and 1, mostly what changes nothing: `bool`.
+    Rare {
+        usual: i64,
+        combine: fn(i64, i64) -> i64,
+    },
+}
+
+/// The data of one check: what every rank gives, and what comes out.
+#[derive(Clone, Copy, Debug)]
+pub struct Data {
+    dtype: DType,
+    op: Option<OpName>,
+    shape: Shape,
+    world_size: u64,
+    seed: u64,
+}
+
+impl Data {
+    /// Data for `op` (`None`: elements are moved) on `dtype`.
+    pub fn new(dtype: DType, op: Option<OpName>, world_size: usize, seed: u64) -> Data {
+        Data {
+            dtype,
+            op,
+            shape: shape(dtype, op),
+            world_size: world_size as u64,
+            seed,
+        }
+    }
+
+    /// This rank's factor for `premul_sum`: 1 on even ranks, 2 on odd ones.
+    pub fn factor(rank: usize) -> i64 {
+        1 + (rank as i64 & 1)
+    }
+
+    /// Elements `first..` of what `rank` gives.
+    pub fn give(&self, rank: usize, first: u64, values: &mut [i64]) {
+        let base = mix(self.seed ^ mix(rank as u64 + 1));
+        let own = |index: u64| mix(base.wrapping_add(index));
+        let shared = |index: u64| mix(self.seed.wrapping_add(index));
+        let (rank, n) = (rank as u64, self.world_size);
+        match self.shape {
+            Shape::Bits | Shape::Wrapping(_) => fill(values, first, |i| own(i) as i64),
+            Shape::Odd => fill(values, first, |i| own(i) as i64 | 1),
+            Shape::Small { limit, signed } => {
+                let reach = (limit as u64 / n).min(1 << 30);
+                let low = if signed { -(reach as i64) } else { 0 };
+                let span = (reach as i64 - low + 1) as u64;
+                if reach > 0 {
+                    fill(values, first, |i| scale(own(i), span) as i64 + low);
+                } else {
+                    // More ranks than an exact sum has room for: as many as fit give 1, chosen by index.
+                    fill(values, first, |i| {
+                        ((rank + shared(i) % n) % n < limit as u64) as i64
+                    });
+                }
+            }
+            Shape::Factors => fill(values, first, |i| {
+                let common = shared(i);
+                let chosen = [scale(common, n), scale(common << 32, n)].contains(&rank);
+                let size = if chosen { 2 + (common & 1) as i64 } else { 1 };
+                if own(i) >> 63 == 0 { size } else { -size }
+            }),
+            Shape::Within { span, low, .. } => {
+                fill(values, first, |i| scale(own(i), span) as i64 + low);
+            }
+            Shape::AllButOne => fill(values, first, |i| !(1 << (own(i) & 63))),
+            Shape::OneBit => fill(values, first, |i| 1 << (own(i) & 63)),
+            Shape::Rare { usual, .. } => fill(values, first, |i| {
+                if scale(own(i), 2 * n) == 0 {
+                    1 - usual
+                } else {
+                    usual
+                }
+            }),
+        }
+    }
+
+    /// Elements `first..` of the combination of what all ranks give.
+    pub fn combined(&self, first: u64, values: &mut [i64]) {
+        let mut given = [0; BLOCK];
+        let given = &mut given[..values.len()];
+        self.give(0, first, values);
+        self.weigh(0, values);
+        for rank in 1..self.world_size as usize {
+            self.give(rank, first, given);
+            self.weigh(rank, given);
+            self.combine(values, given);
+        }
+    }
+
+    /// The bytes of given values, moved or not.
+    pub fn encode(&self, values: &[i64], bytes: &mut [u8]) {
+        if matches!(self.shape, Shape::Bits) {
+            encode_bits(self.dtype, values, bytes);
+        } else {
+            encode_numbers(self.dtype, values, 1, bytes);
+        }
+    }
+
+    /// The bytes of a result: like `encode`, and divided by the world size for `avg`.
+    pub fn encode_result(&self, values: &[i64], bytes: &mut [u8]) {
+        if self.op == Some("avg") {
+            encode_numbers(self.dtype, values, self.world_size, bytes);
+        } else {
+            self.encode(values, bytes);
+        }
+    }
+
+    fn weigh(&self, rank: usize, values: &mut [i64]) {
+        if self.op == Some("premul_sum") {
+            values.iter_mut().for_each(|v| *v *= Data::factor(rank));
+        }
+    }
+
+    /// `values` become their combination with `given`.
+    fn combine(&self, values: &mut [i64], given: &[i64]) {
+        match self.shape {
+            Shape::Bits => {}
+            Shape::Small { .. } => zip(values, given, |a, b| a + b),
+            Shape::Odd | Shape::Factors => zip(values, given, i64::wrapping_mul),
+            Shape::Wrapping(combine) | Shape::Rare { combine, .. } => zip(values, given, combine),
+            Shape::Within { pick, .. } => zip(values, given, pick),
+            Shape::AllButOne => zip(values, given, |a, b| a & b),
+            Shape::OneBit => zip(values, given, |a, b| a | b),
+        }
+    }
+}
+
+/// The loop stands inside the choice of the operation, so that it is a plain one.
+fn zip(values: &mut [i64], given: &[i64], combine: impl Fn(i64, i64) -> i64) {
+    for (value, &other) in values.iter_mut().zip(given) {
+        *value = combine(*value, other);
+    }
+}
+
+fn shape(dtype: DType, op: Option<OpName>) -> Shape {
+    let Some(op) = op else { return Shape::Bits };
+    if dtype == DType::Bool {
+        return match op {
+            "prod" | "min" | "band" => Shape::Rare {
+                usual: 1,
+                combine: |a, b| a & b,
+            },
+            "bxor" => Shape::Rare {
+                usual: 0,
+                combine: |a, b| a ^ b,
+            },
+            _ => Shape::Rare {
+                usual: 0,
+                combine: |a, b| a | b,
+            },
+        };
+    }
+    match op {
+        "sum" if !dtype.is_float() => Shape::Wrapping(i64::wrapping_add),
+        "prod" if !dtype.is_float() => Shape::Odd,
+        "prod" => Shape::Factors,
+        "min" => within(dtype, i64::min),
+        "max" => within(dtype, i64::max),
+        "premul_sum" => small(dtype, exact_limit(dtype) / 2),
+        "band" => Shape::AllButOne,
+        "bor" => Shape::OneBit,
+        "bxor" => Shape::Wrapping(|a, b| a ^ b),
+        _ => small(dtype, exact_limit(dtype)),
+    }
+}
+
+fn small(dtype: DType, limit: i64) -> Shape {
+    Shape::Small {
+        limit,
+        signed: is_signed(dtype),
+    }
+}
+
+fn is_signed(dtype: DType) -> bool {
+    !matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64)
+}
+
+/// Numbers for comparing: what the type holds exactly, both signs where it has them.
+fn within(dtype: DType, pick: fn(i64, i64) -> i64) -> Shape {
+    let limit = exact_limit(dtype).min(1 << 30);
+    match is_signed(dtype) {
+        true => Shape::Within {
+            span: 2 * limit as u64 + 1,
+            low: -limit,
+            pick,
+        },
+        false => Shape::Within {
+            span: limit as u64 + 1,
+            low: 0,
+            pick,
+        },
+    }
+}
+
+/// The largest whole number up to which, with either sign, the type holds all whole numbers and their sums.
+fn exact_limit(dtype: DType) -> i64 {
+    match dtype {
+        DType::Bool | DType::F8E4M3 | DType::F8E5M2 => 1,
+        DType::I8 => i8::MAX.into(),
+        DType::U8 => u8::MAX.into(),
+        DType::I16 => i16::MAX.into(),
+        DType::U16 => u16::MAX.into(),
+        DType::I32 => i32::MAX.into(),
+        DType::U32 => u32::MAX.into(),
+        DType::I64 | DType::U64 => 1 << 62,
+        DType::F16 => 1 << 11,
+        DType::BF16 => 1 << 8,
+        DType::F32 => 1 << 24,
+        DType::F64 => 1 << 53,
+    }
+}
+
+fn fill(values: &mut [i64], first: u64, element: impl Fn(u64) -> i64) {
+    for (offset, value) in values.iter_mut().enumerate() {
+        *value = element(first + offset as u64);
+    }
+}
+
+/// A hash in which every bit of the input moves every bit of the output (the finaliser of SplitMix64).
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The upper half of `hash` as a number below `span`, which is at most 2^32.
+fn scale(hash: u64, span: u64) -> u64 {
+    ((hash >> 32) * span) >> 32
+}
+
+fn encode_bits(dtype: DType, values: &[i64], bytes: &mut [u8]) {
+    match dtype.size_bytes() {
+        1 if dtype == DType::Bool => put(values, bytes, |v| [(v & 1) as u8]),
+        1 => put(values, bytes, |v| [v as u8]),
+        2 => put(values, bytes, |v| (v as u16).to_ne_bytes()),
+        4 => put(values, bytes, |v| (v as u32).to_ne_bytes()),
+        _ => put(values, bytes, |v| v.to_ne_bytes()),
+    }
+}
+
+/// Values as numbers of the type, integers cut to their width, all divided by `by` as `avg` promises it: truncating for
+/// integers, by one multiplication with the reciprocal for floats.
+fn encode_numbers(dtype: DType, values: &[i64], by: u64, bytes: &mut [u8]) {
+    let single = move |v: i64| v as f32 * (1.0 / by as f64) as f32;
+    match dtype {
+        DType::F64 => put(values, bytes, |v| {
+            (v as f64 * (1.0 / by as f64)).to_ne_bytes()
+        }),
+        DType::F32 => put(values, bytes, |v| single(v).to_ne_bytes()),
+        DType::BF16 => put(values, bytes, |v| bf16_bits(single(v)).to_ne_bytes()),
+        DType::F16 => put(values, bytes, |v| f16_bits(single(v)).to_ne_bytes()),
+        _ if by == 1 => encode_bits(dtype, values, bytes),
+        _ => {
+            let mut quotients = [0; BLOCK];
+            let quotients = &mut quotients[..values.len()];
+            quotients.copy_from_slice(values);
+            quotients.iter_mut().for_each(|v| *v /= by as i64);
+            encode_bits(dtype, quotients, bytes);
+        }
+    }
+}
+
+fn put<const N: usize>(values: &[i64], bytes: &mut [u8], encode: impl Fn(i64) -> [u8; N]) {
+    let (elements, rest) = bytes.as_chunks_mut::<N>();
+    assert!(rest.is_empty() && elements.len() == values.len());
+    for (element, &value) in elements.iter_mut().zip(values) {
+        *element = encode(value);
+    }
+}
+
+/// The nearest bfloat16, ties to even, of a number that is not NaN.
+fn bf16_bits(x: f32) -> u16 {
+    let bits = x.to_bits();
+    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+}
+
+/// The nearest half, ties to even, of zero or a number whose half is normal.
+fn f16_bits(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let sign = (bits >> 16) & 0x8000;
+    let size = bits & 0x7fff_ffff;
+    if size == 0 {
+        return sign as u16;
+    }
+    // The exponent's bias is 127 in one type and 15 in the other.
+    let size = size - ((127 - 15) << 23);
+    (sign | ((size + 0xfff + ((size >> 13) & 1)) >> 13)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(data: &Data, rank: usize, count: usize) -> Vec<i64> {
+        let mut values = vec![0; count];
+        data.give(rank, 0, &mut values);
+        values
+    }
+
+    #[test]
+    fn float_sums_stay_exact_for_any_number_of_ranks() {
+        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+            for op in ["sum", "avg", "premul_sum"] {
+                for n in [1, 2, 3, 8, 64, 129, 300, 5000] {
+                    let data = Data::new(dtype, Some(op), n, 7);
+                    let mut largest = [0; 32];
+                    for rank in 0..n {
+                        let mut values = given(&data, rank, 32);
+                        data.weigh(rank, &mut values);
+                        for (sum, value) in largest.iter_mut().zip(values) {
+                            *sum += value.abs();
+                        }
+                    }
+                    let limit = exact_limit(dtype);
+                    assert!(largest.iter().all(|&sum| sum <= limit), "{dtype} {op} {n}");
+                    assert!(largest.iter().any(|&sum| sum > 0), "{dtype} {op} {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn integer_averages_do_not_wrap() {
+        for n in [2, 3, 127, 200] {
+            let data = Data::new(DType::I8, Some("avg"), n, 7);
+            let mut values = [0; 64];
+            data.combined(0, &mut values);
+            assert!(values.iter().all(|v| v.abs() <= i8::MAX.into()), "{n}");
+        }
+    }
+
+    #[test]
+    fn every_rank_and_seed_gives_something_else() {
+        for op in [None, Some("sum"), Some("max"), Some("bxor")] {
+            let data = Data::new(DType::I32, op, 4, 1);
+            assert_ne!(given(&data, 0, 16), given(&data, 1, 16));
+            assert_ne!(
+                given(&data, 0, 16),
+                given(&Data::new(DType::I32, op, 4, 2), 0, 16)
+            );
+        }
+    }
+
+    #[test]
+    fn a_lost_or_doubled_contribution_shows_in_every_operation() {
+        for &dtype in DType::ALL {
+            for op in [
+                "sum",
+                "prod",
+                "min",
+                "max",
+                "avg",
+                "premul_sum",
+                "band",
+                "bor",
+                "bxor",
+            ] {
+                if op.parse::<ringfold::Op>().unwrap().check(dtype).is_err() {
+                    continue;
+                }
+                let data = Data::new(dtype, Some(op), 4, 3);
+                let mut whole = [0; BLOCK];
+                data.combined(0, &mut whole);
+                let mut without_last = [0; BLOCK];
+                data.give(0, 0, &mut without_last);
+                data.weigh(0, &mut without_last);
+                for rank in 1..3 {
+                    let mut values = given(&data, rank, BLOCK);
+                    data.weigh(rank, &mut values);
+                    data.combine(&mut without_last, &values);
+                }
+                assert_ne!(whole, without_last, "{dtype} {op}");
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_the_nearest() {
+        assert_eq!(f16_bits(1.0), 0x3c00);
+        assert_eq!(f16_bits(-2.0), 0xc000);
+        assert_eq!(f16_bits(2048.0), 0x6800);
+        assert_eq!(f16_bits(1.0 / 3.0), 0x3555);
+        assert_eq!(f16_bits(1.0 + 1.5 / 1024.0), 0x3c02);
+        assert_eq!(f16_bits(1.0 + 0.5 / 1024.0), 0x3c00);
+        assert_eq!(f16_bits(0.0), 0);
+        assert_eq!(bf16_bits(1.0 / 3.0), 0x3eab);
+        assert_eq!(bf16_bits(-256.0), 0xc380);
+    }
+
+    #[test]
+    fn integer_averages_truncate() {
+        let data = Data::new(DType::I16, Some("avg"), 2, 0);
+        let mut bytes = [0; 6];
+        data.encode_result(&[3, -3, 5], &mut bytes);
+        let halves: Vec<_> = bytes
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|b| i16::from_ne_bytes(*b))
+            .collect();
+        assert_eq!(halves, [1, -1, 2]);
+    }
+}

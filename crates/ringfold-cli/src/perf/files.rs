@@ -1,0 +1,207 @@
+//! `--csv` and `--json`: everything that was measured, for other programs.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+
+use super::arguments::Arguments;
+use super::measure::{Measurement, Participant};
+
+/// The version of nccl-tests' JSON that ours follows.
+const JSON_VERSION: u32 = 3;
+
+/// The columns, in the order that other programs rely on.
+const COLUMNS: [&str; 18] = [
+    "collective",
+    "algorithm",
+    "transport",
+    "ranks",
+    "bytes",
+    "count",
+    "dtype",
+    "op",
+    "in_place",
+    "iterations",
+    "first_us",
+    "min_us",
+    "median_us",
+    "p99_us",
+    "max_us",
+    "algbw_gbps",
+    "busbw_gbps",
+    "wrong",
+];
+
+/// A CSV that grows line by line, so that what was measured is there even if the rest never is.
+pub struct Csv {
+    writer: csv::Writer<Box<dyn Write>>,
+}
+
+impl Csv {
+    /// Begins the file (`-`: standard output) with its heading.
+    pub fn create(path: &Path) -> Result<Csv> {
+        let mut writer = csv::Writer::from_writer(open(path)?);
+        writer.write_record(COLUMNS).map_err(std::io::Error::from)?;
+        writer.flush()?;
+        Ok(Csv { writer })
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, arguments: &Arguments, ranks: usize, row: &Measurement) -> Result<()> {
+        let micros = |value: f64| format!("{value:.3}");
+        let rate = |value: f64| format!("{value:.6}");
+        let fields = [
+            arguments.collective.to_string(),
+            row.algorithm.clone(),
+            row.transport.clone(),
+            ranks.to_string(),
+            row.size.bytes.to_string(),
+            row.size.count.to_string(),
+            row.case.dtype.to_string(),
+            row.case.op.unwrap_or("none").to_owned(),
+            row.in_place.to_string(),
+            row.times_us.len().to_string(),
+            micros(row.first_us),
+            micros(row.min_us()),
+            micros(row.median_us()),
+            micros(row.percentile_us(99.0)),
+            micros(row.max_us()),
+            rate(row.algbw_gbps()),
+            rate(row.busbw_gbps()),
+            row.wrong.map_or(String::new(), |wrong| wrong.to_string()),
+        ];
+        self.writer
+            .write_record(fields)
+            .map_err(std::io::Error::from)?;
+        Ok(self.writer.flush()?)
+    }
+}
+
+/// Opens `path` for writing; `-` is standard output.
+pub fn open(path: &Path) -> Result<Box<dyn Write>> {
+    if path == "-" {
+        return Ok(Box::new(std::io::stdout()));
+    }
+    let file = File::create(path).with_context(|| format!("cannot write `{}`", path.display()))?;
+    Ok(Box::new(file))
+}
+
+/// What the whole run is about, for the JSON.
+pub struct Run<'a> {
+    pub arguments: &'a Arguments,
+    pub sizes: &'a [u64],
+    pub participants: &'a [Participant],
+    pub start_time: String,
+    pub end_time: String,
+    pub wrong: u64,
+    pub average_busbw_gbps: f64,
+}
+
+/// Writes the run in nccl-tests' format; fields of ours stand beside those of nccl-tests.
+pub fn write_json(into: &mut dyn Write, run: &Run, rows: &[Measurement]) -> Result<()> {
+    let arguments = run.arguments;
+    let mut config = json!({
+        "minimum_bytes": run.sizes.first(),
+        "maximum_bytes": run.sizes.last(),
+        "warmup_iters": arguments.warmup_iters,
+        "iterations": arguments.iters,
+        "aggregated_iterations": 1,
+        "validation": arguments.check,
+        "blocking_collectives": arguments.blocking,
+        "per_iter_timing": arguments.per_iter_timing,
+        "average": arguments.average,
+        "collective": arguments.collective.name(),
+        "ranks": run.participants.len(),
+        "devices": run.participants.iter().map(|participant| json!({
+            "rank": participant.rank,
+            "group": 0,
+            "pid": participant.pid,
+            "hostname": participant.hostname,
+        })).collect::<Vec<_>>(),
+    });
+    match arguments.stepbytes {
+        Some(bytes) => config["step_bytes"] = bytes.into(),
+        None => config["step_factor"] = arguments.stepfactor.unwrap_or(2).into(),
+    }
+    let document = json!({
+        "version": JSON_VERSION,
+        "ringfold_version": env!("CARGO_PKG_VERSION"),
+        "start_time": run.start_time,
+        "args": std::env::args().filter(|argument| argument != "--launched").collect::<Vec<_>>(),
+        "env": environment(),
+        "config": config,
+        "results": results(arguments, rows),
+        "out_of_bounds": {"count": run.wrong, "okay": run.wrong == 0},
+        "average_bus_bandwidth": {"bandwidth": run.average_busbw_gbps},
+        "errors": [],
+        "end_time": run.end_time,
+    });
+    serde_json::to_writer_pretty(&mut *into, &document).map_err(std::io::Error::from)?;
+    into.write_all(b"\n")?;
+    Ok(into.flush()?)
+}
+
+/// The variables that change what is measured; never the secret.
+fn environment() -> Map<String, Value> {
+    std::env::vars()
+        .filter(|(name, _)| name.starts_with("RINGFOLD_") && name != "RINGFOLD_SECRET")
+        .map(|(name, value)| (name, value.into()))
+        .collect()
+}
+
+fn results(arguments: &Arguments, rows: &[Measurement]) -> Vec<Value> {
+    let mut results: Vec<Value> = Vec::new();
+    for row in rows {
+        // In place always follows out of place.
+        if let (true, Some(last)) = (row.in_place, results.last_mut()) {
+            add_placement(last, "in_place", arguments, row);
+            continue;
+        }
+        let mut result = json!({
+            "size": row.size.bytes,
+            "count": row.size.count,
+            "type": row.case.dtype.name(),
+            "redop": row.case.op.unwrap_or("none"),
+            "root": row.case.root.map_or(-1, |root| root as i64).to_string(),
+            "in_place": null,
+            "actual_iterations": row.times_us.len(),
+        });
+        add_placement(&mut result, "out_of_place", arguments, row);
+        results.push(result);
+    }
+    results
+}
+
+fn add_placement(result: &mut Value, name: &str, arguments: &Arguments, row: &Measurement) {
+    result[name] = json!({
+        "time": row.median_us(),
+        "alg_bw": row.algbw_gbps(),
+        "bus_bw": row.busbw_gbps(),
+        "nwrong": row.wrong,
+        "first_us": row.first_us,
+        "min_us": row.min_us(),
+        "median_us": row.median_us(),
+        "p99_us": row.percentile_us(99.0),
+        "max_us": row.max_us(),
+        "algorithm": row.algorithm,
+        "transport": row.transport,
+    });
+    if arguments.per_iter_timing == 1 {
+        let mean = row.mean_us();
+        result[format!("{name}_per_iter")] = json!({
+            "skipped_iterations": 0,
+            "min_us": row.min_us(),
+            "max_us": row.max_us(),
+            "avg_us": mean,
+            "p50_us": row.percentile_us(50.0),
+            "p95_us": row.percentile_us(95.0),
+            "p99_us": row.percentile_us(99.0),
+            "stdev_us": row.deviation_us(),
+            "cv_pct": if mean > 0.0 { 100.0 * row.deviation_us() / mean } else { 0.0 },
+            "times_us": row.times_us,
+        });
+    }
+}

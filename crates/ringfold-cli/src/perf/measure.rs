@@ -1,0 +1,339 @@
+//! The measuring itself: on every rank the same calls in the same order.
+//!
+//! For one size and placement: data is written; after a barrier the first call is timed apart; warm-up calls; then the
+//! timed calls, each after an untimed barrier. Then data is written anew for every checked call, and every rank compares
+//! its whole output. Only afterwards the ranks' times are gathered, by a collective too.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use ringfold::memory::Region;
+use ringfold::{Collective, Communicator, Counts, DType, Request};
+
+use super::arguments::{Arguments, Case};
+use super::memory::{Memory, carry_out};
+use super::placement::{Placement, Size};
+
+/// The most bytes of a rank's description of itself.
+const INTRODUCTION_BYTES: usize = 64;
+
+/// What was measured for one size and placement.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    pub case: Case,
+    pub size: Size,
+    pub in_place: bool,
+    /// What the communicator chose; empty for a barrier's line where there is no choice.
+    pub algorithm: String,
+    pub transport: String,
+    /// The very first call, all ranks' times made one.
+    pub first_us: f64,
+    /// Each iteration, likewise.
+    pub times_us: Vec<f64>,
+    /// Wrong elements on all ranks; `None` when nothing was checked.
+    pub wrong: Option<u64>,
+    /// Bus bandwidth over algorithm bandwidth.
+    pub bus_factor: f64,
+}
+
+impl Measurement {
+    /// The middle time.
+    pub fn median_us(&self) -> f64 {
+        let sorted = self.sorted();
+        let middle = sorted.len() / 2;
+        match sorted.len() % 2 {
+            0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+            _ => sorted[middle],
+        }
+    }
+
+    /// The time that this share of the iterations does not exceed (nearest rank).
+    pub fn percentile_us(&self, percent: f64) -> f64 {
+        let sorted = self.sorted();
+        let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+        sorted[rank.clamp(1, sorted.len()) - 1]
+    }
+
+    pub fn min_us(&self) -> f64 {
+        self.sorted()[0]
+    }
+
+    pub fn max_us(&self) -> f64 {
+        self.sorted()[self.times_us.len() - 1]
+    }
+
+    pub fn mean_us(&self) -> f64 {
+        self.times_us.iter().sum::<f64>() / self.times_us.len() as f64
+    }
+
+    /// The population's standard deviation.
+    pub fn deviation_us(&self) -> f64 {
+        let mean = self.mean_us();
+        let squares: f64 = self.times_us.iter().map(|t| (t - mean).powi(2)).sum();
+        (squares / self.times_us.len() as f64).sqrt()
+    }
+
+    /// 10^9 bytes per second by the median.
+    pub fn algbw_gbps(&self) -> f64 {
+        match self.median_us() {
+            0.0 => 0.0,
+            time => self.size.bytes as f64 / time / 1e3,
+        }
+    }
+
+    pub fn busbw_gbps(&self) -> f64 {
+        self.algbw_gbps() * self.bus_factor
+    }
+
+    /// At least one time, because at least one iteration is measured.
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.times_us.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+}
+
+/// A rank's process, as the table names it.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Participant {
+    pub rank: usize,
+    pub pid: u32,
+    pub hostname: String,
+}
+
+/// One rank's part in the measuring.
+pub struct Bench<'a> {
+    communicator: &'a Communicator,
+    arguments: &'a Arguments,
+    first: Memory,
+    second: Memory,
+    gathered: Memory,
+    /// Counts the pieces of data, so that no two are equal. The same on all ranks.
+    seed: u64,
+}
+
+impl<'a> Bench<'a> {
+    /// Room for sizes up to `max_bytes`.
+    pub fn new(
+        communicator: &'a Communicator,
+        arguments: &'a Arguments,
+        max_bytes: u64,
+    ) -> Result<Bench<'a>> {
+        let max_bytes = usize::try_from(max_bytes)?;
+        let report_bytes = INTRODUCTION_BYTES.max(8 * (arguments.iters as usize + 2));
+        Ok(Bench {
+            communicator,
+            arguments,
+            first: Memory::new(max_bytes)?,
+            second: Memory::new(max_bytes)?,
+            gathered: Memory::new(report_bytes * (communicator.world_size() + 1))?,
+            seed: 0,
+        })
+    }
+
+    /// Measures one size and placement. `None` when there is no such placement.
+    pub fn measure(
+        &mut self,
+        case: Case,
+        size: Size,
+        in_place: bool,
+    ) -> Result<Option<Measurement>> {
+        let world_size = self.communicator.world_size();
+        let bytes = size.bytes as usize;
+        let place = (self.communicator.rank(), world_size);
+        let memory = [self.first.region(bytes), self.second.region(bytes)];
+        let collective = self.arguments.collective;
+        let Some(placement) = Placement::new(collective, case, place, size, in_place, memory)
+        else {
+            return Ok(None);
+        };
+        let mut request = placement.request();
+        request.algorithm = self.arguments.algorithm;
+        request.timeout = self.arguments.timeout;
+        let choice = self.communicator.choice(&request)?;
+
+        placement.write(&placement.data(self.next_seed()));
+        self.barrier()?;
+        let first_us = self.timed(&request)?;
+        for _ in 0..self.arguments.warmup_iters {
+            self.call(&request)?;
+        }
+        let mut times_us = Vec::with_capacity(self.arguments.iters as usize);
+        for _ in 0..self.arguments.iters {
+            if self.arguments.blocking == 1 {
+                self.barrier()?;
+            }
+            times_us.push(self.timed(&request)?);
+        }
+        let mut wrong = 0;
+        for _ in 0..self.arguments.check {
+            let data = placement.data(self.next_seed());
+            placement.write(&data);
+            self.call(&request)?;
+            wrong += placement.wrong(&data);
+        }
+
+        let mut report = times_us;
+        report.push(first_us);
+        report.push(wrong as f64);
+        let reports = self.gather_numbers(&report)?;
+        let column = |index: usize| -> Vec<f64> { reports.iter().map(|r| r[index]).collect() };
+        let iterations = self.arguments.iters as usize;
+        Ok(Some(Measurement {
+            case,
+            size,
+            in_place,
+            algorithm: choice.algorithm.to_string(),
+            transport: choice.transport.to_owned(),
+            first_us: self.unite(&column(iterations)),
+            times_us: (0..iterations).map(|i| self.unite(&column(i))).collect(),
+            wrong: (self.arguments.check > 0)
+                .then(|| column(iterations + 1).iter().sum::<f64>() as u64),
+            bus_factor: Size::bus_factor(collective, world_size),
+        }))
+    }
+
+    /// Who takes part, in rank order.
+    pub fn introduce(&self) -> Result<Vec<Participant>> {
+        let mut own = [0; INTRODUCTION_BYTES];
+        own[..4].copy_from_slice(&std::process::id().to_ne_bytes());
+        let name = hostname();
+        let kept = name.len().min(INTRODUCTION_BYTES - 4);
+        own[4..4 + kept].copy_from_slice(&name.as_bytes()[..kept]);
+        let all = self.gather(&own)?;
+        let introduced = all
+            .chunks(INTRODUCTION_BYTES)
+            .enumerate()
+            .map(|(rank, text)| {
+                let (pid, name) = text.split_at(4);
+                Participant {
+                    rank,
+                    pid: u32::from_ne_bytes([pid[0], pid[1], pid[2], pid[3]]),
+                    hostname: String::from_utf8_lossy(name)
+                        .trim_end_matches('\0')
+                        .to_owned(),
+                }
+            });
+        Ok(introduced.collect())
+    }
+
+    fn next_seed(&mut self) -> u64 {
+        self.seed += 1;
+        self.seed
+    }
+
+    /// The ranks' times of one call as one.
+    fn unite(&self, times: &[f64]) -> f64 {
+        match self.arguments.average {
+            0 => times[0],
+            1 => times.iter().sum::<f64>() / times.len() as f64,
+            2 => times.iter().copied().fold(f64::INFINITY, f64::min),
+            _ => times.iter().copied().fold(0.0, f64::max),
+        }
+    }
+
+    fn call(&self, request: &Request) -> Result<()> {
+        let owners = [&self.first, &self.second];
+        Ok(carry_out(self.communicator, request, &owners)?)
+    }
+
+    fn timed(&self, request: &Request) -> Result<f64> {
+        let start = Instant::now();
+        self.call(request)?;
+        Ok(start.elapsed().as_nanos() as f64 / 1e3)
+    }
+
+    fn barrier(&self) -> Result<()> {
+        let nothing = (Counts::Even(0), Region::EMPTY, Region::EMPTY);
+        let (counts, input, output) = nothing;
+        self.call(&Request::new(
+            Collective::Barrier,
+            DType::U8,
+            counts,
+            input,
+            output,
+        ))
+    }
+
+    /// Every rank's numbers, as many from each.
+    fn gather_numbers(&self, own: &[f64]) -> Result<Vec<Vec<f64>>> {
+        let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let all = self.gather(&bytes)?;
+        let (numbers, _) = all.as_chunks::<8>();
+        let numbers: Vec<f64> = numbers
+            .iter()
+            .map(|bytes| f64::from_ne_bytes(*bytes))
+            .collect();
+        Ok(numbers.chunks(own.len()).map(<[f64]>::to_vec).collect())
+    }
+
+    /// Every rank's bytes one after the other, as many from each.
+    fn gather(&self, own: &[u8]) -> Result<Vec<u8>> {
+        let total = own.len() * self.communicator.world_size();
+        let region = self.gathered.region(own.len() + total);
+        let input = region.part(total..total + own.len());
+        let output = region.part(0..total);
+        input.write(own);
+        let counts = Counts::Even(own.len() as u64);
+        let request = Request::new(Collective::AllGather, DType::U8, counts, input, output);
+        carry_out(self.communicator, &request, &[&self.gathered])
+            .context("cannot gather the ranks' reports")?;
+        let mut all = vec![0; total];
+        output.read(&mut all);
+        Ok(all)
+    }
+}
+
+fn hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measurement(times_us: &[f64]) -> Measurement {
+        Measurement {
+            case: Case {
+                dtype: DType::F32,
+                op: Some("sum"),
+                root: None,
+            },
+            size: Size {
+                count: 250,
+                bytes: 1000,
+            },
+            in_place: false,
+            algorithm: "ring".into(),
+            transport: "shm".into(),
+            first_us: 9.0,
+            times_us: times_us.to_vec(),
+            wrong: Some(0),
+            bus_factor: 1.5,
+        }
+    }
+
+    #[test]
+    fn statistics_are_of_the_sorted_times() {
+        let odd = measurement(&[3.0, 1.0, 2.0]);
+        assert_eq!(
+            (odd.min_us(), odd.median_us(), odd.max_us()),
+            (1.0, 2.0, 3.0)
+        );
+        assert_eq!(measurement(&[4.0, 1.0, 2.0, 3.0]).median_us(), 2.5);
+        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(measurement(&hundred).percentile_us(99.0), 99.0);
+        assert_eq!(measurement(&[7.0]).percentile_us(99.0), 7.0);
+        assert_eq!(measurement(&[1.0, 3.0]).deviation_us(), 1.0);
+    }
+
+    #[test]
+    fn bandwidth_counts_thousands_and_the_bus_factor() {
+        let row = measurement(&[2.0]);
+        assert_eq!(row.algbw_gbps(), 0.5);
+        assert_eq!(row.busbw_gbps(), 0.75);
+    }
+}

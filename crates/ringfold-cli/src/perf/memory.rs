@@ -1,0 +1,52 @@
+//! The buffers that calls work on: the one place of the command that handles raw memory.
+
+use anyhow::{Context, Result};
+use ringfold::memory::Region;
+use ringfold::{Communicator, Request};
+
+/// What buffers are aligned to: a page, as a training framework's allocator aligns large tensors.
+const PAGE_BYTES: usize = 4096;
+
+#[derive(Clone)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE_BYTES]);
+
+/// Memory of this process that lives as long as the value and is only used through regions.
+pub struct Memory {
+    pages: Vec<Page>,
+    region: Region,
+}
+
+impl Memory {
+    /// `bytes` bytes, aligned to a page.
+    pub fn new(bytes: usize) -> Result<Memory> {
+        let count = bytes.div_ceil(PAGE_BYTES);
+        let mut pages = Vec::new();
+        pages.try_reserve_exact(count).with_context(|| {
+            format!("cannot allocate {bytes} bytes; choose a smaller `--maxbytes`")
+        })?;
+        // Written, not just mapped, so that no page fault falls into a timed call.
+        pages.resize(count, Page([1; PAGE_BYTES]));
+        let start = pages.as_mut_ptr().cast();
+        // SAFETY: the pages are valid for `count * PAGE_BYTES >= bytes` bytes, are never resized or named again before
+        // they are dropped, and `region` borrows `self`, which owns them.
+        let region = unsafe { Region::new(start, bytes) };
+        Ok(Memory { pages, region })
+    }
+
+    /// The first `bytes` bytes.
+    pub fn region(&self, bytes: usize) -> Region {
+        debug_assert!(bytes <= self.pages.len() * PAGE_BYTES);
+        self.region.part(0..bytes)
+    }
+}
+
+/// Carries out `request`, whose regions are parts of `_owners`.
+pub fn carry_out(
+    communicator: &Communicator,
+    request: &Request,
+    _owners: &[&Memory],
+) -> ringfold::Result<()> {
+    // SAFETY: the owners are borrowed until the call returns, and this program uses their regions from one thread.
+    unsafe { communicator.run(request) }
+}

@@ -1,0 +1,190 @@
+//! `ringfold perf`: measures a collective and checks its results, the way nccl-tests does.
+//!
+//! The command is its own launcher: without one around it, it starts itself once per rank. Every rank then runs
+//! [`take_part`]; rank 0 also reports.
+
+pub mod arguments;
+mod data;
+mod files;
+mod measure;
+mod memory;
+mod placement;
+mod plot;
+mod refused;
+mod report;
+mod table;
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use ringfold::{Communicator, Config, Error};
+use rustix::process::Signal;
+
+use crate::launch::{self, Job};
+
+pub use arguments::Arguments;
+use arguments::Case;
+use measure::Bench;
+use placement::Size;
+use report::Report;
+
+/// The hidden flag by which a rank knows that it was started by this command.
+const LAUNCHED: &str = "--launched";
+
+/// Any of these says that a launcher has made this process a rank.
+const RANK_VARIABLES: [&str; 8] = [
+    "RINGFOLD_RANK",
+    "RANK",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "PALS_RANKID",
+    "JOB_COMPLETION_INDEX",
+];
+
+/// Measures, and returns the exit status: 1 when an element was wrong.
+pub fn run(arguments: Arguments) -> Result<u8> {
+    arguments.check()?;
+    let is_rank = || {
+        RANK_VARIABLES
+            .iter()
+            .any(|name| std::env::var_os(name).is_some())
+    };
+    if arguments.launched || (arguments.ranks.is_none() && is_rank()) {
+        return take_part(&arguments);
+    }
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let outcome = launch::launch(&Job {
+        ranks: arguments.ranks.unwrap_or_else(launch::default_ranks),
+        command: &|_| {
+            let mut command = Command::new(&program);
+            command.args(rank_arguments(std::env::args_os().skip(1)));
+            command
+        },
+        prefix: false,
+        input: false,
+        death_signal: Some(Signal::KILL),
+    })?;
+    // A rank that ends by itself has said why.
+    if let (Some((rank, status)), false) = (outcome.failure, outcome.interrupted)
+        && status.code().is_none()
+    {
+        let what = launch::describe(status);
+        crate::complain(&format!("rank {rank} {what}; the measurement is ended"));
+    }
+    Ok(outcome.status())
+}
+
+/// This command line for a rank: the flag follows the command's name.
+fn rank_arguments(own: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = own.collect();
+    arguments.insert(arguments.len().min(1), LAUNCHED.into());
+    arguments
+}
+
+/// One rank's part, from joining to leaving.
+fn take_part(arguments: &Arguments) -> Result<u8> {
+    let config = Config {
+        timeout: arguments.timeout,
+        transport: arguments.transport,
+        channels: arguments.channels,
+        slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
+        ..Config::default()
+    };
+    let communicator = Communicator::connect(config)?;
+    let rank = communicator.rank();
+    match sweep(&communicator, arguments) {
+        Ok(wrong) => {
+            communicator.close()?;
+            Ok(u8::from(wrong > 0))
+        }
+        // Every rank fails like this; one of them says so.
+        Err(error) if rank > 0 && is_the_users(&error) => Ok(1),
+        Err(error) => Err(error.context(format!("rank {rank}"))),
+    }
+}
+
+fn is_the_users(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<Error>(),
+        Some(Error::InvalidArgument(_) | Error::Unsupported(_))
+    )
+}
+
+/// Measures everything that was asked for. Rank 0 returns the number of wrong elements; the others end well, so that
+/// rank 0 has the time to write.
+fn sweep(communicator: &Communicator, arguments: &Arguments) -> Result<u64> {
+    let world_size = communicator.world_size();
+    let lines = lines(arguments, world_size)?;
+    let max_bytes = lines.iter().map(|(_, size)| size.bytes).max().unwrap_or(0);
+    let mut bench = Bench::new(communicator, arguments, max_bytes)?;
+    let participants = bench.introduce()?;
+    let mut report = match communicator.rank() {
+        0 => {
+            let sizes = arguments.sizes(1)?;
+            Some(Report::begin(
+                arguments,
+                sizes,
+                participants,
+                lines.len() as u64,
+            )?)
+        }
+        _ => None,
+    };
+    let mut cycle = 0;
+    while arguments.run_cycles == 0 || cycle < arguments.run_cycles {
+        for &(case, size) in &lines {
+            if let Some(report) = &report {
+                report.announce(size.bytes);
+            }
+            let Some(out) = bench.measure(case, size, false)? else {
+                continue;
+            };
+            let in_place = bench.measure(case, size, true)?;
+            if let Some(report) = &mut report {
+                report.add(out, in_place)?;
+            }
+        }
+        cycle = cycle.saturating_add(1);
+        if let Some(report) = &report {
+            report.next_cycle();
+        }
+    }
+    report.map_or(Ok(0), Report::conclude)
+}
+
+/// The lines of the table: every case with every size that it can have, each once.
+fn lines(arguments: &Arguments, world_size: usize) -> Result<Vec<(Case, Size)>> {
+    let mut lines = Vec::new();
+    for case in arguments.cases(world_size)? {
+        if let Some(root) = case.root.filter(|&root| root >= world_size) {
+            let text = format!(
+                "there is no root rank {root}; ranks are 0 to {}",
+                world_size - 1
+            );
+            return Err(Error::InvalidArgument(text).into());
+        }
+        let asked = arguments.sizes(case.dtype.size_bytes() as u64)?;
+        let mut sizes: Vec<Size> = asked
+            .into_iter()
+            .map(|bytes| Size::nearest(arguments.collective, case.dtype, world_size, bytes))
+            .collect();
+        sizes.dedup();
+        lines.extend(sizes.into_iter().map(|size| (case, size)));
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_started_with_the_same_command_line() {
+        let own = ["perf", "all_gather", "--ranks", "3"].map(OsString::from);
+        let expected = ["perf", "--launched", "all_gather", "--ranks", "3"].map(OsString::from);
+        assert_eq!(rank_arguments(own.into_iter()), expected);
+    }
+}

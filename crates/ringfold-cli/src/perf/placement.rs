@@ -1,0 +1,376 @@
+//! Where a collective's data stands: sizes as nccl-tests defines them, regions in and out of place, what must come out.
+
+use ringfold::memory::Region;
+use ringfold::{Collective, Counts, DType, Op, Request};
+
+use super::arguments::Case;
+use super::data::{BLOCK, Data};
+
+/// What rounding a rank's share down keeps whole: nccl-tests' 16 bytes.
+const SHARE_ALIGN_BYTES: u64 = 16;
+
+/// What an output holds before a call, so that elements that nobody wrote are seen.
+const UNWRITTEN: u8 = 0xa5;
+
+/// The size of one line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Elements as the request counts them: the whole buffer, or one rank's share.
+    pub count: u64,
+    /// Bytes as nccl-tests counts them: the whole buffer, or all ranks' shares.
+    pub bytes: u64,
+}
+
+/// Whether a collective's ranks each have a share of the whole.
+const fn is_shared_out(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::AllToAll
+    )
+}
+
+impl Size {
+    /// The size nearest to `bytes` that the collective can have, not above it unless an element is larger.
+    pub fn nearest(collective: Collective, dtype: DType, world_size: usize, bytes: u64) -> Size {
+        let element = dtype.size_bytes() as u64;
+        let shares = match is_shared_out(collective) {
+            true => world_size as u64,
+            false => 1,
+        };
+        let exact = bytes / element / shares;
+        let unit = SHARE_ALIGN_BYTES / element;
+        let count = match exact {
+            _ if collective == Collective::Barrier => 0,
+            0 if bytes > 0 => 1,
+            _ if shares > 1 && exact >= unit => exact - exact % unit,
+            _ => exact,
+        };
+        Size {
+            count,
+            bytes: count * element * shares,
+        }
+    }
+
+    /// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+    pub fn bus_factor(collective: Collective, world_size: usize) -> f64 {
+        let n = world_size as f64;
+        match collective {
+            Collective::AllReduce => 2.0 * (n - 1.0) / n,
+            _ if is_shared_out(collective) => (n - 1.0) / n,
+            _ => 1.0,
+        }
+    }
+}
+
+/// One call's data: what this rank gives and gets.
+pub struct Placement {
+    collective: Collective,
+    case: Case,
+    rank: usize,
+    world_size: usize,
+    count: u64,
+    input: Region,
+    output: Region,
+}
+
+impl Placement {
+    /// The regions of a call on `rank`, cut from two pieces of memory of `size.bytes` each. `None` when the collective
+    /// has no in-place form.
+    pub fn new(
+        collective: Collective,
+        case: Case,
+        (rank, world_size): (usize, usize),
+        size: Size,
+        in_place: bool,
+        [first, second]: [Region; 2],
+    ) -> Option<Placement> {
+        let share = size.count as usize * case.dtype.size_bytes();
+        let own = rank * share..(rank + 1) * share;
+        let is_root = case.root.is_none_or(|root| root == rank);
+        let whole = |memory: Region| memory.part(0..size.bytes as usize);
+        let (input, output) = match collective {
+            Collective::AllToAll | Collective::SendRecv | Collective::Barrier if in_place => {
+                return None;
+            }
+            Collective::AllGather | Collective::Gather if !is_root => {
+                (first.part(0..share), Region::EMPTY)
+            }
+            Collective::Scatter if !is_root => (Region::EMPTY, second.part(0..share)),
+            Collective::Broadcast if !is_root => (Region::EMPTY, whole(second)),
+            Collective::Reduce if !is_root => (whole(first), Region::EMPTY),
+            Collective::AllGather | Collective::Gather if in_place => {
+                (first.part(own), whole(first))
+            }
+            Collective::ReduceScatter | Collective::Scatter if in_place => {
+                (whole(first), first.part(own))
+            }
+            Collective::AllGather | Collective::Gather => (first.part(0..share), whole(second)),
+            Collective::ReduceScatter | Collective::Scatter => {
+                (whole(first), second.part(0..share))
+            }
+            _ if in_place => (whole(first), whole(first)),
+            _ => (whole(first), whole(second)),
+        };
+        Some(Placement {
+            collective,
+            case,
+            rank,
+            world_size,
+            count: size.count,
+            input,
+            output,
+        })
+    }
+
+    /// The call.
+    pub fn request(&self) -> Request {
+        let counts = Counts::Even(self.count);
+        let mut request = Request::new(
+            self.collective,
+            self.case.dtype,
+            counts,
+            self.input,
+            self.output,
+        );
+        request.op = match self.case.op {
+            Some("premul_sum") => Op::PremulSum(Data::factor(self.rank) as f64),
+            // The names come from the operations themselves.
+            Some(name) => name.parse().unwrap_or(Op::Sum),
+            None => Op::Sum,
+        };
+        request.root = self.case.root.unwrap_or(0);
+        request
+    }
+
+    /// The data of one call of this placement.
+    pub fn data(&self, seed: u64) -> Data {
+        Data::new(self.case.dtype, self.case.op, self.world_size, seed)
+    }
+
+    /// Fills the output with what no call leaves there, then the input with `data`.
+    pub fn write(&self, data: &Data) {
+        let blank = [UNWRITTEN; BLOCK];
+        for start in (0..self.output.bytes()).step_by(BLOCK) {
+            let end = self.output.bytes().min(start + BLOCK);
+            self.output.part(start..end).write(&blank[..end - start]);
+        }
+        // A root scatters what is numbered through; every other input begins with element 0.
+        let mut values = [0; BLOCK];
+        self.each_block(self.input, |first, region| {
+            let count = region.bytes() / self.case.dtype.size_bytes();
+            let mut bytes = [0; BLOCK * 8];
+            let bytes = &mut bytes[..region.bytes()];
+            data.give(self.rank, first, &mut values[..count]);
+            data.encode(&values[..count], bytes);
+            region.write(bytes);
+        });
+    }
+
+    /// The number of elements of the output that are not what they must be.
+    pub fn wrong(&self, data: &Data) -> u64 {
+        if self.output.is_empty() {
+            return 0;
+        }
+        let share = self.count;
+        let n = self.world_size;
+        match self.collective {
+            Collective::AllReduce | Collective::Reduce => {
+                self.wrong_in(data, 0, share, Origin::All(0))
+            }
+            Collective::ReduceScatter => {
+                self.wrong_in(data, 0, share, Origin::All(self.rank as u64 * share))
+            }
+            Collective::Broadcast => self.wrong_in(data, 0, share, Origin::One(self.root(), 0)),
+            Collective::Scatter => {
+                let first = self.rank as u64 * share;
+                self.wrong_in(data, 0, share, Origin::One(self.root(), first))
+            }
+            Collective::SendRecv => {
+                self.wrong_in(data, 0, share, Origin::One((self.rank + n - 1) % n, 0))
+            }
+            Collective::AllGather | Collective::Gather => (0..n)
+                .map(|peer| self.wrong_in(data, peer as u64 * share, share, Origin::One(peer, 0)))
+                .sum(),
+            Collective::AllToAll => (0..n)
+                .map(|peer| {
+                    let origin = Origin::One(peer, self.rank as u64 * share);
+                    self.wrong_in(data, peer as u64 * share, share, origin)
+                })
+                .sum(),
+            Collective::Barrier | Collective::Send | Collective::Recv => 0,
+        }
+    }
+
+    fn root(&self) -> usize {
+        self.case.root.unwrap_or(0)
+    }
+
+    /// The wrong ones among the `count` elements of the output from `at` on, which come from `origin`.
+    fn wrong_in(&self, data: &Data, at: u64, count: u64, origin: Origin) -> u64 {
+        let element = self.case.dtype.size_bytes();
+        let start = at as usize * element;
+        let region = self.output.part(start..start + count as usize * element);
+        let mut wrong = 0;
+        let mut values = [0; BLOCK];
+        self.each_block(region, |first, region| {
+            let values = &mut values[..region.bytes() / element];
+            let (mut expected, mut found) = ([0; BLOCK * 8], [0; BLOCK * 8]);
+            let expected = &mut expected[..region.bytes()];
+            let found = &mut found[..region.bytes()];
+            match origin {
+                Origin::All(offset) => {
+                    data.combined(offset + first, values);
+                    data.encode_result(values, expected);
+                }
+                Origin::One(rank, offset) => {
+                    data.give(rank, offset + first, values);
+                    data.encode(values, expected);
+                }
+            }
+            region.read(found);
+            if expected != found {
+                let pairs = expected.chunks(element).zip(found.chunks(element));
+                wrong += pairs.filter(|(a, b)| a != b).count() as u64;
+            }
+        });
+        wrong
+    }
+
+    /// Calls `work` with every block of `region` and the index of its first element there.
+    fn each_block(&self, region: Region, mut work: impl FnMut(u64, Region)) {
+        let element = self.case.dtype.size_bytes();
+        for start in (0..region.bytes()).step_by(BLOCK * element) {
+            let end = region.bytes().min(start + BLOCK * element);
+            work((start / element) as u64, region.part(start..end));
+        }
+    }
+}
+
+/// Where elements come from: the combination of all ranks, or one rank, from the element with this number on.
+#[derive(Clone, Copy)]
+enum Origin {
+    All(u64),
+    One(usize, u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::memory::Memory;
+
+    fn case(collective: Collective, dtype: DType) -> Case {
+        Case {
+            dtype,
+            op: collective.reduces().then_some("sum"),
+            root: collective.has_root().then_some(1),
+        }
+    }
+
+    const MEASURED: [Collective; 9] = [
+        Collective::AllReduce,
+        Collective::Broadcast,
+        Collective::Reduce,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::Gather,
+        Collective::Scatter,
+        Collective::AllToAll,
+        Collective::SendRecv,
+    ];
+
+    #[test]
+    fn sizes_are_what_nccl_tests_would_count() {
+        let size = |collective, n, bytes| {
+            let size = Size::nearest(collective, DType::F32, n, bytes);
+            (size.count, size.bytes)
+        };
+        assert_eq!(size(Collective::AllReduce, 2, 1024), (256, 1024));
+        assert_eq!(size(Collective::AllReduce, 2, 3), (1, 4));
+        assert_eq!(size(Collective::AllReduce, 2, 0), (0, 0));
+        assert_eq!(size(Collective::AllGather, 4, 1024), (64, 1024));
+        assert_eq!(size(Collective::AllGather, 3, 1024), (84, 1008));
+        assert_eq!(size(Collective::ReduceScatter, 8, 8), (1, 32));
+        assert_eq!(size(Collective::Barrier, 8, 8), (0, 0));
+    }
+
+    #[test]
+    fn bus_factors_are_those_of_nccl_tests() {
+        assert_eq!(Size::bus_factor(Collective::AllReduce, 4), 1.5);
+        assert_eq!(Size::bus_factor(Collective::AllToAll, 4), 0.75);
+        assert_eq!(Size::bus_factor(Collective::Broadcast, 4), 1.0);
+        assert_eq!(Size::bus_factor(Collective::AllReduce, 1), 0.0);
+    }
+
+    #[test]
+    fn an_output_that_nobody_wrote_is_wrong_in_every_element() {
+        for collective in MEASURED {
+            let case = case(collective, DType::F64);
+            let size = Size::nearest(collective, DType::F64, 3, 3 * 5000 * 8);
+            let memory = [
+                Memory::new(size.bytes as usize).unwrap(),
+                Memory::new(size.bytes as usize).unwrap(),
+            ];
+            let regions = [
+                memory[0].region(size.bytes as usize),
+                memory[1].region(size.bytes as usize),
+            ];
+            let placement = Placement::new(collective, case, (1, 3), size, false, regions).unwrap();
+            let data = placement.data(5);
+            placement.write(&data);
+            let elements = placement.output.bytes() as u64 / 8;
+            assert!(
+                elements > 0 || collective == Collective::Scatter,
+                "{collective}"
+            );
+            assert_eq!(placement.wrong(&data), elements, "{collective}");
+        }
+    }
+
+    #[test]
+    fn one_rank_alone_gets_back_what_it_gave() {
+        for collective in MEASURED {
+            let mut case = case(collective, DType::BF16);
+            case.root = case.root.map(|_| 0);
+            let size = Size::nearest(collective, DType::BF16, 1, 9000);
+            let memory = [Memory::new(9000).unwrap(), Memory::new(9000).unwrap()];
+            let regions = [memory[0].region(9000), memory[1].region(9000)];
+            let placement = Placement::new(collective, case, (0, 1), size, false, regions).unwrap();
+            let data = placement.data(5);
+            placement.write(&data);
+            placement.output.copy_from(placement.input);
+            assert_eq!(placement.wrong(&data), 0, "{collective}");
+            placement.output.part(100..101).write(&[0x11]);
+            assert_eq!(placement.wrong(&data), 1, "{collective}");
+        }
+    }
+
+    #[test]
+    fn in_place_is_the_same_memory_where_it_makes_sense() {
+        for collective in MEASURED {
+            let case = case(collective, DType::U8);
+            let size = Size::nearest(collective, DType::U8, 2, 64);
+            let memory = [Memory::new(64).unwrap(), Memory::new(64).unwrap()];
+            let regions = [memory[0].region(64), memory[1].region(64)];
+            let placement = Placement::new(collective, case, (1, 2), size, true, regions);
+            let has_form = !matches!(collective, Collective::AllToAll | Collective::SendRecv);
+            assert_eq!(placement.is_some(), has_form, "{collective}");
+            if let Some(placement) = placement {
+                let ends = |region: Region| {
+                    (
+                        region.address() as usize,
+                        region.address() as usize + region.bytes(),
+                    )
+                };
+                let (input, output) = (ends(placement.input), ends(placement.output));
+                assert!(
+                    input.0.max(output.0) < input.1.min(output.1),
+                    "{collective}"
+                );
+            }
+        }
+    }
+}

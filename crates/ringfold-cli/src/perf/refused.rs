@@ -1,0 +1,70 @@
+//! Flags of nccl-tests that have no meaning here: accepted with the value that changes nothing, refused with a reason.
+
+use anyhow::{Result, bail};
+
+/// The flags, all hidden from the help.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Refused {
+    #[arg(short = 't', long, hide = true)]
+    nthreads: Option<u64>,
+    #[arg(short = 'g', long, hide = true)]
+    ngpus: Option<u64>,
+    #[arg(short = 'm', long = "agg_iters", hide = true)]
+    agg_iters: Option<u64>,
+    #[arg(short = 'p', long = "parallel_init", hide = true)]
+    parallel_init: Option<u64>,
+    #[arg(short = 'y', long = "stream_null", hide = true)]
+    stream_null: Option<u64>,
+    #[arg(short = 'G', long, hide = true)]
+    cudagraph: Option<u64>,
+    #[arg(short = 'C', long = "report_cputime", hide = true)]
+    report_cputime: Option<u64>,
+    #[arg(
+        short = 'R',
+        long = "local_register",
+        alias = "local-register",
+        hide = true
+    )]
+    local_register: Option<u64>,
+    #[arg(short = 'x', long = "cta_policy", hide = true)]
+    cta_policy: Option<u64>,
+    #[arg(short = 'D', long = "device_implementation", hide = true)]
+    device_implementation: Option<u64>,
+    #[arg(short = 'V', long = "device_cta_count", hide = true)]
+    device_cta_count: Option<u64>,
+    #[arg(short = 'M', long, hide = true)]
+    memory: Option<u64>,
+    #[arg(short = 'u', long, hide = true)]
+    unalign: Option<u64>,
+    #[arg(short = 'K', long = "per_iter_skip", hide = true)]
+    per_iter_skip: Option<u64>,
+}
+
+impl Refused {
+    /// Refuses every value that would have to change something.
+    #[rustfmt::skip]
+    pub fn check(&self) -> Result<()> {
+        let flags = [
+            ("-t", self.nthreads, 1, "a rank is a process; use `--ranks`"),
+            ("-g", self.ngpus, 1, "a rank is a process; use `--ranks`"),
+            ("-m", self.agg_iters, 1, "calls are not grouped"),
+            ("-p", self.parallel_init, 0, "every rank is a process and joins by itself"),
+            ("-y", self.stream_null, 0, "there are no streams"),
+            ("-G", self.cudagraph, 0, "there are no graphs to capture"),
+            ("-C", self.report_cputime, 0, "a call ends when its data is there, so there is no time of the host apart"),
+            ("-R", self.local_register, 0, "memory need not be registered"),
+            ("-x", self.cta_policy, 0, "nothing runs on a GPU"),
+            ("-D", self.device_implementation, 0, "nothing runs on a GPU"),
+            ("-V", self.device_cta_count, 16, "nothing runs on a GPU"),
+            ("-M", self.memory, 0, "there is no GPU memory in use"),
+            ("-u", self.unalign, 0, "buffers are always aligned here"),
+            ("-K", self.per_iter_skip, 0, "use `-w` for iterations that do not count"),
+        ];
+        for (flag, value, neutral, why) in flags {
+            if let Some(value) = value.filter(|&value| value != neutral) {
+                bail!("`{flag} {value}` of nccl-tests does not apply: {why}");
+            }
+        }
+        Ok(())
+    }
+}

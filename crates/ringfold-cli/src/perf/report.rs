@@ -1,0 +1,142 @@
+//! What rank 0 does with the measurements: table, files, progress, verdict.
+
+use std::io::Write;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::arguments::Arguments;
+use super::files::{self, Csv};
+use super::measure::{Measurement, Participant};
+use super::plot;
+use super::table;
+
+/// Everything that is written about one run.
+pub struct Report<'a> {
+    arguments: &'a Arguments,
+    sizes: Vec<u64>,
+    participants: Vec<Participant>,
+    /// Kept for the JSON and the plot.
+    rows: Vec<Measurement>,
+    csv: Option<Csv>,
+    json: Option<Box<dyn Write>>,
+    progress: ProgressBar,
+    start_time: String,
+    wrong: u64,
+    busbw_sum_gbps: f64,
+    placements: u64,
+}
+
+impl<'a> Report<'a> {
+    /// Opens the files, so that a path that cannot be written fails before the measuring, and prints the header.
+    /// `steps` is the number of placements to come.
+    pub fn begin(
+        arguments: &'a Arguments,
+        sizes: Vec<u64>,
+        participants: Vec<Participant>,
+        steps: u64,
+    ) -> Result<Report<'a>> {
+        if let Some(path) = &arguments.plot {
+            files::open(path)?;
+        }
+        // Hides itself where stderr is no terminal.
+        let progress = ProgressBar::new(steps);
+        progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
+        let report = Report {
+            arguments,
+            csv: arguments.csv.as_deref().map(Csv::create).transpose()?,
+            json: arguments.json.as_deref().map(files::open).transpose()?,
+            sizes,
+            participants,
+            rows: Vec::new(),
+            progress,
+            start_time: table::utc(SystemTime::now()),
+            wrong: 0,
+            busbw_sum_gbps: 0.0,
+            placements: 0,
+        };
+        report.print(&table::header(
+            arguments,
+            &report.sizes,
+            &report.participants,
+        ))?;
+        Ok(report)
+    }
+
+    /// Says what is measured now.
+    pub fn announce(&self, bytes: u64) {
+        let size = plot::bytes_label(bytes as f64);
+        self.progress
+            .set_message(format!("{} {size}", self.arguments.collective));
+    }
+
+    /// Takes one size's measurements.
+    pub fn add(&mut self, out: Measurement, in_place: Option<Measurement>) -> Result<()> {
+        self.print(&table::row(self.arguments, &out, in_place.as_ref()))?;
+        for row in [Some(out), in_place].into_iter().flatten() {
+            if let Some(csv) = &mut self.csv {
+                csv.add(self.arguments, self.participants.len(), &row)?;
+            }
+            self.wrong += row.wrong.unwrap_or(0);
+            self.busbw_sum_gbps += row.busbw_gbps();
+            self.placements += 1;
+            if self.arguments.json.is_some() || self.arguments.plot.is_some() {
+                self.rows.push(row);
+            }
+        }
+        // One step a size, whether it has two placements or one.
+        self.progress.inc(1);
+        Ok(())
+    }
+
+    /// Starts the progress again for another cycle.
+    pub fn next_cycle(&self) {
+        self.progress.reset();
+    }
+
+    /// Prints the footer, writes the files and returns the number of wrong elements.
+    pub fn conclude(mut self) -> Result<u64> {
+        self.progress.finish_and_clear();
+        let average_busbw_gbps = match self.placements {
+            0 => 0.0,
+            count => self.busbw_sum_gbps / count as f64,
+        };
+        self.print(&table::footer(
+            self.arguments,
+            self.wrong,
+            average_busbw_gbps,
+        ))?;
+        if let Some(json) = &mut self.json {
+            let run = files::Run {
+                arguments: self.arguments,
+                sizes: &self.sizes,
+                participants: &self.participants,
+                start_time: self.start_time,
+                end_time: table::utc(SystemTime::now()),
+                wrong: self.wrong,
+                average_busbw_gbps,
+            };
+            files::write_json(json.as_mut(), &run, &self.rows).context("cannot write the JSON")?;
+        }
+        if let Some(path) = &self.arguments.plot {
+            plot::draw(path, self.arguments, self.participants.len(), &self.rows)?;
+        }
+        Ok(self.wrong)
+    }
+
+    /// Writes to standard output, unless that belongs to a file's data.
+    fn print(&self, text: &str) -> Result<()> {
+        if self.arguments.stdout_is_data() {
+            return Ok(());
+        }
+        let write = || {
+            let mut stdout = std::io::stdout().lock();
+            stdout.write_all(text.as_bytes())?;
+            stdout.flush()
+        };
+        self.progress
+            .suspend(write)
+            .context("cannot write the table")
+    }
+}

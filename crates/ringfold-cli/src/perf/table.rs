@@ -1,0 +1,301 @@
+//! The table on standard output: nccl-tests' columns, header and footer, ours after them.
+
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use super::arguments::Arguments;
+use super::measure::{Measurement, Participant};
+
+/// The lines before the first row.
+pub fn header(arguments: &Arguments, sizes: &[u64], participants: &[Participant]) -> String {
+    let mut text = String::new();
+    let (min, max) = (sizes.first().unwrap_or(&0), sizes.last().unwrap_or(&0));
+    let step = match arguments.stepbytes {
+        Some(bytes) => format!("{bytes}(bytes)"),
+        None => format!("{}(factor)", arguments.stepfactor.unwrap_or(2)),
+    };
+    line(
+        &mut text,
+        format_args!("# ringfold version {}", env!("CARGO_PKG_VERSION")),
+    );
+    line(
+        &mut text,
+        format_args!("# Collective test starting: {}_perf", arguments.collective),
+    );
+    line(
+        &mut text,
+        format_args!(
+            "# ranks {} minBytes {min} maxBytes {max} step: {step} warmup iters: {} iters: {} validation: {}",
+            participants.len(),
+            arguments.warmup_iters,
+            arguments.iters,
+            arguments.check,
+        ),
+    );
+    let ranks = [
+        "rank 0's",
+        "mean over the ranks",
+        "the fastest rank's",
+        "the slowest rank's",
+    ];
+    line(
+        &mut text,
+        format_args!(
+            "# time: median over iterations, {}; first: the first call with that size and placement",
+            ranks[usize::from(arguments.average.min(3))],
+        ),
+    );
+    text += "#\n# Using ranks\n";
+    for Participant {
+        rank,
+        pid,
+        hostname,
+    } in participants
+    {
+        line(
+            &mut text,
+            format_args!("#  Rank {rank:2} Group  0 Pid {pid:6} on {hostname:>10}"),
+        );
+    }
+    text += "#\n";
+    text + &column_heads(arguments)
+}
+
+fn column_heads(arguments: &Arguments) -> String {
+    let detail = arguments.per_iter_timing == 1;
+    let width = if detail { 4 * 9 } else { 0 };
+    let mut text = format!(
+        "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:^31}{:width$}  {:^31}{:width$}  {:^16}\n",
+        "", "", "", "", "", "out-of-place", "", "in-place", "", "first call",
+    );
+    let rows = [
+        [
+            "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
+        ],
+        [
+            "(B)",
+            "(elements)",
+            "",
+            "",
+            "",
+            "(us)",
+            "(GB/s)",
+            "(GB/s)",
+            "",
+        ],
+    ];
+    let details = [
+        ["i_min", "i_max", "i_p99", "i_cv"],
+        ["(us)", "(us)", "(us)", "(%)"],
+    ];
+    let ours = [
+        ["out", "in", "algorithm", "transport"],
+        ["(us)", "(us)", "", ""],
+    ];
+    for ((names, extra), own) in rows.iter().zip(details).zip(ours) {
+        let _ = write!(
+            text,
+            "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}",
+            names[0], names[1], names[2], names[3], names[4]
+        );
+        for _ in 0..2 {
+            let _ = write!(
+                text,
+                "  {:>7}  {:>6}  {:>6}  {:>6}",
+                names[5], names[6], names[7], names[8]
+            );
+            for name in extra.iter().filter(|_| detail) {
+                let _ = write!(text, "  {name:>7}");
+            }
+        }
+        let _ = write!(
+            text,
+            "  {:>7}  {:>7}  {}  {}",
+            own[0], own[1], own[2], own[3]
+        );
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+/// The row of one size, in both placements as far as there are two.
+pub fn row(arguments: &Arguments, out: &Measurement, in_place: Option<&Measurement>) -> String {
+    let case = out.case;
+    let mut text = format!(
+        "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
+        out.size.bytes,
+        out.size.count,
+        case.dtype,
+        case.op.unwrap_or("none"),
+        case.root.map_or(-1, |root| root as i64),
+    );
+    for placement in [Some(out), in_place] {
+        text += &placement_columns(arguments, placement);
+    }
+    let first = |row: Option<&Measurement>| row.map_or("N/A".into(), |row| number(row.first_us, 7));
+    let _ = write!(
+        text,
+        "  {:>7}  {:>7}  {}  {}",
+        first(Some(out)),
+        first(in_place),
+        out.algorithm,
+        out.transport,
+    );
+    if arguments.report_timestamps == 1 {
+        let _ = write!(text, "  {}", utc(SystemTime::now()));
+    }
+    text.push('\n');
+    text
+}
+
+fn placement_columns(arguments: &Arguments, row: Option<&Measurement>) -> String {
+    let detail = arguments.per_iter_timing == 1;
+    let Some(row) = row else {
+        let mut text = format!("  {:>7}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
+        if detail {
+            text += &format!("  {:>7}", "N/A").repeat(4);
+        }
+        return text;
+    };
+    let wrong = row.wrong.map_or("N/A".into(), |wrong| wrong.to_string());
+    let mut text = format!(
+        "  {:>7}  {:>6}  {:>6}  {wrong:>6}",
+        number(row.median_us(), 7),
+        number(row.algbw_gbps(), 6),
+        number(row.busbw_gbps(), 6),
+    );
+    if detail {
+        let mean = row.mean_us();
+        let variation = if mean > 0.0 {
+            100.0 * row.deviation_us() / mean
+        } else {
+            0.0
+        };
+        for value in [
+            row.min_us(),
+            row.max_us(),
+            row.percentile_us(99.0),
+            variation,
+        ] {
+            let _ = write!(text, "  {:>7}", number(value, 7));
+        }
+    }
+    text
+}
+
+/// The lines after the last row.
+pub fn footer(arguments: &Arguments, wrong: u64, average_busbw_gbps: f64) -> String {
+    let verdict = match (arguments.check, wrong) {
+        (0, _) => "NOT CHECKED",
+        (_, 0) => "OK",
+        _ => "FAILED",
+    };
+    format!(
+        "# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {}\n#\n# Collective test concluded: {}_perf\n",
+        significant(average_busbw_gbps),
+        arguments.collective,
+    )
+}
+
+/// `value` as precise as fits into `width`: two decimals, one, none, or an exponent (nccl-tests' rule).
+pub fn number(value: f64, width: usize) -> String {
+    for decimals in [2, 1, 0] {
+        let text = format!("{value:.decimals$}");
+        if text.len() <= width {
+            return text;
+        }
+    }
+    let decimals = usize::from(width >= 7);
+    let text = format!("{value:.decimals$e}");
+    // C writes at least two digits of exponent and its sign.
+    match text.split_once('e') {
+        Some((mantissa, exponent)) => format!("{mantissa}e+{exponent:0>2}"),
+        None => text,
+    }
+}
+
+/// Six significant digits without trailing zeros, like C's `%g`.
+pub fn significant(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let magnitude = value.abs().log10().floor() as i32;
+    if !(-5..6).contains(&magnitude) {
+        return format!("{value:.5e}");
+    }
+    let text = format!("{value:.*}", (5 - magnitude) as usize);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// `2026-01-31 23:59:59` in UTC: the one time zone that needs no table.
+pub fn utc(time: SystemTime) -> String {
+    let since_1970 = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let (days, seconds) = (since_1970.as_secs() / 86_400, since_1970.as_secs() % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
+/// Year, month and day of the day with this number since 1970 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    (year, month, day)
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{arguments}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn numbers_take_the_precision_that_fits() {
+        assert_eq!(number(1.0, 7), "1.00");
+        assert_eq!(number(1234.567, 7), "1234.57");
+        assert_eq!(number(12345.67, 7), "12345.7");
+        assert_eq!(number(1234567.0, 7), "1234567");
+        assert_eq!(number(123456789.0, 7), "1.2e+08");
+        assert_eq!(number(123.456, 6), "123.46");
+        assert_eq!(number(1234567.0, 6), "1e+06");
+        assert_eq!(number(0.0, 6), "0.00");
+    }
+
+    #[test]
+    fn significant_digits_are_those_of_c() {
+        assert_eq!(significant(0.0), "0");
+        assert_eq!(significant(12.5), "12.5");
+        assert_eq!(significant(1.2345678), "1.23457");
+        assert_eq!(significant(123456.7), "123457");
+        assert_eq!(significant(0.00123), "0.00123");
+    }
+
+    #[test]
+    fn dates_follow_the_calendar() {
+        let at = |seconds| utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01 00:00:00");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00:00");
+        assert_eq!(at(1_735_689_599), "2024-12-31 23:59:59");
+    }
+}
