@@ -15,6 +15,7 @@ mod report;
 mod table;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -95,7 +96,7 @@ fn take_part(arguments: &Arguments) -> Result<u8> {
     };
     let communicator = Communicator::connect(config)?;
     let rank = communicator.rank();
-    match sweep(&communicator, arguments) {
+    match sweep(&communicator, arguments, &mut std::io::stdout()) {
         Ok(wrong) => {
             communicator.close()?;
             Ok(u8::from(wrong > 0))
@@ -113,9 +114,13 @@ fn is_the_users(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Measures everything that was asked for. Rank 0 returns the number of wrong elements; the others end well, so that
+/// Measures everything that was asked for; rank 0 prints the table into `stdout`. Rank 0 returns the number of wrong elements; the others end well, so that
 /// rank 0 has the time to write.
-fn sweep(communicator: &Communicator, arguments: &Arguments) -> Result<u64> {
+fn sweep(
+    communicator: &Communicator,
+    arguments: &Arguments,
+    stdout: &mut dyn Write,
+) -> Result<u64> {
     let world_size = communicator.world_size();
     let lines = lines(arguments, world_size)?;
     let max_bytes = lines.iter().map(|(_, size)| size.bytes).max().unwrap_or(0);
@@ -124,11 +129,13 @@ fn sweep(communicator: &Communicator, arguments: &Arguments) -> Result<u64> {
     let mut report = match communicator.rank() {
         0 => {
             let sizes = arguments.sizes(1)?;
+            let steps = lines.len() as u64;
             Some(Report::begin(
                 arguments,
                 sizes,
                 participants,
-                lines.len() as u64,
+                steps,
+                stdout,
             )?)
         }
         _ => None,
@@ -180,6 +187,92 @@ fn lines(arguments: &Arguments, world_size: usize) -> Result<Vec<(Case, Size)>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    /// Measures on ranks that are threads; returns the table's lines without comments.
+    fn swept(ranks: usize, line: &str) -> Vec<String> {
+        let words = format!("perf {line}");
+        let arguments = Line::parse_from(words.split(' ')).arguments;
+        let mut tables = vec![Vec::new(); ranks];
+        std::thread::scope(|scope| {
+            let arguments = &arguments;
+            let ranks: Vec<_> = Communicator::threads(ranks)
+                .into_iter()
+                .zip(&mut tables)
+                .map(|(communicator, table)| {
+                    scope.spawn(move || sweep(&communicator, arguments, table))
+                })
+                .collect();
+            for rank in ranks {
+                assert_eq!(rank.join().unwrap().unwrap(), 0, "{line}");
+            }
+        });
+        let table = String::from_utf8(tables.swap_remove(0)).unwrap();
+        let rows = table.lines().filter(|line| !line.starts_with('#'));
+        rows.map(str::to_owned).collect()
+    }
+
+    /// The numbers of wrong elements, out of place and in place.
+    fn wrong(row: &str) -> [&str; 2] {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        [words[8], words[12]]
+    }
+
+    #[test]
+    fn every_reduction_of_every_type_is_exact() {
+        for collective in ["all_reduce", "reduce", "reduce_scatter"] {
+            let rows = swept(
+                2,
+                &format!("{collective} -b 5002 -e 5002 -n 1 -w 0 -o all -d all"),
+            );
+            assert_eq!(rows.len(), 64 + 24 + 7, "{collective}");
+            assert!(
+                rows.iter().all(|row| wrong(row) == ["0", "0"]),
+                "{collective}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_movement_from_every_root_is_exact() {
+        for collective in ["broadcast", "all_gather", "gather", "scatter"] {
+            let rows = swept(
+                2,
+                &format!("{collective} -b 5002 -e 5002 -n 1 -w 0 -d all -r all"),
+            );
+            assert!(rows.len() >= 15, "{collective}");
+            assert!(
+                rows.iter().all(|row| wrong(row) == ["0", "0"]),
+                "{collective}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_no_in_place_form_says_so() {
+        for collective in ["all_to_all", "sendrecv"] {
+            let rows = swept(2, &format!("{collective} -b 8 -e 4K -f 8 -n 2"));
+            assert_eq!(rows.len(), 4, "{collective}");
+            assert!(
+                rows.iter().all(|row| wrong(row) == ["0", "N/A"]),
+                "{collective}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_barrier_has_one_line() {
+        let rows = swept(2, "barrier -n 3");
+        assert_eq!(rows.len(), 1);
+        let words: Vec<&str> = rows[0].split_whitespace().collect();
+        assert_eq!(words[..2], ["0", "0"]);
+    }
 
     #[test]
     fn a_rank_is_started_with_the_same_command_line() {

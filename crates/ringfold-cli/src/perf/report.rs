@@ -26,16 +26,18 @@ pub struct Report<'a> {
     wrong: u64,
     busbw_sum_gbps: f64,
     placements: u64,
+    stdout: &'a mut dyn Write,
 }
 
 impl<'a> Report<'a> {
     /// Opens the files, so that a path that cannot be written fails before the measuring, and prints the header.
-    /// `steps` is the number of placements to come.
+    /// `steps` is the number of sizes to come.
     pub fn begin(
         arguments: &'a Arguments,
         sizes: Vec<u64>,
         participants: Vec<Participant>,
         steps: u64,
+        stdout: &'a mut dyn Write,
     ) -> Result<Report<'a>> {
         if let Some(path) = &arguments.plot {
             files::open(path)?;
@@ -43,7 +45,7 @@ impl<'a> Report<'a> {
         // Hides itself where stderr is no terminal.
         let progress = ProgressBar::new(steps);
         progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
-        let report = Report {
+        let mut report = Report {
             arguments,
             csv: arguments.csv.as_deref().map(Csv::create).transpose()?,
             json: arguments.json.as_deref().map(files::open).transpose()?,
@@ -55,12 +57,10 @@ impl<'a> Report<'a> {
             wrong: 0,
             busbw_sum_gbps: 0.0,
             placements: 0,
+            stdout,
         };
-        report.print(&table::header(
-            arguments,
-            &report.sizes,
-            &report.participants,
-        ))?;
+        let header = table::header(arguments, &report.sizes, &report.participants);
+        report.print(&header)?;
         Ok(report)
     }
 
@@ -126,12 +126,12 @@ impl<'a> Report<'a> {
     }
 
     /// Writes to standard output, unless that belongs to a file's data.
-    fn print(&self, text: &str) -> Result<()> {
+    fn print(&mut self, text: &str) -> Result<()> {
         if self.arguments.stdout_is_data() {
             return Ok(());
         }
+        let stdout = &mut self.stdout;
         let write = || {
-            let mut stdout = std::io::stdout().lock();
             stdout.write_all(text.as_bytes())?;
             stdout.flush()
         };

@@ -6,7 +6,7 @@ use crate::process::finish;
 fn help_names_the_commands_and_gives_examples() {
     let done = finish(&["--help"]);
     assert!(done.status.success());
-    for word in ["run", "Examples:"] {
+    for word in ["perf", "run", "Examples:"] {
         assert!(
             done.stdout.contains(word),
             "`{word}` is not in {}",
@@ -17,9 +17,11 @@ fn help_names_the_commands_and_gives_examples() {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    let done = finish(&["run", "--help"]);
-    assert!(done.status.success());
-    assert!(done.stdout.contains("Examples:"));
+    for command in ["perf", "run"] {
+        let done = finish(&[command, "--help"]);
+        assert!(done.status.success());
+        assert!(done.stdout.contains("Examples:"), "{command}");
+    }
 }
 
 #[test]
