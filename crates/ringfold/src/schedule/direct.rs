@@ -10,6 +10,9 @@ use super::{Cut, Medium, Peers, Schedule, Span, Spec, flat};
 
 /// The phase in which all of a rank's inputs are published (the part before its own chunk may come a phase earlier).
 const INPUTS: u8 = 1;
+/// The round in which peers' publications are read when nothing follows. The round before stays free, so that the next
+/// slice is published before anybody waits for this one.
+const READ_ROUND: u32 = 2;
 /// The phase in which a rank's own reduced chunk is published.
 const REDUCED: u8 = 2;
 
@@ -55,10 +58,11 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
             build.publish(input(0, 1), 0);
             build.copy(input(0, 1), output(0, 1));
         } else {
+            build.round(READ_ROUND);
             build.wait_for(Peers::One(root), 0);
             build.copy_from(root, 0, output(0, 1));
         }
-        return build.finish(1);
+        return build.finish(READ_ROUND + 1);
     }
     let mut build = Builder::vector(spec, n);
     if own == root {
@@ -124,30 +128,34 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
     }
 }
 
-/// Every rank gives its block to every rank.
+/// Every rank gives its block to every rank, by rising distance.
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let own = input(0, 1);
     let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
     match spec.medium {
         Medium::Messages => {
-            for peer in spec.others() {
-                build.recv(peer, output(peer, 1));
+            for distance in 1..spec.world_size {
+                build.round(distance - 1);
+                let (next, previous) = (spec.after(distance), spec.before(distance));
+                build.recv(previous, output(previous, 1));
+                build.send(next, own);
+                if distance == 1 {
+                    build.copy(own, output(spec.rank, 1));
+                }
             }
-            for peer in spec.others() {
-                build.send(peer, own);
-            }
-            build.copy(own, output(spec.rank, 1));
+            build.finish(spec.world_size - 1)
         }
         Medium::Shared => {
             build.publish(own, 0);
             build.copy(own, output(spec.rank, 1));
+            build.round(READ_ROUND);
             for peer in spec.others() {
                 build.wait_for(Peers::One(peer), 0);
                 build.copy_from(peer, 0, output(peer, 1));
             }
+            build.finish(READ_ROUND + 1)
         }
     }
-    build.finish(1)
 }
 
 /// Each rank reduces its own block.
@@ -161,10 +169,10 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
         }
         Medium::Shared => {
             publish_others(&mut build, spec);
-            build.round(1);
+            build.round(READ_ROUND);
             build.wait_for(Peers::Others, INPUTS);
             build.reduce_from(input(spec.rank, 1), output(0, 1));
-            build.finish(2)
+            build.finish(READ_ROUND + 1)
         }
     }
 }
@@ -178,6 +186,7 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
     let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
     if spec.rank == spec.root {
         build.copy(own, output(spec.rank, 1));
+        build.round(READ_ROUND);
         for peer in spec.others() {
             build.wait_for(Peers::One(peer), 0);
             build.copy_from(peer, 0, output(peer, 1));
@@ -185,7 +194,7 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
     } else {
         build.publish(own, 0);
     }
-    build.finish(1)
+    build.finish(READ_ROUND + 1)
 }
 
 /// Each rank fetches its block from the root.
@@ -198,10 +207,11 @@ pub(super) fn scatter(spec: &Spec) -> Schedule {
         publish_others(&mut build, spec);
         build.copy(input(spec.rank, 1), output(0, 1));
     } else {
+        build.round(READ_ROUND);
         build.wait_for(Peers::One(spec.root), INPUTS);
         build.copy_from(spec.root, spec.rank, output(0, 1));
     }
-    build.finish(1)
+    build.finish(READ_ROUND + 1)
 }
 
 /// Messages: pairs by rising distance. Shared: everybody publishes and fetches.
@@ -224,11 +234,12 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
         Medium::Shared => {
             publish_others(&mut build, spec);
             build.copy(input(own, 1), output(own, 1));
+            build.round(READ_ROUND);
             for peer in spec.others() {
                 build.wait_for(Peers::One(peer), INPUTS);
                 build.copy_from(peer, own, output(peer, 1));
             }
-            build.finish(1)
+            build.finish(READ_ROUND + 1)
         }
     }
 }

@@ -55,8 +55,10 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
 
 /// One end of a message that waits for the other.
 struct Posted {
-    slice: u32,
-    number: u32,
+    at: At,
+    /// The hops behind it when it was issued.
+    hops: u32,
+    /// Barrier only: what the sender knew.
     known: Vec<bool>,
 }
 
@@ -117,6 +119,11 @@ impl<'a> Execution<'a> {
     /// The content of a chunk at the end.
     pub fn value(&self, rank: u32, slice: u32, place: Place) -> Option<Value> {
         self.ranks[rank as usize].value(slice, place)
+    }
+
+    /// The longest chain of messages and publications, each of which was waited for before the next.
+    pub fn hops(&self) -> u32 {
+        self.ranks.iter().map(Rank::hops).max().unwrap_or_default()
     }
 
     /// Whether everybody knows at the end that everybody has entered. What was never waited for counts now.
@@ -239,6 +246,8 @@ impl<'a> Execution<'a> {
                 }
             }
         }
+        let hops = own.channels[at.channel as usize].hops;
+        own.hops_at.insert((at.slice, phase), hops);
         if self.barrier {
             let known = own.known[at.slice as usize].clone();
             own.known_at.insert((at.slice, phase), known);
@@ -265,6 +274,10 @@ impl<'a> Execution<'a> {
         for peer in peers.filter(|&peer| peer != at.rank) {
             let awaited = self.ranks[at.rank as usize].awaited(at.slice, peer);
             *awaited = (*awaited).max(u16::from(phase) + 1);
+            let published = self.ranks[peer as usize].hops_at.get(&(at.slice, phase));
+            let hops = published.copied().unwrap_or_default() + 1;
+            let own = self.channel(at.rank, at.channel);
+            own.hops = own.hops.max(hops);
             if self.barrier {
                 let at_phase = self.ranks[peer as usize].known_at.get(&(at.slice, phase));
                 let known = at_phase.cloned().unwrap_or_default();
@@ -317,11 +330,8 @@ impl<'a> Execution<'a> {
         } else {
             Vec::new()
         };
-        let posted = Posted {
-            slice: at.slice,
-            number: at.number,
-            known,
-        };
+        let hops = own.channels[at.channel as usize].hops;
+        let posted = Posted { at, hops, known };
         let channels = own.channels.len() as u32;
         let n = self.ranks.len() as u32;
         let index = (sender * n + receiver) * channels + at.channel;
@@ -332,29 +342,15 @@ impl<'a> Execution<'a> {
             return Ok(());
         }
         let other = pair.posted.pop_front().expect("not empty");
-        let (sent, received) = if send {
-            (posted, other)
+        if send {
+            self.deliver(&posted, &other)
         } else {
-            (other, posted)
-        };
-        self.deliver(
-            At {
-                rank: sender,
-                channel: at.channel,
-                slice: sent.slice,
-                number: sent.number,
-            },
-            At {
-                rank: receiver,
-                channel: at.channel,
-                slice: received.slice,
-                number: received.number,
-            },
-            &sent.known,
-        )
+            self.deliver(&other, &posted)
+        }
     }
 
-    fn deliver(&mut self, from: At, to: At, known: &[bool]) -> Result<(), Violation> {
+    fn deliver(&mut self, sender: &Posted, receiver: &Posted) -> Result<(), Violation> {
+        let (from, to) = (sender.at, receiver.at);
         let sent = self.ranks[from.rank as usize].step(from);
         let received = self.ranks[to.rank as usize].step(to);
         let Action::Send { span: source, .. } = sent.action else {
@@ -373,20 +369,21 @@ impl<'a> Execution<'a> {
         }
         for i in 0..into.len {
             let message = self.ranks[from.rank as usize].read(from, source, i)?;
-            let receiver = &mut self.ranks[to.rank as usize];
+            let own = &mut self.ranks[to.rank as usize];
             let value = match with {
                 None => message,
-                Some(with) => combine(to, receiver.read(to, with, i)?, message)?,
+                Some(with) => combine(to, own.read(to, with, i)?, message)?,
             };
-            receiver.write(to, into, i, value)?;
+            own.write(to, into, i, value)?;
         }
-        for at in [from, to] {
-            self.ranks[at.rank as usize].deliver(at);
+        let arrival = receiver.hops.max(sender.hops + 1);
+        for (at, hops) in [(from, sender.hops), (to, arrival)] {
+            self.ranks[at.rank as usize].deliver(at, hops);
             self.wake(at.rank, at.channel);
         }
         if self.barrier {
-            let receiver = &mut self.ranks[to.rank as usize];
-            receiver.heard.insert(to.key(), known.to_vec());
+            let own = &mut self.ranks[to.rank as usize];
+            own.heard.insert(to.key(), sender.known.clone());
         }
         Ok(())
     }

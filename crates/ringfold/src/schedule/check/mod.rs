@@ -33,6 +33,8 @@ use super::dependence::dependencies;
 pub struct Proof {
     /// The number of rounds.
     pub rounds: u32,
+    /// The longest chain of messages and publications, each of which was waited for before the next.
+    pub hops: u32,
     /// Each rank's work, for one slice.
     pub ranks: Vec<Work>,
 }
@@ -158,6 +160,7 @@ pub fn check_sliced(
     }
     Ok(Proof {
         rounds: schedules[0].rounds,
+        hops: execution.hops(),
         ranks: schedules.iter().map(work).collect(),
     })
 }

@@ -57,8 +57,10 @@ pub(super) struct Channel {
     /// Slice and number of each step.
     order: Vec<(u32, u32)>,
     pub next: usize,
-    /// Of each asynchronous step, by slice and number: whether its message was delivered.
-    delivered: Vec<bool>,
+    /// The hops behind what was waited for so far.
+    pub hops: u32,
+    /// Of each asynchronous step, by slice and number: the hops behind its message, if it was delivered.
+    delivered: Vec<Option<u32>>,
     /// Whether it waits in the list of channels to try.
     pub queued: bool,
 }
@@ -74,6 +76,8 @@ pub(super) struct Rank<'a> {
     published: Vec<Option<Published>>,
     /// By slice: the last phase published, plus 1.
     pub reached: Vec<u16>,
+    /// The hops behind each publication, by slice and phase.
+    pub hops_at: HashMap<(u32, u8), u32>,
     /// By slice and peer: the last phase awaited, plus 1.
     awaited: Vec<u16>,
     /// Barrier only, by slice: which ranks are known to have entered.
@@ -94,7 +98,8 @@ impl<'a> Rank<'a> {
         let channel = |steps: &Vec<Step>| Channel {
             order: order_of_issue(steps, slices),
             next: 0,
-            delivered: vec![false; steps.len() * slices.count as usize],
+            hops: 0,
+            delivered: vec![None; steps.len() * slices.count as usize],
             queued: false,
         };
         let slots = schedule.input.chunks().max(schedule.output.chunks()) as usize;
@@ -107,6 +112,7 @@ impl<'a> Rank<'a> {
             published: vec![None; slots * slices.count as usize],
             reached: vec![0; slices.count as usize],
             awaited: vec![0; (world_size * slices.count) as usize],
+            hops_at: HashMap::new(),
             known: vec![entered; slices.count as usize],
             known_at: HashMap::new(),
             heard: HashMap::new(),
@@ -147,7 +153,7 @@ impl<'a> Rank<'a> {
     pub fn waits_are_over(&self, at: At) -> bool {
         let delivered = |&number: &u32| {
             let earlier = At { number, ..at };
-            self.channels[at.channel as usize].delivered[self.step_index(earlier)]
+            self.channels[at.channel as usize].delivered[self.step_index(earlier)].is_some()
         };
         self.waits_of(at).iter().all(delivered)
     }
@@ -160,16 +166,34 @@ impl<'a> Rank<'a> {
                 ..at
             };
             self.mark(earlier, false);
+            let delivered = self.step_index(earlier);
+            let channel = &mut self.channels[at.channel as usize];
+            channel.hops = channel
+                .hops
+                .max(channel.delivered[delivered].unwrap_or_default());
             if let Some(known) = self.heard.remove(&earlier.key()) {
                 self.learn(at.slice, &known);
             }
         }
     }
 
-    /// The message of a step was delivered.
-    pub fn deliver(&mut self, at: At) {
+    /// The message of a step was delivered, after so many hops.
+    pub fn deliver(&mut self, at: At, hops: u32) {
         let index = self.step_index(at);
-        self.channels[at.channel as usize].delivered[index] = true;
+        self.channels[at.channel as usize].delivered[index] = Some(hops);
+    }
+
+    /// The hops behind everything that this rank has.
+    pub fn hops(&self) -> u32 {
+        let of_channel = |channel: &Channel| {
+            let delivered = channel.delivered.iter().flatten().copied();
+            delivered.max().unwrap_or_default().max(channel.hops)
+        };
+        self.channels
+            .iter()
+            .map(of_channel)
+            .max()
+            .unwrap_or_default()
     }
 
     /// From now on the step is in flight.
