@@ -1,3 +1,4 @@
 //! Which way a call goes: the policy.
 
 pub mod choose;
+pub mod cost;

@@ -256,10 +256,11 @@ impl<'a> Rank<'a> {
         if buffer == Buffer::Input {
             return Err(at.violation("writes the input"));
         }
-        // Chunks of a vector differ by an element where it cannot be divided evenly.
-        if matches!(cut, Cut::Vector(_)) && value.chunk != chunk && !barrier {
+        // Chunks of a vector differ by an element where it cannot be divided evenly, and blocks need not be equal.
+        let sized = matches!(cut, Cut::Vector(_)) || buffer == Buffer::Scratch;
+        if sized && value.chunk != chunk && !barrier {
             return Err(at.violation(format!(
-                "puts chunk {} of a vector in the place of chunk {chunk}",
+                "puts chunk {} in the place of chunk {chunk}, which may be smaller",
                 value.chunk
             )));
         }

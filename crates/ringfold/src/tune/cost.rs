@@ -1,0 +1,357 @@
+//! What a collective should cost: closed forms in α, β and γ (Hockney, 1994; Thakur, Rabenseifner & Gropp, 2005), with
+//! the overhead of further messages set apart from the latency (Culler et al., LogP, 1993).
+//!
+//! An algorithm is priced by four [`Terms`] that are counted, not fitted: a test counts them from the schedules. Links are
+//! full duplex, each rank has one port, and reductions do not overlap with messages. What this does not know: contention
+//! in the network, the pipelining of slices (except where an algorithm lives from it: the ring's broadcast and reduce), and
+//! more ranks than cores. So it ranks algorithms; it does not replace measuring.
+
+#![forbid(unsafe_code)]
+
+use crate::schedule::{Medium, Schedule};
+use crate::types::{Algorithm, Collective};
+
+/// Most slices that [`predict`] assumes for a pipelined chain.
+const MAX_SLICES: f64 = 64.0;
+
+/// What a machine's messages, copies and reductions cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// α: from the sending of an empty message until it is received.
+    pub alpha_us: f64,
+    /// What a rank spends on each further message that is under way at the same time.
+    pub overhead_us: f64,
+    /// β: the inverse of a link's bandwidth.
+    pub beta_us_per_byte: f64,
+    /// γ: combining two operands.
+    pub gamma_us_per_byte: f64,
+    /// From a publication until a peer has seen it.
+    pub hop_us: f64,
+    /// Copying to or from published memory, on one core.
+    pub copy_us_per_byte: f64,
+    /// The same when all ranks of the host do it at once, for each rank: the inverse of the host's memory bandwidth.
+    pub memory_us_per_byte: f64,
+}
+
+impl Default for Costs {
+    /// A 100 Gbit/s network with TCP's latency, and a host that copies 10 GB/s on a core and 40 GB/s on all.
+    fn default() -> Costs {
+        Costs {
+            alpha_us: 5.0,
+            overhead_us: 0.5,
+            beta_us_per_byte: 8e-5,
+            gamma_us_per_byte: 5e-5,
+            hop_us: 0.3,
+            copy_us_per_byte: 1e-4,
+            memory_us_per_byte: 2.5e-5,
+        }
+    }
+}
+
+/// What an algorithm needs, on the rank that needs most in each round.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// Messages, or publications, that wait for each other.
+    pub hops: f64,
+    /// Messages through one port.
+    pub messages: f64,
+    /// Bytes through one port, or copied to and from published memory, as a multiple of the collective's size.
+    pub bytes: f64,
+    /// Bytes reduced, as a multiple of the collective's size.
+    pub reduced: f64,
+}
+
+/// The time of one call. `bytes` is the collective's size as nccl-tests counts it: the larger of a rank's two buffers.
+/// `None` if there is no such schedule.
+pub fn predict(
+    collective: Collective,
+    algorithm: Algorithm,
+    medium: Medium,
+    world_size: u32,
+    bytes: u64,
+    costs: &Costs,
+) -> Option<f64> {
+    let terms = terms(collective, algorithm, medium, world_size)?;
+    let size = bytes as f64;
+    let n = f64::from(world_size);
+    if medium == Medium::Shared {
+        let at_least = n * costs.memory_us_per_byte;
+        let copy = costs.copy_us_per_byte.max(at_least);
+        let gamma = costs.gamma_us_per_byte.max(at_least);
+        return Some(
+            terms.hops * costs.hop_us + size * (terms.bytes * copy + terms.reduced * gamma),
+        );
+    }
+    let chain = algorithm == Algorithm::Ring
+        && matches!(collective, Collective::Broadcast | Collective::Reduce);
+    if chain && world_size > 1 {
+        let reduces = f64::from(u8::from(collective.reduces()));
+        let per_hop = size * (costs.beta_us_per_byte + reduces * costs.gamma_us_per_byte);
+        let best = ((n - 2.0) * per_hop / costs.alpha_us).sqrt().round();
+        let slices = best.clamp(1.0, MAX_SLICES);
+        return Some((n - 2.0 + slices) * (costs.alpha_us + per_hop / slices));
+    }
+    let waiting = terms.hops * costs.alpha_us + (terms.messages - terms.hops) * costs.overhead_us;
+    let moving = terms.bytes * costs.beta_us_per_byte + terms.reduced * costs.gamma_us_per_byte;
+    Some(waiting + size * moving)
+}
+
+/// The closed forms, in one slice. `None` if there is no such schedule.
+pub fn terms(
+    collective: Collective,
+    algorithm: Algorithm,
+    medium: Medium,
+    world_size: u32,
+) -> Option<Terms> {
+    let served = Schedule::algorithms(collective, medium).contains(&algorithm);
+    let paired = algorithm == Algorithm::RecursiveDoubling
+        && matches!(
+            collective,
+            Collective::AllGather | Collective::ReduceScatter
+        );
+    if !served || world_size == 0 || (paired && !world_size.is_power_of_two()) {
+        return None;
+    }
+    if world_size == 1 {
+        return Some(Terms::default());
+    }
+    let [hops, messages, bytes, reduced] = match medium {
+        Medium::Messages => over_messages(collective, algorithm, world_size)?,
+        Medium::Shared => over_shared_memory(collective, algorithm, world_size)?,
+    };
+    Some(Terms {
+        hops,
+        messages,
+        bytes,
+        reduced,
+    })
+}
+
+/// Hops, messages, bytes, reduced.
+fn over_messages(
+    collective: Collective,
+    algorithm: Algorithm,
+    world_size: u32,
+) -> Option<[f64; 4]> {
+    use Algorithm::{Direct, Flat, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
+    use Collective::{
+        AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
+        Scatter, Send, SendRecv,
+    };
+    let n = f64::from(world_size);
+    let peers = n - 1.0;
+    let share = peers / n;
+    // A binomial tree has `levels` rounds, and its longest path is `depth`.
+    let depth = f64::from(world_size.ilog2());
+    let levels = f64::from(world_size.next_power_of_two().ilog2());
+    // The core of the pairwise algorithms has 2^depth ranks; the others fold, in a round before it and one after it.
+    let core_share = 1.0 - (-depth).exp2();
+    let fold = if levels > depth { 1.0 } else { 0.0 };
+    Some(match (collective, algorithm) {
+        (AllReduce, Flat) => [2.0, 2.0 * peers, 2.0 * peers, peers],
+        (AllReduce, Ring) => [2.0 * peers, 2.0 * peers, 2.0 * share, share],
+        (AllReduce, Tree) => [2.0 * depth, 2.0 * levels, 2.0 * levels, levels],
+        (AllReduce, RecursiveDoubling) => {
+            // Opposite places in the core are both folded into only when more than half of it is.
+            let both = f64::from(u8::from(n > 1.5 * depth.exp2()));
+            let rounds = depth + 2.0 * fold;
+            [depth + fold + both, rounds, rounds, depth + fold]
+        }
+        (AllReduce, Rabenseifner) => {
+            let rounds = 2.0 * (depth + fold);
+            [rounds, rounds, 2.0 * (core_share + fold), core_share + fold]
+        }
+        (AllReduce | Reduce, Direct) => [2.0, 2.0 * peers, 2.0 * share, share],
+        (AllReduce, OneShot) => [1.0, peers, peers, peers],
+        (Broadcast, Flat) => [1.0, peers, peers, 0.0],
+        (Broadcast, Ring) => [peers, peers, peers, 0.0],
+        (Broadcast, Tree) => [depth, levels, levels, 0.0],
+        (Broadcast, Direct) => [peers.min(2.0), 2.0 * peers, 2.0 * share, 0.0],
+        (Reduce, Flat) => [1.0, peers, peers, peers],
+        (Reduce, Ring) => [peers, peers, peers, peers],
+        (Reduce, Tree) => [depth, levels, levels, levels],
+        (AllGather, Ring) => [peers, peers, share, 0.0],
+        (AllGather, RecursiveDoubling) => [depth, depth, share, 0.0],
+        (ReduceScatter, Ring) => [peers, peers, share, share],
+        (ReduceScatter, RecursiveDoubling) => [depth, depth, share, share],
+        (ReduceScatter, Direct) => [1.0, peers, share, share],
+        (AllGather | Gather | Scatter | AllToAll, _) => [1.0, peers, share, 0.0],
+        (Barrier, RecursiveDoubling) => [levels, levels, 0.0, 0.0],
+        (Barrier, _) => [1.0, peers, 0.0, 0.0],
+        (Send | Recv | SendRecv, _) => [1.0, 1.0, 1.0, 0.0],
+        (Broadcast | Reduce | ReduceScatter, _) => return None,
+    })
+}
+
+/// Hops, messages (the same), bytes copied to and from published memory, reduced.
+fn over_shared_memory(
+    collective: Collective,
+    algorithm: Algorithm,
+    world_size: u32,
+) -> Option<[f64; 4]> {
+    let n = f64::from(world_size);
+    let share = (n - 1.0) / n;
+    let [hops, bytes, reduced] = match (collective, algorithm) {
+        (Collective::AllReduce, Algorithm::OneShot) => [1.0, 1.0, n - 1.0],
+        (Collective::AllReduce | Collective::Reduce, _) => [2.0, 1.0 + share, share],
+        (Collective::ReduceScatter, _) => [1.0, share, share],
+        (Collective::Broadcast, _) => [1.0, 2.0, 0.0],
+        (Collective::AllToAll, _) => [1.0, 2.0 * share, 0.0],
+        (Collective::AllGather | Collective::Gather | Collective::Scatter, _) => [1.0, 1.0, 0.0],
+        (Collective::Barrier, _) => [1.0, 0.0, 0.0],
+        (Collective::Send | Collective::Recv | Collective::SendRecv, _) => return None,
+    };
+    Some([hops, hops, bytes, reduced])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::check::{check, schedules};
+    use crate::schedule::{Action, Spec};
+
+    /// What the schedules of all ranks need: the sum over rounds of the most that a rank has in it.
+    fn counted(spec: &Spec) -> [f64; 3] {
+        let schedules = schedules(spec).unwrap();
+        let chunks = schedules[0]
+            .input
+            .chunks()
+            .max(schedules[0].output.chunks());
+        let mut most = vec![[0u32; 3]; schedules[0].rounds as usize];
+        for schedule in &schedules {
+            let mut loads = vec![[0u32; 6]; schedule.rounds as usize];
+            for step in schedule.channels.iter().flatten() {
+                let load = &mut loads[step.round as usize];
+                let peers = spec.world_size - 1;
+                let added = match step.action {
+                    Action::Send { span, .. } => [1, 0, span.len, 0, 0, 0],
+                    Action::Recv { span, .. } => [0, 1, 0, span.len, 0, 0],
+                    Action::RecvReduce { into, .. } => [0, 1, 0, into.len, 0, into.len],
+                    Action::Reduce { into, .. } => [0, 0, 0, 0, 0, into.len],
+                    Action::Publish { span, .. } => [0, 0, 0, 0, span.len, 0],
+                    Action::CopyFrom { into, .. } => [0, 0, 0, 0, into.len, 0],
+                    Action::ReduceFrom { into, .. } => [0, 0, 0, 0, 0, peers * into.len],
+                    Action::Copy { .. } | Action::Await { .. } => [0; 6],
+                };
+                for (load, added) in load.iter_mut().zip(added) {
+                    *load += added;
+                }
+            }
+            for (most, [sent, received, out, inward, copied, reduced]) in most.iter_mut().zip(loads)
+            {
+                most[0] = most[0].max(sent).max(received);
+                most[1] = most[1].max(out).max(inward).max(copied);
+                most[2] = most[2].max(reduced);
+            }
+        }
+        // A barrier's chunks hold nothing.
+        let bytes = f64::from(u8::from(spec.collective != Collective::Barrier));
+        let sum = |kind: usize| f64::from(most.iter().map(|round| round[kind]).sum::<u32>());
+        [
+            sum(0),
+            bytes * sum(1) / f64::from(chunks),
+            sum(2) / f64::from(chunks),
+        ]
+    }
+
+    #[test]
+    fn the_formulas_are_what_the_schedules_need() {
+        for world_size in 2..=64 {
+            for &collective in Collective::ALL {
+                for medium in [Medium::Messages, Medium::Shared] {
+                    for &algorithm in Algorithm::ALL {
+                        let Some(terms) = terms(collective, algorithm, medium, world_size) else {
+                            continue;
+                        };
+                        let spec = Spec {
+                            collective,
+                            algorithm,
+                            medium,
+                            world_size,
+                            rank: world_size - 1,
+                            root: 0,
+                        };
+                        let [messages, bytes, reduced] = counted(&spec);
+                        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+                        assert!(
+                            close(bytes, terms.bytes)
+                                && close(reduced, terms.reduced)
+                                && (medium == Medium::Shared || messages == terms.messages),
+                            "{spec:?}: {terms:?}, counted {messages} {bytes} {reduced}"
+                        );
+                        if world_size <= 17 || world_size >= 63 {
+                            let hops = check(&spec, false).unwrap().hops;
+                            assert_eq!(f64::from(hops), terms.hops, "{spec:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sixteen_ranks_cross_over_from_latency_to_bandwidth() {
+        let costs = Costs::default();
+        let best = |bytes: u64| {
+            let time = |&algorithm: &Algorithm| {
+                predict(
+                    Collective::AllReduce,
+                    algorithm,
+                    Medium::Messages,
+                    16,
+                    bytes,
+                    &costs,
+                )
+            };
+            let candidates = [
+                Algorithm::Ring,
+                Algorithm::Tree,
+                Algorithm::RecursiveDoubling,
+                Algorithm::Rabenseifner,
+            ];
+            candidates
+                .into_iter()
+                .min_by(|a, b| time(a).partial_cmp(&time(b)).unwrap())
+                .unwrap()
+        };
+        assert_eq!(best(256), Algorithm::RecursiveDoubling);
+        assert_eq!(best(1 << 20), Algorithm::Rabenseifner);
+    }
+
+    #[test]
+    fn the_ring_of_sixteen_costs_what_the_formula_says() {
+        let time = predict(
+            Collective::AllReduce,
+            Algorithm::Ring,
+            Medium::Messages,
+            16,
+            1 << 20,
+            &Costs::default(),
+        );
+        let size = f64::from(1 << 20);
+        let expected = 30.0 * 5.0 + 30.0 / 16.0 * size * 8e-5 + 15.0 / 16.0 * size * 5e-5;
+        assert!((time.unwrap() - expected).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_chain_is_cheaper_in_slices_than_hop_by_hop() {
+        let costs = Costs::default();
+        let chain = predict(
+            Collective::Broadcast,
+            Algorithm::Ring,
+            Medium::Messages,
+            8,
+            1 << 26,
+            &costs,
+        );
+        let tree = predict(
+            Collective::Broadcast,
+            Algorithm::Tree,
+            Medium::Messages,
+            8,
+            1 << 26,
+            &costs,
+        );
+        assert!(chain < tree);
+    }
+}
