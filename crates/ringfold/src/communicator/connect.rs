@@ -1,32 +1,292 @@
-//! From a configuration to a communicator.
+//! From a configuration to a communicator: join the job, find out who shares a host, share memory or connect.
 
-use crate::communicator::Communicator;
-use crate::config::Config;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::driver::Driver;
+use super::settings::Settings;
+use super::watch::SessionWatch;
+use super::{Communicator, Place, Policy, share};
+use crate::config::{Config, TransportChoice};
+use crate::control::launch::Explicit;
+use crate::control::{Launch, Secret, Session};
+use crate::engine::Engine;
+use crate::env::{self, Environment};
 use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::wait::Patience;
 
-/// What stays of the bringing together.
-pub(crate) struct Joint {}
+/// Scratch that is ready before the first call: the slices in flight of a pipelined schedule.
+const PREPARED_SCRATCH_BYTES: usize = 1 << 20;
+
+/// What a communicator keeps of the bringing together, for its parts and its end.
+pub(crate) struct Joint {
+    group: Option<Group>,
+    /// Says in shared memory that this rank leaves in good order.
+    depart: Option<Box<dyn Fn() + Send + Sync>>,
+    splits: AtomicU64,
+}
+
+/// The ranks of a communicator within their job.
+#[derive(Clone)]
+pub(crate) struct Group {
+    pub session: Session,
+    pub settings: Settings,
+    /// The communicator's number within the job.
+    pub id: u64,
+    /// The world rank of each rank.
+    pub world_ranks: Vec<usize>,
+    /// This rank.
+    pub rank: usize,
+}
 
 impl Joint {
-    /// Nothing stays.
+    /// Nothing stays: ranks that are threads.
     pub fn none() -> Joint {
-        Joint {}
+        Joint {
+            group: None,
+            depart: None,
+            splits: AtomicU64::new(0),
+        }
     }
 
     /// Says in shared memory that this rank leaves in good order.
-    pub fn depart(&self) {}
+    pub fn depart(&self) {
+        if let Some(depart) = &self.depart {
+            depart();
+        }
+    }
+}
+
+impl Group {
+    /// All ranks' world ranks, ascending, as the control plane wants them.
+    pub fn members(&self) -> Vec<usize> {
+        let mut members = self.world_ranks.clone();
+        members.sort_unstable();
+        members
+    }
+
+    /// Gives `blob` to all ranks and gets theirs in rank order.
+    pub fn exchange(&self, what: &str, blob: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
+        let members = self.members();
+        let key = format!("{what} {:x}", self.id);
+        let by_member = self.session.exchange(&key, &members, blob, deadline)?;
+        let of_rank = |world_rank: &usize| {
+            let index = members
+                .binary_search(world_rank)
+                .unwrap_or_else(|_| unreachable!("members are these ranks"));
+            by_member[index].clone()
+        };
+        Ok(self.world_ranks.iter().map(of_rank).collect())
+    }
+
+    /// Whether two ranks share a host.
+    pub fn is_same_host(&self, one: usize, other: usize) -> bool {
+        self.session.host(self.world_ranks[one]) == self.session.host(self.world_ranks[other])
+    }
+
+    /// The ranks of this host, in rank order.
+    pub fn local_ranks(&self) -> Vec<usize> {
+        (0..self.world_ranks.len())
+            .filter(|rank| self.is_same_host(self.rank, *rank))
+            .collect()
+    }
+
+    fn hosts(&self) -> usize {
+        let first_of_host =
+            |rank: &usize| !(0..*rank).any(|earlier| self.is_same_host(*rank, earlier));
+        (0..self.world_ranks.len()).filter(first_of_host).count()
+    }
 }
 
 /// Joins a job.
-pub fn connect(_config: Config) -> Result<Communicator> {
-    Communicator::threads(1).pop().ok_or(Error::Closed)
+pub fn connect(config: Config) -> Result<Communicator> {
+    env::init_logging()?;
+    let environment = Environment::read()?;
+    let settings = Settings::new(&config, &environment);
+    let address = config.address.as_deref().map(str::parse).transpose()?;
+    let launch = Launch::detect(&Explicit {
+        rank: config.rank,
+        world_size: config.world_size,
+        address,
+    })?;
+    env::note_rank(launch.rank);
+    let secret = config
+        .secret
+        .map(|text| Secret::new(text.into_bytes()))
+        .or(environment.secret);
+    let deadline = Instant::now() + settings.connect_timeout;
+    let session = Session::join(&launch, secret, deadline)?;
+    log::info!(
+        target: "ringfold::init",
+        "rank {} of {}, as {} says",
+        launch.rank,
+        launch.world_size,
+        launch.origin
+    );
+    let world_ranks = (0..launch.world_size).collect();
+    establish(Group {
+        session,
+        settings,
+        id: 0,
+        world_ranks,
+        rank: launch.rank,
+    })
 }
 
 /// Parts of a communicator.
-pub fn split(
-    _parent: &Communicator,
-    _color: Option<u32>,
-    _key: i64,
-) -> Result<Option<Communicator>> {
-    Err(Error::Unsupported("split of ranks that are threads".into()))
+pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
+    let Some(group) = &parent.joint.group else {
+        return Err(Error::Unsupported("split of ranks that are threads".into()));
+    };
+    // A counter by itself; every rank makes the same splits in the same order.
+    let number = parent.joint.splits.fetch_add(1, Ordering::Relaxed);
+    let deadline = Instant::now() + group.settings.connect_timeout;
+    let wish = Wish { color, key }.encode();
+    let wishes = group.exchange(&format!("split {number}"), &wish, deadline)?;
+    let wishes: Vec<Wish> = wishes
+        .iter()
+        .enumerate()
+        .map(|(peer, blob)| {
+            Wish::decode(blob).ok_or_else(|| {
+                let what = "a wish for a split that means nothing".into();
+                Error::Corrupt {
+                    peer,
+                    what,
+                    site: None,
+                }
+            })
+        })
+        .collect::<Result<_>>()?;
+    let Some(color) = color else { return Ok(None) };
+    let mut ranks: Vec<usize> = (0..wishes.len())
+        .filter(|rank| wishes[*rank].color == Some(color))
+        .collect();
+    ranks.sort_by_key(|rank| (wishes[*rank].key, *rank));
+    let place = ranks.iter().position(|rank| *rank == group.rank);
+    let rank = place.unwrap_or_else(|| unreachable!("this rank's own wish has its color"));
+    let world_ranks = ranks.iter().map(|rank| group.world_ranks[*rank]).collect();
+    let id = part_id(group.id, number, color);
+    establish(Group {
+        id,
+        world_ranks,
+        rank,
+        ..group.clone()
+    })
+    .map(Some)
+}
+
+/// A number for part `color` of split `number` of communicator `parent`: the same on all its ranks, another for every
+/// part.
+fn part_id(parent: u64, number: u64, color: u32) -> u64 {
+    let mut mixed = parent;
+    for word in [number + 1, color as u64] {
+        mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^= mixed >> 29;
+    }
+    // 0 is the job's own communicator.
+    mixed | 1
+}
+
+/// What a rank wants of a split. 16 bytes: whether there is a color, the color, the key.
+struct Wish {
+    color: Option<u32>,
+    key: i64,
+}
+
+impl Wish {
+    fn encode(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[0] = self.color.is_some() as u8;
+        bytes[4..8].copy_from_slice(&self.color.unwrap_or(0).to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Wish> {
+        let bytes: &[u8; 16] = bytes.try_into().ok()?;
+        let color = u32::from_le_bytes(bytes[4..8].try_into().ok()?);
+        let key = i64::from_le_bytes(bytes[8..16].try_into().ok()?);
+        Some(Wish {
+            color: (bytes[0] == 1).then_some(color),
+            key,
+        })
+    }
+}
+
+/// Makes the communicator of a group whose ranks all do the same now.
+fn establish(group: Group) -> Result<Communicator> {
+    let deadline = Instant::now() + group.settings.connect_timeout;
+    let world_size = group.world_ranks.len();
+    let local_ranks = group.local_ranks();
+    let hosts = group.hosts();
+    if group.settings.transport == TransportChoice::Shm && hosts > 1 {
+        return Err(Error::Bootstrap(format!(
+            "transport shm, but the {world_size} ranks are on {hosts} hosts (or in different network or process \
+             namespaces); use transport auto"
+        )));
+    }
+    let links = share::link(&group, &local_ranks, deadline)?;
+    let local_rank = local_ranks
+        .iter()
+        .position(|rank| *rank == group.rank)
+        .unwrap_or(0);
+    let place = Place {
+        rank: group.rank,
+        world_size,
+        local_rank,
+        local_size: local_ranks.len(),
+        hosts,
+        transport: links.name,
+    };
+    let mut transport = links.transport;
+    let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
+    let cores = crate::topology::cores::available();
+    let settings = group.settings.clone();
+    let pool = Pool::default();
+    pool.prepare(PREPARED_SCRATCH_BYTES);
+    let health = group
+        .session
+        .open(group.id, &group.members(), transport.waker())?;
+    let watch = SessionWatch::new(health, &group);
+    let engine = Engine::new(transport, group.rank, world_size, pool);
+    let patience = Patience::new(local_ranks.len(), cores);
+    log_choice(&place, cores);
+    // Nobody goes on before everybody can.
+    group.exchange("ready", &[], deadline)?;
+    Ok(Communicator {
+        driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
+        policy: Policy {
+            algorithm: settings.algorithm,
+            slice_bytes: settings.slice_bytes,
+            channels: Some(settings.channels),
+            timeout: settings.timeout,
+            slot_bytes,
+            is_oversubscribed: local_ranks.len() > cores,
+        },
+        place,
+        joint: Joint {
+            group: Some(group),
+            depart: links.depart,
+            splits: AtomicU64::new(0),
+        },
+        is_closed: AtomicBool::new(false),
+    })
+}
+
+fn log_choice(place: &Place, cores: usize) {
+    let Place {
+        rank,
+        world_size,
+        local_size,
+        hosts,
+        transport,
+        ..
+    } = place;
+    log::info!(
+        target: "ringfold::init",
+        "rank {rank} of {world_size}: {local_size} ranks share this host and {cores} cores, {hosts} hosts, transport \
+         {transport}"
+    );
 }

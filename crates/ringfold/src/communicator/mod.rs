@@ -8,6 +8,8 @@ mod connect;
 mod driver;
 mod local;
 mod request;
+mod settings;
+mod share;
 mod typed;
 mod watch;
 mod work;

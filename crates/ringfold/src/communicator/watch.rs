@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use super::connect::Group;
+use crate::control::{Health, Session};
 use crate::error::Error;
 use crate::transport::Waker;
 
@@ -30,6 +32,92 @@ pub trait Watch: Send + Sync {
 
     /// Tells the others that this rank leaves in good order.
     fn leave(&self);
+}
+
+/// The watch of ranks that are processes: what the control plane knows, in this communicator's ranks.
+pub struct SessionWatch {
+    session: Session,
+    health: Arc<Health>,
+    id: u64,
+    /// The rank of each member, and the member of each rank: the control plane orders members by world rank.
+    rank_of_member: Vec<usize>,
+    member_of_rank: Vec<usize>,
+}
+
+impl SessionWatch {
+    /// The watch over `group`.
+    pub fn new(health: Arc<Health>, group: &Group) -> SessionWatch {
+        let members = group.members();
+        let member = |world_rank: &usize| {
+            members
+                .iter()
+                .position(|member| member == world_rank)
+                .unwrap_or(0)
+        };
+        let member_of_rank: Vec<usize> = group.world_ranks.iter().map(member).collect();
+        let mut rank_of_member = vec![0; members.len()];
+        for (rank, member) in member_of_rank.iter().enumerate() {
+            rank_of_member[*member] = rank;
+        }
+        SessionWatch {
+            session: group.session.clone(),
+            health,
+            id: group.id,
+            rank_of_member,
+            member_of_rank,
+        }
+    }
+
+    fn to_members(&self, error: Error) -> Error {
+        renumbered(error, &self.member_of_rank)
+    }
+
+    fn to_ranks(&self, error: Error) -> Error {
+        renumbered(error, &self.rank_of_member)
+    }
+}
+
+/// `error` with every rank replaced by its entry in `table`.
+fn renumbered(mut error: Error, table: &[usize]) -> Error {
+    let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
+    match &mut error {
+        Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => renumber(rank),
+        Error::Mismatch { peer, .. } | Error::Corrupt { peer, .. } => renumber(peer),
+        Error::Timeout { waiting_for, .. } => waiting_for.iter_mut().for_each(renumber),
+        _ => {}
+    }
+    error
+}
+
+impl Watch for SessionWatch {
+    fn is_faulty(&self) -> bool {
+        self.health.is_faulty()
+    }
+
+    fn fault(&self) -> Option<Error> {
+        self.health.fault().map(|error| self.to_ranks(error))
+    }
+
+    fn settle(&self, suspicion: Error, grace: Duration) -> Error {
+        let suspicion = self.to_members(suspicion);
+        self.to_ranks(self.health.settle(suspicion, grace))
+    }
+
+    fn anyone_left(&self) -> bool {
+        self.health.anyone_left()
+    }
+
+    fn has_left(&self, rank: usize) -> bool {
+        self.health.has_left(self.member_of_rank[rank])
+    }
+
+    fn progress(&self, sequence: u64) {
+        self.health.progress(sequence);
+    }
+
+    fn leave(&self) {
+        self.session.close(self.id);
+    }
 }
 
 /// The watch of ranks that are threads of one process.

@@ -20,6 +20,7 @@
 pub mod faulty;
 pub mod header;
 pub mod local;
+pub mod routes;
 pub mod shm;
 pub mod sim;
 #[cfg(test)]

@@ -54,15 +54,15 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape for `ranks` ranks that may use about `budget_bytes` in all.
-    pub fn new(ranks: usize, channels: usize, budget_bytes: usize) -> Shape {
+    /// The shape for `ranks` ranks that may use about `rank_bytes` each.
+    pub fn new(ranks: usize, channels: usize, rank_bytes: usize) -> Shape {
         const SLOTS: usize = 8;
         const CELLS: usize = 8;
         const SLOT_BYTES_MAX: usize = 256 << 10;
         const CELL_BYTES_MAX: usize = 64 << 10;
-        let pairs = (ranks * (ranks - 1)).max(1);
-        let slot = (budget_bytes / 2 / (ranks * SLOTS)).clamp(PAGE_BYTES, SLOT_BYTES_MAX);
-        let cell = (budget_bytes / 2 / (pairs * channels * CELLS)).clamp(1024, CELL_BYTES_MAX);
+        let peers = (ranks - 1).max(1);
+        let slot = (rank_bytes / 2 / SLOTS).clamp(PAGE_BYTES, SLOT_BYTES_MAX);
+        let cell = (rank_bytes / 2 / (peers * channels * CELLS)).clamp(1024, CELL_BYTES_MAX);
         Shape {
             ranks,
             slots: SLOTS,

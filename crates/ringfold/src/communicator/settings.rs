@@ -1,0 +1,66 @@
+//! A communicator's settings: the caller's configuration first, then the environment, then the defaults.
+
+use std::time::Duration;
+
+use crate::config::{Config, TransportChoice};
+use crate::env::{self, Environment};
+use crate::types::Algorithm;
+
+/// Shared memory of a rank, when nobody says otherwise.
+const SHM_BYTES: usize = 8 << 20;
+
+/// Independent pipelines over messages, when nobody says otherwise.
+const CHANNELS: usize = 1;
+
+/// The most channels that a communicator may have: each is a connection to every peer.
+pub const CHANNELS_MAX: usize = 64;
+
+/// What a communicator and its parts are made with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The deadline of an operation.
+    pub timeout: Duration,
+    /// The deadline for bringing ranks together.
+    pub connect_timeout: Duration,
+    /// Which transports may be used.
+    pub transport: TransportChoice,
+    /// The algorithm of every collective that has it.
+    pub algorithm: Option<Algorithm>,
+    /// Independent pipelines over messages.
+    pub channels: usize,
+    /// The pipeline's unit.
+    pub slice_bytes: Option<usize>,
+    /// Shared memory of a rank.
+    pub shm_bytes: usize,
+    /// Which interfaces may be used.
+    pub socket_ifname: Option<String>,
+}
+
+impl Settings {
+    /// Puts them together.
+    pub fn new(config: &Config, environment: &Environment) -> Settings {
+        Settings {
+            timeout: config
+                .timeout
+                .or(environment.timeout)
+                .unwrap_or(env::TIMEOUT),
+            connect_timeout: config
+                .connect_timeout
+                .or(environment.connect_timeout)
+                .unwrap_or(env::CONNECT_TIMEOUT),
+            transport: config
+                .transport
+                .or(environment.transport)
+                .unwrap_or_default(),
+            algorithm: config.algorithm.or(environment.algorithm),
+            channels: config
+                .channels
+                .or(environment.channels)
+                .unwrap_or(CHANNELS)
+                .clamp(1, CHANNELS_MAX),
+            slice_bytes: config.slice_bytes.or(environment.slice_bytes),
+            shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
+            socket_ifname: environment.socket_ifname.clone(),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Shared memory to the ranks of this host and TCP to the others, as one transport.
+//!
+//! Waiting is the only thing that the two do not do alike: a futex cannot be waited for together with sockets. A rank
+//! that has both kinds of peers sleeps on its sockets and looks at the shared memory every [`MIXED_BLOCK`].
+
+use std::time::Duration;
+
+use super::shm::Shm;
+use super::tcp::Tcp;
+use super::{Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+
+/// How late a sleeping rank sees what a peer of its host did.
+const MIXED_BLOCK: Duration = Duration::from_micros(200);
+
+/// Shared memory and TCP together. For a communicator on several hosts, some of which have several ranks.
+pub struct Routes {
+    shm: Shm,
+    tcp: Tcp,
+    /// The number on the segment of each rank of this host.
+    local: Vec<Option<usize>>,
+    /// The rank of each number on the segment.
+    ranks: Vec<usize>,
+}
+
+impl Routes {
+    /// `local` gives for each rank its number on the segment, if it is on this host.
+    pub fn new(shm: Shm, tcp: Tcp, local: Vec<Option<usize>>) -> Routes {
+        let mut ranks = vec![0; local.iter().flatten().count()];
+        for (rank, index) in local.iter().enumerate() {
+            if let Some(index) = index {
+                ranks[*index] = rank;
+            }
+        }
+        Routes {
+            shm,
+            tcp,
+            local,
+            ranks,
+        }
+    }
+
+    /// An error of the shared memory, with ranks instead of numbers on the segment.
+    fn renumbered(&self, error: Error) -> Error {
+        let rank_of = |index: usize| self.ranks.get(index).copied().unwrap_or(index);
+        match error {
+            Error::PeerFailed { rank, reason, site } => Error::PeerFailed {
+                rank: rank_of(rank),
+                reason,
+                site,
+            },
+            Error::Mismatch { peer, calls, site } => Error::Mismatch {
+                peer: rank_of(peer),
+                calls,
+                site,
+            },
+            Error::Corrupt { peer, what, site } => Error::Corrupt {
+                peer: rank_of(peer),
+                what,
+                site,
+            },
+            other => other,
+        }
+    }
+}
+
+impl Transport for Routes {
+    fn post_send(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: Region,
+    ) -> Result<Posted> {
+        match self.local[stream.peer] {
+            Some(peer) => {
+                let posted = self
+                    .shm
+                    .post_send(Stream { peer, ..stream }, ticket, header, payload);
+                posted.map_err(|error| self.renumbered(error))
+            }
+            None => self.tcp.post_send(stream, ticket, header, payload),
+        }
+    }
+
+    fn post_recv(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted> {
+        match self.local[stream.peer] {
+            Some(peer) => {
+                let posted = self
+                    .shm
+                    .post_recv(Stream { peer, ..stream }, ticket, header, sink);
+                posted.map_err(|error| self.renumbered(error))
+            }
+            None => self.tcp.post_recv(stream, ticket, header, sink),
+        }
+    }
+
+    fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
+        self.shm
+            .poll(now, done)
+            .map_err(|error| self.renumbered(error))?;
+        self.tcp.poll(now, done)
+    }
+
+    fn block(&mut self, timeout: Duration) -> Result<()> {
+        self.tcp.block(timeout.min(MIXED_BLOCK))
+    }
+
+    fn waker(&self) -> Waker {
+        self.tcp.waker()
+    }
+}
