@@ -1,7 +1,32 @@
-//! The Python module `ringfold._native`.
+//! The Python module `ringfold._native`: what the package `ringfold` stands on.
+//!
+//! Objects come in through [`Buffer`], calls go out through [`Communicator`] and [`Work`]; shapes, outputs and keyword
+//! arguments are the Python package's business. No wait holds the GIL, and every wait looks at signals, so that Ctrl-C
+//! works. Nothing here is part of the public Python API.
+
+mod buffer;
+mod communicator;
+mod connection;
+mod dlpack;
+mod exceptions;
+mod layout;
+mod request;
+mod signals;
+mod sources;
+mod work;
+
 use pyo3::prelude::*;
 
+use buffer::Buffer;
+use communicator::Communicator;
+use request::Request;
+use work::Work;
+
 #[pymodule(gil_used = false)]
-fn _native(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Buffer>()?;
+    module.add_class::<Communicator>()?;
+    module.add_class::<Request>()?;
+    module.add_class::<Work>()?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

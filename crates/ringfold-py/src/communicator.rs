@@ -1,0 +1,183 @@
+//! A communicator, seen from Python: one method for calls that wait, one for calls that do not.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use ringfold::Config;
+
+use crate::connection::Connection;
+use crate::exceptions::exception;
+use crate::request::{Request, algorithm_named};
+use crate::signals::{Signals, interruptible, seconds};
+use crate::work::{Call, Work, interrupted};
+
+/// A group of ranks.
+#[pyclass(frozen, module = "ringfold._native")]
+#[derive(Debug)]
+pub struct Communicator {
+    /// Calls under way, also those whose handle was dropped: their buffers are in use.
+    outstanding: Mutex<Vec<Arc<Call>>>,
+    core: Arc<Connection<ringfold::Communicator>>,
+}
+
+impl Communicator {
+    fn new(core: ringfold::Communicator) -> Communicator {
+        Communicator {
+            outstanding: Mutex::default(),
+            core: Arc::new(Connection::new(core)),
+        }
+    }
+
+    /// Takes the calls that are done off the books.
+    fn settle(&self) {
+        let mut calls = self
+            .outstanding
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (done, under_way): (Vec<_>, Vec<_>) = std::mem::take(&mut *calls)
+            .into_iter()
+            .partition(|call| call.is_done());
+        *calls = under_way;
+        // A call's end may run Python code, which must not find the lock taken.
+        drop(calls);
+        drop(done);
+    }
+
+    fn outstanding(&self) -> Vec<Arc<Call>> {
+        self.outstanding
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+#[pymethods]
+impl Communicator {
+    /// Joins a job; `None` comes from the environment.
+    #[staticmethod]
+    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, transport=None, algorithm=None, channels=None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    fn connect(
+        py: Python<'_>,
+        rank: Option<usize>,
+        world_size: Option<usize>,
+        address: Option<String>,
+        secret: Option<String>,
+        timeout: Option<f64>,
+        connect_timeout: Option<f64>,
+        transport: Option<&str>,
+        algorithm: Option<&str>,
+        channels: Option<usize>,
+    ) -> PyResult<Communicator> {
+        let transport = transport.map(str::parse).transpose().map_err(exception)?;
+        let config = Config {
+            rank,
+            world_size,
+            address,
+            secret,
+            timeout: seconds(timeout)?,
+            connect_timeout: seconds(connect_timeout)?,
+            transport,
+            algorithm: algorithm_named(algorithm)?,
+            channels,
+            ..Config::default()
+        };
+        let connect = move || ringfold::Communicator::connect(config);
+        interruptible(py, connect, || ()).map(Communicator::new)
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.core.rank()
+    }
+
+    #[getter]
+    fn world_size(&self) -> usize {
+        self.core.world_size()
+    }
+
+    #[getter]
+    fn local_rank(&self) -> usize {
+        self.core.local_rank()
+    }
+
+    #[getter]
+    fn local_size(&self) -> usize {
+        self.core.local_size()
+    }
+
+    #[getter]
+    fn hosts(&self) -> usize {
+        self.core.hosts()
+    }
+
+    /// Makes a call and returns when it is done on this rank.
+    fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<()> {
+        self.core.check()?;
+        self.settle();
+        let mut signals = Signals::new();
+        let (core, call) = (&**self.core, request.get().core());
+        let outcome = py.detach(|| {
+            // SAFETY: `request` holds the buffers until after this. That nobody else uses them meanwhile is the Python
+            // caller's part, as with every library that works on arrays without the GIL.
+            unsafe { core.run_with(call, &mut || signals.look()) }
+        });
+        signals.finish(outcome)
+    }
+
+    /// Starts a call and returns its handle at once.
+    fn start(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Work> {
+        self.core.check()?;
+        self.settle();
+        let (core, call) = (&**self.core, request.get().core().clone());
+        let buffers = request.get().buffers(py);
+        let started = py.detach(|| {
+            // SAFETY: the buffers are held by the `Call` below, and it by `outstanding`, until the work is done.
+            unsafe { core.start(call) }
+        });
+        let call = Arc::new(Call::new(started.map_err(exception)?, buffers));
+        self.outstanding
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::clone(&call));
+        Ok(Work::new(call, Arc::clone(&self.core)))
+    }
+
+    /// Makes communicators of the ranks with equal `color`; `None` gets none.
+    #[pyo3(signature = (color, key=0))]
+    fn split(
+        &self,
+        py: Python<'_>,
+        color: Option<u32>,
+        key: i64,
+    ) -> PyResult<Option<Communicator>> {
+        self.core.check()?;
+        let core = Arc::clone(&self.core);
+        let split = move || core.split(color, key);
+        let part = interruptible(py, split, || interrupted(py, &self.core))?;
+        Ok(part.map(Communicator::new))
+    }
+
+    /// Ends the communicator on all ranks.
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        self.core.check()?;
+        py.detach(|| self.core.abort(reason));
+        Ok(())
+    }
+
+    /// Waits for outstanding calls and leaves in good order.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.core.is_ours() {
+            return Ok(());
+        }
+        for call in self.outstanding() {
+            // A call's own failure belongs to its handle; leaving goes on. A signal handler's exception ends it.
+            match call.wait(py, None, || interrupted(py, &self.core)) {
+                Err(raised) if !call.is_done() => return Err(raised),
+                _ => {}
+            }
+        }
+        self.settle();
+        py.detach(|| self.core.close()).map_err(exception)
+    }
+}

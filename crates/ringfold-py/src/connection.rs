@@ -1,0 +1,63 @@
+//! Values whose end talks to threads and to other ranks.
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+
+use pyo3::prelude::*;
+use ringfold::Error;
+
+use crate::exceptions::exception;
+
+/// A value that ends without the GIL, and does not end at all in a forked child: the child has none of the threads that
+/// serve it, and its goodbye would be the parent's.
+#[derive(Debug)]
+pub struct Connection<T: Send> {
+    value: ManuallyDrop<T>,
+    process: u32,
+}
+
+impl<T: Send> Connection<T> {
+    pub fn new(value: T) -> Connection<T> {
+        Connection {
+            value: ManuallyDrop::new(value),
+            process: std::process::id(),
+        }
+    }
+
+    /// Whether this is still the process that made the value.
+    pub fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Refuses to be used in a forked child.
+    pub fn check(&self) -> PyResult<()> {
+        if self.is_ours() {
+            return Ok(());
+        }
+        Err(exception(Error::Unsupported(format!(
+            "the communicator belongs to process {}, which forked this one; call ringfold.init() here",
+            self.process
+        ))))
+    }
+}
+
+impl<T: Send> Deref for Connection<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Send> Drop for Connection<T> {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
+        // SAFETY: dropped once, here, and not used afterwards.
+        let value = unsafe { ManuallyDrop::take(&mut self.value) };
+        let mut value = Some(value);
+        if Python::try_attach(|py| py.detach(|| value = None)).is_none() {
+            drop(value);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The core's errors as Python exceptions: one class of `ringfold.errors` for each variant, with its numbers as attributes.
+
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use ringfold::Error;
+
+/// The exception that mirrors `error`.
+pub fn exception(error: Error) -> PyErr {
+    Python::attach(|py| build(py, &error).unwrap_or_else(|failure| failure))
+}
+
+/// An exception about the caller's arguments.
+pub fn invalid_argument(text: impl Into<String>) -> PyErr {
+    exception(Error::InvalidArgument(text.into()))
+}
+
+/// An exception about something that is not offered.
+pub fn unsupported(text: impl Into<String>) -> PyErr {
+    exception(Error::Unsupported(text.into()))
+}
+
+/// The name in `ringfold.errors` for a class of errors: its own, unless that would hide a Python builtin's meaning.
+fn class_name(error: &Error) -> &'static str {
+    match error.class() {
+        "Bootstrap" => "BootstrapError",
+        "System" => "RingfoldSystemError",
+        same => same,
+    }
+}
+
+fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let class = py
+        .import("ringfold.errors")?
+        .getattr(class_name(error))?
+        .cast_into::<PyType>()?;
+    let value = class.call1((error.to_string(),))?;
+    match error {
+        Error::PeerFailed { rank, reason, .. } | Error::Aborted { rank, reason } => {
+            value.setattr("rank", rank)?;
+            value.setattr("reason", reason)?;
+        }
+        Error::Timeout {
+            waiting_for,
+            after_ms,
+            ..
+        } => {
+            value.setattr("waiting_for", waiting_for)?;
+            value.setattr("after_ms", after_ms)?;
+        }
+        Error::Mismatch { peer, calls, .. } => {
+            value.setattr("peer", peer)?;
+            value.setattr("calls", calls)?;
+        }
+        Error::Corrupt { peer, .. } => value.setattr("peer", peer)?,
+        _ => {}
+    }
+    Ok(PyErr::from_value(value))
+}

@@ -1,0 +1,143 @@
+//! The ways in which Python objects offer their memory, tried in this order: torch tensors (by what they can do; torch is
+//! never imported), the buffer protocol (NumPy, `bytearray`, `array.array`), NumPy arrays of ml_dtypes types (which export
+//! no buffer, but a view of them does), DLPack.
+//!
+//! The buffer protocol comes before DLPack because it is host memory by definition and always says what is read-only.
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::prelude::*;
+
+use crate::dlpack;
+use crate::exceptions::{invalid_argument, unsupported};
+use crate::layout::{Layout, dtype_named, dtype_of_format};
+
+/// What keeps the memory alive.
+#[derive(Debug)]
+pub enum Owner {
+    Object(#[allow(dead_code, reason = "held, not read")] Py<PyAny>),
+    Exported(#[allow(dead_code, reason = "held, not read")] PyUntypedBuffer),
+    Lent(#[allow(dead_code, reason = "held, not read")] dlpack::Lent),
+}
+
+/// Where the memory came from, which decides what a result is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Torch,
+    Buffer,
+    Dlpack,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Torch => "torch",
+            Kind::Buffer => "buffer",
+            Kind::Dlpack => "dlpack",
+        }
+    }
+}
+
+/// The memory of `object`.
+pub fn open(object: &Bound<'_, PyAny>) -> PyResult<(Layout, Owner, Kind)> {
+    if object.hasattr("data_ptr")? && object.hasattr("is_contiguous")? {
+        let layout = torch_layout(object)?;
+        return Ok((layout, Owner::Object(object.clone().unbind()), Kind::Torch));
+    }
+    match PyUntypedBuffer::get(object) {
+        Ok(buffer) => Ok((
+            buffer_layout(&buffer)?,
+            Owner::Exported(buffer),
+            Kind::Buffer,
+        )),
+        Err(refusal) => {
+            if let Some(name) = extension_dtype(object)? {
+                return open_extension(object, &name);
+            }
+            if object.hasattr("__dlpack__")? {
+                let (layout, lent) = dlpack::borrow(object)?;
+                return Ok((layout, Owner::Lent(lent), Kind::Dlpack));
+            }
+            let kind = object.get_type().name()?;
+            let error = invalid_argument(format!(
+                "`{kind}` offers no memory (torch tensor, buffer protocol or DLPack); wrap it in numpy.asarray"
+            ));
+            error.set_cause(object.py(), Some(refusal));
+            Err(error)
+        }
+    }
+}
+
+fn torch_layout(tensor: &Bound<'_, PyAny>) -> PyResult<Layout> {
+    let device: String = tensor.getattr("device")?.getattr("type")?.extract()?;
+    if device != "cpu" {
+        return Err(unsupported(format!(
+            "the tensor is on device `{device}`; copy it to host memory first (`tensor.cpu()`)"
+        )));
+    }
+    let name = tensor.getattr("dtype")?.str()?.to_string();
+    let dtype = dtype_named(name.strip_prefix("torch.").unwrap_or(&name))?;
+    if tensor.hasattr("is_neg")? && tensor.call_method0("is_neg")?.is_truthy()? {
+        return Err(unsupported(
+            "the tensor is a lazily negated view; call `resolve_neg()` first",
+        ));
+    }
+    let shape: Vec<usize> = tensor.getattr("shape")?.extract()?;
+    let item_bytes = dtype.size_bytes() as isize;
+    let strides: Vec<isize> = tensor.call_method0("stride")?.extract()?;
+    let strides = strides
+        .iter()
+        .map(|stride| stride.saturating_mul(item_bytes))
+        .collect();
+    let address: usize = tensor.call_method0("data_ptr")?.extract()?;
+    let address = std::ptr::with_exposed_provenance_mut(address);
+    Layout::new(address, dtype, shape, Some(strides), false)
+}
+
+fn buffer_layout(buffer: &PyUntypedBuffer) -> PyResult<Layout> {
+    let format = buffer.format().to_string_lossy();
+    let dtype = dtype_of_format(&format, buffer.item_size()).ok_or_else(|| {
+        unsupported(format!(
+            "no data type for buffer format `{format}` ({} bytes); convert it first",
+            buffer.item_size()
+        ))
+    })?;
+    if buffer
+        .suboffsets()
+        .is_some_and(|all| all.iter().any(|&o| o >= 0))
+    {
+        return Err(unsupported(
+            "a buffer behind pointers (suboffsets); copy it first",
+        ));
+    }
+    Layout::new(
+        buffer.buf_ptr().cast(),
+        dtype,
+        buffer.shape().to_vec(),
+        Some(buffer.strides().to_vec()),
+        buffer.readonly(),
+    )
+}
+
+/// The type's name, when `object` is a NumPy array of a type that NumPy itself does not know.
+fn extension_dtype(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    if !object.hasattr("__array_interface__")? {
+        return Ok(None);
+    }
+    let name: String = object.getattr("dtype")?.getattr("name")?.extract()?;
+    Ok((name == "bfloat16" || name.starts_with("float8_")).then_some(name))
+}
+
+/// Opens such an array through a view with an integer type of the same size.
+fn open_extension(object: &Bound<'_, PyAny>, name: &str) -> PyResult<(Layout, Owner, Kind)> {
+    let dtype = dtype_named(name)?;
+    let integer = if dtype.size_bytes() == 2 {
+        "uint16"
+    } else {
+        "uint8"
+    };
+    let view = object.call_method1("view", (integer,))?;
+    let buffer = PyUntypedBuffer::get(&view)?;
+    let mut layout = buffer_layout(&buffer)?;
+    layout.dtype = dtype;
+    Ok((layout, Owner::Exported(buffer), Kind::Buffer))
+}

@@ -1,0 +1,107 @@
+//! A call under way, seen from Python.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use pyo3::prelude::*;
+
+use crate::buffer::Buffer;
+use crate::connection::Connection;
+use crate::exceptions::exception;
+use crate::signals::{SIGNAL_PERIOD, seconds};
+
+/// A started call and the buffers it uses, which are held until it is done even when nobody holds its handle.
+#[derive(Debug)]
+pub struct Call {
+    // Declared first, so dropped first: the buffers outlive the call.
+    work: Connection<ringfold::Work>,
+    buffers: Mutex<Vec<Py<Buffer>>>,
+}
+
+impl Call {
+    pub fn new(work: ringfold::Work, buffers: Vec<Py<Buffer>>) -> Call {
+        Call {
+            work: Connection::new(work),
+            buffers: Mutex::new(buffers),
+        }
+    }
+
+    /// Whether the call is done; if so its buffers are let go.
+    pub fn is_done(&self) -> bool {
+        let done = self.work.is_done();
+        if done {
+            let mut held = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+            let released = std::mem::take(&mut *held);
+            // A buffer's end may run Python code, which must not find the lock taken.
+            drop(held);
+            drop(released);
+        }
+        done
+    }
+
+    /// Waits until the call is done or `deadline` passed; whether it is done. When a signal handler raises, `interrupt`
+    /// is told, so that the call ends soon.
+    pub fn wait(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+        interrupt: impl FnOnce(),
+    ) -> PyResult<bool> {
+        self.work.check()?;
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let piece = left.map_or(SIGNAL_PERIOD, |left| left.min(SIGNAL_PERIOD));
+            let done = py.detach(|| self.work.wait_timeout(piece));
+            if self.is_done() {
+                done.map_err(exception)?;
+                return py
+                    .detach(|| self.work.wait())
+                    .map(|()| true)
+                    .map_err(exception);
+            }
+            if let Err(raised) = py.check_signals() {
+                interrupt();
+                return Err(raised);
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// The handle of a call under way.
+#[pyclass(frozen, module = "ringfold._native")]
+#[derive(Debug)]
+pub struct Work {
+    call: Arc<Call>,
+    communicator: Arc<Connection<ringfold::Communicator>>,
+}
+
+impl Work {
+    pub fn new(call: Arc<Call>, communicator: Arc<Connection<ringfold::Communicator>>) -> Work {
+        Work { call, communicator }
+    }
+}
+
+#[pymethods]
+impl Work {
+    /// Waits until the call is done, at most `timeout` seconds; whether it is done. Raises what went wrong in the call.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let deadline = seconds(timeout)?.and_then(|span| Instant::now().checked_add(span));
+        self.call
+            .wait(py, deadline, || interrupted(py, &self.communicator))
+    }
+
+    /// Whether the call is done, well or not.
+    fn done(&self) -> PyResult<bool> {
+        self.call.work.check()?;
+        Ok(self.call.is_done())
+    }
+}
+
+/// Ends `communicator` on all ranks because this one was told to stop.
+pub fn interrupted(py: Python<'_>, communicator: &ringfold::Communicator) {
+    py.detach(|| communicator.abort("interrupted by a signal"));
+}
