@@ -1,0 +1,95 @@
+"""ringfold: collective communication for data-parallel training.
+
+    import numpy as np
+    import ringfold
+
+    with ringfold.init() as comm:
+        print(comm.all_reduce(np.ones(4)))
+
+Start it with `ringfold run --ranks 4 -- python program.py`, or under torchrun, mpirun or srun; alone it is a job of one.
+"""
+
+import atexit
+
+from ringfold import _native
+from ringfold.communicator import Communicator, Operation, PremulSum, close_all, premul_sum
+from ringfold.errors import (
+    Aborted,
+    BootstrapError,
+    Closed,
+    Corrupt,
+    InvalidArgument,
+    Mismatch,
+    PeerFailed,
+    RingfoldError,
+    RingfoldSystemError,
+    Timeout,
+    Unsupported,
+)
+from ringfold.work import Work
+
+__version__ = _native.__version__
+
+__all__ = [
+    "Aborted",
+    "BootstrapError",
+    "Closed",
+    "Communicator",
+    "Corrupt",
+    "InvalidArgument",
+    "Mismatch",
+    "Operation",
+    "PeerFailed",
+    "PremulSum",
+    "RingfoldError",
+    "RingfoldSystemError",
+    "Timeout",
+    "Unsupported",
+    "Work",
+    "init",
+    "premul_sum",
+]
+
+
+def init(
+    rank: int | None = None,
+    world_size: int | None = None,
+    address: str | None = None,
+    secret: str | None = None,
+    timeout: float | None = None,
+    transport: str = "auto",
+    algorithm: str | None = None,
+    channels: int | None = None,
+    *,
+    connect_timeout: float | None = None,
+) -> Communicator:
+    """Join a job and return its communicator.
+
+    What is not given comes from the environment: `RINGFOLD_*`, then the launcher's variables (torchrun, Slurm, Open MPI,
+    PMI, Kubernetes). A process without either is a job of one rank.
+
+    rank, world_size: this process' number, and how many there are.
+    address: where rank 0 is met, `host:port`, or `unix:@name` on one host.
+    secret: the job's secret; without one nothing listens beyond this host.
+    timeout: the deadline in seconds of every call that has none of its own.
+    transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
+    algorithm: that of every collective which has it, instead of the tuner's choice.
+    channels: independent pipelines per collective; connections per pair of ranks on TCP.
+    connect_timeout: the deadline in seconds for bringing the ranks together.
+    """
+    native = _native.Communicator.connect(
+        rank=rank,
+        world_size=world_size,
+        address=address,
+        secret=secret,
+        timeout=timeout,
+        connect_timeout=connect_timeout,
+        # `auto` is what the environment may replace.
+        transport=None if transport == "auto" else transport,
+        algorithm=algorithm,
+        channels=channels,
+    )
+    return Communicator(native)
+
+
+atexit.register(close_all)

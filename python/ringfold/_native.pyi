@@ -1,0 +1,73 @@
+from typing import final
+
+__all__ = ["__version__", "Buffer", "Communicator", "Request", "Work"]
+
+__version__: str
+
+@final
+class Buffer:
+    def __new__(cls, object: object, writable: bool = False) -> Buffer: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def copied(self) -> bool: ...
+    def tobytes(self) -> bytes: ...
+
+@final
+class Request:
+    def __new__(
+        cls,
+        collective: str,
+        counts: int | list[int] | tuple[list[int], list[int]],
+        input: Buffer | None,
+        output: Buffer | None,
+        *,
+        op: str = "sum",
+        factor: float = 1.0,
+        root: int = 0,
+        tag: int = 0,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> Request: ...
+
+@final
+class Communicator:
+    @staticmethod
+    def connect(
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        address: str | None = None,
+        secret: str | None = None,
+        timeout: float | None = None,
+        connect_timeout: float | None = None,
+        transport: str | None = None,
+        algorithm: str | None = None,
+        channels: int | None = None,
+    ) -> Communicator: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def hosts(self) -> int: ...
+    def run(self, request: Request) -> None: ...
+    def start(self, request: Request) -> Work: ...
+    def split(self, color: int | None, key: int = 0) -> Communicator | None: ...
+    def abort(self, reason: str) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class Work:
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def done(self) -> bool: ...

@@ -1,0 +1,377 @@
+"""The communicator: shapes and outputs in Python, everything else in the core."""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+from ringfold import _native, arrays
+from ringfold._native import Buffer, Request
+from ringfold.arrays import Output, Shape
+from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.work import Work
+
+
+@dataclass(frozen=True)
+class PremulSum:
+    """The operation made by `premul_sum`."""
+
+    factor: float
+
+
+def premul_sum(factor: float) -> PremulSum:
+    """The sum of every rank's input times that rank's own `factor` (floats only). An `op`."""
+    return PremulSum(factor)
+
+
+Operation = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"] | PremulSum
+Counts = int | list[int] | tuple[list[int], list[int]]
+
+
+class How(NamedTuple):
+    """What every call takes besides its arrays."""
+
+    async_: bool
+    timeout: float | None
+    algorithm: str | None = None
+
+
+class Communicator:
+    """A group of ranks that communicate.
+
+    Every rank makes the same calls in the same order, with the same shapes, types and operations. Arrays are NumPy
+    arrays, torch tensors in host memory, and whatever else has the buffer protocol or DLPack. A result is a new array of
+    the same framework (a NumPy array for what is no array), or `out`, which must be C-contiguous; `out=x` works in place.
+
+    What all collectives take: `timeout` in seconds and `algorithm` by name, instead of the communicator's; with
+    `async_=True` they return a `Work` at once. Waiting holds no GIL; Ctrl-C ends it on all ranks. Errors are those of
+    `ringfold.errors`. Any thread may call; calls are carried out in the order in which they came.
+
+    As a context manager it is closed at the end, or aborted on all ranks when an exception leaves the block.
+    """
+
+    def __init__(self, native: _native.Communicator) -> None:
+        self._native = native
+        _open.add(self)
+
+    @property
+    def rank(self) -> int:
+        """This process' rank."""
+        return self._native.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._native.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's number among the ranks of its host."""
+        return self._native.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """The number of ranks on this host."""
+        return self._native.local_size
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts."""
+        return self._native.hosts
+
+    def all_reduce(
+        self,
+        x: Any,
+        op: Operation = "sum",
+        *,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Every rank gets the reduction of all `x`."""
+        source = Buffer(x)
+        target = self._output(x, source, source.shape, out)
+        return self._call("all_reduce", source.count, source, target, How(async_, timeout, algorithm), op=op)
+
+    def broadcast(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Every rank gets the root's `x`. On the other ranks `x` gives shape and type; `out=x` overwrites it."""
+        source = Buffer(x)
+        target = self._output(x, source, source.shape, out)
+        given = source if self.rank == root else None
+        return self._call("broadcast", source.count, given, target, How(async_, timeout, algorithm), root=root)
+
+    def reduce(
+        self,
+        x: Any,
+        root: int = 0,
+        op: Operation = "sum",
+        *,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """The root gets the reduction of all `x`; the others get `None`, and their `out` is left alone."""
+        source = Buffer(x)
+        target = self._output(x, source, source.shape, out) if self.rank == root else None
+        how = How(async_, timeout, algorithm)
+        return self._call("reduce", source.count, source, target, how, op=op, root=root)
+
+    def all_gather(
+        self,
+        x: Any,
+        *,
+        counts: Sequence[int] | None = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Every rank gets all `x` in rank order: shape `(world_size, *x.shape)`.
+
+        With `counts`, the same on all ranks, rank `i` gives `counts[i]` along axis 0 and the results are joined there.
+        """
+        source = Buffer(x)
+        shape, elements = self._gathered(source, counts)
+        target = self._output(x, source, shape, out)
+        return self._call("all_gather", elements, source, target, How(async_, timeout, algorithm))
+
+    def gather(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        counts: Sequence[int] | None = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """The root gets what `all_gather` gives; the others get `None`, and their `out` is left alone."""
+        source = Buffer(x)
+        shape, elements = self._gathered(source, counts)
+        target = self._output(x, source, shape, out) if self.rank == root else None
+        return self._call("gather", elements, source, target, How(async_, timeout, algorithm), root=root)
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        op: Operation = "sum",
+        *,
+        counts: Sequence[int] | None = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Rank `i` gets block `i`, along axis 0, of the reduction of all `x`: equal blocks, or `counts[i]` long."""
+        source = Buffer(x)
+        shape, elements = self._scattered(source, counts)
+        target = self._output(x, source, shape, out)
+        return self._call("reduce_scatter", elements, source, target, How(async_, timeout, algorithm), op=op)
+
+    def scatter(
+        self,
+        x: Any = None,
+        root: int = 0,
+        *,
+        counts: Sequence[int] | None = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Rank `i` gets block `i`, along axis 0, of the root's `x`: equal blocks, or `counts[i]` long.
+
+        Ranks other than the root give `out`, which tells them shape and type; their `x` is not looked at.
+        """
+        how = How(async_, timeout, algorithm)
+        if self.rank == root:
+            source = Buffer(x)
+            shape, elements = self._scattered(source, counts)
+            target = self._output(x, source, shape, out)
+            return self._call("scatter", elements, source, target, how, root=root)
+        if out is None:
+            raise InvalidArgument("`scatter` needs `out` on every rank but the root: it tells shape and type")
+        buffer = Buffer(out, True)
+        elements = buffer.count if counts is None else self._element_counts(counts, buffer, counts[self.rank])
+        return self._call("scatter", elements, None, Output(buffer, lambda: out), how, root=root)
+
+    def all_to_all(
+        self,
+        x: Any,
+        *,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        out: Any = None,
+        async_: bool = False,
+        timeout: float | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Block `j` of rank `i`'s `x` becomes block `i` of rank `j`'s result.
+
+        Blocks are equal parts of axis 0, or as long there as this rank's `send_counts` (one for each rank) say; what it
+        gets from each rank is in `recv_counts`.
+        """
+        source = Buffer(x)
+        how = How(async_, timeout, algorithm)
+        if send_counts is None and recv_counts is None:
+            block = arrays.element_count(arrays.divided(source.shape, self.world_size))
+            target = self._output(x, source, source.shape, out)
+            return self._call("all_to_all", block, source, target, how)
+        if send_counts is None or recv_counts is None:
+            raise InvalidArgument("`send_counts` and `recv_counts` go together")
+        given = self._element_counts(send_counts, source, sum(send_counts))
+        self._check_counts(recv_counts)
+        row = arrays.element_count(arrays.split_first(source.shape)[1])
+        target = self._output(x, source, arrays.resized(source.shape, sum(recv_counts)), out)
+        return self._call("all_to_all", (given, [count * row for count in recv_counts]), source, target, how)
+
+    def barrier(
+        self, *, async_: bool = False, timeout: float | None = None, algorithm: str | None = None
+    ) -> Any:
+        """Nobody leaves before everybody has entered."""
+        return self._call("barrier", 0, None, None, How(async_, timeout, algorithm))
+
+    def send(
+        self, x: Any, peer: int, tag: int = 0, *, async_: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Send `x` to `peer`, which receives as many elements of the same type under the same `tag`."""
+        source = Buffer(x)
+        return self._call("send", source.count, source, None, How(async_, timeout), root=peer, tag=tag)
+
+    def recv(
+        self, x: Any, peer: int, tag: int = 0, *, async_: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Fill `x` with what `peer` sends under `tag`, and return it."""
+        target = Output(Buffer(x, True), lambda: x)
+        return self._call("recv", target.buffer.count, None, target, How(async_, timeout), root=peer, tag=tag)
+
+    def sendrecv(
+        self, x: Any, *, out: Any = None, async_: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Give `x` to the next rank and get what the previous one gives, around the ring."""
+        source = Buffer(x)
+        target = self._output(x, source, source.shape, out)
+        return self._call("sendrecv", source.count, source, target, How(async_, timeout))
+
+    def split(self, color: int | None, key: int = 0) -> "Communicator | None":
+        """Make communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
+
+        Every rank calls it; with `None` as color a rank takes part and gets `None`.
+        """
+        native = self._native.split(color, key)
+        return None if native is None else Communicator(native)
+
+    def abort(self, reason: str = "no reason given") -> None:
+        """End this communicator on all ranks: whoever waits in it gets `Aborted` with this rank and `reason`."""
+        self._native.abort(reason)
+
+    def close(self) -> None:
+        """Wait for this rank's outstanding calls, say goodbye, free everything. Not collective; may be repeated."""
+        self._native.close()
+        _open.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort(f"{kind.__name__}: {error}")
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ringfold.Communicator, rank {self.rank} of {self.world_size}>"
+
+    def _call(
+        self,
+        collective: str,
+        counts: Counts,
+        source: Buffer | None,
+        target: Output | None,
+        how: How,
+        *,
+        op: Operation = "sum",
+        root: int = 0,
+        tag: int = 0,
+    ) -> Any:
+        name, factor = ("premul_sum", op.factor) if isinstance(op, PremulSum) else (op, None)
+        if name == "premul_sum" and factor is None:
+            raise InvalidArgument("`premul_sum` has a factor: give op=ringfold.premul_sum(factor)")
+        request = Request(
+            collective,
+            counts,
+            source,
+            None if target is None else target.buffer,
+            op=name,
+            factor=1.0 if factor is None else factor,
+            root=root,
+            tag=tag,
+            algorithm=how.algorithm,
+            timeout=how.timeout,
+        )
+        finish = nothing if target is None else target.finish
+        if how.async_:
+            return Work(self._native.start(request), finish)
+        self._native.run(request)
+        return finish()
+
+    def _output(self, like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
+        return arrays.made(like, source, shape) if out is None else arrays.given(out, source.dtype, shape)
+
+    def _gathered(self, source: Buffer, counts: Sequence[int] | None) -> tuple[Shape, int | list[int]]:
+        """The shape of all ranks' inputs together, and how many elements each gives."""
+        if counts is None:
+            return (self.world_size, *source.shape), source.count
+        elements = self._element_counts(counts, source, counts[self.rank] if len(counts) > self.rank else 0)
+        return arrays.resized(source.shape, sum(counts)), elements
+
+    def _scattered(self, source: Buffer, counts: Sequence[int] | None) -> tuple[Shape, int | list[int]]:
+        """The shape of this rank's part of an input, and how many elements each rank gets."""
+        if counts is None:
+            shape = arrays.divided(source.shape, self.world_size)
+            return shape, arrays.element_count(shape)
+        elements = self._element_counts(counts, source, sum(counts))
+        return arrays.resized(source.shape, counts[self.rank]), elements
+
+    def _element_counts(self, counts: Sequence[int], buffer: Buffer, rows: int) -> list[int]:
+        """`counts` along axis 0 in elements, when `buffer` has `rows` there."""
+        self._check_counts(counts)
+        length, rest = arrays.split_first(buffer.shape)
+        if length != rows:
+            raise InvalidArgument(f"counts {list(counts)} ask for {rows} along axis 0; the array's shape is {buffer.shape}")
+        return [count * arrays.element_count(rest) for count in counts]
+
+    def _check_counts(self, counts: Sequence[int]) -> None:
+        if len(counts) != self.world_size or min(counts) < 0:
+            raise InvalidArgument(f"counts {list(counts)}: one for each of {self.world_size} ranks, 0 or more")
+
+
+_open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
+
+
+def nothing() -> None:
+    """The result of calls that give this rank nothing."""
+
+
+def close_all() -> None:
+    """Close what is still open: the end of the interpreter is an orderly goodbye, not a crash for the others to find."""
+    for communicator in list(_open):
+        try:
+            communicator.close()
+        except RingfoldError:
+            # It is dead already; whoever used it was told.
+            pass

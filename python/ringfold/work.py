@@ -1,0 +1,47 @@
+"""The handle of a call under way."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ringfold import _native
+
+
+class Work:
+    """A call that was started with `async_=True`.
+
+    Its arrays are in use until it is done: do not write to the input, do not touch the output. They are kept alive, also
+    when the handle is dropped. Calls of one communicator are carried out in the order in which they were started.
+    """
+
+    def __init__(self, native: _native.Work, finish: Callable[[], Any]) -> None:
+        self._native = native
+        self._finish = finish
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until the call is done and return its result; raise what went wrong in it.
+
+        After `timeout` seconds raise the builtin `TimeoutError`; the call goes on then and can be waited for again.
+        (The call's own deadline, which is the end of the communicator, is `ringfold.Timeout`.)
+        """
+        if not self._native.wait(timeout):
+            raise TimeoutError(f"the call is not done after {timeout} s; it goes on")
+        return self._finish()
+
+    def done(self) -> bool:
+        """Whether the call is done, well or not."""
+        return self._native.done()
+
+    def result(self) -> Any:
+        """The result, waited for if need be."""
+        return self.wait()
+
+    def exception(self) -> BaseException | None:
+        """What went wrong in the call, waited for if need be; `None` if nothing did."""
+        try:
+            self._native.wait()
+        except RuntimeError as error:
+            return error
+        return None
+
+    def __repr__(self) -> str:
+        return f"<ringfold.Work, {'done' if self.done() else 'under way'}>"
