@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::checksum::Checksum;
 use super::{HEADER_BYTES, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -370,9 +371,9 @@ fn open(envelope: Region, peer: usize, due: &Header, sink: &Sink) -> Result<()> 
 }
 
 fn sum(region: Region) -> u64 {
-    let mut bytes = vec![0; region.bytes()];
-    region.read(&mut bytes);
-    crc32c::crc32c(&bytes).into()
+    let mut checksum = Checksum::new();
+    checksum.extend(region);
+    checksum.value().into()
 }
 
 /// The length of an envelope as its header says it.

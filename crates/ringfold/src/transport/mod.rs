@@ -17,6 +17,7 @@
 //! Everything that comes from a peer is a claim until checked: lengths are compared with what was due, never used as loop
 //! bounds or indices.
 
+mod checksum;
 pub mod faulty;
 pub mod header;
 pub mod local;

@@ -11,10 +11,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::{Progress, TRAILER_BYTES, broken, checksum, corrupt};
+use super::{Progress, TRAILER_BYTES, broken, corrupt};
 use crate::error::Result;
 use crate::memory::Region;
 use crate::sys;
+use crate::transport::checksum::{self, Checksum};
 use crate::transport::{HEADER_BYTES, Header, PIECE_ALIGN_BYTES, Sink, Ticket};
 
 /// Stored messages up to this length are staged: one call for header and payload, one copy more.
@@ -36,7 +37,7 @@ pub struct Incoming {
     rest: [u8; PIECE_ALIGN_BYTES],
     rest_bytes: usize,
     /// The checksum of all payload that has come.
-    sum: u32,
+    sum: Checksum,
     trailer: [u8; TRAILER_BYTES],
     trailer_came: usize,
 }
@@ -58,7 +59,7 @@ impl Incoming {
             absorbed: 0,
             rest: [0; PIECE_ALIGN_BYTES],
             rest_bytes: 0,
-            sum: 0,
+            sum: Checksum::new(),
             trailer: [0; TRAILER_BYTES],
             trailer_came: 0,
         }
@@ -149,7 +150,7 @@ impl Incoming {
         }
         let of_body = (count - of_header).min(body.bytes());
         self.trailer_came += count - of_header - of_body;
-        self.sum = checksum::extend(self.sum, body.part(0..of_body));
+        self.sum.extend(body.part(0..of_body));
         if landing.is_some() {
             self.absorbed += of_body;
         } else {
@@ -200,7 +201,7 @@ impl Incoming {
     }
 
     fn check_trailer(&self, first: &Recv) -> Result<()> {
-        if first.sink.bytes() > 0 && u32::from_le_bytes(self.trailer) != self.sum {
+        if first.sink.bytes() > 0 && u32::from_le_bytes(self.trailer) != self.sum.value() {
             return Err(corrupt(
                 self.peer,
                 "the checksum of a message's payload is wrong",
@@ -214,7 +215,7 @@ impl Incoming {
         self.header_came = 0;
         self.absorbed = 0;
         self.rest_bytes = 0;
-        self.sum = 0;
+        self.sum.reset();
         self.trailer_came = 0;
     }
 }

@@ -21,7 +21,6 @@
 //!
 //! Who is at the other end was settled before the sockets came here.
 
-mod checksum;
 mod incoming;
 mod outgoing;
 mod readiness;
@@ -163,18 +162,26 @@ impl Tcp {
     }
 
     /// The number of `stream`'s connection, which becomes active.
-    fn activate(&mut self, stream: Stream) -> usize {
+    fn activate(&mut self, stream: Stream) -> Result<usize> {
         assert_ne!(
             stream.peer, self.rank,
             "a message between a rank and itself"
         );
-        let number = self.numbers[stream.peer][stream.channel];
+        let channels = &self.numbers[stream.peer];
+        let Some(&number) = channels.get(stream.channel) else {
+            return Err(Error::InvalidArgument(format!(
+                "channel {} to rank {}, with which there are {} connections; ask for fewer channels",
+                stream.channel,
+                stream.peer,
+                channels.len()
+            )));
+        };
         let connection = &mut self.connections[number];
         if !connection.is_active {
             connection.is_active = true;
             self.active.push(number);
         }
-        number
+        Ok(number)
     }
 
     /// Takes over what epoll knows.
@@ -220,7 +227,7 @@ impl Transport for Tcp {
         payload: Region,
     ) -> Result<Posted> {
         assert_eq!(header.bytes as usize, payload.bytes());
-        let number = self.activate(stream);
+        let number = self.activate(stream)?;
         let connection = &mut self.connections[number];
         let is_first = connection.outgoing.is_empty();
         connection.outgoing.push(ticket, header, payload);
@@ -242,7 +249,7 @@ impl Transport for Tcp {
         sink: Sink,
     ) -> Result<Posted> {
         assert_eq!(header.bytes as usize, sink.bytes());
-        let number = self.activate(stream);
+        let number = self.activate(stream)?;
         self.connections[number].incoming.push(ticket, header, sink);
         Ok(Posted::Pending)
     }

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::{Progress, TRAILER_BYTES, checksum};
+use super::{Progress, TRAILER_BYTES};
 use crate::memory::Region;
 use crate::sys;
+use crate::transport::checksum::{self, Checksum};
 use crate::transport::{HEADER_BYTES, Header, Ticket};
 
 /// Bytes given to the socket in one call: as much as stays in the second-level cache between checksum and copy.
@@ -22,7 +23,7 @@ pub struct Outgoing {
     taken: usize,
     /// Bytes of its payload that `sum` covers; at least those taken.
     summed: usize,
-    sum: u32,
+    sum: Checksum,
 }
 
 struct Send {
@@ -39,7 +40,7 @@ impl Outgoing {
             trailer: [0; TRAILER_BYTES],
             taken: 0,
             summed: 0,
-            sum: 0,
+            sum: Checksum::new(),
         }
     }
 
@@ -97,12 +98,12 @@ impl Outgoing {
         let offset = self.taken.saturating_sub(HEADER_BYTES).min(bytes);
         if self.summed == offset && self.summed < bytes {
             self.summed = (offset + WRITE_BYTES).min(bytes);
-            self.sum = checksum::extend(self.sum, payload.part(offset..self.summed));
+            self.sum.extend(payload.part(offset..self.summed));
         }
         let header = &self.header[self.taken.min(HEADER_BYTES)..];
         let body = payload.part(offset..self.summed);
         let trailer = if bytes > 0 && self.summed == bytes {
-            self.trailer = self.sum.to_le_bytes();
+            self.trailer = self.sum.value().to_le_bytes();
             &self.trailer[self.taken.saturating_sub(HEADER_BYTES + bytes)..]
         } else {
             &[]
@@ -121,7 +122,7 @@ impl Outgoing {
     fn begin(&mut self) {
         self.taken = 0;
         self.summed = 0;
-        self.sum = 0;
+        self.sum.reset();
         if let Some(first) = self.queue.front() {
             let unsummed = first.header.encode(0);
             let sum = checksum::of(&unsummed[..HEADER_BYTES - 4]);

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+use super::super::checksum;
 use super::super::suite::{self, World, bytes_of, header, pattern};
 use super::*;
 
@@ -199,4 +200,60 @@ fn a_silent_host_is_told_from_a_late_reader() {
     world.ranks[0].quiet_limit = Duration::from_millis(1);
     world.now = world.now.after(QUIET_CHECK);
     world.round().expect("a full peer is not silent");
+}
+
+#[test]
+fn a_silent_host_is_a_failed_peer() {
+    let (mut world, _peer) = with_bare_peer();
+    world.ranks[0].quiet_limit = Duration::from_millis(20);
+    let target = Owned::zeroed(10);
+    world.recv(0, (1, 0), 0, Sink::Store(target.region()));
+    let begin = std::time::Instant::now();
+    loop {
+        assert!(begin.elapsed() < Duration::from_secs(30), "not noticed");
+        world.now = world.now.after(QUIET_CHECK);
+        match world.round() {
+            Ok(_) => world.ranks[0].block(Duration::from_millis(5)).unwrap(),
+            Err(error) => {
+                assert!(
+                    matches!(error, Error::PeerFailed { rank: 1, .. }),
+                    "{error}"
+                );
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn garbage_is_an_error_and_nothing_else() {
+    for seed in 0..200 {
+        let (mut world, mut peer) = with_bare_peer();
+        let target = Owned::zeroed(60);
+        let recv = world.recv(0, (1, 0), 0, Sink::Store(target.region()));
+        peer.write_all(&bytes_of(pattern(seed as usize, seed).region()))
+            .unwrap();
+        drop(peer);
+        let error = world.run(&[recv]).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Corrupt { peer: 1, .. } | Error::PeerFailed { rank: 1, .. }
+            ),
+            "seed {seed}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_channel_without_a_connection_is_refused() {
+    let (mut world, _peer) = with_bare_peer();
+    let stream = Stream {
+        peer: 1,
+        channel: 1,
+    };
+    let error = world.ranks[0]
+        .post_send(stream, 1, header(0, 0), Region::EMPTY)
+        .unwrap_err();
+    assert_eq!(error.class(), "InvalidArgument");
 }
