@@ -53,6 +53,11 @@ impl Secret {
         Secret(bytes.into())
     }
 
+    /// Whether it proves nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The secret of processes that know each other as one user's on one host.
     pub fn same_user() -> Secret {
         Secret(Vec::new())

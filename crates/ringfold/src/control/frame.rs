@@ -84,10 +84,14 @@ pub enum Frame {
     },
     /// Rank to server, last: I leave the job in good order.
     Goodbye,
+    /// Rank to server: the answer to a ping.
+    Pong,
     /// Server to rank: all are here.
     Welcome {
         /// A random number for this job.
         job: u64,
+        /// A random secret for this job's other connections, on UNIX sockets; elsewhere zeros.
+        key: [u8; 32],
         /// Every rank.
         ranks: Vec<Presence>,
     },
@@ -202,6 +206,7 @@ impl Frame {
                 7
             }
             Frame::Goodbye => 8,
+            Frame::Pong => 9,
             other => other.encode_from_server(&mut body),
         };
         let mut bytes = body.0;
@@ -213,8 +218,9 @@ impl Frame {
 
     fn encode_from_server(&self, body: &mut Writer) -> u8 {
         match self {
-            Frame::Welcome { job, ranks } => {
+            Frame::Welcome { job, key, ranks } => {
                 body.u64(*job);
+                body.0.extend_from_slice(key);
                 body.u32(ranks.len() as u32);
                 ranks.iter().for_each(|presence| body.presence(presence));
                 32
@@ -296,8 +302,10 @@ impl Frame {
                 sequence: body.u64()?,
             },
             8 => Frame::Goodbye,
+            9 => Frame::Pong,
             32 => Frame::Welcome {
                 job: body.u64()?,
+                key: body.take(32)?.try_into().ok()?,
                 ranks: body.list(HOST_ID_BYTES + 4, Reader::presence)?,
             },
             33 => Frame::Cancelled {

@@ -61,8 +61,11 @@ type Topic = (String, Vec<u32>);
 #[derive(Debug)]
 pub struct Hub {
     job: u64,
+    key: [u8; 32],
     ranks: Vec<Rank>,
+    /// Whether it is settled who is in the job: all ranks, or none because not all came.
     is_complete: bool,
+    is_cancelled: bool,
     join_deadline: Instant,
     groups: HashMap<u64, Group>,
     gatherings: HashMap<Topic, Gathering>,
@@ -75,12 +78,14 @@ pub struct Hub {
 pub struct Misconduct(pub &'static str);
 
 impl Hub {
-    /// A job of `world_size` ranks that must all have joined by `join_deadline`.
-    pub fn new(job: u64, world_size: u32, join_deadline: Instant) -> Hub {
+    /// A job, with the number and the key that its ranks are told, of `world_size` ranks that must all have joined by `join_deadline`.
+    pub fn new(job: u64, key: [u8; 32], world_size: u32, join_deadline: Instant) -> Hub {
         Hub {
             job,
+            key,
             ranks: vec![Rank::Absent; world_size as usize],
             is_complete: false,
+            is_cancelled: false,
             join_deadline,
             groups: HashMap::new(),
             gatherings: HashMap::new(),
@@ -89,9 +94,14 @@ impl Hub {
         }
     }
 
-    /// Whether all ranks have joined.
+    /// Whether it is settled who is in the job.
     pub fn is_complete(&self) -> bool {
         self.is_complete
+    }
+
+    /// Whether ranks other than 0 are in a job that has come together.
+    pub fn is_in_use(&self) -> bool {
+        !self.is_cancelled && (1..self.ranks.len()).any(|rank| self.is_here(rank as u32))
     }
 
     /// Whether `rank` is in the job now.
@@ -260,6 +270,7 @@ impl Hub {
             for to in 0..self.ranks.len() as u32 {
                 let welcome = Frame::Welcome {
                     job: self.job,
+                    key: self.key,
                     ranks: present.clone(),
                 };
                 self.out.push((to, welcome));
@@ -271,6 +282,7 @@ impl Hub {
     /// Ends a job that never came together.
     fn cancel(&mut self, ranks: Vec<u32>, reason: &str) {
         self.is_complete = true;
+        self.is_cancelled = true;
         for to in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
             let frame = Frame::Cancelled {
                 ranks: ranks.clone(),

@@ -18,11 +18,14 @@
 //! fails, and the others go on without abort propagation.
 
 pub mod auth;
+pub mod door;
 pub mod fault;
+pub mod fd;
 pub mod frame;
 pub mod health;
 pub mod hub;
 pub mod launch;
+pub mod mesh;
 mod monitor;
 pub mod server;
 pub mod session;
@@ -35,5 +38,7 @@ pub use launch::{Explicit, Launch};
 pub use session::Session;
 pub use socket::Address;
 
+#[cfg(test)]
+mod connection_tests;
 #[cfg(test)]
 mod tests;

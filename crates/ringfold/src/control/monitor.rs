@@ -154,7 +154,9 @@ impl Monitor {
                 self.line.state().reach = Reach::Closed;
                 self.depart(0);
             }
-            Frame::Ping => {}
+            Frame::Ping => {
+                self.line.send(&Frame::Pong);
+            }
             other => debug!(target: "ringfold::control", "ignored {other:?}"),
         }
     }

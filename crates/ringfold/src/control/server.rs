@@ -1,8 +1,7 @@
 //! The rendezvous server: a thread in rank 0's process that owns every rank's control connection.
 //!
-//! One poll loop, in which nothing blocks: a listener until all ranks have joined, a bounded number of strangers in
-//! their handshake, and the ranks. What to do about a frame is [`Hub`]'s business; this module moves bytes. A stranger
-//! that is slow, talks nonsense or has the wrong secret is counted, logged once and dropped, and delays nobody.
+//! One poll loop, in which nothing blocks: the [`Door`] until all ranks have joined, and the ranks. What to do about a
+//! frame is [`Hub`]'s business; this module moves bytes.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -13,28 +12,25 @@ use std::time::{Duration, Instant};
 use log::{debug, info, warn};
 use rustix::event::{PollFd, PollFlags};
 
-use super::auth::{
-    self, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, PROOF_BYTES, Purpose, Refusal, Secret,
-};
+use super::auth::{Claim, Purpose, Refusal, Secret};
+use super::door::Door;
 use super::frame::{Frame, RANK_FRAME_BYTES_MAX, Splitter};
 use super::hub::Hub;
 use super::socket::{Bell, Listener, Socket, is_transient, random, remaining, wait_for};
 use crate::error::{Error, Result};
 
-/// How long a stranger has for its handshake.
-pub const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Strangers in their handshake at once; more wait in the listener's queue.
-const STRANGERS_MAX: usize = 256;
 /// Bytes that may wait to be sent to one rank before it counts as lost: two of the largest frames.
 const BACKLOG_BYTES_MAX: usize = 512 << 20;
 /// How often ranks on other hosts are written to, so that a dead link has something to lose.
 const PING: Duration = Duration::from_millis(500);
+/// How long rank 0 stays for the others when it leaves before them, so that what they have begun can end.
+const LINGER: Duration = Duration::from_millis(500);
 /// How long the last frames may take when rank 0 leaves.
 const FLUSH: Duration = Duration::from_millis(200);
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// The server's thread; it ends when this is dropped.
+/// The server's thread; it ends when this is dropped, a moment later if other ranks are still in the job.
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<Bell>,
@@ -53,16 +49,19 @@ impl Server {
         let bell = || Bell::new().map_err(|error| Error::system("cannot make an eventfd", error));
         let stop = Arc::new(bell()?);
         let job = u64::from_le_bytes(random()?);
+        // Travels in the clear, so only where nobody else can listen.
+        let key = match listener {
+            Listener::Unix(_) => random()?,
+            Listener::Tcp(_) => [0; 32],
+        };
         let mut state = State {
-            hub: Hub::new(job, world_size, deadline),
-            listener: Some(listener),
-            strangers: Vec::new(),
+            hub: Hub::new(job, key, world_size, deadline),
+            door: Some(Door::new(vec![listener], &secret, Purpose::Control)),
             links: (0..world_size).map(|_| None).collect(),
-            secret,
             world_size,
             next_ping: Instant::now() + PING,
-            turned_away: 0,
             suspicions: Vec::new(),
+            leaving: None,
             stop: stop.clone(),
         };
         state.links[0] = Some(Link::new(own));
@@ -87,30 +86,16 @@ impl Drop for Server {
     }
 }
 
-/// A connection in its handshake.
-struct Stranger {
-    socket: Socket,
-    name: String,
-    deadline: Instant,
-    acceptor: Acceptor,
-    /// The message that is being received: hello, or proof when there is a claim.
-    received: Vec<u8>,
-    claim: Option<Claim>,
-}
-
-/// What became of a stranger.
-enum Progress {
-    Waiting,
-    Admitted(u32),
-    TurnedAway(String),
-}
-
 /// A rank's connection.
 struct Link {
     socket: Socket,
     splitter: Splitter,
     outgoing: VecDeque<u8>,
+    /// Whether it has said goodbye.
     is_ended: bool,
+    /// Whether a ping is not answered yet: a frozen rank gets no more of them, or they would fill its buffer and look
+    /// like a dead link.
+    awaits_pong: bool,
 }
 
 impl Link {
@@ -120,6 +105,7 @@ impl Link {
             splitter: Splitter::new(RANK_FRAME_BYTES_MAX),
             outgoing: VecDeque::new(),
             is_ended: false,
+            awaits_pong: false,
         }
     }
 
@@ -139,69 +125,53 @@ impl Link {
 
 struct State {
     hub: Hub,
-    listener: Option<Listener>,
-    strangers: Vec<Stranger>,
+    /// Open until all ranks have joined.
+    door: Option<Door>,
     links: Vec<Option<Link>>,
-    secret: Secret,
     world_size: u32,
     next_ping: Instant,
-    turned_away: u64,
     /// Witness and suspect.
     suspicions: Vec<(usize, usize)>,
+    /// Set when rank 0 leaves: until when it stays for the others.
+    leaving: Option<Instant>,
     stop: Arc<Bell>,
-}
-
-/// What a poll entry stands for.
-#[derive(Clone, Copy)]
-enum Entry {
-    Stop,
-    Listener,
-    Stranger(usize),
-    Rank(usize),
 }
 
 impl State {
     fn serve(mut self) {
-        loop {
-            let Some(ready) = self.wait() else {
-                return self.leave();
-            };
-            // Strangers may be removed while they are served: the last one first.
-            for entry in ready.into_iter().rev() {
-                match entry {
-                    Entry::Stop => return self.leave(),
-                    Entry::Listener => self.accept(),
-                    Entry::Stranger(index) => self.serve_stranger(index),
-                    Entry::Rank(rank) => self.read(rank),
-                }
+        while !self.is_over()
+            && let Some((at_door, ranks)) = self.wait()
+        {
+            self.admit(&at_door);
+            for rank in ranks {
+                self.read(rank);
             }
             self.judge_suspicions();
             let now = Instant::now();
-            self.drop_slow_strangers(now);
             self.hub.tick(now);
             self.ping(now);
             self.send();
-            if self.hub.is_complete() && self.listener.take().is_some() {
-                self.strangers.clear();
+            if self.hub.is_complete() && self.door.take().is_some() {
                 info!(target: "ringfold::control", "all {} ranks have joined", self.world_size);
             }
         }
+        self.leave();
     }
 
-    /// Waits for something to do. `None`: polling itself failed.
-    fn wait(&self) -> Option<Vec<Entry>> {
-        let mut entries = vec![Entry::Stop];
+    /// Whether rank 0 has left and need not stay for the others.
+    fn is_over(&self) -> bool {
+        self.leaving
+            .is_some_and(|until| !self.hub.is_in_use() || remaining(until).is_zero())
+    }
+
+    /// Waits for something to do: who is ready at the door, and which ranks. `None`: polling failed.
+    fn wait(&mut self) -> Option<(Vec<bool>, Vec<usize>)> {
         let mut fds = vec![PollFd::new(&*self.stop, PollFlags::IN)];
-        if let Some(listener) = &self.listener
-            && self.strangers.len() < STRANGERS_MAX
-        {
-            entries.push(Entry::Listener);
-            fds.push(PollFd::new(listener, PollFlags::IN));
+        if let Some(door) = &self.door {
+            door.add_descriptors(&mut fds);
         }
-        for (index, stranger) in self.strangers.iter().enumerate() {
-            entries.push(Entry::Stranger(index));
-            fds.push(PollFd::new(&stranger.socket, PollFlags::IN));
-        }
+        let at_door = fds.len();
+        let mut ranks = Vec::with_capacity(self.links.len());
         let mut has_remote = false;
         for (rank, link) in self.links.iter().enumerate() {
             let Some(link) = link else { continue };
@@ -210,100 +180,55 @@ impl State {
                 flags |= PollFlags::OUT;
             }
             has_remote |= !link.socket.is_unix();
-            entries.push(Entry::Rank(rank));
+            ranks.push(rank);
             fds.push(PollFd::from_borrowed_fd(link.socket.as_fd(), flags));
         }
-        let deadlines = self.strangers.iter().map(|stranger| stranger.deadline);
-        let deadline = deadlines
+        let impatient = self.door.as_ref().and_then(Door::next_deadline);
+        let deadline = impatient
+            .into_iter()
             .chain(self.hub.next_deadline())
             .chain(has_remote.then_some(self.next_ping))
+            .chain(self.leaving)
             .min();
         if let Err(error) = wait_for(&mut fds, deadline) {
             warn!(target: "ringfold::control", "the rendezvous server stops: {error}");
             return None;
         }
-        let ready = entries.into_iter().zip(&fds);
-        Some(
-            ready
-                .filter(|(_, fd)| !fd.revents().is_empty())
-                .map(|(entry, _)| entry)
-                .collect(),
-        )
+        let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if is_ready[0] {
+            self.stop.answer();
+            self.leaving = Some(Instant::now() + LINGER);
+        }
+        let ready_ranks = ranks.into_iter().zip(&is_ready[at_door..]);
+        let ready_ranks = ready_ranks.filter(|(_, ready)| **ready);
+        Some((
+            is_ready[1..at_door].to_vec(),
+            ready_ranks.map(|(rank, _)| rank).collect(),
+        ))
     }
 
-    fn accept(&mut self) {
-        let Some(listener) = &self.listener else {
+    fn admit(&mut self, at_door: &[bool]) {
+        let Some(door) = &mut self.door else {
             return;
         };
-        match listener.accept() {
-            Ok((name, socket)) => self.strangers.push(Stranger {
-                socket,
-                name,
-                deadline: Instant::now() + HANDSHAKE,
-                acceptor: Acceptor::new(&self.secret),
-                received: Vec::with_capacity(HELLO_BYTES),
-                claim: None,
-            }),
-            Err(error) if is_transient(&error) => {}
-            Err(error) => self.turn_away("a connection", &error.to_string()),
-        }
-    }
-
-    fn serve_stranger(&mut self, index: usize) {
         let world_size = self.world_size;
-        let taken: Vec<u32> = self.taken();
-        let stranger = &mut self.strangers[index];
-        let admit = |claim: &Claim| {
+        let mut is_taken: Vec<bool> = (0..world_size)
+            .map(|rank| self.links[rank as usize].is_some() || self.hub.is_known(rank))
+            .collect();
+        let mut judge = |claim: &Claim| {
             if claim.world_size != world_size {
                 Err(Refusal::WorldSize)
             } else if claim.from == 0 || claim.from >= world_size || claim.to != 0 {
                 Err(Refusal::Rank)
-            } else if taken.contains(&claim.from) {
+            } else if std::mem::replace(&mut is_taken[claim.from as usize], true) {
                 Err(Refusal::Duplicate)
             } else {
                 Ok(())
             }
         };
-        match stranger.advance(admit) {
-            Progress::Waiting => {}
-            Progress::Admitted(rank) => {
-                let stranger = self.strangers.swap_remove(index);
-                debug!(target: "ringfold::control", "rank {rank} connected from {}", stranger.name);
-                self.links[rank as usize] = Some(Link::new(stranger.socket));
-            }
-            Progress::TurnedAway(why) => {
-                let stranger = self.strangers.swap_remove(index);
-                self.turn_away(&stranger.name, &why);
-            }
+        for (claim, socket) in door.serve(at_door, &mut judge) {
+            self.links[claim.from as usize] = Some(Link::new(socket));
         }
-    }
-
-    /// Ranks that have, or have had, a connection.
-    fn taken(&self) -> Vec<u32> {
-        let ranks = 0..self.world_size;
-        ranks
-            .filter(|rank| self.links[*rank as usize].is_some() || self.hub.is_known(*rank))
-            .collect()
-    }
-
-    fn drop_slow_strangers(&mut self, now: Instant) {
-        let (keep, slow): (Vec<_>, Vec<_>) = std::mem::take(&mut self.strangers)
-            .into_iter()
-            .partition(|stranger| now < stranger.deadline);
-        self.strangers = keep;
-        for stranger in slow {
-            self.turn_away(&stranger.name, "it was too slow");
-        }
-    }
-
-    /// Counts a stranger that did not get in; only the first is worth a line.
-    fn turn_away(&mut self, name: &str, why: &str) {
-        self.turned_away += 1;
-        let level = match self.turned_away {
-            1 => log::Level::Warn,
-            _ => log::Level::Debug,
-        };
-        log::log!(target: "ringfold::control", level, "turned away {name}: {why}");
     }
 
     /// Reads all that `rank` has sent, and acts on it.
@@ -358,6 +283,10 @@ impl State {
                 }
                 continue;
             }
+            if frame == Frame::Pong {
+                link.awaits_pong = false;
+                continue;
+            }
             link.is_ended |= frame == Frame::Goodbye;
             self.hub
                 .receive(rank as u32, frame, Instant::now())
@@ -382,7 +311,8 @@ impl State {
         self.next_ping = now + PING;
         let bytes = Frame::Ping.encode();
         for link in self.links.iter_mut().flatten() {
-            if !link.socket.is_unix() && link.outgoing.is_empty() {
+            if !link.socket.is_unix() && !link.awaits_pong {
+                link.awaits_pong = true;
                 link.outgoing.extend(&bytes);
             }
         }
@@ -439,83 +369,6 @@ impl State {
             if wait_for(&mut fds, Some(deadline)).is_err() {
                 return;
             }
-        }
-    }
-}
-
-impl Stranger {
-    /// Goes on with the handshake as far as the bytes that are there allow.
-    fn advance(&mut self, admit: impl FnOnce(&Claim) -> Result<(), Refusal>) -> Progress {
-        let mut admit = Some(admit);
-        loop {
-            let wanted = match self.claim {
-                None => HELLO_BYTES,
-                Some(_) => PROOF_BYTES,
-            };
-            let mut buffer = [0; HELLO_BYTES];
-            let room = &mut buffer[..wanted - self.received.len()];
-            match self.socket.read(room) {
-                Ok(0) => return Progress::TurnedAway("it left in the middle of the handshake; a rank whose secret differs does that too".into()),
-                Ok(count) => self.received.extend_from_slice(&room[..count]),
-                Err(error) if is_transient(&error) => return Progress::Waiting,
-                Err(error) => return Progress::TurnedAway(error.to_string()),
-            }
-            if self.received.len() < wanted {
-                continue;
-            }
-            let message = std::mem::take(&mut self.received);
-            let Some(claim) = self.claim else {
-                match self.challenge(&message) {
-                    Ok(claim) => self.claim = Some(claim),
-                    Err(why) => return Progress::TurnedAway(why),
-                }
-                continue;
-            };
-            let Some(admit) = admit.take() else {
-                return Progress::Waiting;
-            };
-            return self.judge(&message, claim, admit);
-        }
-    }
-
-    fn challenge(&mut self, message: &[u8]) -> Result<Claim, String> {
-        let hello: &[u8; HELLO_BYTES] = message.try_into().map_err(|_| "a short hello")?;
-        let nonce = random().map_err(|error| error.to_string())?;
-        let (challenge, claim) = self.acceptor.challenge(hello, Purpose::Control, nonce);
-        // Fits into any socket's buffer; a peer whose buffer is full has not read what was never sent.
-        let sent = self
-            .socket
-            .write(&challenge)
-            .map_err(|error| error.to_string())?;
-        match claim {
-            Ok(claim) if sent == CHALLENGE_BYTES => Ok(claim),
-            Ok(_) => Err("it does not read".into()),
-            Err(refusal) => Err(refusal.to_string()),
-        }
-    }
-
-    fn judge(
-        &mut self,
-        message: &[u8],
-        claim: Claim,
-        admit: impl FnOnce(&Claim) -> Result<(), Refusal>,
-    ) -> Progress {
-        let Ok(proof) = message.try_into() else {
-            return Progress::TurnedAway("a short proof".into());
-        };
-        let refusal = self
-            .acceptor
-            .check(proof)
-            .and_then(|()| admit(&claim))
-            .err();
-        let answer = self.acceptor.answer(refusal);
-        match (self.socket.write(&answer), refusal) {
-            (_, Some(refusal)) => {
-                Progress::TurnedAway(format!("claiming rank {}: {refusal}", claim.from))
-            }
-            (Ok(auth::ANSWER_BYTES), None) => Progress::Admitted(claim.from),
-            (Ok(_), None) => Progress::TurnedAway("it does not read".into()),
-            (Err(error), None) => Progress::TurnedAway(error.to_string()),
         }
     }
 }

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::auth::{self, Claim, Failure, Purpose, Secret};
+use super::door::HANDSHAKE;
 use super::fault::{Class, Fault};
 use super::frame::{
     BLOB_BYTES_MAX, Frame, KEY_BYTES_MAX, Presence, SERVER_FRAME_BYTES_MAX, Splitter,
@@ -18,8 +19,8 @@ use super::frame::{
 use super::health::Health;
 use super::launch::Launch;
 use super::monitor::Monitor;
-use super::server::{HANDSHAKE, Server};
-use super::socket::{Address, Bell, Listener, Socket, is_transient, remaining};
+use super::server::Server;
+use super::socket::{Address, Bell, Listener, Socket, is_transient, random, remaining};
 use crate::error::{Error, Result};
 use crate::topology::HostId;
 use crate::transport::Waker;
@@ -112,6 +113,7 @@ impl Line {
 struct Owner {
     world_size: usize,
     job: u64,
+    secret: Secret,
     ranks: Vec<Presence>,
     line: Arc<Line>,
     tokens: AtomicU64,
@@ -142,6 +144,7 @@ impl Session {
                 "no address to meet rank 0 at; set RINGFOLD_ADDR to `host:port` of rank 0 on all ranks".into(),
             )
         })?;
+        let given = secret.clone();
         let secret = secret_for(address, secret)?;
         let world_size = launch.world_size as u32;
         let (socket, server) = match launch.rank {
@@ -164,7 +167,7 @@ impl Session {
                 (reach(address, &secret, claim, deadline)?, None)
             }
         };
-        Session::enter(launch, socket, server, presence, deadline)
+        Session::enter(launch, given, socket, server, presence, deadline)
     }
 
     /// A job of one rank.
@@ -172,7 +175,8 @@ impl Session {
         let line = Line::new(0, 1, None, Reach::Closed)?;
         Ok(Session(Arc::new(Owner {
             world_size: 1,
-            job: u64::from_le_bytes(super::socket::random()?),
+            job: u64::from_le_bytes(random()?),
+            secret: Secret::new(random::<32>()?),
             ranks: vec![presence],
             line: Arc::new(line),
             tokens: AtomicU64::new(0),
@@ -185,6 +189,7 @@ impl Session {
     /// The part of joining that follows the handshake.
     fn enter(
         launch: &Launch,
+        secret: Option<Secret>,
         socket: Socket,
         server: Option<Server>,
         presence: Presence,
@@ -194,7 +199,7 @@ impl Session {
         let join = Frame::Join(presence).encode();
         socket.write_all(&join, deadline).map_err(broke)?;
         let mut splitter = Splitter::new(SERVER_FRAME_BYTES_MAX);
-        let (job, ranks) = await_welcome(&socket, &mut splitter, deadline + ANSWER)?;
+        let (job, key, ranks) = await_welcome(&socket, &mut splitter, deadline + ANSWER)?;
         if ranks.len() != launch.world_size {
             return Err(Error::Bootstrap(
                 "rank 0 welcomed another number of ranks".into(),
@@ -212,6 +217,7 @@ impl Session {
         Ok(Session(Arc::new(Owner {
             world_size: ranks.len(),
             job,
+            secret: secret.unwrap_or_else(|| Secret::new(key)),
             ranks,
             line,
             tokens: AtomicU64::new(0),
@@ -234,6 +240,12 @@ impl Session {
     /// A random number that all ranks of this job, and no other job, have.
     pub fn job(&self) -> u64 {
         self.0.job
+    }
+
+    /// The secret of this job's other connections: the one it was given, or one that rank 0 made up and passed on over
+    /// UNIX sockets of this user.
+    pub fn secret(&self) -> &Secret {
+        &self.0.secret
     }
 
     /// The host of a world rank, by which ranks on one host are told.
@@ -479,17 +491,23 @@ fn await_welcome(
     socket: &Socket,
     splitter: &mut Splitter,
     deadline: Instant,
-) -> Result<(u64, Vec<Presence>)> {
+) -> Result<(u64, [u8; 32], Vec<Presence>)> {
     let mut byte = vec![0; 4096];
     loop {
         match splitter.next_frame() {
-            Ok(Some(Frame::Welcome { job, ranks })) => return Ok((job, ranks)),
+            Ok(Some(Frame::Welcome { job, key, ranks })) => return Ok((job, key, ranks)),
             Ok(Some(Frame::Cancelled { ranks, reason })) => {
                 return Err(Error::Bootstrap(format!(
                     "the job did not come together: {reason}; missing ranks: {ranks:?}"
                 )));
             }
-            Ok(Some(Frame::Ping)) => continue,
+            Ok(Some(Frame::Ping)) => {
+                let pong = Frame::Pong.encode();
+                socket
+                    .write_all(&pong, deadline)
+                    .map_err(|error| Error::system("joining", error))?;
+                continue;
+            }
             Ok(Some(Frame::Closing)) => {
                 return Err(Error::Bootstrap(
                     "rank 0 has left before all ranks joined".into(),

@@ -457,7 +457,7 @@ fn a_wrong_secret_is_a_clear_error_and_does_not_disturb_the_others() {
             let error = wrong.join().unwrap().to_string();
             assert!(error.contains("the secrets differ"), "{error}");
             let one = Session::join(&launch(1, 2, &address), Some(secret()), ample()).unwrap();
-            drop((zero.join().unwrap(), one));
+            drop((one, zero.join().unwrap()));
         }
     });
 }
@@ -517,7 +517,7 @@ fn garbage_and_silence_at_the_door_delay_nobody() {
             let _ = socket.write_all(&vec![0x5a; length], ample());
         }
         let one = Session::join(&launch(1, 2, &address), Some(secret()), ample()).unwrap();
-        drop((zero.join().unwrap(), one, silent));
+        drop((one, zero.join().unwrap(), silent));
     });
 }
 
@@ -610,7 +610,7 @@ fn a_job_leaves_no_descriptor_and_no_thread() -> Result<()> {
     let one = Session::join(&launch(1, 2, &address), None, ample())?;
     let zero = zero.join().unwrap()?;
     zero.exchange("x", &[0], b"", ample())?;
-    drop((zero, one));
+    drop((one, zero));
     assert!(!is_listed());
     Ok(())
 }
