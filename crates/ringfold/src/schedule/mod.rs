@@ -24,6 +24,7 @@
 
 pub mod check;
 pub mod dependence;
+pub mod print;
 
 mod build;
 mod catalogue;

@@ -8,7 +8,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::schedule::{Medium, Schedule};
+use crate::error::Result;
+use crate::schedule::print::Listing;
+use crate::schedule::{Medium, Schedule, Spec};
 use crate::types::{Algorithm, Collective};
 
 /// Most slices that [`predict`] assumes for a pipelined chain.
@@ -82,9 +84,7 @@ pub fn predict(
             terms.hops * costs.hop_us + size * (terms.bytes * copy + terms.reduced * gamma),
         );
     }
-    let chain = algorithm == Algorithm::Ring
-        && matches!(collective, Collective::Broadcast | Collective::Reduce);
-    if chain && world_size > 1 {
+    if is_chain(collective, algorithm) && world_size > 1 {
         let reduces = f64::from(u8::from(collective.reduces()));
         let per_hop = size * (costs.beta_us_per_byte + reduces * costs.gamma_us_per_byte);
         let best = ((n - 2.0) * per_hop / costs.alpha_us).sqrt().round();
@@ -94,6 +94,58 @@ pub fn predict(
     let waiting = terms.hops * costs.alpha_us + (terms.messages - terms.hops) * costs.overhead_us;
     let moving = terms.bytes * costs.beta_us_per_byte + terms.reduced * costs.gamma_us_per_byte;
     Some(waiting + size * moving)
+}
+
+/// Whether the algorithm is worth anything only in slices, which follow each other along a chain.
+fn is_chain(collective: Collective, algorithm: Algorithm) -> bool {
+    algorithm == Algorithm::Ring && matches!(collective, Collective::Broadcast | Collective::Reduce)
+}
+
+/// The listing of a collective's schedules with what they should cost, as `ringfold schedule` prints it.
+pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Result<String> {
+    let mut text = Listing::new(spec, bytes, only)?.to_string();
+    let Spec {
+        collective,
+        algorithm,
+        medium,
+        world_size,
+        ..
+    } = *spec;
+    let priced = terms(collective, algorithm, medium, world_size).zip(predict(
+        collective, algorithm, medium, world_size, bytes, costs,
+    ));
+    if let Some((terms, time_us)) = priced {
+        let Terms {
+            hops,
+            messages,
+            bytes: moved,
+            reduced,
+        } = terms;
+        let names = match medium {
+            Medium::Messages if is_chain(collective, algorithm) => {
+                "the chain filled by its best number of slices".to_owned()
+            }
+            Medium::Messages => format!(
+                "{hops} α + {} o + {moved:.4} S β + {reduced:.4} S γ; α {} µs, o {} µs, β {} µs/B, γ {} µs/B",
+                messages - hops,
+                costs.alpha_us,
+                costs.overhead_us,
+                costs.beta_us_per_byte,
+                costs.gamma_us_per_byte
+            ),
+            Medium::Shared => format!(
+                "{hops} h + {moved:.4} S c + {reduced:.4} S γ; h {} µs, c {} µs/B, γ {} µs/B, and each at least {} µs/B for each rank",
+                costs.hop_us,
+                costs.copy_us_per_byte,
+                costs.gamma_us_per_byte,
+                costs.memory_us_per_byte
+            ),
+        };
+        text.push_str(&format!(
+            "\npredicted for S = {bytes} bytes: {time_us:.2} µs ({names})\n"
+        ));
+    }
+    Ok(text)
 }
 
 /// The closed forms, in one slice. `None` if there is no such schedule.
@@ -207,8 +259,8 @@ fn over_shared_memory(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Action;
     use crate::schedule::check::{check, schedules};
-    use crate::schedule::{Action, Spec};
 
     /// What the schedules of all ranks need: the sum over rounds of the most that a rank has in it.
     fn counted(spec: &Spec) -> [f64; 3] {
@@ -331,6 +383,22 @@ mod tests {
         let size = f64::from(1 << 20);
         let expected = 30.0 * 5.0 + 30.0 / 16.0 * size * 8e-5 + 15.0 / 16.0 * size * 5e-5;
         assert!((time.unwrap() - expected).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_description_ends_with_the_price() {
+        let spec = Spec {
+            collective: Collective::AllReduce,
+            algorithm: Algorithm::Ring,
+            medium: Medium::Messages,
+            world_size: 4,
+            rank: 0,
+            root: 0,
+        };
+        let text = describe(&spec, 1 << 20, None, &Costs::default()).unwrap();
+        let price =
+            "predicted for S = 1048576 bytes: 195.15 µs (6 α + 0 o + 1.5000 S β + 0.7500 S γ; ";
+        assert!(text.lines().last().unwrap().starts_with(price), "{text}");
     }
 
     #[test]

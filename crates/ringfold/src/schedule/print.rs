@@ -1,0 +1,265 @@
+//! Schedules as text that people read and paste.
+//!
+//! One line for each round and rank, then what each rank moves. `in`, `out` and `tmp` are the input, the output and
+//! the scratch memory; `[2]` is a chunk and `[2..4]` two. The listing is proved before it is printed.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use super::check::{Proof, Work, check, schedules};
+use super::{Action, Buffer, Cut, Peers, Schedule, Span, Spec};
+use crate::error::Result;
+use crate::types::Collective;
+
+/// The schedules of a collective, to be displayed.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    schedules: Vec<Schedule>,
+    proof: Proof,
+    bytes: u64,
+    only: Option<u32>,
+}
+
+impl Listing {
+    /// The proved schedules of all ranks. `bytes` is the size of the larger of a rank's two buffers; `only` limits the
+    /// listing of steps to one rank.
+    pub fn new(spec: &Spec, bytes: u64, only: Option<u32>) -> Result<Listing> {
+        check(spec, true)?;
+        Ok(Listing {
+            schedules: schedules(spec)?,
+            proof: check(spec, false)?,
+            bytes,
+            only,
+        })
+    }
+
+    /// What was proved and counted.
+    pub fn proof(&self) -> &Proof {
+        &self.proof
+    }
+
+    /// The bytes of some chunks.
+    fn bytes_of(&self, chunks: u64) -> u64 {
+        let Schedule { input, output, .. } = self.schedules[0];
+        let all = u128::from(input.chunks().max(output.chunks()));
+        // A quotient of what was multiplied before fits again, except for absurd sizes.
+        let bytes = u128::from(self.bytes) * u128::from(chunks) / all;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    fn write_header(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let schedule = &self.schedules[0];
+        let spec = schedule.spec;
+        write!(
+            f,
+            "{} by {} over {}, {} ranks",
+            spec.collective, spec.algorithm, spec.medium, spec.world_size
+        )?;
+        if spec.collective.has_root() {
+            write!(f, ", root {}", spec.root)?;
+        }
+        writeln!(
+            f,
+            "\ninput: {}, output: {}, scratch: {}",
+            Cutting(schedule.input),
+            Cutting(schedule.output),
+            if self.schedules.iter().any(|schedule| schedule.scratch) {
+                "used"
+            } else {
+                "unused"
+            }
+        )?;
+        writeln!(
+            f,
+            "{} rounds, {} hops that wait for each other; proved in place and not",
+            self.proof.rounds, self.proof.hops
+        )
+    }
+
+    fn write_steps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nround  rank  steps")?;
+        let shown = |schedule: &&Schedule| self.only.is_none_or(|rank| rank == schedule.spec.rank);
+        for round in 0..self.proof.rounds {
+            for schedule in self.schedules.iter().filter(shown) {
+                let steps = schedule.channels.iter().flatten();
+                let mut steps = steps.filter(|step| step.round == round).peekable();
+                if steps.peek().is_none() {
+                    continue;
+                }
+                write!(f, "{round:>5}  {:>4}  ", schedule.spec.rank)?;
+                for (number, step) in steps.enumerate() {
+                    write!(f, "{}{}", if number > 0 { "; " } else { "" }, step.action)?;
+                }
+                writeln!(f)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_work(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let elements = if self.schedules[0].spec.collective == Collective::Barrier {
+            "no data".to_owned()
+        } else {
+            format!("{} bytes in all", self.bytes)
+        };
+        writeln!(f, "\neach rank, in messages and bytes ({elements}):")?;
+        writeln!(
+            f,
+            "{:>4}  {:>5}  {:>5}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}",
+            "rank", "sends", "recvs", "sent", "received", "reduced", "published", "fetched"
+        )?;
+        for (rank, work) in self.proof.ranks.iter().enumerate() {
+            let Work {
+                messages_sent,
+                messages_received,
+                ..
+            } = work;
+            write!(f, "{rank:>4}  {messages_sent:>5}  {messages_received:>5}")?;
+            let columns = [
+                work.chunks_sent,
+                work.chunks_received,
+                work.chunks_reduced,
+                work.chunks_published,
+                work.chunks_fetched,
+            ];
+            for chunks in columns {
+                write!(f, "  {:>12}", self.bytes_of(chunks))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_header(f)?;
+        self.write_steps(f)?;
+        self.write_work(f)
+    }
+}
+
+/// How a buffer is cut, in words.
+struct Cutting(Cut);
+
+impl fmt::Display for Cutting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, unit) = match self.0 {
+            Cut::Vector(n) => (n, "chunk"),
+            Cut::Blocks(n) => (n, "block"),
+        };
+        write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.buffer {
+            Buffer::Input => "in",
+            Buffer::Output => "out",
+            Buffer::Scratch => "tmp",
+        })?;
+        Chunks(self.first, self.len).fmt(f)
+    }
+}
+
+/// The numbers of consecutive chunks.
+struct Chunks(u32, u32);
+
+impl fmt::Display for Chunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Chunks(_, 0) => f.write_str("[]"),
+            Chunks(first, 1) => write!(f, "[{first}]"),
+            Chunks(first, len) => write!(f, "[{first}..{}]", first + len),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Action::Send { peer, span } => write!(f, "send {span} to {peer}"),
+            Action::Recv { peer, span } => write!(f, "recv {span} from {peer}"),
+            Action::RecvReduce { peer, with, into } if with == into => {
+                write!(f, "recv {into} += from {peer}")
+            }
+            Action::RecvReduce { peer, with, into } => {
+                write!(f, "recv {into} = {with} + from {peer}")
+            }
+            Action::Copy { from, into } => write!(f, "{into} = {from}"),
+            Action::Reduce { with, from, into } if with == into => write!(f, "{into} += {from}"),
+            Action::Reduce { with, from, into } => write!(f, "{into} = {with} + {from}"),
+            Action::Publish { span, phase } => write!(f, "publish {span} in phase {phase}"),
+            Action::Await {
+                peers: Peers::Others,
+                phase,
+            } => write!(f, "await phase {phase} of all"),
+            Action::Await {
+                peers: Peers::One(peer),
+                phase,
+            } => write!(f, "await phase {phase} of {peer}"),
+            Action::CopyFrom { peer, first, into } => {
+                write!(f, "{into} = {} of {peer}", Chunks(first, into.len))
+            }
+            Action::ReduceFrom { own, into } => {
+                let chunks = Chunks(own.first, own.len);
+                write!(f, "{into} = {own} + {chunks} of all others, in rank order")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Medium;
+    use crate::types::Algorithm;
+
+    fn listing(algorithm: Algorithm, medium: Medium, only: Option<u32>) -> String {
+        let spec = Spec {
+            collective: Collective::AllReduce,
+            algorithm,
+            medium,
+            world_size: 3,
+            rank: 0,
+            root: 0,
+        };
+        Listing::new(&spec, 3000, only).unwrap().to_string()
+    }
+
+    #[test]
+    fn a_ring_of_three_reads_like_this() {
+        let expected = "\
+all_reduce by ring over messages, 3 ranks
+input: 3 chunks, output: 3 chunks, scratch: unused
+4 rounds, 4 hops that wait for each other; proved in place and not
+
+round  rank  steps
+    0     1  recv out[2] = in[2] + from 0; send in[0] to 2
+    1     1  recv out[1] = in[1] + from 0; send out[2] to 2
+    2     1  recv out[0] from 0; send out[1] to 2
+    3     1  recv out[2] from 0; send out[0] to 2
+
+each rank, in messages and bytes (3000 bytes in all):
+rank  sends  recvs          sent      received       reduced     published       fetched
+   0      4      4          4000          4000          2000             0             0
+   1      4      4          4000          4000          2000             0             0
+   2      4      4          4000          4000          2000             0             0
+";
+        assert_eq!(
+            listing(Algorithm::Ring, Medium::Messages, Some(1)),
+            expected
+        );
+    }
+
+    #[test]
+    fn published_memory_is_listed_with_its_phases() {
+        let text = listing(Algorithm::Direct, Medium::Shared, None);
+        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of all others, in rank order; \
+                    publish out[2] in phase 2\n";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("    0     1  publish in[0] in phase 0; publish in[2] in phase 1\n"));
+    }
+}
