@@ -56,9 +56,10 @@ fn prove_all(medium: Medium) {
         }
         for root in roots {
             for (number, spec) in specs(medium, world_size, root).iter().enumerate() {
+                let turn = number as u32 + world_size;
                 for in_place in [false, true] {
-                    let turn = (number + world_size as usize / 2).is_multiple_of(2) == in_place;
-                    if world_size <= 32 || turn {
+                    let taken = turn.is_multiple_of(3) && turn.is_multiple_of(2) == in_place;
+                    if world_size <= 24 || taken {
                         prove(spec, in_place, Slices::ONE);
                     }
                 }
