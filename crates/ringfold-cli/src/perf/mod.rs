@@ -19,6 +19,7 @@ use std::io::Write;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use ringfold::control::{Explicit, Launch};
 use ringfold::{Communicator, Config, Error};
 use rustix::process::Signal;
 
@@ -33,28 +34,16 @@ use report::Report;
 /// The hidden flag by which a rank knows that it was started by this command.
 const LAUNCHED: &str = "--launched";
 
-/// Any of these says that a launcher has made this process a rank.
-const RANK_VARIABLES: [&str; 8] = [
-    "RINGFOLD_RANK",
-    "RANK",
-    "SLURM_PROCID",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "PMIX_RANK",
-    "PALS_RANKID",
-    "JOB_COMPLETION_INDEX",
-];
+/// The origin of a place in no job.
+const NO_LAUNCHER: &str = "no launcher";
 
 /// Measures, and returns the exit status: 1 when an element was wrong.
 pub fn run(arguments: Arguments) -> Result<u8> {
     arguments.check()?;
-    let is_rank = || {
-        RANK_VARIABLES
-            .iter()
-            .any(|name| std::env::var_os(name).is_some())
-    };
-    if arguments.launched || (arguments.ranks.is_none() && is_rank()) {
-        return take_part(&arguments);
+    let launch = Launch::detect(&Explicit::default())?;
+    let is_rank = launch.origin != NO_LAUNCHER;
+    if arguments.launched || (arguments.ranks.is_none() && is_rank) {
+        return take_part(&arguments, launch.rank);
     }
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let outcome = launch::launch(&Job {
@@ -85,26 +74,28 @@ fn rank_arguments(own: impl Iterator<Item = OsString>) -> Vec<OsString> {
     arguments
 }
 
-/// One rank's part, from joining to leaving.
-fn take_part(arguments: &Arguments) -> Result<u8> {
-    let config = Config {
+/// One rank's part, from joining to leaving. `rank` names it in messages.
+fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
+    match join_and_sweep(arguments) {
+        Ok(wrong) => Ok(u8::from(wrong > 0)),
+        // Every rank fails like this; one of them says so.
+        Err(error) if rank > 0 && is_the_users(&error) => Ok(1),
+        Err(error) => Err(error.context(format!("rank {rank}"))),
+    }
+}
+
+fn join_and_sweep(arguments: &Arguments) -> Result<u64> {
+    ringfold::env::init_logging()?;
+    let communicator = Communicator::connect(Config {
         timeout: arguments.timeout,
         transport: arguments.transport,
         channels: arguments.channels,
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
         ..Config::default()
-    };
-    let communicator = Communicator::connect(config)?;
-    let rank = communicator.rank();
-    match sweep(&communicator, arguments, &mut std::io::stdout()) {
-        Ok(wrong) => {
-            communicator.close()?;
-            Ok(u8::from(wrong > 0))
-        }
-        // Every rank fails like this; one of them says so.
-        Err(error) if rank > 0 && is_the_users(&error) => Ok(1),
-        Err(error) => Err(error.context(format!("rank {rank}"))),
-    }
+    })?;
+    let wrong = sweep(&communicator, arguments, &mut std::io::stdout())?;
+    communicator.close()?;
+    Ok(wrong)
 }
 
 fn is_the_users(error: &anyhow::Error) -> bool {
@@ -228,7 +219,7 @@ mod tests {
     fn every_reduction_of_every_type_is_exact() {
         for collective in ["all_reduce", "reduce", "reduce_scatter"] {
             let rows = swept(
-                2,
+                3,
                 &format!("{collective} -b 5002 -e 5002 -n 1 -w 0 -o all -d all"),
             );
             assert_eq!(rows.len(), 64 + 24 + 7, "{collective}");
@@ -243,7 +234,7 @@ mod tests {
     fn every_movement_from_every_root_is_exact() {
         for collective in ["broadcast", "all_gather", "gather", "scatter"] {
             let rows = swept(
-                2,
+                3,
                 &format!("{collective} -b 5002 -e 5002 -n 1 -w 0 -d all -r all"),
             );
             assert!(rows.len() >= 15, "{collective}");
@@ -257,7 +248,7 @@ mod tests {
     #[test]
     fn what_has_no_in_place_form_says_so() {
         for collective in ["all_to_all", "sendrecv"] {
-            let rows = swept(2, &format!("{collective} -b 8 -e 4K -f 8 -n 2"));
+            let rows = swept(3, &format!("{collective} -b 8 -e 4K -f 8 -n 2"));
             assert_eq!(rows.len(), 4, "{collective}");
             assert!(
                 rows.iter().all(|row| wrong(row) == ["0", "N/A"]),
@@ -268,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_barrier_has_one_line() {
-        let rows = swept(2, "barrier -n 3");
+        let rows = swept(3, "barrier -n 3");
         assert_eq!(rows.len(), 1);
         let words: Vec<&str> = rows[0].split_whitespace().collect();
         assert_eq!(words[..2], ["0", "0"]);

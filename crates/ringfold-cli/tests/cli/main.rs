@@ -1,5 +1,6 @@
 //! The command as its users meet it: real processes, their output and their exit status.
 
 mod help;
+mod perf;
 mod process;
 mod run;

@@ -1,0 +1,200 @@
+//! `ringfold perf`: real ranks, their table and files, and what happens when one of them is lost.
+
+use rustix::process::{Pid, Signal};
+
+use crate::process::{Finished, Running, await_end, finish, ringfold};
+
+const CSV_HEADING: &str = "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,first_us,min_us,\
+median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong";
+
+fn perf(line: &str) -> Finished {
+    let arguments: Vec<_> = ["perf"]
+        .into_iter()
+        .chain(line.split_whitespace())
+        .collect();
+    finish(&arguments)
+}
+
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|row| row.split_whitespace().collect()).collect()
+}
+
+/// A measurement that goes on until it is ended, and the process numbers of its ranks.
+fn endless(ranks: usize) -> (Running, Vec<u32>) {
+    let ranks = ranks.to_string();
+    let running = Running::start(ringfold(&[
+        "perf", "--ranks", &ranks, "-b", "8", "-e", "64K", "-f", "16", "-N", "0",
+    ]));
+    let mut ids = Vec::new();
+    loop {
+        let line = running.line();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words.get(1) == Some(&"Rank") {
+            let at = words.iter().position(|word| *word == "Pid").unwrap() + 1;
+            ids.push(words[at].parse().unwrap());
+        } else if !line.starts_with('#') {
+            // The ranks are in the midst of it.
+            return (running, ids);
+        }
+    }
+}
+
+#[test]
+fn two_ranks_measure_and_nothing_is_wrong() {
+    let done = perf("--ranks 2 -b 8 -e 64K -f 8 -n 5");
+    assert!(done.status.success(), "{}", done.stderr);
+    let rows = rows(&done.stdout);
+    assert_eq!(rows.len(), 5);
+    for row in &rows {
+        assert_eq!((row[8], row[12]), ("0", "0"), "{row:?}");
+    }
+    assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
+    assert!(done.stdout.contains("# Avg bus bandwidth    : "));
+    assert_eq!(done.stderr, "");
+}
+
+#[test]
+fn more_ranks_than_cores_are_exact_too() {
+    let done = perf("all_reduce --ranks 5 -b 4 -e 40K -f 100 -n 3 -d bfloat16");
+    assert!(done.status.success(), "{}", done.stderr);
+    assert!(
+        rows(&done.stdout)
+            .iter()
+            .all(|row| row[8] == "0" && row[12] == "0")
+    );
+}
+
+#[test]
+fn the_csv_has_exactly_the_promised_columns() {
+    let done = perf("all-gather --ranks 2 -b 1K -e 1K -n 3 --csv -");
+    assert!(done.status.success(), "{}", done.stderr);
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert_eq!(lines[0], CSV_HEADING);
+    for (line, in_place) in lines[1..].iter().zip(["false", "true"]) {
+        let fields: Vec<&str> = line.split(',').collect();
+        assert_eq!(fields.len(), 18);
+        assert_eq!(fields[0], "all_gather");
+        assert_eq!(
+            fields[3..10],
+            ["2", "1024", "128", "float32", "none", in_place, "3"]
+        );
+        for time in &fields[10..17] {
+            assert!(time.parse::<f64>().unwrap() >= 0.0);
+        }
+        assert_eq!(fields[17], "0");
+    }
+}
+
+#[test]
+fn the_json_holds_what_nccl_tests_would_write_and_no_secret() {
+    let done = perf("--ranks 2 -b 1K -e 2K -n 3 -I --json -");
+    assert!(done.status.success(), "{}", done.stderr);
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(json["version"], 3);
+    assert_eq!(json["config"]["ranks"], 2);
+    assert_eq!(json["config"]["devices"].as_array().unwrap().len(), 2);
+    let results = json["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2);
+    assert_eq!(results[1]["size"], 2048);
+    for placement in ["out_of_place", "in_place"] {
+        assert_eq!(results[0][placement]["nwrong"], 0);
+        let times = &results[0][format!("{placement}_per_iter")]["times_us"];
+        assert_eq!(times.as_array().unwrap().len(), 3);
+    }
+    assert_eq!(json["out_of_bounds"]["count"], 0);
+    assert!(!done.stdout.contains("RINGFOLD_SECRET"));
+}
+
+#[test]
+fn the_plot_is_drawn_beside_the_table() {
+    let path = std::env::temp_dir().join(format!("ringfold-curve-{}.svg", std::process::id()));
+    let done = finish(&[
+        "perf",
+        "--ranks",
+        "2",
+        "-e",
+        "4K",
+        "-f",
+        "8",
+        "-n",
+        "2",
+        "--plot",
+        path.to_str().unwrap(),
+    ]);
+    let picture = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(done.status.success(), "{}", done.stderr);
+    assert_eq!(rows(&done.stdout).len(), 4);
+    assert!(picture.contains("all_reduce, 2 ranks") && picture.contains("in place"));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_fails_before_anything_is_measured() {
+    let done = perf("--ranks 2 --csv /no/such/directory/rows.csv");
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        done.stderr
+            .contains("cannot write `/no/such/directory/rows.csv`"),
+        "{}",
+        done.stderr
+    );
+    assert!(rows(&done.stdout).is_empty());
+}
+
+#[test]
+fn an_algorithm_that_does_not_serve_is_refused_once() {
+    let done = perf("broadcast --ranks 3 --algorithm rabenseifner -e 8");
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+    assert!(done.stderr.contains("rabenseifner"), "{}", done.stderr);
+}
+
+#[test]
+fn under_run_perf_joins_the_job_it_is_in() {
+    let command = env!("CARGO_BIN_EXE_ringfold");
+    let done = finish(&[
+        "run",
+        "--ranks",
+        "2",
+        "--no-prefix",
+        "--",
+        command,
+        "perf",
+        "-e",
+        "8",
+        "-n",
+        "2",
+    ]);
+    assert!(done.status.success(), "{}", done.stderr);
+    assert!(done.stdout.contains("# ranks 2 "), "{}", done.stdout);
+    assert_eq!(rows(&done.stdout).len(), 1);
+}
+
+#[test]
+fn sigint_ends_every_rank_with_status_130() {
+    let (running, ids) = endless(2);
+    running.signal(Signal::INT);
+    assert_eq!(running.finish().status.code(), Some(130));
+    assert_eq!(ids.len(), 2);
+    ids.into_iter().for_each(await_end);
+}
+
+#[test]
+fn a_killed_rank_ends_the_measurement_and_is_named() {
+    let (running, ids) = endless(3);
+    rustix::process::kill_process(Pid::from_raw(ids[1] as i32).unwrap(), Signal::KILL).unwrap();
+    let done = running.finish();
+    assert!(!done.status.success());
+    assert!(done.stderr.contains("rank 1"), "{}", done.stderr);
+    ids.into_iter().for_each(await_end);
+}
+
+#[test]
+fn ranks_die_with_a_killed_launcher() {
+    let (running, ids) = endless(2);
+    running.signal(Signal::KILL);
+    running.finish();
+    ids.into_iter().for_each(await_end);
+}
