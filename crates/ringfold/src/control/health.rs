@@ -32,6 +32,8 @@ pub struct Health {
     verdict: Mutex<Option<Error>>,
     decided: Condvar,
     left: Vec<AtomicBool>,
+    /// How many of `left` are set, so that asking for any is one load.
+    left_count: AtomicU32,
     sequence: AtomicU64,
     waker: Waker,
     line: Arc<Line>,
@@ -64,6 +66,7 @@ impl Health {
             verdict: Mutex::new(None),
             decided: Condvar::new(),
             left,
+            left_count: AtomicU32::new(0),
             sequence: AtomicU64::new(0),
             waker,
             line,
@@ -131,7 +134,8 @@ impl Health {
 
     /// Whether any rank has left this communicator in good order.
     pub fn anyone_left(&self) -> bool {
-        (0..self.left.len()).any(|rank| self.has_left(rank))
+        // A hint: `has_left` says who, with the ordering that goes with it.
+        self.left_count.load(Ordering::Relaxed) != 0
     }
 
     /// Says that call number `sequence` has begun here. Cheap; read when somebody's call times out.
@@ -186,7 +190,9 @@ impl Health {
     pub(super) fn mark_left(&self, rank: u32) {
         if let Ok(place) = self.members.binary_search(&rank) {
             // Pairs with the Acquire load in `has_left`.
-            self.left[place].store(true, Ordering::Release);
+            if !self.left[place].swap(true, Ordering::Release) {
+                self.left_count.fetch_add(1, Ordering::Relaxed);
+            }
             (self.waker)();
         }
     }

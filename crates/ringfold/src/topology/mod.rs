@@ -1,6 +1,7 @@
-//! What this machine is: host identity.
+//! What this machine is: its identity, its cores and its network interfaces.
 
 pub mod cores;
 pub mod host;
+pub mod interfaces;
 
 pub use host::HostId;
