@@ -1,7 +1,7 @@
 //! Recursive doubling: pairs at doubling distance exchange all they have (Thakur, Rabenseifner & Gropp, 2005).
 //!
-//! Both of a pair combine the same two values, so all ranks end with the same bits. What arrives goes to scratch first:
-//! the partial result is being sent at that time.
+//! Both of a pair combine the same two values, so all ranks end with the same bits. The partial result is being sent while
+//! its successor arrives, so the two take turns in the output and in scratch.
 
 #![forbid(unsafe_code)]
 
@@ -18,10 +18,21 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
         for bit in 0..depth {
             build.round(first + bit);
             let peer = halving.rank_at(place ^ (1 << bit));
-            build.recv(peer, scratch(0, 1));
-            build.send(peer, partial);
-            build.reduce(partial, scratch(0, 1), output(0, 1));
-            partial = output(0, 1);
+            if (depth - bit).is_multiple_of(2) {
+                build.recv_reduce(peer, partial, scratch(0, 1));
+                build.send(peer, partial);
+                partial = scratch(0, 1);
+            } else if bit == 0 {
+                // The last turn is the output's, so here this one is; in place, that is what is being sent.
+                build.recv(peer, scratch(0, 1));
+                build.send(peer, partial);
+                build.reduce(partial, scratch(0, 1), output(0, 1));
+                partial = output(0, 1);
+            } else {
+                build.recv_reduce(peer, partial, output(0, 1));
+                build.send(peer, partial);
+                partial = output(0, 1);
+            }
         }
     })
 }

@@ -10,7 +10,7 @@ type Damage = fn(&Schedule, &[Step], usize) -> Option<Vec<Step>>;
 /// Does the damage everywhere in the schedules of all algorithms; returns how often.
 fn refuse_everywhere(damage: Damage, in_place: bool) -> usize {
     let mut count = 0;
-    for world_size in [4, 5] {
+    for world_size in [3, 4, 8] {
         for medium in [Medium::Messages, Medium::Shared] {
             for spec in specs(medium, world_size, 1)
                 .iter()
@@ -137,7 +137,8 @@ fn steps_that_depend_on_each_other_cannot_change_places() {
         (depends && steps[before].round == steps[at].round && !(adds(before) && adds(at)))
             .then_some(swapped)
     };
-    assert!(refuse_everywhere(swap, true) > 20);
+    let count = refuse_everywhere(swap, true);
+    assert!(count > 20, "only {count} places");
 }
 
 #[test]
