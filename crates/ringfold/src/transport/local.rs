@@ -432,6 +432,12 @@ mod tests {
     }
 
     #[test]
+    fn sleepers_are_woken_by_their_peers() {
+        suite::sleepers_are_woken_by_their_peers(local);
+        suite::sleepers_are_woken_by_their_peers(rendezvous);
+    }
+
+    #[test]
     fn a_lent_send_waits_for_its_receive() {
         let mut world = suite::World::new(rendezvous(2));
         let (source, target) = (suite::pattern(100, 1), Owned::zeroed(100));

@@ -9,6 +9,11 @@ use super::*;
 
 suite::transport_tests!(ranks);
 
+#[test]
+fn sleepers_are_woken_by_their_peers() {
+    suite::sleepers_are_woken_by_their_peers(ranks);
+}
+
 /// A world of ranks whose pieces are so small that large messages take many.
 fn ranks(world_size: usize) -> Vec<Tcp> {
     let options = TcpOptions {
