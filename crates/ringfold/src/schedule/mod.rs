@@ -192,6 +192,19 @@ impl Schedule {
         catalogue::algorithms(collective, medium)
     }
 
+    /// Whether this rank's caller gives that buffer (`Scratch`: whether the schedule says that it is used).
+    pub fn has(&self, buffer: Buffer) -> bool {
+        let at_root = self.spec.rank == self.spec.root;
+        match (buffer, self.spec.collective) {
+            (Buffer::Input, Collective::Broadcast | Collective::Scatter) => at_root,
+            (Buffer::Output, Collective::Reduce | Collective::Gather) => at_root,
+            (Buffer::Input, Collective::Recv) => false,
+            (Buffer::Output, Collective::Send | Collective::Barrier) => false,
+            (Buffer::Scratch, _) => self.scratch,
+            _ => true,
+        }
+    }
+
     /// Whether a message holds several blocks, which are contiguous only when the engine cuts one slice.
     pub fn needs_one_slice(&self) -> bool {
         let blocks = |span: Span| {

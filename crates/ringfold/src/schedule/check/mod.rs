@@ -110,8 +110,17 @@ pub fn check(spec: &Spec, in_place: bool) -> Result<Proof> {
     check_sliced(&schedules(spec)?, in_place, Slices::ONE).map_err(Error::from)
 }
 
+/// The largest world whose ranks' schedules are made all at once: the proof's memory grows with its square.
+pub const WORLD_SIZE_MAX: u32 = 512;
+
 /// The schedules of all ranks; where two ranks only take part, the others have nothing to do.
 pub fn schedules(spec: &Spec) -> Result<Vec<Schedule>> {
+    if spec.world_size > WORLD_SIZE_MAX {
+        return Err(Error::InvalidArgument(format!(
+            "{} ranks are too many to look at together; take {WORLD_SIZE_MAX} or fewer",
+            spec.world_size
+        )));
+    }
     let other_end = match spec.collective {
         Collective::Send => Collective::Recv,
         Collective::Recv => Collective::Send,
@@ -296,21 +305,6 @@ fn difference(value: Value, expected: u128, world_size: u32, chunk: u32) -> Stri
         format!("with the contribution of rank {rank} once too often")
     } else {
         format!("holding something else than chunk {chunk} as promised")
-    }
-}
-
-impl Schedule {
-    /// Whether this rank's caller gives that buffer (`Scratch`: whether the schedule says that it is used).
-    pub fn has(&self, buffer: Buffer) -> bool {
-        let at_root = self.spec.rank == self.spec.root;
-        match (buffer, self.spec.collective) {
-            (Buffer::Input, Collective::Broadcast | Collective::Scatter) => at_root,
-            (Buffer::Output, Collective::Reduce | Collective::Gather) => at_root,
-            (Buffer::Input, Collective::Recv) => false,
-            (Buffer::Output, Collective::Send | Collective::Barrier) => false,
-            (Buffer::Scratch, _) => self.scratch,
-            _ => true,
-        }
     }
 }
 

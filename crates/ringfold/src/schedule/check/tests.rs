@@ -190,3 +190,13 @@ fn only_messages_of_several_blocks_need_one_slice() {
     assert!(!need(Collective::AllGather, Algorithm::Ring));
     assert!(!need(Collective::AllToAll, Algorithm::Direct));
 }
+
+#[test]
+fn a_world_too_large_to_prove_is_refused() {
+    let mut spec = specs(Medium::Messages, 4, 0)[0];
+    spec.world_size = WORLD_SIZE_MAX + 1;
+    assert!(matches!(
+        check(&spec, false),
+        Err(Error::InvalidArgument(_))
+    ));
+}
