@@ -262,6 +262,10 @@ fn establish(group: Group) -> Result<Communicator> {
             slice_bytes: settings.slice_bytes,
             channels: Some(settings.channels),
             timeout: settings.timeout,
+            tiny_bytes: Policy::tiny_bytes(
+                slot_bytes,
+                settings.algorithm.is_some() || settings.slice_bytes.is_some(),
+            ),
             slot_bytes,
             is_oversubscribed: local_ranks.len() > cores,
         },

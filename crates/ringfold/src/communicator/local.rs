@@ -52,6 +52,7 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     slice_bytes: None,
                     channels: None,
                     timeout: TIMEOUT,
+                    tiny_bytes: Policy::tiny_bytes(slot_bytes, false),
                     slot_bytes,
                     is_oversubscribed: world_size > cores,
                 },
@@ -65,8 +66,9 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Op;
-    use crate::{Counts, Error};
+    use crate::memory::Region;
+    use crate::types::{Algorithm, Collective, DType, Op};
+    use crate::{Counts, Error, Request};
 
     fn on_all<R: Send>(world_size: usize, f: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
         let communicators = threads(world_size);
@@ -98,6 +100,49 @@ mod tests {
                 results.iter().flatten().all(|value| *value == sum),
                 "{world_size} ranks"
             );
+        }
+    }
+
+    /// The shortest way is the one-shot schedule written out: ranks on either way work together, bit for bit.
+    #[test]
+    fn the_shortest_way_and_the_schedule_are_one() {
+        for world_size in [2, 3, 5] {
+            let results = on_all(world_size, |communicator| {
+                let mut outputs = Vec::new();
+                for turn in 0..40usize {
+                    let value = |index: usize| {
+                        ((communicator.rank() + 1) * (index + turn + 1)) as f32 / 3.0
+                    };
+                    let input: Vec<f32> = (0..1 + turn * 13).map(value).collect();
+                    let mut output = vec![0.0f32; input.len()];
+                    let bytes = size_of_val(input.as_slice());
+                    // SAFETY: the vector outlives the blocking call below, which only reads it.
+                    let from = unsafe { Region::new(input.as_ptr().cast_mut().cast(), bytes) };
+                    // SAFETY: the vector outlives the blocking call below.
+                    let into = unsafe { Region::new(output.as_mut_ptr().cast(), bytes) };
+                    let counts = Counts::Even(input.len() as u64);
+                    let mut request =
+                        Request::new(Collective::AllReduce, DType::F32, counts, from, into);
+                    if (communicator.rank() + turn).is_multiple_of(2) {
+                        request.algorithm = Some(Algorithm::OneShot);
+                    }
+                    // SAFETY: the regions' vectors live in this scope.
+                    unsafe { communicator.run(&request) }.expect("an all-reduce");
+                    outputs.push(
+                        output
+                            .iter()
+                            .map(|value| value.to_bits())
+                            .collect::<Vec<_>>(),
+                    );
+                }
+                outputs
+            });
+            assert!(
+                results.windows(2).all(|pair| pair[0] == pair[1]),
+                "{world_size} ranks"
+            );
+            let sum: f32 = (1..=world_size).map(|rank| rank as f32 / 3.0).sum();
+            assert!((f32::from_bits(results[0][0][0]) - sum).abs() < 1e-5);
         }
     }
 
@@ -164,6 +209,5 @@ mod tests {
             errors.iter().all(|error| error.class() == "Mismatch"),
             "{errors:?}"
         );
-        let _ = Counts::Even(0);
     }
 }

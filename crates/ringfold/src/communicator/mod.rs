@@ -23,9 +23,10 @@ pub use request::{Counts, Request};
 pub use work::Work;
 
 use crate::config::Config;
+use crate::engine::TinyJob;
 use crate::error::{Error, Result};
 use crate::tune::choose::{self, Question};
-use crate::types::Algorithm;
+use crate::types::{Algorithm, Collective, Op};
 use driver::Driver;
 pub use driver::OnWait;
 
@@ -65,6 +66,8 @@ pub(crate) struct Policy {
     pub channels: Option<usize>,
     pub timeout: Duration,
     pub slot_bytes: Option<usize>,
+    /// Up to here an `all_reduce` takes the shortest way.
+    pub tiny_bytes: usize,
     pub is_oversubscribed: bool,
 }
 
@@ -79,6 +82,16 @@ pub struct Choice {
     pub slice_bytes: usize,
     /// Independent pipelines.
     pub channels: usize,
+}
+
+impl Policy {
+    /// Up to how many bytes the shortest way is the one that would be chosen anyway.
+    pub fn tiny_bytes(slot_bytes: Option<usize>, settings_insist: bool) -> usize {
+        let largest = choose::ONE_SHOT_BYTES_MAX as usize;
+        slot_bytes
+            .filter(|_| !settings_insist)
+            .map_or(0, |slot_bytes| slot_bytes.min(largest))
+    }
 }
 
 impl Communicator {
@@ -139,6 +152,11 @@ impl Communicator {
     /// As for `run`.
     pub unsafe fn run_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<()> {
         self.check_open()?;
+        if let Some(job) = self.tiny(request)
+            && let Some(result) = self.driver.run_tiny(job, on_wait)
+        {
+            return result;
+        }
         let job = self.job(request)?;
         self.driver.run(job, on_wait)
     }
@@ -213,6 +231,45 @@ impl Communicator {
         } else {
             Ok(())
         }
+    }
+
+    /// The request as a tiny job, if it is one and nobody insists on anything.
+    fn tiny(&self, request: &Request) -> Option<TinyJob> {
+        let Counts::Even(count) = request.counts else {
+            return None;
+        };
+        let Request {
+            collective,
+            dtype,
+            op,
+            input,
+            output,
+            ..
+        } = *request;
+        let scales = matches!(op, Op::Avg | Op::PremulSum(_));
+        let bytes = usize::try_from(count)
+            .ok()?
+            .checked_mul(dtype.size_bytes())?;
+        let fits = collective == Collective::AllReduce
+            && !scales
+            && bytes > 0
+            && bytes <= self.policy.tiny_bytes;
+        let as_usual = request.algorithm.is_none() && op.check(dtype).is_ok();
+        if !fits || !as_usual || input.bytes() != bytes || output.bytes() != bytes {
+            return None;
+        }
+        if !input.is_same(output) && input.overlaps(output) {
+            return None;
+        }
+        let timeout = request.timeout.unwrap_or(self.policy.timeout);
+        Some(TinyJob {
+            dtype,
+            op,
+            count,
+            input,
+            output,
+            timeout,
+        })
     }
 
     fn job(&self, request: &Request) -> Result<crate::engine::Job> {

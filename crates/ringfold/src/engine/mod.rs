@@ -18,6 +18,7 @@
 pub mod geometry;
 pub mod operation;
 pub mod plan;
+mod tiny;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,6 +34,8 @@ use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::{Blocks, Geometry};
 use operation::{Buffers, Context, Operation, Progress, ticket_operation};
 use plan::Plan;
+use tiny::Tiny;
+pub use tiny::TinyJob;
 
 /// Jobs that may be submitted and not finished, at most.
 pub const JOBS_MAX: usize = 4096;
@@ -100,6 +103,7 @@ pub struct Engine {
     generation: u64,
     done: Vec<Ticket>,
     operands: Vec<Region>,
+    tiny: Option<Tiny>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +137,7 @@ impl Engine {
             generation: 0,
             done: Vec::new(),
             operands: Vec::new(),
+            tiny: None,
         }
     }
 
@@ -177,7 +182,8 @@ impl Engine {
 
     /// Does what can be done now; whether that was anything.
     pub fn progress(&mut self, now: Time) -> Result<bool> {
-        let mut progressed = self.advance()?;
+        let mut progressed = self.is_tiny_active() && self.poll_tiny()?;
+        progressed |= self.advance()?;
         self.done.clear();
         self.transport.poll(now, &mut self.done)?;
         if !self.done.is_empty() {
@@ -198,7 +204,7 @@ impl Engine {
 
     /// Whether no job is under way.
     pub fn is_idle(&self) -> bool {
-        self.collectives.is_empty() && self.point_to_point.is_empty()
+        self.collectives.is_empty() && self.point_to_point.is_empty() && !self.is_tiny_active()
     }
 
     /// A job that has finished since the last call, if any.
@@ -208,6 +214,7 @@ impl Engine {
 
     /// Sets the deadlines of running jobs that have none yet, and gives the error of one whose deadline has passed.
     pub fn check_deadlines(&mut self, now: Time) -> Result<()> {
+        self.check_tiny_deadline(now)?;
         let mut late = None;
         let running = self.collectives.iter().take(1).chain(&self.point_to_point);
         for &id in running {
@@ -244,7 +251,7 @@ impl Engine {
             .chain(&self.point_to_point)
             .copied()
             .collect();
-        let mut ranks: Vec<usize> = Vec::new();
+        let mut ranks = self.tiny_waiting_for();
         for id in running {
             ranks
                 .extend(self.with_context(id, |operation, context| operation.waiting_for(context)));
@@ -256,12 +263,11 @@ impl Engine {
 
     /// Where the running job stands, if one runs.
     pub fn running_site(&mut self) -> Option<Site> {
-        let id = self
-            .collectives
-            .front()
-            .or(self.point_to_point.first())
-            .copied()?;
-        Some(self.site(id))
+        if self.is_tiny_active() {
+            return self.tiny_site();
+        }
+        let first = self.collectives.front().or(self.point_to_point.first());
+        first.copied().map(|id| self.site(id))
     }
 
     fn site(&mut self, id: usize) -> Site {

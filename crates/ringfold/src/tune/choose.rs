@@ -46,7 +46,7 @@ pub struct Choice {
 }
 
 /// Up to here every rank reads everything itself, which saves a synchronisation.
-const ONE_SHOT_BYTES_MAX: u64 = 8 << 10;
+pub const ONE_SHOT_BYTES_MAX: u64 = 8 << 10;
 
 /// Up to here latency decides between messages.
 const LATENCY_BYTES_MAX: u64 = 32 << 10;
