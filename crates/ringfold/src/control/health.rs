@@ -5,7 +5,7 @@
 //! keeps its own suspicion as its verdict.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::fault::Fault;
@@ -21,6 +21,9 @@ const ABORT_GRACE: Duration = Duration::from_millis(50);
 /// What a timeout's inquiry takes at most, there and back.
 const INQUIRY_GRACE: Duration = Duration::from_millis(2 * INQUIRY.as_millis() as u64);
 
+/// Tells of a rank of the communicator whether it has left in good order.
+pub type HasDeparted = Box<dyn Fn(usize) -> bool + Send + Sync>;
+
 /// The health of one communicator, as this rank knows it.
 pub struct Health {
     communicator: u64,
@@ -35,6 +38,8 @@ pub struct Health {
     /// How many of `left` are set, so that asking for any is one load.
     left_count: AtomicU32,
     sequence: AtomicU64,
+    /// What shared memory tells about orderly ends.
+    has_departed: OnceLock<HasDeparted>,
     waker: Waker,
     line: Arc<Line>,
 }
@@ -68,6 +73,7 @@ impl Health {
             left,
             left_count: AtomicU32::new(0),
             sequence: AtomicU64::new(0),
+            has_departed: OnceLock::new(),
             waker,
             line,
         }
@@ -130,6 +136,13 @@ impl Health {
     pub fn has_left(&self, rank: usize) -> bool {
         // Pairs with the Release store in `mark_left`.
         self.left[rank].load(Ordering::Acquire)
+    }
+
+    /// Gives another source of knowledge about orderly ends, such as a flag in shared memory: asked before a process'
+    /// end is taken for a fault. Only the first one counts.
+    pub fn trust_departures(&self, has_departed: HasDeparted) {
+        // A second source is refused, as documented.
+        let _ = self.has_departed.set(has_departed);
     }
 
     /// Whether any rank has left this communicator in good order.
@@ -199,9 +212,16 @@ impl Health {
 
     /// World rank `rank` died: a fault, if it is a member that has not left.
     pub(super) fn mark_dead(&self, rank: u32, reason: &str) {
-        if let Ok(place) = self.members.binary_search(&rank)
-            && !self.has_left(place)
+        let Ok(place) = self.members.binary_search(&rank) else {
+            return;
+        };
+        if self
+            .has_departed
+            .get()
+            .is_some_and(|has_departed| has_departed(place))
         {
+            self.mark_left(rank);
+        } else if !self.has_left(place) {
             self.pronounce(&Fault::peer_failed(rank, reason));
         }
     }

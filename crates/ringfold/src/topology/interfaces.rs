@@ -103,8 +103,8 @@ impl Choice {
     /// The place of an interface, smaller is better; `None` if it is not wanted.
     fn preference(&self, interface: &Interface) -> Option<usize> {
         if self.wanted.is_empty() {
-            let is_bridge = |prefix: &&str| interface.name.starts_with(*prefix);
-            return Some(LOCAL_BRIDGES.iter().any(|prefix| is_bridge(&prefix)) as usize);
+            let mut bridges = LOCAL_BRIDGES.iter();
+            return Some(bridges.any(|prefix| interface.name.starts_with(prefix)) as usize);
         }
         self.wanted
             .iter()

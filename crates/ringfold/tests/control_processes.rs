@@ -1,0 +1,195 @@
+//! The control plane between real processes: killed, stopped, and gone in good order.
+//!
+//! Ranks 0 and 1 live in the test; rank 2 is this test program again, started for `as_rank_2`.
+
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringfold::Error;
+use ringfold::control::{Health, Launch, Session};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
+
+const MEMBERS: [usize; 3] = [0, 1, 2];
+const ADDRESS: &str = "RINGFOLD_TEST_RANK_2_ADDRESS";
+const ORDER: &str = "RINGFOLD_TEST_RANK_2_ORDER";
+
+fn ample() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+fn join(rank: usize, address: &str) -> Session {
+    let launch = Launch {
+        rank,
+        world_size: 3,
+        local_rank: None,
+        local_world_size: None,
+        address: Some(address.parse().unwrap()),
+        origin: "test",
+    };
+    Session::join(&launch, None, ample()).unwrap()
+}
+
+fn open(session: &Session) -> Arc<Health> {
+    let health = session.open(7, &MEMBERS, Arc::new(|| {})).unwrap();
+    session.exchange("opened", &MEMBERS, b"", ample()).unwrap();
+    health
+}
+
+#[test]
+#[ignore = "what the other tests start as rank 2"]
+fn as_rank_2() {
+    let Ok(address) = std::env::var(ADDRESS) else {
+        return;
+    };
+    let session = join(2, &address);
+    let _health = open(&session);
+    if std::env::var(ORDER).is_ok_and(|order| order == "leave") {
+        return;
+    }
+    // Until it is killed, or its parent is gone.
+    let parent = std::os::unix::process::parent_id();
+    while std::os::unix::process::parent_id() == parent {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Rank 2; killed when dropped.
+struct Rank2(Child);
+
+impl Rank2 {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Duplicates of its sockets, as a child that it forked would have them.
+    fn sockets(&self) -> Vec<OwnedFd> {
+        let process = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).unwrap();
+        (3..64)
+            .filter_map(|fd| pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok())
+            .collect()
+    }
+}
+
+impl Drop for Rank2 {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Ranks 0 and 1 with their view of a communicator whose rank 2 follows `order`. What opened last is dropped first.
+struct Job {
+    health: [Arc<Health>; 2],
+    one: Session,
+    zero: Session,
+    rank_2: Rank2,
+}
+
+fn job(order: &str) -> Job {
+    let name = u128::from_le_bytes(ringfold::control::socket::random().unwrap());
+    let address = format!("unix:@ringfold-test-{name:x}");
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "as_rank_2", "--ignored", "--quiet"])
+        .env(ADDRESS, &address)
+        .env(ORDER, order)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let rank_2 = Rank2(child);
+    let (zero, one) = std::thread::scope(|scope| {
+        let start = |rank| {
+            let address = &address;
+            scope.spawn(move || {
+                let session = join(rank, address);
+                let health = open(&session);
+                (session, health)
+            })
+        };
+        let (zero, one) = (start(0), start(1));
+        (zero.join().unwrap(), one.join().unwrap())
+    });
+    Job {
+        health: [zero.1, one.1],
+        one: one.0,
+        zero: zero.0,
+        rank_2,
+    }
+}
+
+/// The verdict that both ranks come to.
+fn verdict(job: &Job) -> Error {
+    let [zero, one] = &job.health;
+    let end = ample();
+    while !(zero.is_faulty() && one.is_faulty()) {
+        assert!(Instant::now() < end, "no verdict");
+        std::thread::yield_now();
+    }
+    let (zero, one) = (zero.fault().unwrap(), one.fault().unwrap());
+    assert_eq!(zero.class(), one.class());
+    zero
+}
+
+#[test]
+fn a_killed_process_is_a_failed_peer() {
+    let job = job("stay");
+    job.rank_2.signal(Signal::KILL);
+    let error = verdict(&job);
+    assert!(
+        matches!(error, Error::PeerFailed { rank: 2, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_death_is_seen_even_if_somebody_holds_the_sockets() {
+    let job = job("stay");
+    let held = job.rank_2.sockets();
+    if held.is_empty() {
+        eprintln!("skipped: this system does not let a process duplicate its child's descriptors");
+        return;
+    }
+    job.rank_2.signal(Signal::KILL);
+    let error = verdict(&job);
+    assert!(
+        matches!(error, Error::PeerFailed { rank: 2, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_process_that_leaves_in_good_order_is_no_fault() {
+    let mut job = job("leave");
+    assert!(job.rank_2.0.wait().unwrap().success());
+    let end = ample();
+    while !job.health.iter().all(|health| health.has_left(2)) {
+        assert!(Instant::now() < end, "the goodbye did not arrive");
+        std::thread::yield_now();
+    }
+    // The monitors have seen the end of the process by the time that they answer this.
+    std::thread::scope(|scope| {
+        for session in [&job.zero, &job.one] {
+            scope.spawn(|| session.exchange("after", &[0, 1], b"", ample()).unwrap());
+        }
+    });
+    assert!(job.health.iter().all(|health| !health.is_faulty()));
+}
+
+#[test]
+fn a_stopped_process_is_to_blame_for_a_timeout() {
+    let job = job("stay");
+    job.rank_2.signal(Signal::STOP);
+    let suspicion = Error::Timeout {
+        waiting_for: vec![0],
+        after_ms: 10,
+        site: None,
+    };
+    let settled = job.health[1].settle(suspicion, Duration::from_secs(20));
+    let named =
+        |error: &Error| matches!(error, Error::Timeout { waiting_for, .. } if *waiting_for == [2]);
+    assert!(named(&settled), "{settled}");
+    assert!(named(&verdict(&job)));
+}

@@ -1,0 +1,2 @@
+//! Fuzz targets of ringfold; see [`targets`].
+pub mod targets;

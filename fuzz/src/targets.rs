@@ -1,0 +1,190 @@
+//! What is fuzzed: everything that takes bytes from a peer. Each target takes any bytes, must not panic, and checks what
+//! must hold of what was accepted. `cargo fuzz` and the test `fuzz_smoke` run the same functions.
+
+use std::time::{Duration, Instant};
+
+use ringfold::control::auth::{
+    ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, PROOF_BYTES, Purpose,
+    Secret, parse_hello,
+};
+use ringfold::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
+use ringfold::control::hub::Hub;
+use ringfold::topology::HostId;
+use ringfold::topology::host::HOST_ID_BYTES;
+use ringfold::transport::{HEADER_BYTES, Header};
+
+/// Every target with its name.
+pub const TARGETS: [(&str, fn(&[u8])); 4] = [
+    ("control_frame", control_frame),
+    ("hub", hub),
+    ("handshake", handshake),
+    ("message_header", message_header),
+];
+
+/// A stream of control frames, cut at random: what is accepted encodes to what came.
+pub fn control_frame(data: &[u8]) {
+    let Some((cut, bytes)) = data.split_first() else {
+        return;
+    };
+    let mut splitter = Splitter::new(RANK_FRAME_BYTES_MAX);
+    let mut rest = bytes;
+    for piece in bytes.chunks(usize::from(*cut) + 1) {
+        splitter.push(piece);
+        loop {
+            match splitter.next_frame() {
+                Ok(Some(frame)) => {
+                    let encoded = frame.encode();
+                    assert_eq!(encoded, rest[..encoded.len()], "{frame:?}");
+                    rest = &rest[encoded.len()..];
+                }
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Frames from authenticated ranks that lie: the server keeps its head and writes to real ranks only.
+pub fn hub(data: &[u8]) {
+    const RANKS: u32 = 3;
+    let start = Instant::now();
+    let mut hub = Hub::new(1, [0; 32], RANKS, start + Duration::from_secs(1));
+    for rank in 0..RANKS {
+        let presence = Presence {
+            host: HostId::from_bytes([0; HOST_ID_BYTES]),
+            pid: rank + 1,
+        };
+        assert_eq!(hub.receive(rank, Frame::Join(presence), start), Ok(()));
+    }
+    let mut splitter = Splitter::new(RANK_FRAME_BYTES_MAX);
+    let mut now = start;
+    for step in data.chunks(48) {
+        let (rank, action) = (u32::from(step[0]) % RANKS, step[0] >> 4);
+        match action {
+            0 => hub.lose(rank, "fuzz"),
+            1 => {
+                now += Duration::from_millis(u64::from(step[0]) * 4);
+                hub.tick(now);
+            }
+            2 => hub.shut(),
+            _ => {
+                splitter.push(&step[1..]);
+                match splitter.next_frame() {
+                    Ok(Some(frame)) => {
+                        if hub.receive(rank, frame, now).is_err() {
+                            hub.lose(rank, "misconduct");
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(_) => splitter = Splitter::new(RANK_FRAME_BYTES_MAX),
+                }
+            }
+        }
+        assert!(hub.take_output().iter().all(|(to, _)| *to < RANKS));
+    }
+}
+
+/// Both halves of the handshake against a peer that does not know the secret: nobody gets in.
+pub fn handshake(data: &[u8]) {
+    let secret = Secret::new(*b"a secret nobody guesses");
+    let mut bytes = [0; HELLO_BYTES + CHALLENGE_BYTES + PROOF_BYTES + ANSWER_BYTES];
+    let length = data.len().min(bytes.len());
+    bytes[..length].copy_from_slice(&data[..length]);
+    let (hello, rest) = bytes.split_at(HELLO_BYTES);
+    let (challenge, rest) = rest.split_at(CHALLENGE_BYTES);
+    let (proof, answer) = rest.split_at(PROOF_BYTES);
+    let hello: [u8; HELLO_BYTES] = hello.try_into().expect("split there");
+    let proof: [u8; PROOF_BYTES] = proof.try_into().expect("split there");
+    let mut acceptor = Acceptor::new(&secret);
+    let (_, claim) = acceptor.challenge(&hello, Purpose::Control, [7; 32]);
+    if let Ok(claim) = claim {
+        // What is understood is all there is: the same claim makes the same hello.
+        let nonce = hello[40..].try_into().expect("32 bytes");
+        assert_eq!(Initiator::new(&secret, claim, nonce).hello(), hello);
+        assert_eq!(parse_hello(&hello), Ok(claim));
+    }
+    assert!(acceptor.check(&proof).is_err());
+    let claim = Claim {
+        purpose: Purpose::Control,
+        channel: 0,
+        communicator: 0,
+        from: 1,
+        to: 0,
+        world_size: 2,
+    };
+    let mut initiator = Initiator::new(&secret, claim, [9; 32]);
+    if initiator
+        .prove(challenge.try_into().expect("split there"))
+        .is_ok()
+    {
+        assert!(
+            initiator
+                .finish(answer.try_into().expect("split there"))
+                .is_err()
+        );
+    }
+}
+
+/// A data message's header against another that was due: it is taken only if it is that one.
+pub fn message_header(data: &[u8]) {
+    let Some((due, rest)) = data.split_first_chunk::<HEADER_BYTES>() else {
+        return;
+    };
+    let Some(call) = ringfold::call::Call::decode(due[..24].try_into().expect("24 bytes")) else {
+        return;
+    };
+    let word = |at: usize| u32::from_le_bytes(due[at..at + 4].try_into().expect("four bytes"));
+    let header = Header {
+        call,
+        slice: word(24),
+        index: word(28),
+        bytes: word(32),
+    };
+    assert_eq!(header.expect(&header.encode(5), 1).ok(), Some(5));
+    if let Some(received) = rest.first_chunk::<HEADER_BYTES>() {
+        let is_due = received[..36] == header.encode(0)[..36];
+        assert_eq!(header.expect(received, 1).is_ok(), is_due);
+    }
+}
+
+/// Honest inputs for [`control_frame`] and [`hub`] to be damaged.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let frames = [
+        Frame::Open {
+            communicator: 7,
+            members: vec![0, 1, 2],
+        },
+        Frame::Exchange {
+            token: 1,
+            timeout_ms: 50,
+            key: "card".into(),
+            members: vec![0, 2],
+            blob: vec![1, 2, 3],
+        },
+        Frame::Close { communicator: 7 },
+        Frame::Suspect { rank: 1 },
+        Frame::Answer {
+            communicator: 7,
+            inquiry: 1,
+            sequence: 3,
+        },
+        Frame::Goodbye,
+    ];
+    let mut seeds: Vec<Vec<u8>> = frames.iter().map(Frame::encode).collect();
+    seeds.push(seeds.concat());
+    let claim = Claim {
+        purpose: Purpose::Control,
+        channel: 0,
+        communicator: 0,
+        from: 1,
+        to: 0,
+        world_size: 2,
+    };
+    let initiator = Initiator::new(&Secret::new(*b"another"), claim, [3; 32]);
+    seeds.push(initiator.hello().to_vec());
+    let mut headers = vec![0; 2 * HEADER_BYTES];
+    headers[8] = 4;
+    headers[HEADER_BYTES + 8] = 4;
+    seeds.push(headers);
+    seeds
+}
