@@ -3,6 +3,7 @@
 //! Data goes to stdout, messages and progress to stderr. The exit status is 0, or 1 for a failure of ours, 2 for a wrong
 //! command line, 128 + n after signal n, and for `run` the status of the first rank that failed.
 
+mod info;
 mod launch;
 mod perf;
 mod run;
@@ -23,7 +24,8 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   ringfold perf                              measure all_reduce between local processes
-  ringfold run --ranks 4 -- python train.py  run a program as four ranks";
+  ringfold run --ranks 4 -- python train.py  run a program as four ranks
+  ringfold info                              what this machine offers";
 
 /// What a process that SIGPIPE has ended looks like to a shell.
 const OUTPUT_CLOSED: u8 = 128 + 13;
@@ -32,12 +34,14 @@ const OUTPUT_CLOSED: u8 = 128 + 13;
 enum Command {
     Perf(Box<perf::Arguments>),
     Run(run::Arguments),
+    Info(info::Arguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Perf(arguments) => perf::run(*arguments),
         Command::Run(arguments) => run::run(arguments),
+        Command::Info(arguments) => info::run(arguments),
     };
     match outcome {
         Ok(status) => ExitCode::from(status),

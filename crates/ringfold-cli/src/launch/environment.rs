@@ -58,9 +58,7 @@ impl Environment {
 /// One rank per core (as affinity and the control group's quota leave them), and at least two, because one rank has
 /// nobody to talk to.
 pub fn default_ranks() -> usize {
-    std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .clamp(2, MAX_RANKS)
+    ringfold::topology::cores::available().clamp(2, MAX_RANKS)
 }
 
 fn random_hex(bytes: usize) -> Result<String> {

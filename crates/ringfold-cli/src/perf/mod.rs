@@ -29,21 +29,23 @@ pub use arguments::Arguments;
 use arguments::Case;
 use measure::Bench;
 use placement::Size;
+pub use plot::bytes_label;
 use report::Report;
 
 /// The hidden flag by which a rank knows that it was started by this command.
 const LAUNCHED: &str = "--launched";
 
 /// The origin of a place in no job.
-const NO_LAUNCHER: &str = "no launcher";
+pub const NO_LAUNCHER: &str = "no launcher";
 
 /// Measures, and returns the exit status: 1 when an element was wrong.
 pub fn run(arguments: Arguments) -> Result<u8> {
     arguments.check()?;
-    let launch = Launch::detect(&Explicit::default())?;
-    let is_rank = launch.origin != NO_LAUNCHER;
-    if arguments.launched || (arguments.ranks.is_none() && is_rank) {
-        return take_part(&arguments, launch.rank);
+    if arguments.launched || arguments.ranks.is_none() {
+        let launch = Launch::detect(&Explicit::default())?;
+        if arguments.launched || launch.origin != NO_LAUNCHER {
+            return take_part(&arguments, launch.rank);
+        }
     }
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let outcome = launch::launch(&Job {

@@ -1,6 +1,7 @@
 //! The command as its users meet it: real processes, their output and their exit status.
 
 mod help;
+mod info;
 mod perf;
 mod process;
 mod run;

@@ -1,0 +1,158 @@
+//! What the system lets a process do, tried out where a harmless try exists.
+
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::AtomicU32;
+
+use anyhow::{Context, Result};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::Resource;
+use rustix::thread::futex;
+use serde::Serialize;
+
+use super::machine::{self, Machine};
+
+/// One thing the system offers or does not.
+#[derive(Debug, Serialize)]
+pub struct Facility {
+    pub name: &'static str,
+    pub usable: bool,
+    /// What it is good for, or why it is not usable.
+    pub detail: String,
+}
+
+impl Facility {
+    fn new(name: &'static str, tried: Result<String>) -> Facility {
+        match tried {
+            Ok(detail) => Facility {
+                name,
+                usable: true,
+                detail,
+            },
+            Err(error) => Facility {
+                name,
+                usable: false,
+                detail: format!("{error:#}"),
+            },
+        }
+    }
+}
+
+/// Tries everything.
+pub fn probe(machine: &Machine) -> Vec<Facility> {
+    vec![
+        Facility::new("memfd", memfd()),
+        Facility::new("futex", shared_futex()),
+        Facility::new("unix sockets", unix_sockets()),
+        Facility::new("tcp", tcp()),
+        Facility::new("process_vm_readv", process_vm_readv()),
+        Facility::new("io_uring", io_uring()),
+        Facility::new("huge pages", huge_pages(machine)),
+        Facility::new("locked memory", limit(Resource::Memlock, "bytes")),
+        Facility::new("open files", limit(Resource::Nofile, "descriptors")),
+    ]
+}
+
+/// Shared memory without a name: the seals are what a peer trusts.
+fn memfd() -> Result<String> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("ringfold-probe", flags).context("memfd_create")?;
+    rustix::fs::ftruncate(&file, 4096).context("ftruncate")?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).context("F_ADD_SEALS")?;
+    Ok("sealed shared memory".into())
+}
+
+fn shared_futex() -> Result<String> {
+    let word = AtomicU32::new(0);
+    // Without the private flag: the kind that other processes see.
+    futex::wake(&word, futex::Flags::empty(), 1).context("futex")?;
+    Ok("waiting across processes".into())
+}
+
+fn unix_sockets() -> Result<String> {
+    let name = format!("ringfold-probe-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(name).context("abstract name")?;
+    let listener = UnixListener::bind_addr(&address).context("bind")?;
+    UnixStream::connect_addr(&address).context("connect")?;
+    listener.accept().context("accept")?;
+    Ok("meeting and passing descriptors on one host".into())
+}
+
+fn tcp() -> Result<String> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind on 127.0.0.1")?;
+    match TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+        Ok(_) => Ok("IPv4 and IPv6".into()),
+        Err(_) => Ok("IPv4 only".into()),
+    }
+}
+
+/// Whether ranks could read each other's memory: one is no descendant of the other.
+fn process_vm_readv() -> Result<String> {
+    let scope = machine::text("/proc/sys/kernel/yama/ptrace_scope".into());
+    match scope.as_deref() {
+        None | Some("0") => Ok("ranks of one user may read each other".into()),
+        Some("1") => Ok("only after PR_SET_PTRACER (kernel.yama.ptrace_scope is 1)".into()),
+        Some(scope) => anyhow::bail!("kernel.yama.ptrace_scope is {scope}"),
+    }
+}
+
+fn io_uring() -> Result<String> {
+    if seccomp_filters() {
+        anyhow::bail!(
+            "not tried: this process runs under a seccomp filter, which usually forbids it"
+        );
+    }
+    match machine::text("/proc/sys/kernel/io_uring_disabled".into()).as_deref() {
+        Some("0") => Ok("allowed; not used".into()),
+        Some("1") => anyhow::bail!("for members of kernel.io_uring_group only"),
+        Some("2") => anyhow::bail!("switched off by kernel.io_uring_disabled"),
+        _ => anyhow::bail!("not tried: this kernel does not say whether it is allowed"),
+    }
+}
+
+fn seccomp_filters() -> bool {
+    machine::text("/proc/self/status".into())
+        .and_then(|status| machine::field(&status, "Seccomp").map(|mode| mode == "2"))
+        .unwrap_or(false)
+}
+
+fn huge_pages(machine: &Machine) -> Result<String> {
+    let transparent = machine.transparent_huge_pages.as_deref();
+    let reserved = machine.reserved_huge_pages.unwrap_or(0);
+    if matches!(transparent, None | Some("never")) && reserved == 0 {
+        anyhow::bail!("transparent ones are off, and none are reserved (vm.nr_hugepages)");
+    }
+    Ok(format!(
+        "transparent: {}; reserved: {reserved}",
+        transparent.unwrap_or("unknown")
+    ))
+}
+
+fn limit(resource: Resource, unit: &str) -> Result<String> {
+    match rustix::process::getrlimit(resource).current {
+        Some(limit) => Ok(format!("at most {limit} {unit}")),
+        None => Ok("no limit".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_tests_themselves_need_is_found() {
+        let facilities = probe(&Machine::read("/".as_ref()));
+        for name in ["memfd", "futex", "unix sockets", "tcp"] {
+            let facility = facilities.iter().find(|f| f.name == name).unwrap();
+            assert!(facility.usable, "{name}: {}", facility.detail);
+        }
+    }
+
+    #[test]
+    fn a_machine_without_huge_pages_says_so() {
+        let machine = Machine::read("/no/such/root".as_ref());
+        assert!(huge_pages(&machine).is_err());
+    }
+}
