@@ -1,4 +1,37 @@
 //! ringfold: collective communication for data-parallel training.
+//!
+//! Several processes, called *ranks*, each hold a part of the data and need a result made of all parts: the sum of all
+//! gradients, everybody's block, the root's parameters. A [`Communicator`] is the group; its methods are the collectives.
+//!
+//! ```
+//! use ringfold::{Communicator, Op};
+//!
+//! // Four ranks that are threads. In a job every process calls `Communicator::init()` instead.
+//! std::thread::scope(|scope| {
+//!     for comm in Communicator::threads(4) {
+//!         scope.spawn(move || {
+//!             let mut gradient = vec![comm.rank() as f32; 1000];
+//!             comm.all_reduce(&mut gradient, Op::Sum).expect("all four ranks take part");
+//!             assert_eq!(gradient[0], 0.0 + 1.0 + 2.0 + 3.0);
+//!         });
+//!     }
+//! });
+//! ```
+//!
+//! # What is promised
+//!
+//! * A call that returns `Ok` has left the right result in this rank's output, and the same bits on all ranks.
+//! * No call waits for ever. It ends by its deadline or earlier with an [`Error`] that names the ranks at fault, and after a
+//!   fatal error the same class of error comes on all ranks ([`Error::is_fatal`]).
+//! * Ranks that are in different calls are told so ([`Error::Mismatch`]); their data is never combined.
+//! * With the communicator go its threads, sockets, descriptors and shared memory.
+//!
+//! # Where to look
+//!
+//! [`Communicator`] for the calls, [`Config`] for how to join, [`Error`] for what can go wrong, [`env::VARIABLES`] for the
+//! environment. The modules below it are public for the command, the bindings and those who want to look inside:
+//! [`schedule`] says what each rank does in a collective, [`tune`] chooses, [`engine`] runs it over a [`transport`], and
+//! [`control`] brings the ranks together and spreads the word of failures. ARCHITECTURE.md in the repository is the map.
 
 pub mod call;
 pub mod communicator;
