@@ -121,6 +121,23 @@ fn a_message_to_the_wrong_rank_is_seen() {
 }
 
 #[test]
+fn waiting_for_too_early_a_phase_is_seen() {
+    let hurry: Damage = |schedule, steps, at| {
+        // Where nothing is reduced, some need only what was published first.
+        if !schedule.spec.collective.reduces() {
+            return None;
+        }
+        let mut steps = steps.to_vec();
+        let Action::Await { phase, .. } = &mut steps[at].action else {
+            return None;
+        };
+        *phase = phase.checked_sub(1)?;
+        Some(steps)
+    };
+    assert!(refuse_everywhere(hurry, false) > 20);
+}
+
+#[test]
 fn steps_that_depend_on_each_other_cannot_change_places() {
     let swap: Damage = |schedule, steps, at| {
         let before = at.checked_sub(1)?;
