@@ -139,6 +139,12 @@ def test_odd_shapes_keep_their_shape(shape: tuple[int, ...]) -> None:
     assert buffer.count == np.zeros(shape).size
 
 
+@pytest.mark.parametrize("thing", [np.float32(3), np.array(3.0), np.array(3).astype(ml_dtypes.bfloat16)])
+def test_arrays_without_axes_come_in(thing: Any) -> None:
+    buffer = Buffer(thing)
+    assert (buffer.shape, buffer.count, bytes(buffer.tobytes())) == ((), 1, thing.tobytes())
+
+
 def test_a_read_only_output_is_refused() -> None:
     with pytest.raises(ringfold.InvalidArgument, match="read-only"):
         Buffer(b"abc", True)

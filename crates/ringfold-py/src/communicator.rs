@@ -115,7 +115,7 @@ impl Communicator {
     fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<()> {
         self.core.check()?;
         self.settle();
-        let mut signals = Signals::new();
+        let mut signals = Signals::default();
         let (core, call) = (&**self.core, request.get().core());
         let outcome = py.detach(|| {
             // SAFETY: `request` holds the buffers until after this. That nobody else uses them meanwhile is the Python
@@ -172,7 +172,7 @@ impl Communicator {
         }
         for call in self.outstanding() {
             // A call's own failure belongs to its handle; leaving goes on. A signal handler's exception ends it.
-            match call.wait(py, None, || interrupted(py, &self.core)) {
+            match call.wait(py) {
                 Err(raised) if !call.is_done() => return Err(raised),
                 _ => {}
             }

@@ -1,7 +1,7 @@
 //! Waiting without the GIL and without going deaf: Python's signal handlers run while a call waits.
 
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use ringfold::{Error, Result};
@@ -10,38 +10,27 @@ use crate::exceptions::{exception, invalid_argument};
 
 /// How long a signal may go unnoticed.
 pub const SIGNAL_PERIOD: Duration = Duration::from_millis(50);
-/// How often a wait that asks all the time really takes the GIL to look.
-const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// The signal handlers' side of one wait: what they raised ends it.
+/// The signal handlers' side of one wait of the core: what they raised ends it.
+#[derive(Default)]
 pub struct Signals {
-    looked: Instant,
     raised: Option<PyErr>,
 }
 
 impl Signals {
-    pub fn new() -> Signals {
-        Signals {
-            looked: Instant::now(),
-            raised: None,
-        }
-    }
-
-    /// Runs pending signal handlers, if it is time. An error means that one raised; `finish` has what.
+    /// Runs pending signal handlers. An error means that one raised; `finish` has what. The core calls this a few dozen
+    /// times a second while it waits.
     pub fn look(&mut self) -> Result<()> {
-        if self.looked.elapsed() < LOOK_PERIOD {
-            return Ok(());
-        }
-        self.looked = Instant::now();
-        match Python::try_attach(|py| py.check_signals()) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(raised)) => {
+        let handled = Python::try_attach(|py| {
+            py.check_signals().map_err(|raised| {
+                let name = raised.get_type(py).to_string();
                 self.raised = Some(raised);
-                Err(Error::InvalidArgument("a signal handler raised".into()))
-            }
-            // The interpreter is going away, and nobody is left who waits for this call.
-            None => Err(Error::Closed),
-        }
+                // Only its text is used: the other ranks read it as the reason.
+                Error::InvalidArgument(format!("a signal handler raised {name}"))
+            })
+        });
+        // Without an interpreter nobody is left who waits for this call.
+        handled.unwrap_or(Err(Error::Closed))
     }
 
     /// The wait's outcome, in which a handler's exception comes first.

@@ -6,6 +6,7 @@
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 
 use crate::dlpack;
 use crate::exceptions::{invalid_argument, unsupported};
@@ -43,13 +44,10 @@ pub fn open(object: &Bound<'_, PyAny>) -> PyResult<(Layout, Owner, Kind)> {
         let layout = torch_layout(object)?;
         return Ok((layout, Owner::Object(object.clone().unbind()), Kind::Torch));
     }
-    match PyUntypedBuffer::get(object) {
-        Ok(buffer) => Ok((
-            buffer_layout(&buffer)?,
-            Owner::Exported(buffer),
-            Kind::Buffer,
-        )),
-        Err(refusal) => {
+    match export(object) {
+        Ok((layout, buffer)) => Ok((layout, Owner::Exported(buffer), Kind::Buffer)),
+        Err(Refusal::Useless(error)) => Err(error),
+        Err(Refusal::NotOffered(refusal)) => {
             if let Some(name) = extension_dtype(object)? {
                 return open_extension(object, &name);
             }
@@ -93,29 +91,66 @@ fn torch_layout(tensor: &Bound<'_, PyAny>) -> PyResult<Layout> {
     Layout::new(address, dtype, shape, Some(strides), false)
 }
 
-fn buffer_layout(buffer: &PyUntypedBuffer) -> PyResult<Layout> {
-    let format = buffer.format().to_string_lossy();
-    let dtype = dtype_of_format(&format, buffer.item_size()).ok_or_else(|| {
+/// Why an object does not come in by the buffer protocol.
+enum Refusal {
+    /// It has no such thing; it may have something else.
+    NotOffered(PyErr),
+    /// What it offers is of no use here.
+    Useless(PyErr),
+}
+
+fn export(object: &Bound<'_, PyAny>) -> Result<(Layout, PyUntypedBuffer), Refusal> {
+    match PyUntypedBuffer::get(object) {
+        Ok(buffer) => {
+            let format = buffer.format().to_string_lossy();
+            let layout = buffer_layout(&buffer, &format, buffer.item_size(), buffer.shape());
+            layout
+                .map_err(Refusal::Useless)
+                .map(|layout| (layout, buffer))
+        }
+        // PyO3 takes the missing shape of an array without axes for an error.
+        Err(refusal) => match export_scalar(object) {
+            Ok(Some(scalar)) => Ok(scalar),
+            Ok(None) => Err(Refusal::NotOffered(refusal)),
+            Err(error) => Err(Refusal::Useless(error)),
+        },
+    }
+}
+
+/// Opens an array without axes as its bytes.
+fn export_scalar(object: &Bound<'_, PyAny>) -> PyResult<Option<(Layout, PyUntypedBuffer)>> {
+    let Ok(view) = PyMemoryView::from(object) else {
+        return Ok(None);
+    };
+    if view.getattr("ndim")?.extract::<usize>()? > 0 {
+        return Ok(None);
+    }
+    let format: String = view.getattr("format")?.extract()?;
+    let buffer = PyUntypedBuffer::get(&view.call_method1("cast", ("B",))?)?;
+    let layout = buffer_layout(&buffer, &format, buffer.len_bytes(), &[])?;
+    Ok(Some((layout, buffer)))
+}
+
+fn buffer_layout(
+    buffer: &PyUntypedBuffer,
+    format: &str,
+    item_bytes: usize,
+    shape: &[usize],
+) -> PyResult<Layout> {
+    let dtype = dtype_of_format(format, item_bytes).ok_or_else(|| {
         unsupported(format!(
-            "no data type for buffer format `{format}` ({} bytes); convert it first",
-            buffer.item_size()
+            "no data type for buffer format `{format}` ({item_bytes} bytes); convert it first"
         ))
     })?;
-    if buffer
-        .suboffsets()
-        .is_some_and(|all| all.iter().any(|&o| o >= 0))
-    {
+    let is_pointed_to = |offsets: &[isize]| offsets.iter().any(|&offset| offset >= 0);
+    if buffer.suboffsets().is_some_and(is_pointed_to) {
         return Err(unsupported(
             "a buffer behind pointers (suboffsets); copy it first",
         ));
     }
-    Layout::new(
-        buffer.buf_ptr().cast(),
-        dtype,
-        buffer.shape().to_vec(),
-        Some(buffer.strides().to_vec()),
-        buffer.readonly(),
-    )
+    let strides = (!shape.is_empty()).then(|| buffer.strides().to_vec());
+    let address = buffer.buf_ptr().cast();
+    Layout::new(address, dtype, shape.to_vec(), strides, buffer.readonly())
 }
 
 /// The type's name, when `object` is a NumPy array of a type that NumPy itself does not know.
@@ -136,8 +171,9 @@ fn open_extension(object: &Bound<'_, PyAny>, name: &str) -> PyResult<(Layout, Ow
         "uint8"
     };
     let view = object.call_method1("view", (integer,))?;
-    let buffer = PyUntypedBuffer::get(&view)?;
-    let mut layout = buffer_layout(&buffer)?;
+    let (mut layout, buffer) = export(&view).map_err(|refusal| match refusal {
+        Refusal::NotOffered(error) | Refusal::Useless(error) => error,
+    })?;
     layout.dtype = dtype;
     Ok((layout, Owner::Exported(buffer), Kind::Buffer))
 }

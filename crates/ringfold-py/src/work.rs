@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::exceptions::exception;
-use crate::signals::{SIGNAL_PERIOD, seconds};
+use crate::signals::{SIGNAL_PERIOD, Signals, seconds};
 
 /// A started call and the buffers it uses, which are held until it is done even when nobody holds its handle.
 #[derive(Debug)]
@@ -39,31 +39,35 @@ impl Call {
         done
     }
 
+    /// Waits until the call is done. When a signal handler raises, the communicator is aborted on all ranks.
+    pub fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        self.work.check()?;
+        let mut signals = Signals::default();
+        let outcome = py.detach(|| self.work.wait_with(&mut || signals.look()));
+        self.is_done();
+        signals.finish(outcome)
+    }
+
     /// Waits until the call is done or `deadline` passed; whether it is done. When a signal handler raises, `interrupt`
     /// is told, so that the call ends soon.
-    pub fn wait(
+    fn wait_until(
         &self,
         py: Python<'_>,
-        deadline: Option<Instant>,
+        deadline: Instant,
         interrupt: impl FnOnce(),
     ) -> PyResult<bool> {
         self.work.check()?;
         loop {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            let piece = left.map_or(SIGNAL_PERIOD, |left| left.min(SIGNAL_PERIOD));
-            let done = py.detach(|| self.work.wait_timeout(piece));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let outcome = py.detach(|| self.work.wait_timeout(left.min(SIGNAL_PERIOD)));
             if self.is_done() {
-                done.map_err(exception)?;
-                return py
-                    .detach(|| self.work.wait())
-                    .map(|()| true)
-                    .map_err(exception);
+                return outcome.map(|_| true).map_err(exception);
             }
             if let Err(raised) = py.check_signals() {
                 interrupt();
                 return Err(raised);
             }
-            if left.is_some_and(|left| left.is_zero()) {
+            if left.is_zero() {
                 return Ok(false);
             }
         }
@@ -89,9 +93,13 @@ impl Work {
     /// Waits until the call is done, at most `timeout` seconds; whether it is done. Raises what went wrong in the call.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let deadline = seconds(timeout)?.and_then(|span| Instant::now().checked_add(span));
-        self.call
-            .wait(py, deadline, || interrupted(py, &self.communicator))
+        match seconds(timeout)?.and_then(|span| Instant::now().checked_add(span)) {
+            None => self.call.wait(py).map(|()| true),
+            Some(deadline) => {
+                let interrupt = || interrupted(py, &self.communicator);
+                self.call.wait_until(py, deadline, interrupt)
+            }
+        }
     }
 
     /// Whether the call is done, well or not.

@@ -1,0 +1,22 @@
+"""One rank of a test's job: calls a function of the test's module and leaves what it returns in a file."""
+
+import importlib.util
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import ringfold
+
+path, name, result_path = sys.argv[1:]
+specification = importlib.util.spec_from_file_location("test_module", path)
+assert specification is not None and specification.loader is not None
+module = importlib.util.module_from_spec(specification)
+sys.modules["test_module"] = module
+specification.loader.exec_module(module)
+
+communicator = ringfold.init(**json.loads(os.environ["TEST_INIT"]))
+result = getattr(module, name)(communicator, **json.loads(os.environ["TEST_ARGUMENTS"]))
+communicator.close()
+Path(result_path).write_bytes(pickle.dumps(result))

@@ -1,0 +1,208 @@
+"""What a rank is told when another one dies, gives up, comes late or does something else."""
+
+import os
+import pickle
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringfold
+
+
+def failure(call: Any) -> ringfold.RingfoldError:
+    """The error that `call` raises."""
+    with pytest.raises(ringfold.RingfoldError) as caught:
+        call()
+    return caught.value
+
+
+def wait_for_a_death(comm: ringfold.Communicator, count: int, asynchronous: bool) -> Any:
+    comm.barrier()
+    print("ready", flush=True)
+    if comm.rank == 1:
+        signal.pause()
+    x = np.ones(count)
+    if asynchronous:
+        error = failure(comm.all_reduce(x, async_=True).wait)
+    else:
+        error = failure(lambda: comm.all_reduce(x))
+    assert isinstance(failure(comm.barrier), type(error))
+    return error
+
+
+@pytest.mark.parametrize("count", [1, 1 << 20])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_survivors_of_a_killed_rank_are_told_its_number(jobs: Any, count: int, asynchronous: bool) -> None:
+    job = jobs(wait_for_a_death, 3, count=count, asynchronous=asynchronous)
+    for rank in range(3):
+        job.wait_for(rank, "ready")
+    job.signal(1, signal.SIGKILL)
+    for rank in (0, 2):
+        error = job.result(rank)
+        assert isinstance(error, ringfold.PeerFailed)
+        assert error.rank == 1
+
+
+def leave_early(comm: ringfold.Communicator) -> Any:
+    comm.barrier()
+    if comm.rank == 0:
+        comm.close()
+        return failure(comm.barrier)
+    return failure(comm.barrier)
+
+
+def test_a_rank_that_left_while_it_was_needed_has_failed(jobs: Any) -> None:
+    left, *others = jobs(leave_early, 3).results()
+    assert isinstance(left, ringfold.Closed)
+    for error in others:
+        assert isinstance(error, ringfold.PeerFailed) and error.rank == 0
+
+
+def give_up(comm: ringfold.Communicator, way: str) -> Any:
+    comm.barrier()
+    if comm.rank == 2:
+        if way == "abort":
+            comm.abort("the loss is not a number")
+            return failure(comm.barrier)
+        with pytest.raises(ZeroDivisionError), comm:
+            raise ZeroDivisionError("nothing by nothing")
+        return failure(comm.barrier)
+    return failure(comm.barrier)
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"), [("abort", "the loss is not a number"), ("with", "ZeroDivisionError: nothing by nothing")]
+)
+def test_an_abort_reaches_all_ranks_with_its_reason(jobs: Any, way: str, reason: str) -> None:
+    *others, own = jobs(give_up, 3, way=way).results()
+    assert isinstance(own, ringfold.Aborted if way == "abort" else ringfold.Closed)
+    for error in others:
+        assert isinstance(error, ringfold.Aborted)
+        assert (error.rank, error.reason) == (2, reason)
+
+
+def call_another(comm: ringfold.Communicator, difference: str) -> Any:
+    x = np.ones(100, "float32")
+    odd = comm.rank == 1
+    calls = {
+        "type": lambda: comm.all_reduce(x.astype("int32") if odd else x),
+        "count": lambda: comm.all_reduce(x[:50] if odd else x),
+        "operation": lambda: comm.all_reduce(x, "max" if odd else "sum"),
+        "collective": lambda: comm.all_gather(x) if odd else comm.all_reduce(x),
+    }
+    return failure(calls[difference])
+
+
+@pytest.mark.parametrize("difference", ["type", "count", "operation", "collective"])
+def test_ranks_in_different_calls_are_told_so(jobs: Any, difference: str) -> None:
+    for error in jobs(call_another, 2, {"timeout": 5}, difference=difference).results():
+        assert isinstance(error, ringfold.Mismatch), repr(error)
+        assert error.peer in (0, 1) and error.calls
+
+
+def come_late(comm: ringfold.Communicator) -> Any:
+    comm.barrier()
+    if comm.rank == 1:
+        # Until the job is ended: this rank must not even leave.
+        print("absent", flush=True)
+        signal.pause()
+    return failure(lambda: comm.all_reduce(np.ones(10), timeout=0.3))
+
+
+def test_a_deadline_names_who_did_not_come(jobs: Any) -> None:
+    job = jobs(come_late, 3)
+    for rank in (0, 2):
+        error = job.result(rank)
+        assert isinstance(error, ringfold.Timeout) and isinstance(error, TimeoutError)
+        assert error.waiting_for == [1]
+        assert error.after_ms >= 300
+
+
+def wait_in(comm: ringfold.Communicator, how: str) -> Any:
+    comm.barrier()
+    if comm.rank == 0:
+        print("absent", flush=True)
+        signal.pause()
+    x = np.ones(1000)
+    started = [] if how == "call" else [comm.all_reduce(x, async_=True)]
+    waits = {
+        "call": lambda: comm.all_reduce(x),
+        "work": lambda: started[0].wait(),
+        "limited": lambda: started[0].wait(30),
+        "close": comm.close,
+        "split": lambda: comm.split(0),
+    }
+    print("waiting", flush=True)
+    try:
+        waits[how]()
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "not interrupted"
+
+
+@pytest.mark.parametrize("how", ["call", "work", "limited", "close", "split"])
+def test_ctrl_c_ends_every_wait(jobs: Any, how: str) -> None:
+    job = jobs(wait_in, 2, how=how)
+    job.wait_for(0, "absent")
+    job.wait_for(1, "waiting")
+    # The line comes before the wait; the signal may do so too, and then is seen at the wait's first look.
+    job.signal(1, signal.SIGINT)
+    assert job.result(1) == "interrupted"
+
+
+def interrupted_elsewhere(comm: ringfold.Communicator) -> Any:
+    comm.barrier()
+    if comm.rank == 1:
+        started = comm.recv(np.empty(1), 0, async_=True)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            started.wait()
+        return None
+    return failure(lambda: comm.recv(np.empty(1), 1))
+
+
+def test_an_interrupted_rank_does_not_leave_the_others_waiting(jobs: Any) -> None:
+    other, _ = jobs(interrupted_elsewhere, 2).results()
+    assert isinstance(other, ringfold.Aborted)
+    assert other.rank == 1 and "KeyboardInterrupt" in other.reason
+
+
+def test_a_missing_rank_fails_the_start(jobs: Any) -> None:
+    with pytest.raises(ringfold.RingfoldError) as caught:
+        ringfold.init(0, 2, "unix:@ringfold-test-nobody", connect_timeout=0.3)
+    assert isinstance(caught.value, ringfold.BootstrapError | ringfold.Timeout)
+
+
+def fork_and_exit(comm: ringfold.Communicator) -> Any:
+    comm.barrier()
+    child = os.fork()
+    if child == 0:
+        refused = isinstance(failure(comm.barrier), ringfold.Unsupported)
+        # An ordinary exit, with everything that Python does then.
+        raise SystemExit(0 if refused else 1)
+    _, status = os.waitpid(child, 0)
+    comm.barrier()
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_forked_child_neither_uses_nor_ends_its_parents_communicator(jobs: Any) -> None:
+    assert jobs(fork_and_exit, 2).results() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (ringfold.Timeout, TimeoutError),
+        (ringfold.InvalidArgument, ValueError),
+        (ringfold.Unsupported, NotImplementedError),
+        (ringfold.RingfoldSystemError, OSError),
+        (ringfold.PeerFailed, RuntimeError),
+    ],
+)
+def test_errors_are_also_pythons_own(error: type[ringfold.RingfoldError], builtin: type[Exception]) -> None:
+    made = error("text")
+    assert isinstance(made, builtin) and isinstance(made, ringfold.RingfoldError)
+    assert str(pickle.loads(pickle.dumps(made))) == "text"

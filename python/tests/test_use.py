@@ -1,0 +1,214 @@
+"""How a communicator is used: started calls, arguments, its end."""
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringfold
+
+
+@pytest.fixture
+def alone() -> Any:
+    with ringfold.init() as comm:
+        yield comm
+
+
+def many_at_once(comm: ringfold.Communicator) -> Any:
+    xs = [np.full(997, 10 * index + comm.rank, "int64") for index in range(20)]
+    started = [comm.all_reduce(x, out=x, async_=True) for x in xs]
+    # In any order: each handle is good for itself.
+    for index in reversed(range(20)):
+        assert started[index].wait() is xs[index]
+        assert started[index].done() and started[index].exception() is None
+    return [int(x[0]) for x in xs], [int(x[-1]) for x in xs]
+
+
+def test_started_calls_are_carried_out_in_order_and_waited_for_in_any(jobs: Any) -> None:
+    expected = [3 * 10 * index + 3 for index in range(20)]
+    assert jobs(many_at_once, 3).results() == [(expected, expected)] * 3
+
+
+def wait_a_little(comm: ringfold.Communicator) -> Any:
+    x = np.ones(5)
+    if comm.rank == 0:
+        started = comm.all_reduce(x, async_=True)
+        with pytest.raises(TimeoutError) as caught:
+            started.wait(0.05)
+        assert not isinstance(caught.value, ringfold.RingfoldError)
+        assert not started.done()
+        comm.send(x, 1)
+        return started.result().tolist()
+    comm.recv(np.empty(5), 0)
+    return comm.all_reduce(x).tolist()
+
+
+def test_a_wait_that_was_too_short_can_be_repeated(jobs: Any) -> None:
+    assert jobs(wait_a_little, 2).results() == [[2.0] * 5] * 2
+
+
+def forget(comm: ringfold.Communicator) -> Any:
+    if comm.rank == 0:
+        x = np.arange(100000.0)
+        alive = weakref.ref(x)
+        comm.send(x, 1, async_=True)
+        del x
+        gc.collect()
+        kept = alive() is not None
+        comm.send(np.zeros(1), 1)
+        comm.barrier()
+        # The next call lets go of what is done.
+        comm.barrier()
+        gc.collect()
+        return kept, alive() is None
+    out = np.empty(100000)
+    comm.recv(out, 0)
+    comm.recv(np.empty(1), 0)
+    comm.barrier()
+    comm.barrier()
+    return bool((out == np.arange(100000.0)).all())
+
+
+def test_buffers_of_a_forgotten_call_live_until_it_is_done(jobs: Any) -> None:
+    # Rank 0's buffer may be sent before it looks; what arrives shows that it was not freed too early.
+    (_, freed), right = jobs(forget, 2).results()
+    assert freed and right
+
+
+def count_meanwhile(comm: ringfold.Communicator) -> Any:
+    if comm.rank == 1:
+        counted = 0
+        arrived = threading.Event()
+
+        def wait() -> None:
+            comm.recv(np.empty(1), 0)
+            arrived.set()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        # Rank 0 sends only after this rank has counted, so a wait that held the GIL would never end.
+        while counted < 1000:
+            counted += 1
+        comm.send(np.array([counted]), 0, tag=9)
+        waiting.join()
+        return counted, arrived.is_set()
+    heard = int(comm.recv(np.zeros(1, "int64"), 1, tag=9)[0])
+    comm.send(np.ones(1), 1)
+    return heard
+
+
+def test_other_threads_run_while_one_waits(jobs: Any) -> None:
+    heard, (counted, arrived) = jobs(count_meanwhile, 2).results()
+    assert heard == counted == 1000 and arrived
+
+
+def exit_without_close(comm: ringfold.Communicator) -> Any:
+    comm.barrier()
+    comm.all_reduce(np.ones(3), async_=True)
+    # Forgotten, and with a call under way: the end of the interpreter sees to both.
+    raise SystemExit(0)
+
+
+def test_leaving_without_close_is_an_orderly_goodbye(jobs: Any) -> None:
+    job = jobs(exit_without_close, 3)
+    assert [job.status(rank) for rank in range(3)] == [0, 0, 0]
+
+
+def test_a_job_of_one_gives_back_what_it_gets(alone: ringfold.Communicator) -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    assert (alone.rank, alone.world_size, alone.local_rank, alone.local_size, alone.hosts) == (0, 1, 0, 1, 1)
+    assert np.array_equal(alone.all_reduce(x, "avg"), x)
+    assert alone.all_gather(x).shape == (1, 2, 3)
+    assert repr(alone) == "<ringfold.Communicator, rank 0 of 1>"
+
+
+def test_a_result_is_of_the_kind_of_its_input(alone: ringfold.Communicator) -> None:
+    assert isinstance(alone.all_reduce(bytearray(b"ab")), np.ndarray)
+    own = bytearray(b"ab")
+    assert alone.all_reduce(own, out=own) is own
+
+    class Array:
+        """An array of another framework that follows the array API standard."""
+
+        def __init__(self, memory: Any) -> None:
+            self.memory = memory
+
+        def __array_namespace__(self) -> Any:
+            return Array
+
+        @staticmethod
+        def from_dlpack(memory: Any) -> "Array":
+            return Array(memory)
+
+        def __dlpack_device__(self) -> Any:
+            return self.memory.__dlpack_device__()
+
+        def __dlpack__(self, **arguments: Any) -> Any:
+            return self.memory.__dlpack__(**arguments)
+
+    result = alone.all_reduce(Array(np.arange(3)))
+    assert isinstance(result, Array) and result.memory.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm: comm.all_reduce(np.ones(3), "mean"),
+        lambda comm: comm.all_reduce(np.ones(3), "premul_sum"),
+        lambda comm: comm.all_reduce(np.ones(3), "band"),
+        lambda comm: comm.all_reduce(np.ones(3), out=np.ones(2)),
+        lambda comm: comm.all_reduce(np.ones(3), out=np.ones(3, "float32")),
+        lambda comm: comm.all_reduce(np.ones(3), timeout=-1),
+        lambda comm: comm.all_reduce(np.ones(3), timeout=float("nan")),
+        lambda comm: comm.all_reduce(np.ones(3), algorithm="magic"),
+        lambda comm: comm.broadcast(np.ones(3), 7),
+        lambda comm: comm.all_gather(np.ones(3), counts=[4]),
+        lambda comm: comm.all_gather(np.ones(3), counts=[]),
+        lambda comm: comm.all_gather(np.ones(3), counts=[3, 0]),
+        lambda comm: comm.reduce_scatter(np.float64(1.0)),
+        lambda comm: comm.all_to_all(np.ones(3), send_counts=[3]),
+        lambda comm: comm.all_to_all(np.ones(3), send_counts=[3], recv_counts=[-3]),
+        lambda comm: comm.send(np.ones(3), 0),
+        lambda comm: ringfold.init(transport="pigeons"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_leave_the_communicator_usable(alone: ringfold.Communicator, call: Any) -> None:
+    with pytest.raises(ringfold.InvalidArgument):
+        call(alone)
+    alone.barrier()
+
+
+def test_a_closed_communicator_says_so() -> None:
+    comm = ringfold.init()
+    comm.close()
+    comm.close()
+    with pytest.raises(ringfold.Closed):
+        comm.all_reduce(np.ones(1))
+    with pytest.raises(ringfold.Closed):
+        comm.split(0)
+
+
+def test_importing_ringfold_imports_no_framework() -> None:
+    program = "import sys, ringfold; sys.exit(bool({'numpy', 'torch', 'ml_dtypes'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_torch_tensors_come_in_and_out() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with ringfold.init() as comm:
+        for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.float8_e4m3fn):
+            x = torch.arange(6).reshape(2, 3).to(dtype)
+            result = comm.all_gather(x.T)
+            assert result.dtype == dtype and result.shape == (1, 3, 2)
+            assert result[0].float().equal(x.T.float())
+        x = torch.arange(6.0)
+        assert comm.all_reduce(x, out=x) is x
+        with pytest.raises(ringfold.InvalidArgument, match="contiguous"):
+            comm.all_reduce(x[::2], out=x[::2])
+        with pytest.raises(ringfold.Unsupported, match="device"):
+            comm.all_reduce(torch.empty(3, device="meta"))
