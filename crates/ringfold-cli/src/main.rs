@@ -7,6 +7,7 @@ mod info;
 mod launch;
 mod perf;
 mod run;
+mod schedule;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -25,7 +26,8 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold perf                              measure all_reduce between local processes
   ringfold run --ranks 4 -- python train.py  run a program as four ranks
-  ringfold info                              what this machine offers";
+  ringfold info                              what this machine offers
+  ringfold schedule all_reduce               what its algorithms do and should cost";
 
 /// What a process that SIGPIPE has ended looks like to a shell.
 const OUTPUT_CLOSED: u8 = 128 + 13;
@@ -35,6 +37,7 @@ enum Command {
     Perf(Box<perf::Arguments>),
     Run(run::Arguments),
     Info(info::Arguments),
+    Schedule(schedule::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Perf(arguments) => perf::run(*arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Info(arguments) => info::run(arguments),
+        Command::Schedule(arguments) => schedule::run(arguments),
     };
     match outcome {
         Ok(status) => ExitCode::from(status),

@@ -5,3 +5,4 @@ mod info;
 mod perf;
 mod process;
 mod run;
+mod schedule;

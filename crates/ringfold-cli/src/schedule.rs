@@ -1,0 +1,254 @@
+//! `ringfold schedule`: shows what an algorithm does, what it should cost, and proves it.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use anyhow::{Context, Result, bail};
+use ringfold::schedule::check::{self, Slices};
+use ringfold::schedule::print::Listing;
+use ringfold::schedule::{Medium, Schedule, Spec};
+use ringfold::tune::cost::{self, Costs};
+use ringfold::{Algorithm, Collective, Error};
+
+use crate::perf::arguments::{parse_algorithm, parse_bytes, parse_collective};
+
+/// The most ranks: the proof keeps every chunk of every rank in memory.
+const MAX_RANKS: u32 = 1024;
+
+/// Slices that `--check` also runs overlapped, and how many rounds apart they start.
+const OVERLAPPED: [Slices; 2] = [
+    Slices {
+        count: 1,
+        distance: 1,
+    },
+    Slices {
+        count: 3,
+        distance: 1,
+    },
+];
+
+/// Show what an algorithm does step by step, what it should cost, and prove it
+///
+/// Without --algorithm, compares all algorithms that serve the collective. `in`, `out` and `tmp` are the input, the output
+/// and scratch memory; `[2]` is a chunk, `[2..4]` are two. Costs are closed forms (see docs/algorithms.md) for a
+/// 100 Gbit/s network with TCP's latency and a host that copies 10 GB/s on a core: they rank algorithms and do not
+/// replace measuring.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter, all_to_all, sendrecv, barrier, send or recv
+    #[arg(value_parser = parse_collective)]
+    collective: Collective,
+
+    /// The algorithm [default: all that serve]
+    #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
+    algorithm: Option<Algorithm>,
+
+    /// Number of ranks
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64))]
+    ranks: u32,
+
+    /// List the steps of this rank only
+    #[arg(long, value_name = "RANK")]
+    rank: Option<u32>,
+
+    /// The root; for send and recv the peer
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    root: u32,
+
+    /// Messages, or published memory between ranks of one host [default: messages, or what the algorithm is made for]
+    #[arg(long, value_name = "NAME", value_parser = ["messages", "shared"])]
+    medium: Option<String>,
+
+    /// The size, as nccl-tests counts it
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = parse_bytes)]
+    bytes: u64,
+
+    /// Prove it and say only that: in place and not, one slice and several overlapped
+    #[arg(long)]
+    check: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfold schedule all_reduce                                 compare the algorithms
+  ringfold schedule all_reduce --algorithm ring --ranks 4      steps, bytes and cost
+  ringfold schedule all_reduce --algorithm direct --medium shared --ranks 8 --rank 0
+  ringfold schedule reduce_scatter --ranks 13 --check          prove all of them";
+
+/// Prints and returns the exit status.
+pub fn run(arguments: Arguments) -> Result<u8> {
+    let n = arguments.ranks;
+    if arguments.root >= n || arguments.rank.is_some_and(|rank| rank >= n) {
+        bail!("ranks of {n} are 0 to {}", n - 1);
+    }
+    let candidates = candidates(&arguments)?;
+    let text = if arguments.check {
+        proofs(&arguments, &candidates)?
+    } else if arguments.algorithm.is_some() {
+        listings(&arguments, &candidates)?
+    } else {
+        comparison(&arguments, &candidates)
+    };
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write to standard output")?;
+    Ok(0)
+}
+
+/// The algorithms and media that were asked for and exist.
+fn candidates(arguments: &Arguments) -> Result<Vec<(Algorithm, Medium)>> {
+    let collective = arguments.collective;
+    let media = [Medium::Messages, Medium::Shared];
+    let asked_medium = |medium: &Medium| {
+        arguments
+            .medium
+            .as_ref()
+            .is_none_or(|name| *name == medium.to_string())
+    };
+    let mut served: Vec<(Algorithm, Medium)> = Vec::new();
+    for medium in media.into_iter().filter(asked_medium) {
+        let algorithms = Schedule::algorithms(collective, medium);
+        served.extend(algorithms.iter().map(|&algorithm| (algorithm, medium)));
+    }
+    let Some(algorithm) = arguments.algorithm else {
+        return Ok(served);
+    };
+    let mut chosen: Vec<_> = served
+        .iter()
+        .filter(|(name, _)| *name == algorithm)
+        .copied()
+        .collect();
+    if chosen.is_empty() {
+        let names: Vec<String> = served
+            .iter()
+            .map(|(name, medium)| format!("{name} over {medium}"))
+            .collect();
+        bail!(
+            "{collective} is not done by `{algorithm}`; there are {}",
+            names.join(", ")
+        );
+    }
+    if !arguments.check {
+        chosen.truncate(1);
+    }
+    Ok(chosen)
+}
+
+fn spec(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Spec {
+    Spec {
+        collective: arguments.collective,
+        algorithm,
+        medium,
+        world_size: arguments.ranks,
+        rank: arguments.rank.unwrap_or(0),
+        root: arguments.root,
+    }
+}
+
+fn listings(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<String> {
+    let mut text = String::new();
+    for &(algorithm, medium) in candidates {
+        let spec = spec(arguments, algorithm, medium);
+        let listing = Listing::new(&spec, arguments.bytes, arguments.rank)?;
+        let _ = writeln!(text, "{listing}");
+        text += &cost(arguments, algorithm, medium).unwrap_or_default();
+    }
+    Ok(text)
+}
+
+/// The α-β-γ cost in words, if there is a closed form.
+fn cost(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<String> {
+    let (collective, n) = (arguments.collective, arguments.ranks);
+    let terms = cost::terms(collective, algorithm, medium, n)?;
+    let time = predict(arguments, algorithm, medium)?;
+    Some(format!(
+        "cost: {:.0} α + {:.4} S β + {:.4} S γ ({:.0} messages or publications in all); S = {} bytes should take {time:.1} us\n",
+        terms.hops, terms.bytes, terms.reduced, terms.messages, arguments.bytes,
+    ))
+}
+
+fn predict(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<f64> {
+    let (collective, n) = (arguments.collective, arguments.ranks);
+    cost::predict(
+        collective,
+        algorithm,
+        medium,
+        n,
+        arguments.bytes,
+        &Costs::default(),
+    )
+}
+
+/// All algorithms side by side.
+fn comparison(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> String {
+    let mut text = format!(
+        "# {}, {} ranks, S = {} bytes: what each rank needs\n# {:<20}  {:<8}  {:>6}  {:>8}  {:>9}  {:>9}  {:>10}\n",
+        arguments.collective,
+        arguments.ranks,
+        arguments.bytes,
+        "algorithm",
+        "medium",
+        "α",
+        "messages",
+        "β (S)",
+        "γ (S)",
+        "time (us)",
+    );
+    for &(algorithm, medium) in candidates {
+        let _ = write!(
+            text,
+            "  {:<20}  {:<8}",
+            algorithm.name(),
+            medium.to_string()
+        );
+        let terms = cost::terms(arguments.collective, algorithm, medium, arguments.ranks);
+        match terms.zip(predict(arguments, algorithm, medium)) {
+            Some((terms, time)) => {
+                let _ = writeln!(
+                    text,
+                    "  {:>6.0}  {:>8.0}  {:>9.4}  {:>9.4}  {time:>10.1}",
+                    terms.hops, terms.messages, terms.bytes, terms.reduced,
+                );
+            }
+            None => text += "  does not serve this number of ranks\n",
+        }
+    }
+    text
+}
+
+fn proofs(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<String> {
+    let mut text = String::new();
+    for &(algorithm, medium) in candidates {
+        let spec = spec(arguments, algorithm, medium);
+        let schedules = match check::schedules(&spec) {
+            Ok(schedules) => schedules,
+            // Compared with all others, an algorithm may leave a number of ranks out.
+            Err(Error::Unsupported(why)) if arguments.algorithm.is_none() => {
+                let _ = writeln!(text, "{algorithm} over {medium}: not offered: {why}");
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut rounds = 0;
+        for slices in OVERLAPPED {
+            // Some schedules hold only for a buffer in one piece.
+            if slices.count > 1 && schedules.iter().any(Schedule::needs_one_slice) {
+                continue;
+            }
+            for in_place in [false, true] {
+                let proof = check::check_sliced(&schedules, in_place, slices)
+                    .with_context(|| format!("{algorithm} over {medium} is wrong"))?;
+                rounds = proof.rounds;
+            }
+        }
+        let collective = arguments.collective;
+        let ranks = arguments.ranks;
+        let unit = if rounds == 1 { "round" } else { "rounds" };
+        let _ = writeln!(
+            text,
+            "{collective} by {algorithm} over {medium}, {ranks} ranks: proved, {rounds} {unit}"
+        );
+    }
+    Ok(text)
+}
