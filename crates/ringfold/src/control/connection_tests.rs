@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,17 +13,10 @@ use super::auth::{
 use super::fd::{FdListener, Handover};
 use super::mesh::{Mesh, MeshListener, Peer};
 use super::socket::Socket;
+use super::tests::{ample, secret, watched};
 use crate::error::Error;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-
-fn ample() -> Instant {
-    Instant::now() + Duration::from_secs(20)
-}
-
-fn secret() -> Secret {
-    Secret::new(*b"sixteen bytes ok")
-}
 
 fn claim() -> Claim {
     Claim {
@@ -34,20 +26,6 @@ fn claim() -> Claim {
         from: 2,
         to: 0,
         world_size: 3,
-    }
-}
-
-/// Runs `test` in a thread and fails when it does not end.
-fn watched(test: impl FnOnce() + Send + 'static) {
-    let (done, end) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        test();
-        // The receiver is gone only when the watchdog has fired.
-        let _ = done.send(());
-    });
-    match end.recv_timeout(Duration::from_secs(60)) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("hangs"),
-        _ => thread.join().unwrap(),
     }
 }
 

@@ -7,6 +7,8 @@
 //! Integers are little endian. A list is a u32 count and its elements; a count is compared with the bytes that are
 //! there before anything is allocated for it. What does not decode to the last byte is an error of the sender.
 
+use std::sync::Arc;
+
 use super::fault::{Class, Fault};
 use crate::topology::HostId;
 use crate::topology::host::HOST_ID_BYTES;
@@ -106,8 +108,8 @@ pub enum Frame {
     Gathered {
         /// The rank's number for it.
         token: u64,
-        /// All parts in the order of the members.
-        blobs: Vec<Vec<u8>>,
+        /// All parts in the order of the members; shared, because every member gets them.
+        blobs: Arc<Vec<Vec<u8>>>,
     },
     /// Server to rank: an exchange will not be complete.
     Ungathered {
@@ -314,7 +316,9 @@ impl Frame {
             },
             34 => Frame::Gathered {
                 token: body.u64()?,
-                blobs: body.list(4, |body| body.bytes(BLOB_BYTES_MAX).map(<[u8]>::to_vec))?,
+                blobs: Arc::new(
+                    body.list(4, |body| body.bytes(BLOB_BYTES_MAX).map(<[u8]>::to_vec))?,
+                ),
             },
             35 => Frame::Ungathered {
                 token: body.u64()?,

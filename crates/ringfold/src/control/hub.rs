@@ -5,6 +5,7 @@
 //! answer (their process is frozen), else those that are in an earlier call than the reporter, else whom it named.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fault::{Class, Fault};
@@ -353,6 +354,7 @@ impl Hub {
         };
         let (tokens, blobs): (Vec<u64>, Vec<Vec<u8>>) =
             gathering.parts.into_iter().flatten().unzip();
+        let blobs = Arc::new(blobs);
         for (member, token) in topic.1.iter().zip(tokens) {
             let blobs = blobs.clone();
             self.out.push((*member, Frame::Gathered { token, blobs }));

@@ -41,4 +41,6 @@ pub use socket::Address;
 #[cfg(test)]
 mod connection_tests;
 #[cfg(test)]
+mod hub_tests;
+#[cfg(test)]
 mod tests;

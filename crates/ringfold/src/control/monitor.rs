@@ -147,7 +147,9 @@ impl Monitor {
                     sequence,
                 });
             }
-            Frame::Gathered { token, blobs } => self.complete(token, Ok(blobs)),
+            Frame::Gathered { token, blobs } => {
+                self.complete(token, Ok(Arc::unwrap_or_clone(blobs)))
+            }
             Frame::Ungathered { token, fault } => self.complete(token, Err(fault)),
             Frame::Closing => {
                 debug!(target: "ringfold::control", "rank 0 has left");

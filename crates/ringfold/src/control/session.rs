@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use log::{info, warn};
+
 use super::auth::{self, Claim, Failure, Purpose, Secret};
 use super::door::HANDSHAKE;
 use super::fault::{Class, Fault};
@@ -27,8 +29,8 @@ use crate::transport::Waker;
 
 /// How long one frame to the server may take: it always reads, so more means that it is frozen.
 const SEND: Duration = Duration::from_secs(2);
-/// How long the goodbye may take.
-const GOODBYE: Duration = Duration::from_millis(250);
+/// How long the confirmation of the goodbye may take, which is long only on a machine with far too many processes.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// How much longer than the exchange's deadline its server may take to say so.
 const ANSWER: Duration = Duration::from_millis(500);
 /// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the first to the second.
@@ -437,7 +439,11 @@ fn bind(address: &Address, deadline: Instant) -> Result<Listener> {
     let mut pause = RETRY.0;
     loop {
         match Listener::bind(address) {
-            Ok(listener) => return Ok(listener),
+            Ok(listener) => {
+                info!(target: "ringfold::control", "rank 0 is met at {address}");
+                warn_of_loopback(address, &listener);
+                return Ok(listener);
+            }
             Err(error)
                 if error.kind() == std::io::ErrorKind::AddrInUse
                     && !remaining(deadline).is_zero() =>
@@ -451,6 +457,20 @@ fn bind(address: &Address, deadline: Instant) -> Result<Listener> {
                 )));
             }
         }
+    }
+}
+
+/// On some systems a host's own name means its loopback, which no other host can reach.
+fn warn_of_loopback(address: &Address, listener: &Listener) {
+    if let Listener::Tcp(listener) = listener
+        && let Ok(local) = listener.local_addr()
+        && local.ip().is_loopback()
+    {
+        warn!(
+            target: "ringfold::control",
+            "{address} is {local} here, which other hosts cannot reach; if there are any, set RINGFOLD_ADDR to an \
+             address that they know"
+        );
     }
 }
 

@@ -24,12 +24,12 @@ fn soon(milliseconds: u64) -> Instant {
     Instant::now() + Duration::from_millis(milliseconds)
 }
 
-fn ample() -> Instant {
+pub(super) fn ample() -> Instant {
     Instant::now() + AMPLE
 }
 
 /// Runs `test` in a thread and fails when it does not end.
-fn watched(test: impl FnOnce() + Send + 'static) {
+pub(super) fn watched(test: impl FnOnce() + Send + 'static) {
     let (done, end) = mpsc::channel();
     let thread = thread::spawn(move || {
         test();
@@ -63,7 +63,7 @@ fn launch(rank: usize, world_size: usize, address: &Address) -> Launch {
     }
 }
 
-fn secret() -> Secret {
+pub(super) fn secret() -> Secret {
     Secret::new(*b"sixteen bytes ok")
 }
 

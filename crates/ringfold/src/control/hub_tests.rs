@@ -1,0 +1,265 @@
+//! The server's decisions, without sockets and with time as an argument.
+
+use std::time::{Duration, Instant};
+
+use super::fault::{Class, Fault};
+use super::frame::{Frame, Presence};
+use super::hub::{Hub, INQUIRY, Misconduct};
+use crate::topology::HostId;
+use crate::topology::host::HOST_ID_BYTES;
+
+const ALL: [u32; 3] = [0, 1, 2];
+const SOON: Duration = Duration::from_secs(1);
+
+struct Job {
+    hub: Hub,
+    now: Instant,
+}
+
+impl Job {
+    /// Ranks 0 and 1 on one host, rank 2 on another.
+    fn new() -> Job {
+        let now = Instant::now();
+        let mut job = Job {
+            hub: Hub::new(1, [0; 32], 3, now + SOON),
+            now,
+        };
+        for rank in ALL {
+            job.say(rank, Frame::Join(presence(rank)));
+        }
+        assert!(job.hub.is_complete());
+        job.heard();
+        job
+    }
+
+    fn opened() -> Job {
+        let mut job = Job::new();
+        for rank in ALL {
+            job.say(rank, open(&ALL));
+        }
+        job
+    }
+
+    fn say(&mut self, rank: u32, frame: Frame) {
+        assert_eq!(self.hub.receive(rank, frame, self.now), Ok(()));
+    }
+
+    fn heard(&mut self) -> Vec<(u32, Frame)> {
+        self.hub.take_output()
+    }
+
+    /// The verdicts since the last look: to whom, and about whom.
+    fn verdicts(&mut self) -> Vec<(u32, Fault)> {
+        let frames = self.heard().into_iter();
+        frames
+            .filter_map(|(to, frame)| match frame {
+                Frame::Verdict { fault, .. } => Some((to, fault)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Everybody's verdict.
+    fn verdict(&mut self) -> Fault {
+        let verdicts = self.verdicts();
+        let to: Vec<u32> = verdicts.iter().map(|(to, _)| *to).collect();
+        assert_eq!(to, ALL, "{verdicts:?}");
+        assert!(verdicts.iter().all(|(_, fault)| *fault == verdicts[0].1));
+        verdicts[0].1.clone()
+    }
+}
+
+fn presence(rank: u32) -> Presence {
+    Presence {
+        host: HostId::from_bytes([u8::from(rank == 2); HOST_ID_BYTES]),
+        pid: rank + 1,
+    }
+}
+
+fn open(members: &[u32]) -> Frame {
+    Frame::Open {
+        communicator: 7,
+        members: members.to_vec(),
+    }
+}
+
+fn exchange(token: u64, blob: u8) -> Frame {
+    Frame::Exchange {
+        token,
+        timeout_ms: 1000,
+        key: "card".into(),
+        members: ALL.to_vec(),
+        blob: vec![blob],
+    }
+}
+
+fn report(fault: Fault) -> Frame {
+    Frame::Report {
+        communicator: 7,
+        fault,
+    }
+}
+
+fn timeout(ranks: &[u32]) -> Fault {
+    Fault {
+        class: Class::Timeout,
+        ranks: ranks.to_vec(),
+        text: String::new(),
+        after_ms: 9,
+    }
+}
+
+#[test]
+fn the_first_report_is_the_verdict_and_the_rest_is_silence() {
+    let mut job = Job::opened();
+    job.say(1, report(Fault::peer_failed(2, "first")));
+    job.say(0, report(Fault::peer_failed(1, "second")));
+    assert_eq!(job.verdict(), Fault::peer_failed(2, "first"));
+    assert!(job.verdicts().is_empty());
+}
+
+#[test]
+fn who_opens_late_hears_the_verdict() {
+    let mut job = Job::new();
+    job.say(0, open(&ALL));
+    job.hub.lose(2, "gone");
+    assert_eq!(job.verdicts(), [(0, Fault::peer_failed(2, "gone"))]);
+    job.say(1, open(&ALL));
+    assert_eq!(job.verdicts(), [(1, Fault::peer_failed(2, "gone"))]);
+}
+
+#[test]
+fn a_rank_that_closed_before_it_died_is_no_fault_of_that_communicator() {
+    let mut job = Job::opened();
+    job.say(2, Frame::Close { communicator: 7 });
+    job.hub.lose(2, "gone");
+    assert!(job.verdicts().is_empty());
+}
+
+#[test]
+fn a_goodbye_before_the_loss_is_no_fault() {
+    let mut job = Job::opened();
+    job.say(2, Frame::Goodbye);
+    job.hub.lose(2, "gone");
+    let heard = job.heard();
+    let departed: Vec<u32> = heard
+        .iter()
+        .filter(|(_, frame)| *frame == Frame::Departed { rank: 2 })
+        .map(|(to, _)| *to)
+        .collect();
+    // The leaver last: it may go only when the others know.
+    assert_eq!(departed, ALL);
+    assert!(
+        !heard
+            .iter()
+            .any(|(_, frame)| matches!(frame, Frame::Verdict { .. }))
+    );
+}
+
+#[test]
+fn only_a_neighbour_is_a_witness_of_a_death() {
+    let mut job = Job::opened();
+    job.say(2, Frame::Suspect { rank: 1 });
+    job.say(1, Frame::Suspect { rank: 1 });
+    assert!(job.verdicts().is_empty());
+    job.say(0, Frame::Suspect { rank: 1 });
+    assert_eq!(job.verdict().ranks, [1]);
+}
+
+#[test]
+fn an_exchange_ends_when_somebody_it_waits_for_is_gone() {
+    for gone in [false, true] {
+        let mut job = Job::new();
+        job.say(0, exchange(1, 0));
+        match gone {
+            true => job.hub.lose(2, "gone"),
+            false => job.say(2, Frame::Goodbye),
+        }
+        // Who comes after that is told as well.
+        job.say(1, exchange(5, 1));
+        let failed: Vec<(u32, u64, Vec<u32>)> = job
+            .heard()
+            .into_iter()
+            .filter_map(|(to, frame)| match frame {
+                Frame::Ungathered { token, fault } => Some((to, token, fault.ranks)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(failed, [(0, 1, vec![2]), (1, 5, vec![2])]);
+    }
+}
+
+#[test]
+fn an_exchange_is_complete_even_if_somebody_left_after_giving_its_part() {
+    let mut job = Job::new();
+    job.say(0, exchange(1, 10));
+    job.say(2, exchange(1, 12));
+    job.hub.lose(2, "gone");
+    job.heard();
+    job.say(1, exchange(1, 11));
+    let blobs = job.heard().into_iter().find_map(|(to, frame)| match frame {
+        Frame::Gathered { blobs, .. } if to == 1 => Some(blobs),
+        _ => None,
+    });
+    assert_eq!(*blobs.unwrap(), [[10], [11], [12]]);
+}
+
+#[test]
+fn an_inquiry_is_concluded_at_its_deadline_against_the_silent() {
+    let mut job = Job::opened();
+    job.say(0, report(timeout(&[1])));
+    let asked = job.heard();
+    assert_eq!(asked.len(), 3);
+    for rank in [0, 1] {
+        job.say(
+            rank,
+            Frame::Answer {
+                communicator: 7,
+                inquiry: 1,
+                sequence: 4,
+            },
+        );
+    }
+    assert!(job.verdicts().is_empty());
+    assert_eq!(job.hub.next_deadline(), Some(job.now + INQUIRY));
+    job.hub.tick(job.now + INQUIRY);
+    assert_eq!(job.verdict(), timeout(&[2]));
+}
+
+#[test]
+fn a_death_during_an_inquiry_is_the_verdict() {
+    let mut job = Job::opened();
+    job.say(0, report(timeout(&[1])));
+    job.heard();
+    job.hub.lose(1, "gone");
+    assert_eq!(job.verdict(), Fault::peer_failed(1, "gone"));
+    job.hub.tick(job.now + INQUIRY);
+    assert!(job.verdicts().is_empty());
+}
+
+#[test]
+fn lies_are_misconduct_or_nothing() {
+    let mut job = Job::opened();
+    let now = job.now;
+    let mut lie = |rank, frame| job.hub.receive(rank, frame, now);
+    assert!(lie(0, open(&ALL)).is_err());
+    assert!(lie(0, Frame::Join(presence(0))).is_err());
+    assert!(lie(0, Frame::Departed { rank: 1 }).is_err());
+    for members in [vec![], vec![1, 2], vec![0, 3], vec![1, 0], vec![0, 0]] {
+        let frame = Frame::Open {
+            communicator: 8,
+            members,
+        };
+        let impossible = Misconduct("gave an impossible list of members");
+        assert_eq!(lie(0, frame), Err(impossible));
+    }
+    // About somebody who is no member, or in a communicator that is not open.
+    let stranger = Fault::peer_failed(9, "x");
+    assert_eq!(lie(0, report(stranger)), Ok(()));
+    let elsewhere = Frame::Report {
+        communicator: 99,
+        fault: Fault::peer_failed(1, "x"),
+    };
+    assert_eq!(lie(0, elsewhere), Ok(()));
+    assert!(job.verdicts().is_empty());
+}
