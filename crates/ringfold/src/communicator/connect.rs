@@ -1,7 +1,7 @@
 //! From a configuration to a communicator: join the job, find out who shares a host, share memory or connect.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::driver::Driver;
@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
+use crate::transport::Waker;
 use crate::wait::Patience;
 
 /// Scratch that is ready before the first call: the slices in flight of a pipelined schedule.
@@ -227,7 +228,12 @@ fn establish(group: Group) -> Result<Communicator> {
              namespaces); use transport auto"
         )));
     }
-    let links = share::link(&group, &local_ranks, deadline)?;
+    // Opened before there is a transport to wake, so that the set-up ends when a rank fails in it.
+    let bell: Arc<OnceLock<Waker>> = Arc::default();
+    let ring = bell.clone();
+    let waker = Arc::new(move || ring.get().map_or((), |wake| wake()));
+    let health = group.session.open(group.id, &group.members(), waker)?;
+    let links = share::link(&group, &health, deadline)?;
     let local_rank = local_ranks
         .iter()
         .position(|rank| *rank == group.rank)
@@ -241,14 +247,13 @@ fn establish(group: Group) -> Result<Communicator> {
         transport: links.name,
     };
     let mut transport = links.transport;
+    // Set once, here.
+    let _ = bell.set(transport.waker());
     let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
     let cores = crate::topology::cores::available();
     let settings = group.settings.clone();
     let pool = Pool::default();
     pool.prepare(PREPARED_SCRATCH_BYTES);
-    let health = group
-        .session
-        .open(group.id, &group.members(), transport.waker())?;
     let watch = SessionWatch::new(health, &group);
     let engine = Engine::new(transport, group.rank, world_size, pool);
     let patience = Patience::new(local_ranks.len(), cores);

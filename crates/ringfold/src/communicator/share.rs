@@ -1,29 +1,75 @@
-//! The links between the ranks of a group: which transport goes where, and its set-up.
+//! The links between the ranks of a group: who shares memory, who is reached by TCP, and the set-up of both.
+//!
+//! Each rank tells the others in a *card* where it can be met; what a card says is a claim, and whoever follows it proves
+//! who it is by a handshake under the job's secret.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::connect::Group;
 use crate::config::TransportChoice;
+use crate::control::Health;
+use crate::control::fd::{FdListener, Handover};
+use crate::control::mesh::{Mesh, MeshListener, Peer};
 use crate::error::{Error, Result};
-use crate::transport::Transport;
+use crate::topology::interfaces;
 use crate::transport::local;
+use crate::transport::routes::Routes;
 use crate::transport::shm::{Segment, Shape, Shm};
-
-/// Tells whether a rank has left in good order.
-pub type HasDeparted = Box<dyn Fn() -> bool + Send + Sync>;
+use crate::transport::tcp::{Tcp, TcpOptions};
+use crate::transport::{P2P_CHANNEL, Transport};
 
 /// What connects a rank with the others.
 pub struct Links {
+    /// The transport over all of it.
     pub transport: Box<dyn Transport>,
+    /// `shm`, `tcp`, `shm+tcp` or `self`.
     pub name: &'static str,
+    /// Says in shared memory that this rank leaves in good order.
     pub depart: Option<Box<dyn Fn() + Send + Sync>>,
-    /// Ranks whose departure can be seen in shared memory.
-    pub departures: Vec<(usize, HasDeparted)>,
 }
 
-/// Sets the links up.
-pub fn link(group: &Group, local_ranks: &[usize], deadline: Instant) -> Result<Links> {
+/// How the ranks of a group are divided, as this rank sees it.
+struct Division {
+    /// The ranks that share memory with this one, itself among them; only itself where none do.
+    sharing: Vec<usize>,
+    /// The ranks that are reached by TCP.
+    remote: Vec<usize>,
+    /// Whether some of those are on this host.
+    is_loopback_needed: bool,
+    /// Whether all of them are.
+    is_loopback_enough: bool,
+}
+
+impl Division {
+    fn new(group: &Group) -> Division {
+        let by_tcp_only = group.settings.transport == TransportChoice::Tcp;
+        let shares = |rank: &usize| {
+            *rank == group.rank || (!by_tcp_only && group.is_same_host(group.rank, *rank))
+        };
+        let (sharing, remote): (Vec<_>, Vec<_>) = (0..group.world_ranks.len()).partition(shares);
+        let is_here = |rank: &usize| group.is_same_host(group.rank, *rank);
+        Division {
+            is_loopback_needed: remote.iter().any(is_here),
+            is_loopback_enough: remote.iter().all(is_here),
+            sharing,
+            remote,
+        }
+    }
+
+    /// The number of this rank on the segment.
+    fn own_number(&self, rank: usize) -> usize {
+        self.sharing
+            .iter()
+            .take_while(|sharer| **sharer < rank)
+            .count()
+    }
+}
+
+/// Sets the links up. `health` ends the set-up early when a rank fails in it.
+pub fn link(group: &Group, health: &Health, deadline: Instant) -> Result<Links> {
     let world_size = group.world_ranks.len();
     if world_size == 1 {
         let alone = local::local(1).pop().ok_or(Error::Closed)?;
@@ -31,62 +77,241 @@ pub fn link(group: &Group, local_ranks: &[usize], deadline: Instant) -> Result<L
             transport: Box::new(alone),
             name: "self",
             depart: None,
-            departures: Vec::new(),
         });
     }
-    if local_ranks.len() == world_size && group.settings.transport != TransportChoice::Tcp {
-        let segment = segment(group, local_ranks, deadline)?;
-        let shm = Shm::new(segment.clone(), group.rank);
-        let rank = group.rank;
-        let depart = Box::new(move || {
-            segment
-                .departed(rank)
-                .store(1, std::sync::atomic::Ordering::Release)
-        });
-        return Ok(Links {
-            transport: Box::new(shm),
-            name: "shm",
-            depart: Some(depart),
-            departures: Vec::new(),
-        });
-    }
-    Err(Error::Unsupported("tcp is not connected yet".into()))
+    let division = Division::new(group);
+    let mesh = listen(group, &division)?;
+    let memory = lead(group, &division)?;
+    let card = Card {
+        addresses: mesh
+            .as_ref()
+            .map_or(Vec::new(), |listener| listener.addresses().to_vec()),
+        memory: memory
+            .as_ref()
+            .map(|memory| memory.listener.name().to_owned()),
+    };
+    let cards = group.exchange("card", card.encode().as_bytes(), deadline)?;
+    let cards = cards
+        .iter()
+        .enumerate()
+        .map(|(peer, blob)| Card::decode(peer, blob))
+        .collect::<Result<Vec<_>>>()?;
+    let cancelled = || health.fault();
+    let segment = share_memory(group, &division, memory, &cards, deadline, &cancelled)?;
+    let tcp = connect(group, &division, mesh, &cards, deadline, &cancelled)?;
+    combine(group, &division, segment, tcp)
 }
 
-fn segment(group: &Group, local_ranks: &[usize], deadline: Instant) -> Result<Arc<Segment>> {
-    use std::os::fd::AsRawFd;
-    let shape = Shape::new(
-        local_ranks.len(),
-        group.settings.channels + 1,
-        group.settings.shm_bytes,
-    );
-    let own = local_ranks
-        .iter()
-        .position(|rank| *rank == group.rank)
-        .unwrap_or(0);
-    let (segment, fd) = if own == 0 {
-        let (segment, fd) = Segment::create(shape)?;
-        (Some(segment), Some(fd))
-    } else {
-        (None, None)
+fn combine(
+    group: &Group,
+    division: &Division,
+    segment: Option<Arc<Segment>>,
+    tcp: Option<Tcp>,
+) -> Result<Links> {
+    let own = division.own_number(group.rank);
+    let shm = segment
+        .as_ref()
+        .map(|segment| Shm::new(segment.clone(), own));
+    let depart =
+        segment.map(|segment| Box::new(move || segment.depart(own)) as Box<dyn Fn() + Send + Sync>);
+    let (transport, name): (Box<dyn Transport>, _) = match (shm, tcp) {
+        (Some(shm), None) => (Box::new(shm), "shm"),
+        (None, Some(tcp)) => (Box::new(tcp), "tcp"),
+        (Some(shm), Some(tcp)) => {
+            let number = |rank| division.sharing.iter().position(|sharer| *sharer == rank);
+            let local = (0..group.world_ranks.len()).map(number).collect();
+            (Box::new(Routes::new(shm, tcp, local)), "shm+tcp")
+        }
+        (None, None) => return Err(Error::Bootstrap("no transport between the ranks".into())),
     };
-    let path = fd.as_ref().map_or(String::new(), |fd| {
-        format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd())
-    });
-    let paths = group.exchange("memory", path.as_bytes(), deadline)?;
-    let segment = match segment {
-        Some(segment) => segment,
+    Ok(Links {
+        transport,
+        name,
+        depart,
+    })
+}
+
+/// Opens a listener for the ranks that come by TCP.
+fn listen(group: &Group, division: &Division) -> Result<Option<MeshListener>> {
+    if division.remote.is_empty() {
+        return Ok(None);
+    }
+    let candidates = if division.is_loopback_enough {
+        vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]
+    } else {
+        let choice = group.settings.socket_ifname.as_deref();
+        interfaces::candidates(choice, division.is_loopback_needed)?
+    };
+    MeshListener::bind(&candidates, group.session.secret()).map(Some)
+}
+
+/// Memory that this rank, the first of its host, hands to the others.
+struct Memory {
+    segment: Arc<Segment>,
+    fd: OwnedFd,
+    listener: FdListener,
+}
+
+fn shape(group: &Group, division: &Division) -> Shape {
+    let channels = P2P_CHANNEL + 1 + group.settings.channels;
+    Shape::new(division.sharing.len(), channels, group.settings.shm_bytes)
+}
+
+/// Makes the shared memory, if that is this rank's part.
+fn lead(group: &Group, division: &Division) -> Result<Option<Memory>> {
+    if division.sharing.len() < 2 || division.sharing[0] != group.rank {
+        return Ok(None);
+    }
+    let (segment, fd) = Segment::create(shape(group, division))?;
+    Ok(Some(Memory {
+        segment,
+        fd,
+        listener: FdListener::bind()?,
+    }))
+}
+
+/// Hands the memory over, or fetches it.
+fn share_memory(
+    group: &Group,
+    division: &Division,
+    memory: Option<Memory>,
+    cards: &[Card],
+    deadline: Instant,
+    cancelled: &(dyn Fn() -> Option<Error> + Sync),
+) -> Result<Option<Arc<Segment>>> {
+    let [leader, members @ ..] = division.sharing.as_slice() else {
+        return Ok(None);
+    };
+    if members.is_empty() {
+        return Ok(None);
+    }
+    let handover = Handover {
+        communicator: group.id,
+        world_size: group.world_ranks.len(),
+        leader: *leader,
+        secret: group.session.secret(),
+    };
+    let segment = match memory {
+        Some(memory) => {
+            handover.serve(
+                memory.listener,
+                memory.fd.as_fd(),
+                members,
+                deadline,
+                cancelled,
+            )?;
+            memory.segment
+        }
         None => {
-            let path = String::from_utf8_lossy(&paths[local_ranks[0]]).into_owned();
-            let file = std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path)
-                .map_err(|e| Error::system(path, e))?;
-            Segment::open(file.into(), shape)?
+            let name = cards[*leader].memory.as_deref().ok_or_else(|| {
+                Error::Bootstrap(format!("rank {leader} offers no shared memory; set RINGFOLD_TRANSPORT alike on all ranks"))
+            })?;
+            Segment::open(
+                handover.fetch(name, group.rank, deadline)?,
+                shape(group, division),
+            )?
         }
     };
-    segment.populate(own);
-    group.exchange("mapped", &[], deadline)?;
-    Ok(segment)
+    segment.populate(division.own_number(group.rank));
+    Ok(Some(segment))
+}
+
+/// Connects to the ranks that are reached by TCP.
+fn connect(
+    group: &Group,
+    division: &Division,
+    listener: Option<MeshListener>,
+    cards: &[Card],
+    deadline: Instant,
+    cancelled: &(dyn Fn() -> Option<Error> + Sync),
+) -> Result<Option<Tcp>> {
+    let Some(listener) = listener else {
+        return Ok(None);
+    };
+    let peer = |rank: &usize| Peer {
+        rank: *rank,
+        addresses: cards[*rank].addresses.clone(),
+        is_same_host: group.is_same_host(group.rank, *rank),
+    };
+    let peers: Vec<Peer> = division.remote.iter().map(peer).collect();
+    let mesh = Mesh {
+        communicator: group.id,
+        rank: group.rank,
+        world_size: group.world_ranks.len(),
+        channels: P2P_CHANNEL + 1 + group.settings.channels,
+        secret: group.session.secret(),
+        peers: &peers,
+    };
+    let sockets = mesh.connect(listener, deadline, cancelled)?;
+    Tcp::new(group.rank, sockets, TcpOptions::default()).map(Some)
+}
+
+/// Where a rank can be met. As text, a line each: `address 10.0.0.1:4242`, `memory` and a socket's name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Card {
+    addresses: Vec<SocketAddr>,
+    memory: Option<String>,
+}
+
+impl Card {
+    fn encode(&self) -> String {
+        let addresses = self
+            .addresses
+            .iter()
+            .map(|address| format!("address {address}\n"));
+        addresses
+            .chain(self.memory.iter().map(|name| format!("memory {name}\n")))
+            .collect()
+    }
+
+    fn decode(peer: usize, blob: &[u8]) -> Result<Card> {
+        let nonsense = || Error::Corrupt {
+            peer,
+            what: "a card that means nothing".into(),
+            site: None,
+        };
+        let text = std::str::from_utf8(blob).map_err(|_| nonsense())?;
+        let mut card = Card::default();
+        for line in text.lines() {
+            match line.split_once(' ').ok_or_else(nonsense)? {
+                ("address", address) => card
+                    .addresses
+                    .push(address.parse().map_err(|_| nonsense())?),
+                ("memory", name) if name.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                    card.memory = Some(name.to_owned());
+                }
+                _ => return Err(nonsense()),
+            }
+        }
+        Ok(card)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_says_what_was_written_on_it() {
+        let addresses = vec![
+            "10.1.2.3:4".parse().expect("an address"),
+            "[::1]:5".parse().expect("an address"),
+        ];
+        let card = Card {
+            addresses,
+            memory: Some("00ff".into()),
+        };
+        assert_eq!(
+            Card::decode(1, card.encode().as_bytes()).expect("a card"),
+            card
+        );
+    }
+
+    #[test]
+    fn a_card_of_nonsense_names_its_rank() {
+        for text in ["address nowhere", "memory ../x", "what is this", "\u{0}"] {
+            let error = Card::decode(3, text.as_bytes()).unwrap_err();
+            assert!(matches!(error, Error::Corrupt { peer: 3, .. }), "{text}");
+        }
+    }
 }

@@ -60,7 +60,7 @@ impl Plan {
             .collect();
         let skew = rounds.div_ceil(MAX_SLICES_IN_FLIGHT).max(1);
         Ok(Plan {
-            window: rounds.div_ceil(skew).max(1),
+            window: MAX_SLICES_IN_FLIGHT,
             skew,
             channels,
             schedule,

@@ -25,7 +25,6 @@ use window::SharedWindows;
 use super::{Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows};
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::sync::Ordering;
 
 /// The transport between the ranks that share a segment. Peers are numbered as on the segment.
 #[derive(Debug)]
@@ -81,33 +80,13 @@ impl Shm {
         }
     }
 
-    /// Says that this rank leaves in good order, so that its end is not taken for a crash.
-    pub fn depart(&self) {
-        // Pairs with the Acquire load in `has_departed`.
-        self.segment.departed(self.rank).store(1, Ordering::Release);
-    }
-
-    /// A closure that tells whether a rank of the segment has left in good order.
-    pub fn has_departed(&self) -> impl Fn(usize) -> bool + Send + Sync + use<> {
-        let segment = self.segment.clone();
-        // Pairs with the Release store in `depart`.
-        move |rank| {
-            rank < segment.shape().ranks && segment.departed(rank).load(Ordering::Acquire) != 0
-        }
-    }
-
-    /// Whether a `block` would sleep now: the doorbell is armed.
-    pub fn is_armed(&self) -> bool {
-        self.armed.is_some()
-    }
-
     /// Announces a sleep. The caller looks for something to do once more, then calls `block` or `disarm`.
-    pub fn arm(&mut self) {
+    fn arm(&mut self) {
         self.armed = Some(self.segment.doorbell(self.rank).arm());
     }
 
     /// Takes the announcement back.
-    pub fn disarm(&mut self) {
+    fn disarm(&mut self) {
         if self.armed.take().is_some() {
             self.segment.doorbell(self.rank).disarm();
         }
@@ -123,13 +102,7 @@ impl Shm {
     /// Fails when a message is due from a rank that has left. What it sent before it left is taken first.
     fn check_departures(&mut self, done: &mut Vec<Ticket>) -> Result<()> {
         let channels = self.segment.shape().channels;
-        let has_departed = |index: &&usize| {
-            // Pairs with the Release store in `depart`: a rank's last messages are seen once its departure is.
-            self.segment
-                .departed(**index / channels)
-                .load(Ordering::Acquire)
-                != 0
-        };
+        let has_departed = |index: &&usize| self.segment.has_departed(**index / channels);
         let Some(&index) = self.receiving.iter().find(has_departed) else {
             return Ok(());
         };
@@ -159,7 +132,7 @@ impl Shm {
 
 impl Drop for Shm {
     fn drop(&mut self) {
-        self.depart();
+        self.segment.depart(self.rank);
     }
 }
 

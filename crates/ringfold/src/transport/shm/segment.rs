@@ -244,8 +244,20 @@ impl Segment {
         self.atomic64(self.shape.control_offset(rank) + APART_BYTES)
     }
 
+    /// Says that `rank` leaves in good order.
+    pub fn depart(&self, rank: usize) {
+        // Pairs with the Acquire load in `has_departed`: its last messages stand before it.
+        self.departed(rank).store(1, Ordering::Release);
+    }
+
+    /// Whether `rank` has left in good order. What it sent before is visible then.
+    pub fn has_departed(&self, rank: usize) -> bool {
+        // Pairs with the Release store in `depart`.
+        self.departed(rank).load(Ordering::Acquire) != 0
+    }
+
     /// Not 0 once a rank has left in good order.
-    pub fn departed(&self, rank: usize) -> &AtomicU32 {
+    fn departed(&self, rank: usize) -> &AtomicU32 {
         let word = self.word(self.shape.control_offset(rank) + 2 * APART_BYTES, 4);
         // SAFETY: in bounds, aligned, an atomic.
         unsafe { &*word.address().cast::<AtomicU32>() }
