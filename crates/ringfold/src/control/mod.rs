@@ -27,6 +27,7 @@ pub mod hub;
 pub mod launch;
 pub mod mesh;
 mod monitor;
+mod rendezvous;
 pub mod server;
 pub mod session;
 pub mod socket;
