@@ -1,0 +1,174 @@
+//! A rank ends in the middle of the work: killed, gone without a word, closed, aborted.
+
+use std::time::Duration;
+
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::job::{Ending, Job, Plan};
+use crate::random::Random;
+use crate::rank::Script;
+
+/// The transports that join the ranks of one host.
+pub const TRANSPORTS: [&str; 1] = ["shm"];
+
+/// One size for each way a message takes: inline, whole, in slices.
+pub const SIZES: [usize; 3] = [8, 64 << 10, 4 << 20];
+
+/// In which a rank is killed; short against the time that the sizes above take.
+const MOMENT: Duration = Duration::from_millis(20);
+
+pub fn script(collective: &str, bytes: usize) -> Script {
+    Script {
+        collective: collective.into(),
+        bytes,
+        ..Script::default()
+    }
+}
+
+/// Every ending is `class` and names exactly `culprit`.
+pub fn assert_all_blame(endings: &[(usize, Ending)], class: &str, culprit: usize) {
+    for (rank, ending) in endings {
+        assert_eq!(
+            (ending.class.as_str(), ending.ranks.as_slice()),
+            (class, [culprit].as_slice()),
+            "rank {rank} after rank {culprit}'s deed: {ending:?}"
+        );
+    }
+}
+
+/// Kills a rank of a running job at a random moment; the time of the deed and what the others say.
+pub fn kill_one(plan: &Plan, victim: usize, random: &mut Random) -> (u64, Vec<(usize, Ending)>) {
+    let mut job = plan.start();
+    job.await_all("running");
+    random.pause(MOMENT);
+    let at_ns = job.kill(victim);
+    let endings = job.finish();
+    assert_eq!(endings.len(), plan.world_size - 1);
+    assert_all_blame(&endings, "PeerFailed", victim);
+    (at_ns, endings)
+}
+
+#[test]
+fn a_killed_rank_is_named_by_every_survivor() {
+    let mut random = Random::new("kill");
+    for transport in TRANSPORTS {
+        for bytes in SIZES {
+            for world_size in [2, 4] {
+                let plan = Plan::new(world_size, transport, script("all_reduce", bytes));
+                let victim = random.below(world_size);
+                println!("rank {victim} of {world_size}, {transport}, {bytes} bytes");
+                kill_one(&plan, victim, &mut random);
+            }
+        }
+    }
+}
+
+#[test]
+fn killed_rank_0_is_named_although_it_is_where_the_others_meet() {
+    let mut random = Random::new("kill rank 0");
+    for transport in TRANSPORTS {
+        kill_one(
+            &Plan::new(3, transport, script("all_reduce", 64 << 10)),
+            0,
+            &mut random,
+        );
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_in_every_collective() {
+    let mut random = Random::new("kill in collectives");
+    for transport in TRANSPORTS {
+        for collective in [
+            "broadcast",
+            "all_gather",
+            "reduce_scatter",
+            "all_to_all",
+            "barrier",
+        ] {
+            let victim = random.below(3);
+            println!("rank {victim}, {transport}, {collective}");
+            kill_one(
+                &Plan::new(3, transport, script(collective, 64 << 10)),
+                victim,
+                &mut random,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_while_its_descriptors_live_on() {
+    let mut random = Random::new("kill with descriptors");
+    for transport in TRANSPORTS {
+        for victim in [0, 1] {
+            let mut job = Plan::new(3, transport, script("all_reduce", 64 << 10)).start();
+            job.await_all("running");
+            let kept = descriptors_of(&job, victim);
+            assert!(!kept.is_empty());
+            random.pause(MOMENT);
+            job.kill(victim);
+            assert_all_blame(&job.endings(), "PeerFailed", victim);
+            drop(kept);
+            job.finish();
+        }
+    }
+}
+
+/// Duplicates of all that a rank has open: as if it had a child that outlives it.
+fn descriptors_of(job: &Job, rank: usize) -> Vec<rustix::fd::OwnedFd> {
+    let pid = job.rank(rank).pid();
+    let process = pidfd_open(pid, PidfdFlags::empty()).expect("the rank is running");
+    let entries = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()));
+    let numbers = entries.expect("the rank is running").flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // Not its standard output, whose end is how the test learns that it said its last word.
+    let numbers = numbers.filter(|number: &i32| *number > 2);
+    let duplicate = |number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok();
+    numbers.filter_map(duplicate).collect()
+}
+
+#[test]
+fn a_rank_that_leaves_while_it_is_needed_is_named() {
+    for transport in TRANSPORTS {
+        for act in ["close", "exit"] {
+            for leaver in [0, 2] {
+                println!("rank {leaver}, {transport}, {act}");
+                let plan = Plan::new(3, transport, script("all_reduce", 4096));
+                let odd = Script {
+                    act: act.into(),
+                    at: 5,
+                    ..plan.script.clone()
+                };
+                let mut job = plan.start_with(leaver, &odd);
+                let own = job.ranks.remove(leaver);
+                assert_all_blame(&job.finish(), "PeerFailed", leaver);
+                if act == "close" {
+                    assert_eq!(own.finish().class, "Closed");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_abort_reaches_all_ranks_with_its_reason() {
+    for transport in TRANSPORTS {
+        for author in [0, 1] {
+            let plan = Plan::new(3, transport, script("all_reduce", 4096));
+            let odd = Script {
+                act: "abort".into(),
+                at: 5,
+                ..plan.script.clone()
+            };
+            let endings = plan.start_with(author, &odd).finish();
+            assert_all_blame(&endings, "Aborted", author);
+            for (_, ending) in endings {
+                assert!(
+                    ending.text.contains("the loss is not a number"),
+                    "{ending:?}"
+                );
+            }
+        }
+    }
+}

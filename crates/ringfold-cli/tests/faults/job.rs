@@ -1,0 +1,368 @@
+//! Starts the ranks of a job as processes, listens to their events, and ends them whatever happens.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::rank::{SCRIPT, Script, monotonic_ns};
+
+/// After this a rank has hung: far longer than anything takes on a busy machine.
+const WATCHDOG: Duration = Duration::from_secs(40);
+
+/// A job to be started.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub world_size: usize,
+    pub transport: &'static str,
+    /// The deadline of every operation.
+    pub timeout: Duration,
+    pub connect_timeout: Duration,
+    pub secret: Option<String>,
+    /// Where the ranks meet; `None` is a new name on this host.
+    pub address: Option<String>,
+    pub script: Script,
+}
+
+impl Plan {
+    /// A job whose deadlines are beyond the watchdog's: what ends it is not a deadline.
+    pub fn new(world_size: usize, transport: &'static str, script: Script) -> Plan {
+        Plan {
+            world_size,
+            transport,
+            timeout: 2 * WATCHDOG,
+            connect_timeout: 2 * WATCHDOG,
+            secret: None,
+            address: None,
+            script,
+        }
+    }
+
+    /// Starts all ranks with the same script.
+    pub fn start(&self) -> Job {
+        let mut job = self.empty();
+        for rank in 0..self.world_size {
+            job.add(rank, &self.script);
+        }
+        job
+    }
+
+    /// Starts all ranks; `odd` has a script of its own.
+    pub fn start_with(&self, odd: usize, script: &Script) -> Job {
+        let mut job = self.empty();
+        for rank in 0..self.world_size {
+            job.add(rank, if rank == odd { script } else { &self.script });
+        }
+        job
+    }
+
+    /// The job without any rank.
+    pub fn empty(&self) -> Job {
+        Job {
+            address: self.address.clone().unwrap_or_else(fresh_address),
+            plan: self.clone(),
+            ranks: Vec::new(),
+        }
+    }
+}
+
+fn fresh_address() -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!("unix:@ringfold-faults-{}-{number}", std::process::id())
+}
+
+/// A job: its processes are killed when it is dropped.
+pub struct Job {
+    pub plan: Plan,
+    pub address: String,
+    pub ranks: Vec<Rank>,
+}
+
+/// One rank's process.
+pub struct Rank {
+    pub number: usize,
+    child: Child,
+    events: mpsc::Receiver<Event>,
+    /// All that it wrote to standard error.
+    complaints: Arc<Mutex<String>>,
+}
+
+/// What a rank said.
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub name: String,
+    pub at_ns: u64,
+    words: String,
+    pub text: String,
+}
+
+/// How a rank ended by itself.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// The class of the error; empty when there was none.
+    pub class: String,
+    /// Whom the error names.
+    pub ranks: Vec<usize>,
+    pub text: String,
+    pub at_ns: u64,
+    /// Calls with the right result.
+    pub good: u64,
+}
+
+impl Event {
+    fn parse(line: &str) -> Option<Event> {
+        let (words, text) = line.strip_prefix("event ")?.split_once(" | ")?;
+        let mut parts = words.splitn(3, ' ');
+        Some(Event {
+            name: parts.next()?.into(),
+            at_ns: parts.next()?.parse().ok()?,
+            words: parts.next().unwrap_or_default().into(),
+            text: text.into(),
+        })
+    }
+
+    pub fn word(&self, name: &str) -> &str {
+        let mut words = self
+            .words
+            .split(' ')
+            .filter_map(|word| word.split_once('='));
+        words
+            .find(|(key, _)| *key == name)
+            .map_or("", |(_, value)| value)
+    }
+}
+
+impl Job {
+    /// Starts the process of a rank.
+    pub fn add(&mut self, number: usize, script: &Script) {
+        let mut command = Command::new(std::env::current_exe().expect("this binary has a name"));
+        self.start(number, script, &mut command);
+    }
+
+    /// Starts the process of a rank by `command`, which ends with the name of this binary.
+    pub fn start(&mut self, number: usize, script: &Script, command: &mut Command) {
+        let plan = &self.plan;
+        command
+            .args(["--exact", "rank", "--ignored", "--nocapture"])
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env(SCRIPT, script.encode())
+            .env("RINGFOLD_RANK", number.to_string())
+            .env("RINGFOLD_WORLD_SIZE", plan.world_size.to_string())
+            .env("RINGFOLD_ADDR", &self.address)
+            .env("RINGFOLD_TRANSPORT", plan.transport)
+            .env("RINGFOLD_TIMEOUT_MS", plan.timeout.as_millis().to_string())
+            .env(
+                "RINGFOLD_CONNECT_TIMEOUT_MS",
+                plan.connect_timeout.as_millis().to_string(),
+            );
+        if let Some(secret) = &plan.secret {
+            command.env("RINGFOLD_SECRET", secret);
+        }
+        for name in ["RINGFOLD_DEBUG", "RINGFOLD_ALGO"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        self.ranks.push(Rank::spawn(number, command));
+    }
+
+    /// Waits until every rank has said `name`.
+    pub fn await_all(&self, name: &str) {
+        for rank in &self.ranks {
+            rank.await_event(name);
+        }
+    }
+
+    pub fn rank(&self, number: usize) -> &Rank {
+        let found = self.ranks.iter().find(|rank| rank.number == number);
+        found.expect("the job has this rank")
+    }
+
+    /// Kills a rank, and removes it from the job; the time just before.
+    pub fn kill(&mut self, number: usize) -> u64 {
+        let place = self.ranks.iter().position(|rank| rank.number == number);
+        let mut rank = self.ranks.remove(place.expect("the job has this rank"));
+        let before = monotonic_ns();
+        rank.child.kill().expect("a process of our own");
+        let status = rank.child.wait().expect("a process of our own");
+        assert_eq!(
+            status.signal(),
+            Some(9),
+            "rank {number} had ended before: {status}; {}",
+            rank.complaints()
+        );
+        before
+    }
+
+    /// Waits until all ranks have ended by themselves, and looks at what they leave.
+    pub fn finish(mut self) -> Vec<(usize, Ending)> {
+        let endings = self.endings();
+        crate::remains::assert_none(&self.address);
+        endings
+    }
+
+    /// Waits until all ranks have ended by themselves.
+    pub fn endings(&mut self) -> Vec<(usize, Ending)> {
+        let ranks = self.ranks.drain(..);
+        ranks.map(|rank| (rank.number, rank.finish())).collect()
+    }
+}
+
+impl Rank {
+    fn spawn(number: usize, command: &mut Command) -> Rank {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a rank starts");
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (sender, events) = mpsc::channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(stdout.expect("a pipe")).lines();
+            let events = lines.map_while(Result::ok);
+            for event in events.filter_map(|line| Event::parse(&line)) {
+                if sender.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        let complaints = Arc::new(Mutex::new(String::new()));
+        let book = complaints.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(stderr.expect("a pipe"))
+                .lines()
+                .map_while(Result::ok)
+            {
+                *book.lock().expect("nobody panics with it") += &(line + "\n");
+            }
+        });
+        Rank {
+            number,
+            child,
+            events,
+            complaints,
+        }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("the rank is running");
+    }
+
+    pub fn complaints(&self) -> String {
+        self.complaints
+            .lock()
+            .expect("nobody panics with it")
+            .clone()
+    }
+
+    /// Waits until the rank says `name`.
+    pub fn await_event(&self, name: &str) -> Event {
+        loop {
+            let event = match self.events.recv_timeout(WATCHDOG) {
+                Ok(event) => event,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    panic!(
+                        "rank {} hangs instead of `{name}`: {}",
+                        self.number,
+                        self.whereabouts()
+                    )
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    panic!(
+                        "rank {} ended before `{name}`: {}",
+                        self.number,
+                        self.complaints()
+                    )
+                }
+            };
+            assert!(
+                event.name != "wrong",
+                "rank {} has a wrong result: {}",
+                self.number,
+                event.text
+            );
+            if event.name == name {
+                return event;
+            }
+            assert!(
+                event.name != "end",
+                "rank {} ended before `{name}`: {event:?}",
+                self.number
+            );
+        }
+    }
+
+    /// Waits until the rank has ended by itself, and looks at what its communicator has left in it.
+    pub fn finish(mut self) -> Ending {
+        let end = self.await_event("end");
+        let left = self.await_event("left");
+        for what in ["descriptors", "threads", "maps"] {
+            assert_eq!(
+                left.word(what),
+                "0",
+                "rank {} keeps {what} after {end:?}",
+                self.number
+            );
+        }
+        let status = self.wait();
+        assert!(status.success(), "rank {}: {status}", self.number);
+        let ranks = end
+            .word("ranks")
+            .split(',')
+            .filter_map(|text| text.parse().ok());
+        Ending {
+            class: end.word("class").into(),
+            ranks: ranks.collect(),
+            text: end.text.clone(),
+            at_ns: end.at_ns,
+            good: end.word("good").parse().expect("a number"),
+        }
+    }
+
+    /// Waits for a process that has said its last word.
+    fn wait(&mut self) -> ExitStatus {
+        let deadline = std::time::Instant::now() + WATCHDOG;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a process of our own") {
+                return status;
+            }
+            assert!(
+                std::time::Instant::now() < deadline,
+                "rank {} does not end",
+                self.number
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Where the threads of the process are, for a message about a hang.
+    fn whereabouts(&self) -> String {
+        let mut text = self.complaints();
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        for task in tasks.into_iter().flatten().flatten() {
+            let read =
+                |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            text += &format!("\n{} in {}", read("comm").trim(), read("wchan"));
+        }
+        text
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,21 @@
+//! Real processes that are killed, stopped, cut off and attacked, and what the others make of it.
+//!
+//! The program of a rank is in this binary too: a job starts it once more for every rank, so that the tests need nothing
+//! but themselves. What depends on the machine's speed is measured by the campaign, which is ignored unless asked for;
+//! the tests themselves assert no upper bound on any time but their watchdog's.
+
+mod campaign;
+mod endings;
+mod freeze;
+mod job;
+mod misuse;
+mod random;
+mod rank;
+mod remains;
+
+/// The program of a rank.
+#[test]
+#[ignore = "a rank of the other tests, which start it"]
+fn rank() {
+    rank::live();
+}

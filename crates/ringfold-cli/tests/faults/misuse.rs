@@ -1,0 +1,57 @@
+//! Ranks whose calls differ: every one of them is told, and nothing is summed.
+
+use crate::endings::{TRANSPORTS, script};
+use crate::job::Plan;
+use crate::rank::Script;
+
+/// Has rank `odd` do `act` where the others call `collective`.
+fn mismatch(transport: &'static str, collective: &str, act: &str, bytes: usize, odd: usize) {
+    println!("rank {odd}, {transport}, {act} instead of {collective}, {bytes} bytes");
+    let plan = Plan::new(3, transport, script(collective, bytes));
+    let other = Script {
+        act: act.into(),
+        at: 3,
+        ..plan.script.clone()
+    };
+    for (rank, ending) in plan.start_with(odd, &other).finish() {
+        assert_eq!(ending.class, "Mismatch", "rank {rank}: {ending:?}");
+        // The root of a broadcast may be through before anybody objects.
+        let is_good = ending.good <= 3 + (rank == odd) as u64;
+        assert!(
+            is_good,
+            "rank {rank} took the odd call for good: {ending:?}"
+        );
+    }
+}
+
+#[test]
+fn a_different_count_is_a_mismatch_on_all_ranks() {
+    for transport in TRANSPORTS {
+        mismatch(transport, "all_reduce", "count", 64, 1);
+        mismatch(transport, "all_reduce", "count", 1 << 20, 0);
+    }
+}
+
+#[test]
+fn a_different_operation_is_a_mismatch_on_all_ranks() {
+    for transport in TRANSPORTS {
+        mismatch(transport, "all_reduce", "op", 64, 0);
+        mismatch(transport, "all_reduce", "op", 1 << 20, 2);
+    }
+}
+
+#[test]
+fn a_different_type_of_the_same_size_is_a_mismatch_on_all_ranks() {
+    for transport in TRANSPORTS {
+        mismatch(transport, "all_reduce", "dtype", 64, 2);
+        mismatch(transport, "all_reduce", "dtype", 1 << 20, 1);
+    }
+}
+
+#[test]
+fn a_different_collective_is_a_mismatch_on_all_ranks() {
+    for transport in TRANSPORTS {
+        mismatch(transport, "all_reduce", "collective", 64, 1);
+        mismatch(transport, "all_gather", "collective", 64 << 10, 0);
+    }
+}

@@ -1,0 +1,305 @@
+//! The program of a rank: joins, calls collectives in a loop, checks every result exactly, and says what happens.
+//!
+//! What it does is in the variable `RANK_SCRIPT`, as `name=value` words; see [`Script`]. Who it is, is in the variables
+//! that every program of ringfold knows. It says one event a line on standard output, as [`crate::job`] reads them:
+//! `event NAME NANOSECONDS name=value … | text`, with the time of the monotonic clock.
+
+use std::io::Write;
+use std::time::Duration;
+
+use ringfold::{Communicator, Error, Op, Result};
+
+/// What tells a process of this binary that it is a rank.
+pub const SCRIPT: &str = "RANK_SCRIPT";
+
+/// What a rank is to do.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// The collective that is called in a loop.
+    pub collective: String,
+    /// The size of one rank's data.
+    pub bytes: usize,
+    /// Calls; 0 goes on until something ends it.
+    pub iterations: u64,
+    /// Between two calls.
+    pub pause_us: u64,
+    /// What is done instead of the call with number `at`: nothing, or `close`, `abort`, `exit`, `count`, `op`, `dtype`,
+    /// `collective`.
+    pub act: String,
+    /// When.
+    pub at: u64,
+}
+
+impl Default for Script {
+    fn default() -> Script {
+        Script {
+            collective: "all_reduce".into(),
+            bytes: 64 << 10,
+            iterations: 0,
+            pause_us: 0,
+            act: String::new(),
+            at: 0,
+        }
+    }
+}
+
+impl Script {
+    pub fn encode(&self) -> String {
+        format!(
+            "collective={} bytes={} iterations={} pause_us={} act={} at={}",
+            self.collective, self.bytes, self.iterations, self.pause_us, self.act, self.at
+        )
+    }
+
+    fn decode(text: &str) -> Script {
+        let word = |name: &str| {
+            let mut words = text.split(' ').filter_map(|word| word.split_once('='));
+            let found = words.find(|(key, _)| *key == name);
+            found.expect("a whole script").1.to_string()
+        };
+        let number = |name: &str| word(name).parse().expect("a number");
+        Script {
+            collective: word("collective"),
+            bytes: number("bytes") as usize,
+            iterations: number("iterations"),
+            pause_us: number("pause_us"),
+            act: word("act"),
+            at: number("at"),
+        }
+    }
+}
+
+/// Nanoseconds of the monotonic clock, which all processes share.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Lives as a rank if this process is one; does not return then.
+pub fn live() {
+    let Ok(text) = std::env::var(SCRIPT) else {
+        return;
+    };
+    // The test that started this process may be killed itself.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .expect("the kernel knows death signals");
+    // What the test harness has printed so far has no end of line.
+    println!();
+    let script = Script::decode(&text);
+    let before = Belongings::count();
+    work(&script);
+    let after = Belongings::count();
+    let words = format!(
+        "descriptors={} threads={} maps={}",
+        after.descriptors - before.descriptors,
+        after.threads - before.threads,
+        after.maps
+    );
+    say("left", &words, "");
+    std::process::exit(0);
+}
+
+/// What a communicator could leave behind in its process.
+struct Belongings {
+    descriptors: i64,
+    threads: i64,
+    /// Mappings of shared memory.
+    maps: usize,
+}
+
+impl Belongings {
+    fn count() -> Belongings {
+        let entries = |path| std::fs::read_dir(path).map_or(0, |entries| entries.count() as i64);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        Belongings {
+            descriptors: entries("/proc/self/fd"),
+            threads: entries("/proc/self/task"),
+            maps: maps.lines().filter(|line| line.contains("memfd:")).count(),
+        }
+    }
+}
+
+fn ranks_of(error: &Error) -> String {
+    let list = match error {
+        Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => vec![*rank],
+        Error::Mismatch { peer, .. } | Error::Corrupt { peer, .. } => vec![*peer],
+        Error::Timeout { waiting_for, .. } => waiting_for.clone(),
+        _ => Vec::new(),
+    };
+    let words: Vec<String> = list.iter().map(usize::to_string).collect();
+    words.join(",")
+}
+
+fn say(name: &str, words: &str, text: &str) {
+    let text = text.replace('\n', " ");
+    let line = format!("event {name} {} {words} | {text}\n", monotonic_ns());
+    let mut stdout = std::io::stdout().lock();
+    // Nobody listens: then the test is over.
+    let _ = stdout.write_all(line.as_bytes());
+    let _ = stdout.flush();
+}
+
+/// All that this rank does; its communicator is gone when this returns.
+fn work(script: &Script) {
+    let mut good = 0;
+    let communicator = match Communicator::init() {
+        Ok(communicator) => communicator,
+        Err(error) => return say_end(good, Err(&error)),
+    };
+    say("joined", &format!("hosts={}", communicator.hosts()), "");
+    let ending = repeat(&communicator, script, &mut good);
+    say_end(good, ending.as_ref().copied());
+    let Err(error) = ending else { return };
+    // What ended the communicator is the answer to every later call.
+    let again = communicator.barrier().err();
+    if again.as_ref().map(Error::class) != Some(error.class()) {
+        say(
+            "wrong",
+            "",
+            &format!("after {error:?} a call gives {again:?}"),
+        );
+    }
+}
+
+fn say_end(good: u64, ending: Result<(), &Error>) {
+    let (words, text) = match ending {
+        Ok(()) => (String::new(), String::new()),
+        Err(error) => {
+            let words = format!("class={} ranks={}", error.class(), ranks_of(error));
+            (words, error.to_string())
+        }
+    };
+    say("end", &format!("good={good} {words}"), &text);
+}
+
+/// Calls the collective until the script is over.
+fn repeat(communicator: &Communicator, script: &Script, good: &mut u64) -> Result<()> {
+    let mut calls = Calls::new(communicator, script);
+    while script.iterations == 0 || *good < script.iterations {
+        if script.at == *good && !script.act.is_empty() {
+            calls.act(&script.act)?;
+        } else {
+            calls.call(*good)?;
+        }
+        *good += 1;
+        if *good == 1 {
+            say("running", "", "");
+        }
+        if script.pause_us > 0 {
+            std::thread::sleep(Duration::from_micros(script.pause_us));
+        }
+    }
+    communicator.close()
+}
+
+/// The buffers of the calls, made once.
+struct Calls<'a> {
+    communicator: &'a Communicator,
+    collective: &'a str,
+    input: Vec<u64>,
+    output: Vec<u64>,
+}
+
+/// What stands at `index` of `rank`'s data in a call: another number everywhere.
+fn element(call: u64, rank: usize, index: usize) -> u64 {
+    call * 1_000_003 + rank as u64 * 7_919_000_000_000 + index as u64
+}
+
+impl<'a> Calls<'a> {
+    fn new(communicator: &'a Communicator, script: &'a Script) -> Calls<'a> {
+        let world_size = communicator.world_size();
+        let count = (script.bytes / 8).max(1);
+        let (input, output) = match script.collective.as_str() {
+            "all_gather" => (count, count * world_size),
+            "reduce_scatter" => (count * world_size, count),
+            "all_to_all" => (count * world_size, count * world_size),
+            _ => (count, count),
+        };
+        Calls {
+            communicator,
+            collective: &script.collective,
+            input: vec![0; input],
+            output: vec![0; output],
+        }
+    }
+
+    /// One call of the collective, whose result is checked.
+    fn call(&mut self, call: u64) -> Result<()> {
+        let (rank, world_size) = (self.communicator.rank(), self.communicator.world_size());
+        for (index, value) in self.input.iter_mut().enumerate() {
+            *value = element(call, rank, index);
+        }
+        let block = self.input.len().min(self.output.len());
+        let sum = |index: usize| (0..world_size).map(|peer| element(call, peer, index)).sum();
+        let (input, output) = (&self.input, &mut self.output);
+        output.fill(u64::MAX);
+        match self.collective {
+            "all_reduce" => {
+                self.communicator.all_reduce_into(input, output, Op::Sum)?;
+                expect(output, call, sum);
+            }
+            "reduce_scatter" => {
+                self.communicator.reduce_scatter(input, output, Op::Sum)?;
+                expect(output, call, |index| sum(rank * block + index));
+            }
+            "all_gather" => {
+                self.communicator.all_gather(input, output)?;
+                expect(output, call, |index| {
+                    element(call, index / block, index % block)
+                });
+            }
+            "all_to_all" => {
+                self.communicator.all_to_all(input, output)?;
+                let each = block / world_size;
+                expect(output, call, |index| {
+                    element(call, index / each, rank * each + index % each)
+                });
+            }
+            "broadcast" => {
+                let root = call as usize % world_size;
+                output.copy_from_slice(input);
+                self.communicator.broadcast(output, root)?;
+                expect(output, call, |index| element(call, root, index));
+            }
+            "barrier" => self.communicator.barrier()?,
+            other => panic!("the script wants {other}"),
+        }
+        Ok(())
+    }
+
+    /// What this rank does wrong, instead of an all-reduce of the sum of 64-bit numbers.
+    fn act(&mut self, act: &str) -> Result<()> {
+        let (communicator, output) = (self.communicator, &mut self.output);
+        match act {
+            "close" => communicator.close()?,
+            "exit" => std::process::exit(0),
+            "abort" => communicator.abort("the loss is not a number"),
+            "count" => communicator.all_reduce(&mut output[1..], Op::Sum)?,
+            "op" => communicator.all_reduce(output, Op::Max)?,
+            "dtype" => communicator.all_reduce(&mut vec![0i64; output.len()], Op::Sum)?,
+            "collective" => communicator.broadcast(output, 0)?,
+            other => panic!("the script wants {other}"),
+        }
+        match act {
+            // This rank's own communicator is over.
+            "close" | "abort" => self.call(0),
+            // The root of a broadcast may be through before anybody objects.
+            "collective" => Ok(()),
+            _ => panic!("`{act}` came out well"),
+        }
+    }
+}
+
+/// A wrong result is the worst that can happen: it ends the process with a line of its own.
+fn expect(output: &[u64], call: u64, wanted: impl Fn(usize) -> u64) {
+    let wrong = (0..output.len()).find(|index| output[*index] != wanted(*index));
+    if let Some(index) = wrong {
+        let text = format!(
+            "call {call}, element {index}: {} instead of {}",
+            output[index],
+            wanted(index)
+        );
+        say("wrong", "", &text);
+        std::process::exit(1);
+    }
+}
