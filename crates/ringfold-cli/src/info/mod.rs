@@ -66,6 +66,11 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     Ok(0)
 }
 
+/// Memory that can be had without swapping, if the system says.
+pub fn memory_available_bytes() -> Option<u64> {
+    Machine::read(Path::new(ROOT)).memory_available_bytes
+}
+
 impl Info {
     /// Each transport: its name, whether it can be used, and how or why not.
     fn transports(&self) -> [(&'static str, bool, String); 2] {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 
 use super::Outcome;
 
@@ -25,7 +25,7 @@ pub struct Events {
 impl Events {
     /// Starts to listen. Signals are taken by a thread of its own and can no longer end this process.
     pub fn listen() -> Result<Events> {
-        let wanted = [SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+        let wanted = [SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP];
         let mut incoming =
             signal_hook::iterator::Signals::new(wanted).context("cannot listen for signals")?;
         let (sender, signals) = mpsc::channel();
@@ -83,6 +83,7 @@ impl Supervisor {
             }
             match self.wait() {
                 Some(SIGCHLD) => {}
+                Some(SIGTSTP) => self.pause(),
                 Some(signal) => self.pass_on(signal),
                 None => self.escalate(),
             }
@@ -121,6 +122,14 @@ impl Supervisor {
             self.outcome.interrupted = true;
         }
         self.signal_all(signal);
+    }
+
+    /// Ctrl-Z: stops with all ranks, which the terminal does not reach, until somebody continues the launcher.
+    fn pause(&self) {
+        self.signal_all(Signal::STOP);
+        // Returns when this process is continued.
+        let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+        self.signal_all(Signal::CONT);
     }
 
     fn escalate(&mut self) {

@@ -15,10 +15,10 @@ mod report;
 mod table;
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ringfold::control::{Explicit, Launch};
 use ringfold::{Communicator, Config, Error};
 use rustix::process::Signal;
@@ -47,9 +47,11 @@ pub fn run(arguments: Arguments) -> Result<u8> {
             return take_part(&arguments, launch.rank);
         }
     }
+    let ranks = arguments.ranks.unwrap_or_else(launch::default_ranks);
+    check_memory(&arguments, ranks)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let outcome = launch::launch(&Job {
-        ranks: arguments.ranks.unwrap_or_else(launch::default_ranks),
+        ranks,
         command: &|_| {
             let mut command = Command::new(&program);
             command.args(rank_arguments(std::env::args_os().skip(1)));
@@ -59,6 +61,10 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         input: false,
         death_signal: Some(Signal::KILL),
     })?;
+    if outcome.failure.is_some() && std::io::stderr().is_terminal() {
+        // The bar of a rank that could not take it away.
+        eprint!("\r\x1b[K");
+    }
     // A rank that ends by itself has said why.
     if let (Some((rank, status)), false) = (outcome.failure, outcome.interrupted)
         && status.code().is_none()
@@ -67,6 +73,20 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         crate::complain(&format!("rank {rank} {what}; the measurement is ended"));
     }
     Ok(outcome.status())
+}
+
+/// Refuses what would only drive the machine into swapping: every rank has an input and an output.
+fn check_memory(arguments: &Arguments, ranks: usize) -> Result<()> {
+    let largest = arguments.sizes(1)?.last().copied().unwrap_or(0);
+    let needed = u128::from(largest) * 2 * ranks as u128;
+    match crate::info::memory_available_bytes() {
+        Some(available) if needed > u128::from(available) => bail!(
+            "{ranks} ranks with two buffers of {} each do not fit into the {} that are available; choose a smaller `--maxbytes` or fewer ranks",
+            bytes_label(largest as f64),
+            bytes_label(available as f64),
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// This command line for a rank: the flag follows the command's name.

@@ -144,6 +144,13 @@ fn a_file_that_cannot_be_written_fails_before_anything_is_measured() {
 }
 
 #[test]
+fn more_than_the_memory_is_refused_before_it_is_tried() {
+    let done = perf("--ranks 1000 -b 1G -e 1000G");
+    assert_eq!(done.status.code(), Some(1));
+    assert!(done.stderr.contains("do not fit"), "{}", done.stderr);
+}
+
+#[test]
 fn an_algorithm_that_does_not_serve_is_refused_once() {
     let done = perf("broadcast --ranks 3 --algorithm rabenseifner -e 8");
     assert_eq!(done.status.code(), Some(1));

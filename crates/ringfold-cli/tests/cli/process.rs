@@ -100,20 +100,31 @@ impl Drop for Running {
 
 /// Waits until the process is gone or a zombie.
 pub fn await_end(process_id: u32) {
+    await_that(process_id, "gone", |state| {
+        matches!(state, None | Some('Z'))
+    });
+}
+
+/// Waits until the process is in this state of `proc(5)`.
+pub fn await_state(process_id: u32, wanted: char) {
+    await_that(process_id, &format!("in state {wanted}"), |state| {
+        state == Some(wanted)
+    });
+}
+
+fn await_that(process_id: u32, what: &str, is_so: impl Fn(Option<char>) -> bool) {
     let deadline = std::time::Instant::now() + WATCHDOG;
-    while is_alive(process_id) {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "process {process_id} is left over"
-        );
+    while !is_so(state(process_id)) {
+        let late = std::time::Instant::now() > deadline;
+        assert!(!late, "process {process_id} is not {what}");
         thread::yield_now();
     }
 }
 
-fn is_alive(process_id: u32) -> bool {
+fn state(process_id: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{process_id}/stat")).ok()?;
     // The state follows the name, which stands in parentheses and may hold anything.
-    std::fs::read_to_string(format!("/proc/{process_id}/stat"))
-        .is_ok_and(|stat| !stat[stat.rfind(')').unwrap()..].starts_with(") Z"))
+    stat[stat.rfind(')')?..].chars().nth(2)
 }
 
 fn lines(mut stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::process::{Running, await_end, finish, ringfold};
+use crate::process::{Running, await_end, await_state, finish, ringfold};
 
 fn sorted_lines(text: &str) -> Vec<&str> {
     let mut lines: Vec<_> = text.lines().collect();
@@ -140,6 +140,18 @@ fn sigint_ends_all_with_status_130() {
     let done = running.finish();
     assert_eq!(done.status.code(), Some(130));
     ids.into_iter().for_each(await_end);
+}
+
+#[test]
+fn a_stopped_launcher_stops_its_ranks_and_goes_on_with_them() {
+    // One process without children: a shell that waits for a stopped child to start would not count as stopped.
+    let (running, ids) = waiting_job("echo $$; exec sleep 1000;");
+    running.signal(Signal::TSTP);
+    ids.iter().for_each(|&id| await_state(id, 'T'));
+    running.signal(Signal::CONT);
+    ids.iter().for_each(|&id| await_state(id, 'S'));
+    running.signal(Signal::INT);
+    assert_eq!(running.finish().status.code(), Some(130));
 }
 
 #[test]
