@@ -13,8 +13,11 @@ use ringfold::topology::HostId;
 use ringfold::topology::host::HOST_ID_BYTES;
 use ringfold::transport::{HEADER_BYTES, Header};
 
+/// What takes bytes from a stranger.
+pub type Target = fn(&[u8]);
+
 /// Every target with its name.
-pub const TARGETS: [(&str, fn(&[u8])); 4] = [
+pub const TARGETS: [(&str, Target); 4] = [
     ("control_frame", control_frame),
     ("hub", hub),
     ("handshake", handshake),
