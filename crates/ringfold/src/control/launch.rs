@@ -265,6 +265,25 @@ impl Launch {
     }
 }
 
+/// The launchers' names and their variables, in order of precedence, as rows of a table.
+pub fn launchers() -> String {
+    let mut rows = String::from(
+        "| launcher | rank | world size | local rank | local world size |\n|---|---|---|---|---|\n",
+    );
+    for launcher in &LAUNCHERS {
+        let local_world_size = match launcher.name {
+            "Slurm" => "SLURM_STEP_TASKS_PER_NODE",
+            _ => launcher.local_world_size,
+        };
+        rows.push_str(&format!(
+            "| {} | `{}` | `{}` | `{}` | `{local_world_size}` |\n",
+            launcher.name, launcher.rank, launcher.world_size, launcher.local_rank
+        ));
+    }
+    rows.push_str("| Kubernetes | `JOB_COMPLETION_INDEX` | `RINGFOLD_WORLD_SIZE` | | |\n");
+    rows
+}
+
 fn half(who: &str, there: &str, missing: &str) -> Error {
     Error::InvalidArgument(format!(
         "{who} is given by {there}, but {missing} is not; give both or neither"

@@ -167,6 +167,12 @@ pub fn document() -> String {
             variable.name, variable.kind, variable.default, variable.about
         ));
     }
+    text.push_str(
+        "\n## Launchers\n\nWho a process is, in order of precedence; a launcher that sets only half of it is an error. Without \
+         an address, rank 0 is met at `MASTER_ADDR` and `MASTER_PORT` + 1, in a Slurm step at its first host and a port \
+         above 61439 that the job's number chooses, and on one host at a UNIX socket named after the launcher's job.\n\n",
+    );
+    text.push_str(&crate::control::launch::launchers());
     text
 }
 
