@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use ringfold::Error;
 use ringfold::control::{Health, Launch, Session};
 use rustix::process::{
-    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitOptions, kill_process, pidfd_getfd, pidfd_open,
+    waitpid,
 };
 
 const MEMBERS: [usize; 3] = [0, 1, 2];
@@ -182,6 +183,9 @@ fn a_process_that_leaves_in_good_order_is_no_fault() {
 fn a_stopped_process_is_to_blame_for_a_timeout() {
     let job = job("stay");
     job.rank_2.signal(Signal::STOP);
+    // Until all of its threads stand still, it may answer.
+    let stopped = waitpid(Some(Pid::from_child(&job.rank_2.0)), WaitOptions::UNTRACED);
+    assert!(stopped.unwrap().is_some_and(|(_, status)| status.stopped()));
     let suspicion = Error::Timeout {
         waiting_for: vec![0],
         after_ms: 10,
