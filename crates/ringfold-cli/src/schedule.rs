@@ -9,6 +9,7 @@ use ringfold::schedule::print::Listing;
 use ringfold::schedule::{Medium, Schedule, Spec};
 use ringfold::tune::cost::{self, Costs};
 use ringfold::{Algorithm, Collective, Error};
+use serde_json::{Value, json};
 
 use crate::perf::arguments::{parse_algorithm, parse_bytes, parse_collective};
 
@@ -64,6 +65,10 @@ pub struct Arguments {
     #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = parse_bytes)]
     bytes: u64,
 
+    /// Write costs and each rank's work as JSON
+    #[arg(long, conflicts_with = "check")]
+    json: bool,
+
     /// Prove it and say only that: in place and not, one slice and several overlapped
     #[arg(long)]
     check: bool,
@@ -85,6 +90,8 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     let candidates = candidates(&arguments)?;
     let text = if arguments.check {
         proofs(&arguments, &candidates)?
+    } else if arguments.json {
+        format!("{:#}\n", json(&arguments, &candidates)?)
     } else if arguments.algorithm.is_some() {
         listings(&arguments, &candidates)?
     } else {
@@ -215,6 +222,49 @@ fn comparison(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Stri
         }
     }
     text
+}
+
+fn json(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<Value> {
+    let (collective, n) = (arguments.collective, arguments.ranks);
+    let mut entries = Vec::new();
+    for &(algorithm, medium) in candidates {
+        let proof = match check::check(&spec(arguments, algorithm, medium), false) {
+            Ok(proof) => proof,
+            Err(Error::Unsupported(_)) if arguments.algorithm.is_none() => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let terms = cost::terms(collective, algorithm, medium, n);
+        entries.push(json!({
+            "algorithm": algorithm.name(),
+            "medium": medium.to_string(),
+            "rounds": proof.rounds,
+            "cost": terms.map(|terms| json!({
+                "hops": terms.hops,
+                "messages": terms.messages,
+                "bytes": terms.bytes,
+                "reduced": terms.reduced,
+                "time_us": predict(arguments, algorithm, medium),
+            })),
+            "ranks": proof.ranks.iter().map(|work| json!({
+                "steps": work.steps,
+                "messages_sent": work.messages_sent,
+                "messages_received": work.messages_received,
+                "chunks_sent": work.chunks_sent,
+                "chunks_received": work.chunks_received,
+                "chunks_reduced": work.chunks_reduced,
+                "chunks_copied": work.chunks_copied,
+                "chunks_published": work.chunks_published,
+                "chunks_fetched": work.chunks_fetched,
+            })).collect::<Vec<_>>(),
+        }));
+    }
+    Ok(json!({
+        "collective": collective.name(),
+        "world_size": n,
+        "root": arguments.root,
+        "bytes": arguments.bytes,
+        "schedules": entries,
+    }))
 }
 
 fn proofs(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<String> {

@@ -110,7 +110,7 @@ fn column_heads(arguments: &Arguments) -> String {
         }
         let _ = write!(
             text,
-            "  {:>7}  {:>7}  {}  {}",
+            "  {:>7}  {:>7}  {:<18}  {}",
             own[0], own[1], own[2], own[3]
         );
         text.truncate(text.trim_end().len());
@@ -136,7 +136,7 @@ pub fn row(arguments: &Arguments, out: &Measurement, in_place: Option<&Measureme
     let first = |row: Option<&Measurement>| row.map_or("N/A".into(), |row| number(row.first_us, 7));
     let _ = write!(
         text,
-        "  {:>7}  {:>7}  {}  {}",
+        "  {:>7}  {:>7}  {:<18}  {}",
         first(Some(out)),
         first(in_place),
         out.algorithm,

@@ -131,6 +131,34 @@ fn the_plot_is_drawn_beside_the_table() {
 }
 
 #[test]
+fn every_algorithm_runs_by_name_on_every_transport() {
+    let algorithms = [
+        "flat",
+        "ring",
+        "tree",
+        "recursive_doubling",
+        "rabenseifner",
+        "direct",
+        "one_shot",
+    ];
+    for (algorithm, transport) in algorithms.iter().flat_map(|a| [(a, "shm"), (a, "tcp")]) {
+        let done = perf(&format!(
+            "--ranks 3 --algorithm {algorithm} --transport {transport} -b 4 -e 20K -f 5000 -n 1 --csv -"
+        ));
+        assert!(
+            done.status.success(),
+            "{algorithm} {transport}: {}",
+            done.stderr
+        );
+        let begin = format!("all_reduce,{algorithm},{transport},3,");
+        assert_eq!(done.stdout.lines().count(), 5, "{}", done.stdout);
+        for row in done.stdout.lines().skip(1) {
+            assert!(row.starts_with(&begin) && row.ends_with(",0"), "{row}");
+        }
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_written_fails_before_anything_is_measured() {
     let done = perf("--ranks 2 --csv /no/such/directory/rows.csv");
     assert_eq!(done.status.code(), Some(1));

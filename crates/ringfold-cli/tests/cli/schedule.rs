@@ -85,6 +85,17 @@ fn an_algorithm_that_does_not_serve_names_those_that_do() {
 }
 
 #[test]
+fn the_json_counts_what_the_listing_shows() {
+    let done = schedule("all_reduce --algorithm ring --ranks 4 --json");
+    assert!(done.status.success(), "{}", done.stderr);
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    let ring = &json["schedules"][0];
+    assert_eq!(ring["rounds"], 6);
+    assert_eq!(ring["ranks"][3]["chunks_sent"], 6);
+    assert_eq!(ring["cost"]["bytes"], 1.5);
+}
+
+#[test]
 fn a_rank_that_does_not_exist_is_refused() {
     let done = schedule("all_reduce --algorithm ring --ranks 4 --rank 4");
     assert_eq!(done.status.code(), Some(1));
