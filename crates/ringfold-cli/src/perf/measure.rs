@@ -292,10 +292,11 @@ fn hostname() -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn measurement(times_us: &[f64]) -> Measurement {
+    /// A row with these times.
+    pub fn measurement(times_us: &[f64]) -> Measurement {
         Measurement {
             case: Case {
                 dtype: DType::F32,

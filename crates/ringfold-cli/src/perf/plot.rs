@@ -19,6 +19,12 @@ const PICTURE: (u32, u32) = (960, 600);
 /// At most so many byte sizes are named along the axis.
 const MAX_SIZE_LABELS: usize = 14;
 
+/// With more curves than this their names stand beside the chart instead of inside.
+const MAX_INNER_LABELS: usize = 6;
+
+/// The width of the names beside the chart.
+const LEGEND_WIDTH: u32 = 230;
+
 /// Colours that stay apart for colour-blind readers (Okabe and Ito).
 const PALETTE: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
@@ -59,6 +65,14 @@ impl Ranged for Axis {
 
     fn range(&self) -> Range<f64> {
         self.0[0]..self.0[self.0.len() - 1]
+    }
+}
+
+impl Curve {
+    /// One colour a curve; where there are many, both placements share theirs.
+    fn colour(&self, index: usize, is_crowded: bool) -> RGBColor {
+        let index = if is_crowded { index / 2 } else { index };
+        PALETTE[index % PALETTE.len()]
     }
 }
 
@@ -136,12 +150,22 @@ fn curves(rows: &[Measurement]) -> Vec<Curve> {
 }
 
 fn render(path: &Path, title: &str, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>> {
-    let root = SVGBackend::new(path, PICTURE).into_drawing_area();
+    let is_crowded = curves.len() > MAX_INNER_LABELS;
+    let (width, height) = PICTURE;
+    let size = match is_crowded {
+        true => (
+            width + LEGEND_WIDTH,
+            height.max(line_of_legend(curves.len()) as u32),
+        ),
+        false => PICTURE,
+    };
+    let root = SVGBackend::new(path, size).into_drawing_area();
     root.fill(&WHITE)?;
+    let (area, legend) = root.split_horizontally(width);
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let sizes = ticks_of_sizes(points().map(|point| point.0));
     let rates = ticks_of_rates(points().map(|point| point.1));
-    let mut chart = ChartBuilder::on(&root)
+    let mut chart = ChartBuilder::on(&area)
         .caption(title, ("sans-serif", 22))
         .margin(16)
         .margin_right(28)
@@ -163,43 +187,51 @@ fn render(path: &Path, title: &str, curves: &[Curve]) -> Result<(), Box<dyn std:
         .y_desc("bus bandwidth (GB/s)")
         .draw()?;
     for (index, curve) in curves.iter().enumerate() {
-        let colour = PALETTE[index % PALETTE.len()];
+        let colour = curve.colour(index, is_crowded);
         let fill = if curve.in_place { WHITE } else { colour };
-        let points: Vec<_> = curve
-            .points
-            .iter()
-            .map(|(x, y)| (x.log2(), y.log10()))
-            .collect();
-        let dot = move |at, width: u32| {
+        let points = curve.points.iter().map(|(x, y)| (x.log2(), y.log10()));
+        let line = chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
+        let key = move |at| {
+            EmptyElement::at(at)
+                + PathElement::new(vec![(0, 0), (24, 0)], colour.stroke_width(2))
+                + Circle::new((12, 0), 4, fill.filled())
+                + Circle::new((12, 0), 4, colour.stroke_width(2))
+        };
+        if is_crowded {
+            let y = line_of_legend(index);
+            legend.draw(&key((0, y)))?;
+            legend.draw(&Text::new(
+                curve.label.as_str(),
+                (34, y - 7),
+                ("sans-serif", 15),
+            ))?;
+        } else {
+            line.label(&curve.label).legend(key);
+        }
+        chart.draw_series(points.map(|at| {
             EmptyElement::at(at)
                 + Circle::new((0, 0), 4, fill.filled())
-                + Circle::new((0, 0), 4, colour.stroke_width(width))
-        };
-        chart
-            .draw_series(LineSeries::new(
-                points.iter().copied(),
-                colour.stroke_width(2),
-            ))?
-            .label(&curve.label)
-            .legend(move |(x, y)| {
-                EmptyElement::at((x, y))
-                    + PathElement::new(vec![(0, 0), (24, 0)], colour.stroke_width(2))
-                    + Circle::new((12, 0), 4, fill.filled())
-                    + Circle::new((12, 0), 4, colour.stroke_width(2))
-            });
-        chart.draw_series(points.into_iter().map(|at| dot(at, 2)))?;
+                + Circle::new((0, 0), 4, colour.stroke_width(2))
+        }))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .legend_area_size(34)
-        .margin(14)
-        .label_font(("sans-serif", 15))
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    if !is_crowded {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .legend_area_size(34)
+            .margin(14)
+            .label_font(("sans-serif", 15))
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
+    }
     root.present()?;
     Ok(())
+}
+
+/// Where a line of the legend beside the chart stands.
+fn line_of_legend(index: usize) -> i32 {
+    60 + 20 * index as i32
 }
 
 /// Powers of two (as exponents) that enclose the sizes.

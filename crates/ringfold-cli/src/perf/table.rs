@@ -65,8 +65,8 @@ fn column_heads(arguments: &Arguments) -> String {
     let detail = arguments.per_iter_timing == 1;
     let width = if detail { 4 * 9 } else { 0 };
     let mut text = format!(
-        "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:^31}{:width$}  {:^31}{:width$}  {:^16}\n",
-        "", "", "", "", "", "out-of-place", "", "in-place", "", "first call",
+        "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:^31}{:width$}  {:^31}{:width$}     first call\n",
+        "", "", "", "", "", "out-of-place", "", "in-place", "",
     );
     let rows = [
         [
@@ -269,6 +269,32 @@ fn line(text: &mut String, arguments: std::fmt::Arguments) {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn columns_stand_under_their_heads() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            arguments: Arguments,
+        }
+        let arguments = Line::parse_from(["perf", "-I"]).arguments;
+        let heads = column_heads(&arguments);
+        let names = heads.lines().nth(1).unwrap();
+        let measurement = super::super::measure::tests::measurement(&[1.0, 2.0]);
+        let row = row(&arguments, &measurement, None);
+        for (name, value) in [
+            ("size", "1000"),
+            ("redop", "sum"),
+            ("root", "-1"),
+            ("i_cv", "33.33"),
+        ] {
+            let end = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
+            assert_eq!(end(names, name), end(&row, value), "{name}");
+        }
+        assert_eq!(names.find("algorithm"), row.find("ring"));
+        assert_eq!(names.find("transport"), row.find("shm"));
+    }
 
     #[test]
     fn numbers_take_the_precision_that_fits() {
