@@ -38,7 +38,23 @@ const YIELDS_WITH_ENOUGH_CORES: u32 = 200;
 /// Yields before blocking with too few cores: measured, as good as yielding for ever, and idle ranks still block.
 const YIELDS_OVERSUBSCRIBED: u32 = 10;
 
+/// Attempts before blocking when an attempt is a system call on sockets: about the time in which a peer on the same switch
+/// answers.
+const SPINS_ON_SOCKETS: u32 = 40;
+
+/// Yields before blocking on sockets: the kernel hands the core over anyway when it is asked to wait.
+const YIELDS_ON_SOCKETS: u32 = 2;
+
 impl Patience {
+    /// The patience of a rank some of whose peers are reached by sockets.
+    pub fn on_sockets(ranks: usize, cores: usize) -> Patience {
+        let spins = if ranks <= cores { SPINS_ON_SOCKETS } else { 0 };
+        Patience {
+            spins,
+            yields: YIELDS_ON_SOCKETS,
+        }
+    }
+
     /// The patience of `ranks` ranks that share `cores` cores.
     pub fn new(ranks: usize, cores: usize) -> Patience {
         if ranks <= cores {

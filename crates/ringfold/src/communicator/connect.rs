@@ -256,7 +256,10 @@ fn establish(group: Group) -> Result<Communicator> {
     pool.prepare(PREPARED_SCRATCH_BYTES);
     let watch = SessionWatch::new(health, &group);
     let engine = Engine::new(transport, group.rank, world_size, pool);
-    let patience = Patience::new(local_ranks.len(), cores);
+    let patience = match links.name {
+        "shm" | "self" => Patience::new(local_ranks.len(), cores),
+        _ => Patience::on_sockets(local_ranks.len(), cores),
+    };
     log_choice(&place, cores);
     // Nobody goes on before everybody can.
     group.exchange("ready", &[], deadline)?;

@@ -384,10 +384,11 @@ impl Driver {
     /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
     fn heed_departures(&self, state: &mut State) -> Result<()> {
         let gone = |engine: &mut Engine| {
-            engine
-                .waiting_for()
-                .into_iter()
-                .find(|rank| self.watch.has_left(*rank))
+            let waiting_for = engine.waiting_for();
+            let is_gone = |rank: &usize| {
+                self.watch.has_left(*rank) && engine.transport().is_departure_final(*rank)
+            };
+            waiting_for.into_iter().find(is_gone)
         };
         let Some(rank) = gone(&mut state.engine) else {
             return Ok(());

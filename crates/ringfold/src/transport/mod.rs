@@ -162,6 +162,13 @@ pub trait Transport: Send {
         None
     }
 
+    /// Whether all that `peer` sent before it left can be seen once its leaving is known. Over a network it cannot: there
+    /// the end of the stream says that nothing more comes.
+    fn is_departure_final(&self, peer: usize) -> bool {
+        let _ = peer;
+        false
+    }
+
     /// Blocks until `poll` may find something new, a [`Waker`] of this transport is used, or `timeout` has passed.
     /// May return early for no reason.
     fn block(&mut self, timeout: Duration) -> Result<()>;

@@ -113,6 +113,10 @@ impl Transport for Routes {
         self.tcp.block(timeout.min(MIXED_BLOCK))
     }
 
+    fn is_departure_final(&self, peer: usize) -> bool {
+        self.local[peer].is_some()
+    }
+
     fn waker(&self) -> Waker {
         self.tcp.waker()
     }

@@ -212,6 +212,10 @@ impl Transport for Shm {
         Ok(())
     }
 
+    fn is_departure_final(&self, _peer: usize) -> bool {
+        true
+    }
+
     fn waker(&self) -> Waker {
         let (segment, rank) = (self.segment.clone(), self.rank);
         Arc::new(move || segment.doorbell(rank).wake())
