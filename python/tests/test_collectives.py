@@ -80,12 +80,13 @@ def reductions(comm: ringfold.Communicator) -> None:
 
 def whole_number_operations(comm: ringfold.Communicator) -> None:
     everyone = all_values(comm.world_size, (129,), "uint32")
-    for op, function in [
+    operations: list[tuple[ringfold.Operation, Any]] = [
         ("prod", np.multiply),
         ("band", np.bitwise_and),
         ("bor", np.bitwise_or),
         ("bxor", np.bitwise_xor),
-    ]:
+    ]
+    for op, function in operations:
         each_way(lambda y, **k: comm.all_reduce(y, op, **k), everyone[comm.rank], function.reduce(everyone, dtype="uint32"))
     everyone = all_values(comm.world_size, (129,), "bool")
     each_way(lambda y, **k: comm.all_reduce(y, "max", **k), everyone[comm.rank], np.logical_or.reduce(everyone))

@@ -127,7 +127,7 @@ def wait_in(comm: ringfold.Communicator, how: str) -> Any:
         signal.pause()
     x = np.ones(1000)
     started = [] if how == "call" else [comm.all_reduce(x, async_=True)]
-    waits = {
+    waits: dict[str, Any] = {
         "call": lambda: comm.all_reduce(x),
         "work": lambda: started[0].wait(),
         "limited": lambda: started[0].wait(30),
