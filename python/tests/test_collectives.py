@@ -185,7 +185,7 @@ def everything(comm: ringfold.Communicator) -> None:
         function(comm)
 
 
-@pytest.mark.parametrize("transport", ["shm"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_results_are_those_of_numpy(jobs: Any, ranks: int, transport: str) -> None:
     jobs(everything, ranks, {"transport": transport}).results()

@@ -122,7 +122,7 @@ impl Communicator {
             // caller's part, as with every library that works on arrays without the GIL.
             unsafe { core.run_with(call, &mut || signals.look()) }
         });
-        signals.finish(outcome)
+        signals.finish(outcome)?.map_err(exception)
     }
 
     /// Starts a call and returns its handle at once.
@@ -171,11 +171,8 @@ impl Communicator {
             return Ok(());
         }
         for call in self.outstanding() {
-            // A call's own failure belongs to its handle; leaving goes on. A signal handler's exception ends it.
-            match call.wait(py) {
-                Err(raised) if !call.is_done() => return Err(raised),
-                _ => {}
-            }
+            // A call's own failure belongs to its handle; leaving goes on.
+            let _ = call.wait(py)?;
         }
         self.settle();
         py.detach(|| self.core.close()).map_err(exception)

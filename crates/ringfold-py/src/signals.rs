@@ -33,11 +33,11 @@ impl Signals {
         handled.unwrap_or(Err(Error::Closed))
     }
 
-    /// The wait's outcome, in which a handler's exception comes first.
-    pub fn finish<T>(self, outcome: Result<T>) -> PyResult<T> {
+    /// The wait's outcome, unless a handler raised.
+    pub fn finish<T>(self, outcome: Result<T>) -> PyResult<Result<T>> {
         match self.raised {
             Some(raised) => Err(raised),
-            None => outcome.map_err(exception),
+            None => Ok(outcome),
         }
     }
 }

@@ -39,8 +39,9 @@ impl Call {
         done
     }
 
-    /// Waits until the call is done. When a signal handler raises, the communicator is aborted on all ranks.
-    pub fn wait(&self, py: Python<'_>) -> PyResult<()> {
+    /// Waits until the call is done, and says how it ended. When a signal handler raises, the communicator is aborted on
+    /// all ranks and the handler's exception is the error.
+    pub fn wait(&self, py: Python<'_>) -> PyResult<ringfold::Result<()>> {
         self.work.check()?;
         let mut signals = Signals::default();
         let outcome = py.detach(|| self.work.wait_with(&mut || signals.look()));
@@ -94,7 +95,7 @@ impl Work {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         match seconds(timeout)?.and_then(|span| Instant::now().checked_add(span)) {
-            None => self.call.wait(py).map(|()| true),
+            None => self.call.wait(py)?.map(|()| true).map_err(exception),
             Some(deadline) => {
                 let interrupt = || interrupted(py, &self.communicator);
                 self.call.wait_until(py, deadline, interrupt)
