@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change lands: format, lints, docs, Rust tests, the wheel, Python tests, a real job.
+# Needs Rust, a C compiler and Python 3.11 or newer. The Python side lives in .venv, which is made on the first run and
+# used without the network afterwards.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+current="nothing yet"
+trap 'status=$?; [ "$status" = 0 ] || printf "\ncheck.sh: FAILED in: %s\n" "$current" >&2' EXIT
+
+# stage NAME COMMAND...: runs the command under a heading and says how long it took.
+stage() {
+    current=$1
+    shift
+    printf '\n== %s\n' "$current"
+    local begin=$SECONDS
+    "$@"
+    printf -- '-- %s: %d s\n' "$current" $((SECONDS - begin))
+}
+
+docs() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
+}
+
+# A target folder of its own, because other flags would rebuild everything else.
+loom_tests() {
+    local log=target/loom.log
+    mkdir -p target
+    # Without the bound one of the models takes more than ten minutes; three preemptions find what such models are for.
+    LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" cargo test --release --target-dir target/loom -p ringfold --lib loom 2>&1 | tee "$log"
+    grep -Eq 'test result: ok\. [1-9]' "$log" || {
+        echo "no loom test ran" >&2
+        return 1
+    }
+}
+
+# Makes .venv, and completes it if a tool is missing.
+python_environment() {
+    [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
+    .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+    .venv/bin/python -c 'import maturin, ml_dtypes, mypy, numpy, pytest, sklearn' 2>/dev/null ||
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+            'maturin>=1.9,<2' ml_dtypes mypy numpy pytest scikit-learn
+}
+
+wheel() {
+    rm -rf target/wheels
+    .venv/bin/python -m maturin build --quiet --release --interpreter .venv/bin/python --out target/wheels
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall \
+        target/wheels/ringfold-*.whl
+}
+
+python_types() {
+    .venv/bin/python -m mypy
+    .venv/bin/python -m mypy.stubtest ringfold._native
+}
+
+python_tests() {
+    .venv/bin/python -m pytest --quiet
+}
+
+digits() {
+    # One thread of linear algebra per rank: the ranks are the parallelism.
+    export OPENBLAS_NUM_THREADS=1
+    .venv/bin/python examples/digits_numpy.py
+    cargo run --quiet -- run --ranks 4 -- .venv/bin/python examples/digits_numpy.py
+}
+
+stage "format" cargo fmt --all --check
+stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
+stage "docs" docs
+stage "rust tests" cargo test --quiet
+stage "loom tests" loom_tests
+stage "python environment" python_environment
+stage "wheel" wheel
+stage "python types" python_types
+stage "python tests" python_tests
+stage "digits" digits
+
+printf '\ncheck.sh: all passed in %d s\n' "$SECONDS"
