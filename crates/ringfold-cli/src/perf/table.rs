@@ -206,13 +206,7 @@ pub fn number(value: f64, width: usize) -> String {
             return text;
         }
     }
-    let decimals = usize::from(width >= 7);
-    let text = format!("{value:.decimals$e}");
-    // C writes at least two digits of exponent and its sign.
-    match text.split_once('e') {
-        Some((mantissa, exponent)) => format!("{mantissa}e+{exponent:0>2}"),
-        None => text,
-    }
+    scientific(value, usize::from(width >= 7))
 }
 
 /// Six significant digits without trailing zeros, like C's `%g`.
@@ -221,13 +215,32 @@ pub fn significant(value: f64) -> String {
         return value.to_string();
     }
     let magnitude = value.abs().log10().floor() as i32;
-    if !(-5..6).contains(&magnitude) {
-        return format!("{value:.5e}");
-    }
-    let text = format!("{value:.*}", (5 - magnitude) as usize);
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+    let text = match magnitude {
+        -5..6 => format!("{value:.*}", (5 - magnitude) as usize),
+        _ => scientific(value, 5),
+    };
+    let (digits, exponent) = text.split_at(text.find('e').unwrap_or(text.len()));
+    match digits.contains('.') {
+        true => {
+            digits
+                .trim_end_matches('0')
+                .trim_end_matches('.')
+                .to_owned()
+                + exponent
+        }
         false => text,
+    }
+}
+
+/// Like C's `%e`: the exponent has a sign and at least two digits.
+fn scientific(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$e}");
+    let Some((digits, exponent)) = text.split_once('e') else {
+        return text;
+    };
+    match exponent.strip_prefix('-') {
+        Some(exponent) => format!("{digits}e-{exponent:0>2}"),
+        None => format!("{digits}e+{exponent:0>2}"),
     }
 }
 
@@ -315,6 +328,8 @@ mod tests {
         assert_eq!(significant(1.2345678), "1.23457");
         assert_eq!(significant(123456.7), "123457");
         assert_eq!(significant(0.00123), "0.00123");
+        assert_eq!(significant(1e-6), "1e-06");
+        assert_eq!(significant(1.5e7), "1.5e+07");
     }
 
     #[test]
