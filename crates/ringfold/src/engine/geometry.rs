@@ -1,6 +1,6 @@
 //! Where a schedule's chunks lie in memory: buffers cut into slices, slices into chunks.
 //!
-//! Two cuts ([`Cut`](crate::schedule::Cut)): a *vector* is first cut into slices, and each slice into chunks, so that a
+//! Two cuts ([`Cut`]): a *vector* is first cut into slices, and each slice into chunks, so that a
 //! span of several chunks is contiguous; *blocks* belong to ranks, and a slice is the same part of every block. All
 //! numbers here come from this rank's own call and from what all ranks agree on, never from a peer.
 

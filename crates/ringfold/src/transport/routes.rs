@@ -1,7 +1,7 @@
 //! Shared memory to the ranks of this host and TCP to the others, as one transport.
 //!
 //! Waiting is the only thing that the two do not do alike: a futex cannot be waited for together with sockets. A rank
-//! that has both kinds of peers sleeps on its sockets and looks at the shared memory every [`MIXED_BLOCK`].
+//! that has both kinds of peers sleeps on its sockets and looks at the shared memory every `MIXED_BLOCK`.
 
 use std::time::Duration;
 
