@@ -29,8 +29,8 @@ pub struct Patience {
 /// The longest a thread blocks before it looks around: deadlines, departed peers and signals are seen this late.
 pub const BLOCK_MAX: Duration = Duration::from_millis(20);
 
-/// About 20 µs of spinning: longer than a peer's usual delay within one collective, far shorter than a time slice.
-const SPINS_WITH_ENOUGH_CORES: u32 = 2000;
+/// About 20 µs of spinning (an attempt takes some 60 ns): longer than a peer's usual delay within one collective, far shorter
+const SPINS_WITH_ENOUGH_CORES: u32 = 300;
 
 /// Yields before blocking with enough cores: the core has nobody else to run, so this is a slower spin.
 const YIELDS_WITH_ENOUGH_CORES: u32 = 200;
@@ -69,20 +69,56 @@ impl Patience {
             }
         }
     }
+}
+
+/// A waiting thread's patience, and what it has learnt: whether spinning pays here.
+///
+/// When two ranks share a core after all (another program has the other one), whoever spins keeps the one it waits for
+/// from running. Then waits end right after the first yields, and the waiter spins less; when they end while it spins, it
+/// spins more again.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter {
+    patience: Patience,
+    spins: u32,
+}
+
+/// The least that a waiter spins that may spin at all: two line transfers.
+const SPINS_MIN: u32 = 8;
+
+/// A wait that ends within so many yields ended because of them.
+const YIELDS_THAT_HELPED: u32 = 3;
+
+impl Waiter {
+    /// A waiter that has learnt nothing.
+    pub fn new(patience: Patience) -> Waiter {
+        Waiter {
+            patience,
+            spins: patience.spins,
+        }
+    }
 
     /// What to do after `attempts` fruitless attempts in a row (1 and up).
-    pub fn pause(self, attempts: u32) -> Pause {
+    pub fn pause(&self, attempts: u32) -> Pause {
         if attempts <= self.spins {
             Pause::Spin
-        } else if attempts <= self.spins + self.yields {
+        } else if attempts <= self.spins + self.patience.yields {
             Pause::Yield
         } else {
             Pause::Block(BLOCK_MAX)
         }
     }
 
+    /// Learns from a wait that ended after `attempts` fruitless attempts.
+    pub fn learn(&mut self, attempts: u32) {
+        if attempts <= self.spins {
+            self.spins = (self.spins * 2).min(self.patience.spins);
+        } else if attempts <= self.spins + YIELDS_THAT_HELPED {
+            self.spins = (self.spins / 2).max(SPINS_MIN.min(self.patience.spins));
+        }
+    }
+
     /// Whether the driver should read the clock, which costs more than an attempt, after this many attempts.
-    pub fn is_clock_due(self, attempts: u32) -> bool {
+    pub fn is_clock_due(&self, attempts: u32) -> bool {
         attempts.is_multiple_of(256) || attempts > self.spins
     }
 }
@@ -93,16 +129,30 @@ mod tests {
 
     #[test]
     fn too_few_cores_never_spin() {
-        let patience = Patience::new(8, 2);
-        assert_eq!(patience.pause(1), Pause::Yield);
-        assert!(matches!(patience.pause(1000), Pause::Block(_)));
+        let waiter = Waiter::new(Patience::new(8, 2));
+        assert_eq!(waiter.pause(1), Pause::Yield);
+        assert!(matches!(waiter.pause(1000), Pause::Block(_)));
     }
 
     #[test]
     fn enough_cores_spin_then_yield_then_block() {
+        let waiter = Waiter::new(Patience::new(2, 2));
+        assert_eq!(waiter.pause(1), Pause::Spin);
+        assert_eq!(waiter.pause(SPINS_WITH_ENOUGH_CORES + 1), Pause::Yield);
+        assert!(matches!(waiter.pause(u32::MAX), Pause::Block(_)));
+    }
+
+    #[test]
+    fn a_waiter_whose_spins_are_in_vain_spins_less_and_recovers() {
         let patience = Patience::new(2, 2);
-        assert_eq!(patience.pause(1), Pause::Spin);
-        assert_eq!(patience.pause(SPINS_WITH_ENOUGH_CORES + 1), Pause::Yield);
-        assert!(matches!(patience.pause(u32::MAX), Pause::Block(_)));
+        let mut waiter = Waiter::new(patience);
+        for _ in 0..20 {
+            waiter.learn(waiter.spins + 1);
+        }
+        assert_eq!(waiter.spins, SPINS_MIN);
+        for _ in 0..20 {
+            waiter.learn(1);
+        }
+        assert_eq!(waiter.spins, patience.spins);
     }
 }

@@ -22,7 +22,7 @@ use super::work::Completion;
 use crate::engine::{Engine, Job, JobId, TinyJob};
 use crate::error::{Error, Result};
 use crate::transport::{Time, Waker};
-use crate::wait::{BLOCK_MAX, Patience, Pause};
+use crate::wait::{BLOCK_MAX, Patience, Pause, Waiter};
 
 /// How long a rank that suspects a crash waits for the verdict that names who really crashed.
 const CRASH_GRACE: Duration = Duration::from_millis(60);
@@ -60,6 +60,7 @@ struct State {
     completions: HashMap<JobId, Arc<Completion>>,
     /// Why nothing runs any more.
     error: Option<Error>,
+    waiter: Waiter,
 }
 
 #[derive(Default)]
@@ -94,6 +95,7 @@ impl Driver {
                 engine,
                 completions: HashMap::new(),
                 error: None,
+                waiter: Waiter::new(patience),
             }),
             inbox: Mutex::new(Inbox::default()),
             is_inbox_filled: AtomicBool::new(false),
@@ -285,22 +287,25 @@ impl Driver {
                 Ok(progressed) => progressed,
                 Err(error) => return Err(self.fail(state, error)),
             };
+            if progressed && attempts > 0 {
+                state.waiter.learn(attempts);
+                attempts = 0;
+            }
             if self.deliver(state, until) {
                 return Ok(());
             }
             if progressed {
-                attempts = 0;
                 continue;
             }
             attempts += 1;
             if self.watch.is_faulty() {
                 self.heed_verdict(state)?;
             }
-            if self.patience.is_clock_due(attempts) {
+            if state.waiter.is_clock_due(attempts) {
                 now = self.now();
                 self.look_around(state, now, &mut last_call_back, on_wait)?;
             }
-            match self.patience.pause(attempts) {
+            match state.waiter.pause(attempts) {
                 Pause::Spin => std::hint::spin_loop(),
                 Pause::Yield => thread::yield_now(),
                 Pause::Block(timeout) => {
