@@ -47,14 +47,16 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(arguments),
         Command::Schedule(arguments) => schedule::run(arguments),
     };
-    match outcome {
-        Ok(status) => ExitCode::from(status),
-        Err(error) if is_closed_output(&error) => ExitCode::from(OUTPUT_CLOSED),
-        Err(error) => {
-            complain(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
+    ExitCode::from(outcome.unwrap_or_else(|error| fail(&error)))
+}
+
+/// Says what went wrong, and which exit status that is.
+fn fail(error: &anyhow::Error) -> u8 {
+    if is_closed_output(error) {
+        return OUTPUT_CLOSED;
     }
+    complain(&format!("{error:#}"));
+    1
 }
 
 /// Whether whoever read our output has had enough, as `head` does: no failure worth a message.

@@ -98,26 +98,39 @@ fn rank_arguments(own: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 /// One rank's part, from joining to leaving. `rank` names it in messages.
 fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
-    match join_and_sweep(arguments) {
+    let communicator = match join(arguments) {
+        Ok(communicator) => communicator,
+        Err(error) => return Ok(fail_as(rank, error)),
+    };
+    let swept = sweep(&communicator, arguments, &mut std::io::stdout());
+    let wrong = swept.and_then(|wrong| {
+        communicator.close()?;
+        Ok(wrong)
+    });
+    match wrong {
         Ok(wrong) => Ok(u8::from(wrong > 0)),
-        // Every rank fails like this; one of them says so.
-        Err(error) if rank > 0 && is_the_users(&error) => Ok(1),
-        Err(error) => Err(error.context(format!("rank {rank}"))),
+        // Said before the communicator is dropped, which may take longer than the launcher lets the survivors live.
+        Err(error) => Ok(fail_as(rank, error)),
     }
 }
 
-fn join_and_sweep(arguments: &Arguments) -> Result<u64> {
+fn join(arguments: &Arguments) -> Result<Communicator> {
     ringfold::env::init_logging()?;
-    let communicator = Communicator::connect(Config {
+    Ok(Communicator::connect(Config {
         timeout: arguments.timeout,
         transport: arguments.transport,
         channels: arguments.channels,
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
         ..Config::default()
-    })?;
-    let wrong = sweep(&communicator, arguments, &mut std::io::stdout())?;
-    communicator.close()?;
-    Ok(wrong)
+    })?)
+}
+
+/// Says what went wrong on this rank, unless rank 0 says the same.
+fn fail_as(rank: usize, error: anyhow::Error) -> u8 {
+    if rank > 0 && is_the_users(&error) {
+        return 1;
+    }
+    crate::fail(&error.context(format!("rank {rank}")))
 }
 
 fn is_the_users(error: &anyhow::Error) -> bool {
@@ -127,8 +140,8 @@ fn is_the_users(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Measures everything that was asked for; rank 0 prints the table into `stdout`. Rank 0 returns the number of wrong elements; the others end well, so that
-/// rank 0 has the time to write.
+/// Measures everything that was asked for; rank 0 prints the table into `stdout` and returns the number of wrong elements.
+/// The others end well, so that rank 0 has the time to write.
 fn sweep(
     communicator: &Communicator,
     arguments: &Arguments,

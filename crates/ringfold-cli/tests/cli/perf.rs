@@ -24,7 +24,7 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 fn endless(ranks: usize) -> (Running, Vec<u32>) {
     let ranks = ranks.to_string();
     let running = Running::start(ringfold(&[
-        "perf", "--ranks", &ranks, "-b", "8", "-e", "64K", "-f", "16", "-N", "0",
+        "perf", "--ranks", &ranks, "-T", "1", "-b", "8", "-e", "64K", "-f", "16", "-N", "0",
     ]));
     let mut ids = Vec::new();
     loop {
@@ -223,6 +223,24 @@ fn a_killed_rank_ends_the_measurement_and_is_named() {
     let done = running.finish();
     assert!(!done.status.success());
     assert!(done.stderr.contains("rank 1"), "{}", done.stderr);
+    ids.into_iter().for_each(await_end);
+}
+
+#[test]
+fn a_frozen_rank_is_named_by_all_others() {
+    let (running, ids) = endless(3);
+    let frozen = Pid::from_raw(ids[1] as i32).unwrap();
+    rustix::process::kill_process(frozen, Signal::STOP).unwrap();
+    let done = running.finish();
+    assert_eq!(done.status.code(), Some(1), "{}", done.stderr);
+    for survivor in ["rank 0: ", "rank 2: "] {
+        let said = done.stderr.lines().find(|line| line.contains(survivor));
+        assert!(
+            said.is_some_and(|line| line.contains("waiting for rank 1")),
+            "{}",
+            done.stderr
+        );
+    }
     ids.into_iter().for_each(await_end);
 }
 
