@@ -21,10 +21,10 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 }
 
 /// A measurement that goes on until it is ended, and the process numbers of its ranks.
-fn endless(ranks: usize) -> (Running, Vec<u32>) {
+fn endless(ranks: usize, timeout: &str) -> (Running, Vec<u32>) {
     let ranks = ranks.to_string();
     let running = Running::start(ringfold(&[
-        "perf", "--ranks", &ranks, "-T", "1", "-b", "8", "-e", "64K", "-f", "16", "-N", "0",
+        "perf", "--ranks", &ranks, "-T", timeout, "-b", "8", "-e", "64K", "-f", "16", "-N", "0",
     ]));
     let mut ids = Vec::new();
     loop {
@@ -209,7 +209,7 @@ fn under_run_perf_joins_the_job_it_is_in() {
 
 #[test]
 fn sigint_ends_every_rank_with_status_130() {
-    let (running, ids) = endless(2);
+    let (running, ids) = endless(2, "60");
     running.signal(Signal::INT);
     assert_eq!(running.finish().status.code(), Some(130));
     assert_eq!(ids.len(), 2);
@@ -218,7 +218,7 @@ fn sigint_ends_every_rank_with_status_130() {
 
 #[test]
 fn a_killed_rank_ends_the_measurement_and_is_named() {
-    let (running, ids) = endless(3);
+    let (running, ids) = endless(3, "60");
     rustix::process::kill_process(Pid::from_raw(ids[1] as i32).unwrap(), Signal::KILL).unwrap();
     let done = running.finish();
     assert!(!done.status.success());
@@ -228,7 +228,7 @@ fn a_killed_rank_ends_the_measurement_and_is_named() {
 
 #[test]
 fn a_frozen_rank_is_named_by_all_others() {
-    let (running, ids) = endless(3);
+    let (running, ids) = endless(3, "2");
     let frozen = Pid::from_raw(ids[1] as i32).unwrap();
     rustix::process::kill_process(frozen, Signal::STOP).unwrap();
     let done = running.finish();
@@ -246,7 +246,7 @@ fn a_frozen_rank_is_named_by_all_others() {
 
 #[test]
 fn ranks_die_with_a_killed_launcher() {
-    let (running, ids) = endless(2);
+    let (running, ids) = endless(2, "60");
     running.signal(Signal::KILL);
     running.finish();
     ids.into_iter().for_each(await_end);
