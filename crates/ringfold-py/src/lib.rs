@@ -1,6 +1,6 @@
 //! The Python module `ringfold._native`: what the package `ringfold` stands on.
 //!
-//! Objects come in through [`Buffer`], calls go out through [`Communicator`] and [`Work`]; shapes, outputs and keyword
+//! Objects come in through `Buffer`, calls go out through `Communicator` and `Work`; shapes, outputs and keyword
 //! arguments are the Python package's business. No wait holds the GIL, and every wait looks at signals, so that Ctrl-C
 //! works. Nothing here is part of the public Python API.
 
