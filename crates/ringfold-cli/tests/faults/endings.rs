@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::rank::Script;
 
 /// The transports that join the ranks of one host.
-pub const TRANSPORTS: [&str; 1] = ["shm"];
+pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
 /// One size for each way a message takes: inline, whole, in slices.
 pub const SIZES: [usize; 3] = [8, 64 << 10, 4 << 20];
