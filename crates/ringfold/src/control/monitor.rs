@@ -15,11 +15,10 @@ use super::session::{Gathered, Line, Reach};
 use super::socket::{Socket, is_transient, wait_for};
 use super::watch::{Watched, watch};
 
-/// After a neighbour's process has ended, how long the server has to say whether that was in order. A goodbye on this
-/// host is confirmed before its process ends, so this is for verdicts that were on their way already.
-const GRACE_LOCAL: Duration = Duration::from_millis(5);
-/// The same when the server is on another host.
-const GRACE_REMOTE: Duration = Duration::from_millis(50);
+/// After a neighbour's process has ended, how long the server has to say whether that was in order. It usually answers at
+/// once. When it does not, most often its own process is being ended, which closes its connections one by one: somebody
+/// who was told before this rank has ended as well, and must not be blamed for it.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// The monitor's own state.
 pub(super) struct Monitor {
@@ -217,9 +216,7 @@ impl Monitor {
             Reach::Open if rank == 0 => self.lose("its process has ended"),
             Reach::Open => {
                 self.line.send(&Frame::Suspect { rank });
-                let is_local = self.line.socket.as_ref().is_some_and(Socket::is_unix);
-                let grace = if is_local { GRACE_LOCAL } else { GRACE_REMOTE };
-                self.suspects.push((rank, Instant::now() + grace));
+                self.suspects.push((rank, Instant::now() + GRACE));
             }
             // Nobody is left who could say whether it said goodbye. If it is still needed, that shows by itself.
             Reach::Closed => self.depart(rank),
