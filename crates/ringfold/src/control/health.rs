@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::fault::Fault;
 use super::frame::Frame;
 use super::hub::INQUIRY;
-use super::session::Line;
+use super::session::{Line, Reach};
 use super::socket::remaining;
 use crate::error::Error;
 use crate::transport::Waker;
@@ -106,9 +106,15 @@ impl Health {
             communicator: self.communicator,
             fault: fault.clone(),
         };
-        if !self.line.send(&frame) {
+        if !self.line.send(&frame) && !self.awaits_end_of_server() {
             self.pronounce(&fault);
         }
+    }
+
+    /// Whether the server has just died, and with it a member: the monitor is about to say so, and other failures may be
+    /// no more than its consequences.
+    fn awaits_end_of_server(&self) -> bool {
+        self.members[0] == 0 && self.me != 0 && self.line.state().reach != Reach::Closed
     }
 
     /// Tells all ranks and waits up to `grace` for the verdict of them all; without one the suspicion becomes this
