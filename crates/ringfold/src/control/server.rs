@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::auth::{Claim, Purpose, Refusal, Secret};
 use super::door::Door;
+use super::fault::Class;
 use super::frame::{Frame, RANK_FRAME_BYTES_MAX, Splitter};
 use super::hub::Hub;
 use super::socket::{Bell, Listener, Socket, is_transient, random, remaining, wait_for};
@@ -60,7 +61,7 @@ impl Server {
             links: (0..world_size).map(|_| None).collect(),
             world_size,
             next_ping: Instant::now() + PING,
-            suspicions: Vec::new(),
+            accusations: Vec::new(),
             leaving: None,
             stop: stop.clone(),
         };
@@ -123,6 +124,15 @@ impl Link {
     }
 }
 
+/// Whom `frame` says to be gone.
+fn accused(frame: &Frame) -> Vec<u32> {
+    match frame {
+        Frame::Suspect { rank } => vec![*rank],
+        Frame::Report { fault, .. } if fault.class == Class::PeerFailed => fault.ranks.clone(),
+        _ => Vec::new(),
+    }
+}
+
 struct State {
     hub: Hub,
     /// Open until all ranks have joined.
@@ -130,8 +140,8 @@ struct State {
     links: Vec<Option<Link>>,
     world_size: u32,
     next_ping: Instant,
-    /// Witness and suspect.
-    suspicions: Vec<(usize, usize)>,
+    /// Frames that blame others for being gone, and who sent them.
+    accusations: Vec<(usize, Frame)>,
     /// Set when rank 0 leaves: until when it stays for the others.
     leaving: Option<Instant>,
     stop: Arc<Bell>,
@@ -146,7 +156,7 @@ impl State {
             for rank in ranks {
                 self.read(rank);
             }
-            self.judge_suspicions();
+            self.judge_accusations();
             let now = Instant::now();
             self.hub.tick(now);
             self.ping(now);
@@ -256,16 +266,17 @@ impl State {
         }
     }
 
-    /// Believes the ranks that saw another one's process end, after reading what that one still said: its goodbye, if
-    /// there was one, arrived before the suspicion.
-    fn judge_suspicions(&mut self) {
-        while let Some((witness, suspect)) = self.suspicions.pop() {
-            self.read(suspect);
-            let rank = suspect as u32;
+    /// Believes the ranks that saw another one go, after reading what that one still said: if it told why it left, by an
+    /// abort or a goodbye, that arrived before the accusation.
+    fn judge_accusations(&mut self) {
+        for (witness, frame) in std::mem::take(&mut self.accusations) {
+            for suspect in accused(&frame) {
+                if (suspect as usize) < self.links.len() {
+                    self.read(suspect as usize);
+                }
+            }
             // A witness that is not here any more is no witness.
-            let _ = self
-                .hub
-                .receive(witness as u32, Frame::Suspect { rank }, Instant::now());
+            let _ = self.hub.receive(witness as u32, frame, Instant::now());
         }
     }
 
@@ -277,10 +288,8 @@ impl State {
                 Ok(None) => return Ok(()),
                 Err(_) => return Err("it sent a malformed frame"),
             };
-            if let Frame::Suspect { rank: suspect } = frame {
-                if (suspect as usize) < self.links.len() {
-                    self.suspicions.push((rank, suspect as usize));
-                }
+            if !accused(&frame).is_empty() {
+                self.accusations.push((rank, frame));
                 continue;
             }
             if frame == Frame::Pong {
