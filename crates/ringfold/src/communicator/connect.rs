@@ -10,7 +10,7 @@ use super::watch::SessionWatch;
 use super::{Communicator, Place, Policy, share};
 use crate::config::{Config, TransportChoice};
 use crate::control::launch::Explicit;
-use crate::control::{Launch, Secret, Session};
+use crate::control::{Health, Launch, Secret, Session};
 use crate::engine::Engine;
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
@@ -220,7 +220,6 @@ impl Wish {
 fn establish(group: Group) -> Result<Communicator> {
     let deadline = Instant::now() + group.settings.connect_timeout;
     let world_size = group.world_ranks.len();
-    let local_ranks = group.local_ranks();
     let hosts = group.hosts();
     if group.settings.transport == TransportChoice::Shm && hosts > 1 {
         return Err(Error::Bootstrap(format!(
@@ -233,6 +232,27 @@ fn establish(group: Group) -> Result<Communicator> {
     let ring = bell.clone();
     let waker = Arc::new(move || ring.get().map_or((), |wake| wake()));
     let health = group.session.open(group.id, &group.members(), waker)?;
+    let session = group.session.clone();
+    let id = group.id;
+    let assembled = assemble(group, health.clone(), &bell, deadline);
+    if let Err(error) = &assembled {
+        // The others need not wait for their deadlines; and what is open would outlive the session.
+        health.report(error);
+        session.close(id);
+    }
+    assembled
+}
+
+/// Links the ranks, and makes the communicator when all are linked.
+fn assemble(
+    group: Group,
+    health: Arc<Health>,
+    bell: &OnceLock<Waker>,
+    deadline: Instant,
+) -> Result<Communicator> {
+    let world_size = group.world_ranks.len();
+    let local_ranks = group.local_ranks();
+    let hosts = group.hosts();
     let links = share::link(&group, &health, deadline)?;
     let local_rank = local_ranks
         .iter()
