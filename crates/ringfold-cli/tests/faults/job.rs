@@ -6,14 +6,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::rank::{SCRIPT, Script, monotonic_ns};
 
 /// After this a rank has hung: far longer than anything takes on a busy machine.
-const WATCHDOG: Duration = Duration::from_secs(40);
+pub const WATCHDOG: Duration = Duration::from_secs(40);
 
 /// A job to be started.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct Plan {
     pub secret: Option<String>,
     /// Where the ranks meet; `None` is a new name on this host.
     pub address: Option<String>,
+    /// What else the ranks find in their environment.
+    pub variables: Vec<(&'static str, String)>,
     pub script: Script,
 }
 
@@ -39,6 +41,7 @@ impl Plan {
             connect_timeout: 2 * WATCHDOG,
             secret: None,
             address: None,
+            variables: Vec::new(),
             script,
         }
     }
@@ -165,6 +168,7 @@ impl Job {
         if let Some(secret) = &plan.secret {
             command.env("RINGFOLD_SECRET", secret);
         }
+        command.envs(plan.variables.iter().map(|(name, value)| (name, value)));
         for name in ["RINGFOLD_DEBUG", "RINGFOLD_ALGO"] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
@@ -206,6 +210,22 @@ impl Job {
         let endings = self.endings();
         crate::remains::assert_none(&self.address);
         endings
+    }
+
+    /// Of several processes with one number, waits for the first that ends and takes it out.
+    pub fn take_first_to_end(&mut self, number: usize) -> Ending {
+        let deadline = Instant::now() + WATCHDOG;
+        loop {
+            let is_over = |rank: &mut Rank| {
+                let status = rank.child.try_wait().expect("a process of our own");
+                rank.number == number && status.is_some()
+            };
+            if let Some(place) = self.ranks.iter_mut().position(is_over) {
+                return self.ranks.remove(place).finish();
+            }
+            assert!(Instant::now() < deadline, "no rank {number} ends");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits until all ranks have ended by themselves.
@@ -333,13 +353,13 @@ impl Rank {
 
     /// Waits for a process that has said its last word.
     fn wait(&mut self) -> ExitStatus {
-        let deadline = std::time::Instant::now() + WATCHDOG;
+        let deadline = Instant::now() + WATCHDOG;
         loop {
             if let Some(status) = self.child.try_wait().expect("a process of our own") {
                 return status;
             }
             assert!(
-                std::time::Instant::now() < deadline,
+                Instant::now() < deadline,
                 "rank {} does not end",
                 self.number
             );

@@ -8,10 +8,13 @@ mod campaign;
 mod endings;
 mod freeze;
 mod job;
+mod lab;
 mod misuse;
+mod netlab;
 mod random;
 mod rank;
 mod remains;
+mod strangers;
 
 /// The program of a rank.
 #[test]

@@ -1,0 +1,236 @@
+//! Hosts that are network namespaces: a bridge in a namespace of its own, and a cable from it to each of them.
+//!
+//! Nothing of it touches the machine's own network, and all of it goes with the namespaces, which are deleted when the
+//! lab is dropped; what a killed test has left is deleted by the next one. Host `h` has the address `10.77.0.(h + 1)` on
+//! `eth0`. Making a lab takes rights that an ordinary user lacks; then the tests say so and are skipped.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::fd::AsFd;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::job::{Job, Plan};
+use crate::rank::Script;
+
+/// The port of the rendezvous: the namespace is new, so every port is free.
+const PORT: u16 = 29400;
+
+/// Where named namespaces stand.
+const NAMESPACES: &str = "/run/netns";
+
+/// What the names of all labs begin with; the process and a number follow.
+const PREFIX: &str = "ringfold-lab-";
+
+pub struct Lab {
+    switch: String,
+    hosts: Vec<String>,
+}
+
+impl Lab {
+    /// A lab of `hosts`, or `None` and the reason printed.
+    pub fn new(hosts: usize) -> Option<Lab> {
+        match Lab::build(hosts) {
+            Ok(lab) => Some(lab),
+            Err(reason) => {
+                println!("skipped, no network namespaces here: {}", reason.trim());
+                None
+            }
+        }
+    }
+
+    fn build(hosts: usize) -> Result<Lab, String> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        remove_abandoned();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let stem = format!("{PREFIX}{}-{number}", std::process::id());
+        let mut lab = Lab {
+            switch: format!("{stem}-switch"),
+            hosts: Vec::new(),
+        };
+        ip(&["netns", "add", &lab.switch])?;
+        lab.switch(&["link", "add", "bridge", "type", "bridge"])?;
+        lab.switch(&["link", "set", "bridge", "up"])?;
+        for host in 0..hosts {
+            let name = format!("{stem}-{host}");
+            ip(&["netns", "add", &name])?;
+            lab.hosts.push(name.clone());
+            let port = port(host);
+            lab.switch(&[
+                "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &name,
+            ])?;
+            lab.switch(&["link", "set", &port, "master", "bridge", "up"])?;
+            ip(&[
+                "-n",
+                &name,
+                "address",
+                "add",
+                &format!("{}/24", address(host)),
+                "dev",
+                "eth0",
+            ])?;
+            ip(&["-n", &name, "link", "set", "eth0", "up"])?;
+            ip(&["-n", &name, "link", "set", "lo", "up"])?;
+        }
+        Ok(lab)
+    }
+
+    pub fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// A job that meets on host 0, under a secret.
+    pub fn plan(&self, world_size: usize, transport: &'static str, script: Script) -> Plan {
+        Plan {
+            address: Some(rendezvous()),
+            secret: Some("a secret for these tests alone".into()),
+            ..Plan::new(world_size, transport, script)
+        }
+    }
+
+    /// Starts the ranks of `plan`, one host after the other.
+    pub fn start(&self, plan: &Plan) -> Job {
+        let mut job = plan.empty();
+        for rank in 0..plan.world_size {
+            self.add(&mut job, rank, &plan.script);
+        }
+        job
+    }
+
+    /// Starts one rank.
+    pub fn add(&self, job: &mut Job, rank: usize, script: &Script) {
+        let program = std::env::current_exe().expect("this binary has a name");
+        let mut command = self.command(rank % self.hosts(), &program);
+        job.start(rank, script, &mut command);
+    }
+
+    /// `program` on a host.
+    pub fn command(&self, host: usize, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &self.hosts[host]])
+            .arg(program);
+        command
+    }
+
+    /// A thread on a host.
+    pub fn spawn<R: Send + 'static>(
+        &self,
+        host: usize,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> JoinHandle<R> {
+        let path = format!("{NAMESPACES}/{}", self.hosts[host]);
+        let namespace = std::fs::File::open(path).expect("the lab's namespace");
+        std::thread::spawn(move || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), kind).expect("the lab's maker may enter");
+            work()
+        })
+    }
+
+    /// Pulls a host's cable.
+    pub fn cut(&self, host: usize) {
+        self.switch(&["link", "set", &port(host), "down"])
+            .expect("the port exists");
+    }
+
+    /// Limits every cable, each way, to `rate` as tc has it (`1gbit`).
+    pub fn shape(&self, rate: &str) -> Result<(), String> {
+        let limit = [
+            "root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms",
+        ];
+        for (host, name) in self.hosts.iter().enumerate() {
+            let ends = [(name, "eth0".to_string()), (&self.switch, port(host))];
+            for (namespace, device) in ends {
+                let mut arguments = vec!["-n", namespace, "qdisc", "replace", "dev", &device];
+                arguments.extend(limit);
+                succeed("tc", &arguments)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a process is left on a host.
+    pub fn assert_empty(&self) {
+        for name in &self.hosts {
+            let left = pids(name);
+            assert!(left.is_empty(), "processes are left on {name}: {left:?}");
+        }
+    }
+
+    fn switch(&self, arguments: &[&str]) -> Result<(), String> {
+        let mut all = vec!["-n", &self.switch];
+        all.extend(arguments);
+        ip(&all)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for name in self.hosts.iter().chain([&self.switch]) {
+            // Its cables and addresses go with it.
+            let _ = ip(&["netns", "delete", name]);
+        }
+    }
+}
+
+/// Where a host's cable ends at the switch.
+fn port(host: usize) -> String {
+    format!("port{host}")
+}
+
+/// A host's address.
+pub fn address(host: usize) -> String {
+    format!("10.77.0.{}", host + 1)
+}
+
+/// Where ranks meet: on host 0.
+pub fn rendezvous() -> String {
+    format!("{}:{PORT}", address(0))
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    succeed("ip", arguments)
+}
+
+fn succeed(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{program} {}: {complaint}", arguments.join(" ")))
+        }
+        Err(error) => Err(format!("{program}: {error}")),
+    }
+}
+
+fn pids(namespace: &str) -> Vec<String> {
+    let output = Command::new("ip")
+        .args(["netns", "pids", namespace])
+        .output();
+    let text = output.map_or(String::new(), |output| {
+        String::from_utf8_lossy(&output.stdout).into()
+    });
+    text.split_whitespace().map(str::to_string).collect()
+}
+
+/// Deletes the namespaces of processes that are no more.
+fn remove_abandoned() {
+    for entry in std::fs::read_dir(NAMESPACES)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next());
+        let is_abandoned = owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+        if is_abandoned {
+            let _ = ip(&["netns", "delete", &name]);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Ranks on several hosts: all collectives, and what happens when a host's rank is killed, stopped or cut off.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::endings::{assert_all_blame, script};
+use crate::job::Plan;
+use crate::lab::{self, Lab};
+use crate::random::Random;
+
+const HOSTS: usize = 4;
+
+/// `ringfold perf` with a rank on each host; rank 0's output, once all have ended well.
+fn perf(lab: &Lab, arguments: &[&str]) -> String {
+    let start = |rank: usize| -> Child {
+        let mut command: Command = lab.command(rank, Path::new(env!("CARGO_BIN_EXE_ringfold")));
+        command
+            .arg("perf")
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("RINGFOLD_RANK", rank.to_string())
+            .env("RINGFOLD_WORLD_SIZE", lab.hosts().to_string())
+            .env("RINGFOLD_ADDR", lab::rendezvous())
+            .env("RINGFOLD_SECRET", "a secret for these tests alone")
+            .env("RINGFOLD_TIMEOUT_MS", "30000")
+            .env("RINGFOLD_CONNECT_TIMEOUT_MS", "30000")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.spawn().expect("the command starts")
+    };
+    let ranks: Vec<Child> = (0..lab.hosts()).map(start).collect();
+    let mut output = String::new();
+    for (rank, child) in ranks.into_iter().enumerate() {
+        // The deadlines above are the watchdog.
+        let done = child.wait_with_output().expect("a process of our own");
+        let complaint = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(
+            done.status.success(),
+            "rank {rank} of perf {arguments:?}: {complaint}"
+        );
+        if rank == 0 {
+            output = String::from_utf8_lossy(&done.stdout).into_owned();
+        }
+    }
+    output
+}
+
+#[test]
+fn every_collective_is_right_between_four_hosts() {
+    let Some(lab) = Lab::new(HOSTS) else { return };
+    let collectives = [
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "reduce_scatter",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "sendrecv",
+        "barrier",
+    ];
+    for collective in collectives {
+        let sizes: &[&str] = match collective {
+            "barrier" => &[],
+            _ => &["-b", "8", "-e", "512K", "-f", "256"],
+        };
+        let mut arguments = vec![collective, "-n", "2", "-w", "0"];
+        arguments.extend(sizes);
+        let table = perf(&lab, &arguments);
+        assert!(table.contains("tcp"), "{collective}: {table}");
+        println!("{table}");
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn a_rank_killed_on_another_host_is_named_by_every_survivor() {
+    let Some(lab) = Lab::new(HOSTS) else { return };
+    let mut random = Random::new("kill between hosts");
+    for (victim, bytes) in [(0, 64 << 10), (2, 8), (3, 4 << 20)] {
+        println!("rank {victim}, {bytes} bytes");
+        let mut job = lab.start(&lab.plan(HOSTS, "auto", script("all_reduce", bytes)));
+        job.await_all("running");
+        random.pause(Duration::from_millis(20));
+        job.kill(victim);
+        assert_all_blame(&job.finish(), "PeerFailed", victim);
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn hosts_with_several_ranks_use_both_transports_and_name_the_killed() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut random = Random::new("kill in a mixed job");
+    for victim in [0, 3] {
+        println!("rank {victim}");
+        let mut job = lab.start(&lab.plan(4, "auto", script("all_reduce", 64 << 10)));
+        job.await_all("running");
+        random.pause(Duration::from_millis(20));
+        job.kill(victim);
+        assert_all_blame(&job.finish(), "PeerFailed", victim);
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn a_rank_frozen_on_another_host_is_named_when_the_deadline_passes() {
+    let Some(lab) = Lab::new(3) else { return };
+    for victim in [0, 2] {
+        println!("rank {victim}");
+        let timeout = Duration::from_millis(700);
+        let plan = Plan {
+            timeout,
+            ..lab.plan(3, "auto", script("all_reduce", 64 << 10))
+        };
+        let mut job = lab.start(&plan);
+        job.await_all("running");
+        let place = job.ranks.iter().position(|rank| rank.number == victim);
+        let frozen = job.ranks.remove(place.expect("the job has this rank"));
+        frozen.signal(Signal::STOP);
+        assert_all_blame(&job.endings(), "Timeout", victim);
+        frozen.signal(Signal::CONT);
+        assert_ne!(frozen.finish().class, "", "the others are gone");
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn a_host_that_is_cut_off_has_failed_for_the_others() {
+    for victim in [0, 2] {
+        let Some(lab) = Lab::new(3) else { return };
+        println!("host {victim}");
+        let mut job = lab.start(&lab.plan(3, "auto", script("all_reduce", 64 << 10)));
+        job.await_all("running");
+        lab.cut(victim);
+        let place = job.ranks.iter().position(|rank| rank.number == victim);
+        let lonely = job.ranks.remove(place.expect("the job has this rank"));
+        assert_all_blame(&job.endings(), "PeerFailed", victim);
+        let ending = lonely.finish();
+        assert_eq!(
+            ending.class, "PeerFailed",
+            "the one that is cut off: {ending:?}"
+        );
+        lab.assert_empty();
+    }
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_an_error_that_names_those_that_are() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plan = lab.plan(2, "auto", script("all_reduce", 64));
+    plan.connect_timeout = Duration::from_secs(5);
+    plan.variables = vec![("RINGFOLD_SOCKET_IFNAME", "ib7".into())];
+    for (rank, ending) in lab.start(&plan).finish() {
+        assert_eq!(ending.class, "Bootstrap", "rank {rank}: {ending:?}");
+        for word in ["ib7", "eth0", &lab::address(rank)] {
+            assert!(
+                ending.text.contains(word),
+                "`{word}` is not in rank {rank}'s {ending:?}"
+            );
+        }
+    }
+}
+
+/// How much of the link an all-reduce of 16 MiB uses.
+///
+/// ```text
+/// cargo test --release -p ringfold-cli --test faults -- --ignored --nocapture share_of_the_link
+/// ```
+///
+/// `CAMPAIGN_RATES` and `CAMPAIGN_ALGORITHMS` are lists; the rate `unshaped` is the machine's own.
+#[test]
+#[ignore = "measures for minutes, on a machine that does nothing else"]
+fn share_of_the_link_is_measured() {
+    let setting =
+        |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.into());
+    let rates = setting("CAMPAIGN_RATES", "unshaped,1gbit");
+    let algorithms = setting("CAMPAIGN_ALGORITHMS", "auto,ring,direct,rabenseifner");
+    let Some(lab) = Lab::new(HOSTS) else { return };
+    println!(
+        "{:>9} {:>13} {:>5} {:>10} {:>10} {:>10} {:>7}",
+        "rate", "algorithm", "hosts", "median_ms", "p99_ms", "limit_ms", "share"
+    );
+    for rate in rates.split(',') {
+        if rate != "unshaped" {
+            lab.shape(rate).expect("a rate that tc knows");
+        }
+        for algorithm in algorithms.split(',') {
+            let mut arguments = vec![
+                "all_reduce",
+                "-b",
+                "16M",
+                "-e",
+                "16M",
+                "-n",
+                "20",
+                "--csv",
+                "-",
+            ];
+            if algorithm != "auto" {
+                arguments.extend(["--algorithm", algorithm]);
+            }
+            let table = perf(&lab, &arguments);
+            let (used, median_us, p99_us) = median_of(&table);
+            let bits = 2.0 * (HOSTS - 1) as f64 / HOSTS as f64 * f64::from(16 << 20) * 8.0;
+            let gbit: Option<f64> = rate
+                .strip_suffix("gbit")
+                .and_then(|number| number.parse().ok());
+            let limit_ms = gbit.map(|gbit| bits / gbit / 1e6);
+            let shown =
+                |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3}"));
+            let share = limit_ms.map(|limit| limit / (median_us / 1e3));
+            println!(
+                "{rate:>9} {used:>13} {HOSTS:>5} {:>10.2} {:>10.2} {:>10} {:>7}",
+                median_us / 1e3,
+                p99_us / 1e3,
+                shown(limit_ms),
+                shown(share)
+            );
+        }
+    }
+}
+
+/// Algorithm, median and 99th percentile of the first line of perf's CSV.
+fn median_of(csv: &str) -> (String, f64, f64) {
+    let mut lines = csv
+        .lines()
+        .skip_while(|line| !line.starts_with("collective,"));
+    let (head, line) = (lines.next(), lines.next());
+    let (head, line) = head.zip(line).unwrap_or_else(|| panic!("no CSV in {csv}"));
+    let cell = |name: &str| {
+        let column = head.split(',').position(|title| title == name);
+        line.split(',')
+            .nth(column.expect("a column"))
+            .expect("a cell")
+    };
+    let number = |name: &str| cell(name).parse().expect("a number");
+    (
+        cell("algorithm").into(),
+        number("median_us"),
+        number("p99_us"),
+    )
+}
