@@ -142,9 +142,12 @@ impl Driver {
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        for _ in 0..=self.patience.spins.min(TINY_SPINS) {
+        for attempt in 0..=state.waiter.spins().min(TINY_SPINS) {
             match state.engine.poll_tiny() {
-                Ok(true) => return Some(Ok(())),
+                Ok(true) => {
+                    state.waiter.learn(attempt);
+                    return Some(Ok(()));
+                }
                 Ok(false) => std::hint::spin_loop(),
                 Err(error) => return Some(Err(self.fail(&mut state, error))),
             }

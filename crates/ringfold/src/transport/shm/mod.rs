@@ -10,6 +10,7 @@
 //! * What a peer wrote is compared with what was due, and never becomes an offset, a length or a loop bound.
 
 mod doorbell;
+mod flag;
 pub mod ring;
 pub mod segment;
 pub mod window;

@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 
+use super::flag;
 use super::segment::Segment;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::sync::Ordering;
 use crate::transport::{HEADER_BYTES, Header, Sink, Ticket};
 
 /// Which ring: the sender, the receiver, the channel.
@@ -91,10 +91,8 @@ impl Sender {
         let cells = segment.shape().cells as u64;
         while let Some(message) = self.queue.front_mut() {
             if self.produced - self.consumed_seen >= cells {
-                // Pairs with the Release store in `Receiver::pump`: the cell was read before it is written again.
-                let consumed = segment
-                    .ring_consumed(from, to, channel)
-                    .load(Ordering::Acquire);
+                // Once it is seen, the receiver's reads of the cells are over.
+                let consumed = flag::height(segment.ring_consumed(from, to, channel));
                 if consumed > self.produced || consumed < self.consumed_seen {
                     return Err(Error::Corrupt {
                         peer: to,
@@ -124,10 +122,7 @@ impl Sender {
                 .part(0..piece.bytes())
                 .copy_from(piece);
             self.produced += 1;
-            // Pairs with the Acquire load in `Receiver::pump`.
-            segment
-                .cell_stamp(from, to, channel, cell)
-                .store(self.produced, Ordering::Release);
+            flag::raise(segment.cell_stamp(from, to, channel, cell), self.produced);
             segment.doorbell(to).ring();
             message.written_bytes = end;
             if end == message.payload.bytes() {
@@ -171,12 +166,7 @@ impl Receiver {
         let cells = segment.shape().cells as u64;
         while let Some(message) = self.queue.front_mut() {
             let cell = (self.consumed % cells) as usize;
-            // Pairs with the Release store in `Sender::pump`.
-            if segment
-                .cell_stamp(from, to, channel, cell)
-                .load(Ordering::Acquire)
-                != self.consumed + 1
-            {
+            if flag::height(segment.cell_stamp(from, to, channel, cell)) != self.consumed + 1 {
                 return Ok(());
             }
             if !message.begun {
@@ -194,10 +184,7 @@ impl Receiver {
                 .part(0..end - message.absorbed_bytes);
             message.sink.absorb(message.absorbed_bytes, piece);
             self.consumed += 1;
-            // Pairs with the Acquire load in `Sender::pump`.
-            segment
-                .ring_consumed(from, to, channel)
-                .store(self.consumed, Ordering::Release);
+            flag::raise(segment.ring_consumed(from, to, channel), self.consumed);
             segment.doorbell(from).ring();
             message.absorbed_bytes = end;
             if end == bytes {

@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::flag;
 use super::segment::Segment;
 use crate::call::{CALL_BYTES, Call};
 use crate::error::{Error, Result};
@@ -49,8 +50,8 @@ impl SharedWindows {
     }
 
     fn finished(&self, peer: usize) -> u64 {
-        // Pairs with the Release store in `finish`: the peer's reads of its slots are over.
-        self.segment.finished(peer).load(Ordering::Acquire)
+        // Once it is seen, the peer's reads of the slots are over.
+        flag::height(self.segment.finished(peer))
     }
 
     fn ring_all(&self) {
@@ -74,6 +75,11 @@ impl SharedWindows {
             },
         }
     }
+}
+
+/// How high a slot's flag is once `phase` of `generation` is reached.
+fn stamp(generation: u64, phase: u8) -> u64 {
+    generation * PHASES + phase as u64 + 1
 }
 
 fn words(call: &Call) -> [u64; 3] {
@@ -125,8 +131,7 @@ impl Windows for SharedWindows {
                 place.store(word, Ordering::Relaxed);
             }
         }
-        // Pairs with the Acquire load in `has_reached`.
-        head[0].store(generation * PHASES + phase as u64 + 1, Ordering::Release);
+        flag::raise(head[0], stamp(generation, phase));
         self.ring_all();
         Ok(())
     }
@@ -139,8 +144,7 @@ impl Windows for SharedWindows {
         call: &Call,
     ) -> Result<bool> {
         let head = self.segment.slot_head(peer, self.slot(generation));
-        // Pairs with the Release store in `publish`.
-        if head[0].load(Ordering::Acquire) < generation * PHASES + phase as u64 + 1 {
+        if flag::height(head[0]) < stamp(generation, phase) {
             return Ok(false);
         }
         // The peer writes these again only after this rank has finished the generation.
@@ -169,8 +173,6 @@ impl Windows for SharedWindows {
     }
 
     fn finish_quietly(&mut self, generation: u64) {
-        // Pairs with the Acquire load in `finished`.
-        let own = self.segment.finished(self.rank);
-        own.store(generation + 1, Ordering::Release);
+        flag::raise(self.segment.finished(self.rank), generation + 1);
     }
 }

@@ -1,0 +1,106 @@
+//! The one synchronisation of shared memory: a counter that one rank raises and others look at.
+//!
+//! Slots' stamps, cells' stamps and the counters of what was finished or consumed are all flags: single-writer, never
+//! lowered. Who sees a flag raised sees everything that its owner did before raising it. Two flags back to back, one of
+//! the writer (published) and one of the reader (finished), hand a piece of memory to and fro; loom checks that here.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Raises `flag` to `value`.
+pub fn raise(flag: &AtomicU64, value: u64) {
+    // Pairs with the Acquire load in `height`.
+    flag.store(value, Ordering::Release);
+}
+
+/// How high `flag` is.
+pub fn height(flag: &AtomicU64) -> u64 {
+    // Pairs with the Release store in `raise`.
+    flag.load(Ordering::Acquire)
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+
+    use super::{height, raise};
+
+    /// One slot, one writer, one reader: what windows and rings are made of.
+    struct Slot {
+        payload: UnsafeCell<u64>,
+        published: AtomicU64,
+        finished: AtomicU64,
+    }
+
+    /// Loom reports an access to the payload that is not ordered with the other side's.
+    #[test]
+    fn loom_a_slot_is_handed_to_and_fro_without_a_race() {
+        const GENERATIONS: u64 = 2;
+        loom::model(|| {
+            let slot = Arc::new(Slot {
+                payload: UnsafeCell::new(0),
+                published: AtomicU64::new(0),
+                finished: AtomicU64::new(0),
+            });
+            let writer = slot.clone();
+            let thread = loom::thread::spawn(move || {
+                for generation in 0..GENERATIONS {
+                    while height(&writer.finished) < generation {
+                        loom::thread::yield_now();
+                    }
+                    // SAFETY: loom checks that the reader is not at it.
+                    writer
+                        .payload
+                        .with_mut(|payload| unsafe { *payload = generation + 10 });
+                    raise(&writer.published, generation + 1);
+                }
+            });
+            for generation in 0..GENERATIONS {
+                while height(&slot.published) < generation + 1 {
+                    loom::thread::yield_now();
+                }
+                // SAFETY: loom checks that the writer is not at it.
+                let payload = slot.payload.with(|payload| unsafe { *payload });
+                assert_eq!(payload, generation + 10);
+                raise(&slot.finished, generation + 1);
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    /// Both ranks publish and await each other, twice over one slot: an all-reduce as the windows run it.
+    #[test]
+    fn loom_two_ranks_exchange_through_their_slots() {
+        loom::model(|| {
+            let ranks = Arc::new([0, 1].map(|_| Slot {
+                payload: UnsafeCell::new(0),
+                published: AtomicU64::new(0),
+                finished: AtomicU64::new(0),
+            }));
+            let run = |ranks: Arc<[Slot; 2]>, own: usize| {
+                let (mine, theirs) = (&ranks[own], &ranks[1 - own]);
+                for generation in 0..2 {
+                    while height(&theirs.finished) < generation {
+                        loom::thread::yield_now();
+                    }
+                    // SAFETY: loom checks that the peer is not at it.
+                    mine.payload
+                        .with_mut(|payload| unsafe { *payload = own as u64 + generation });
+                    raise(&mine.published, generation + 1);
+                    while height(&theirs.published) < generation + 1 {
+                        loom::thread::yield_now();
+                    }
+                    // SAFETY: loom checks that the peer is not at it.
+                    let seen = theirs.payload.with(|payload| unsafe { *payload });
+                    assert_eq!(seen, 1 - own as u64 + generation);
+                    raise(&mine.finished, generation + 1);
+                }
+            };
+            let peer = ranks.clone();
+            let thread = loom::thread::spawn(move || run(peer, 1));
+            run(ranks, 0);
+            thread.join().unwrap();
+        });
+    }
+}
