@@ -29,7 +29,8 @@ pub struct Patience {
 /// The longest a thread blocks before it looks around: deadlines, departed peers and signals are seen this late.
 pub const BLOCK_MAX: Duration = Duration::from_millis(20);
 
-/// About 20 µs of spinning (an attempt takes some 60 ns): longer than a peer's usual delay within one collective, far shorter
+/// About 20 µs of spinning (an attempt takes some 60 ns): longer than a peer's usual delay within one collective, far
+/// shorter than a time slice.
 const SPINS_WITH_ENOUGH_CORES: u32 = 300;
 
 /// Yields before blocking with enough cores: the core has nobody else to run, so this is a slower spin.
