@@ -50,7 +50,6 @@ pub struct Driver {
     for_worker: Condvar,
     watch: Box<dyn Watch>,
     waker: Waker,
-    patience: Patience,
     origin: Instant,
 }
 
@@ -102,7 +101,6 @@ impl Driver {
             for_worker: Condvar::new(),
             watch,
             waker,
-            patience,
             origin: Instant::now(),
         }
     }
