@@ -116,7 +116,7 @@ impl World {
         self.run_each(&vec![case.clone(); self.world_size()])
     }
 
-    fn run_each(&mut self, cases: &[Case]) -> Result<()> {
+    pub fn run_each(&mut self, cases: &[Case]) -> Result<()> {
         let world_size = self.world_size();
         let of_rank = |(rank, case)| oracle::buffers(case, rank, world_size);
         let buffers: Vec<_> = cases.iter().enumerate().map(of_rank).collect();

@@ -360,3 +360,47 @@ fn faults_never_give_a_wrong_result() {
     println!("{failed} of 300 runs failed cleanly, seed {SEED}");
     assert!(failed > 20, "the faults were too rare to prove anything");
 }
+
+/// Two ranks that both take themselves for the root wait for nobody, so they learn of each other at the next meeting.
+#[test]
+fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
+    let shared = (crate::Algorithm::Direct, crate::schedule::Medium::Shared);
+    let case = |collective| Case::new(collective, shared.0, shared.1, 100);
+    for next in [crate::Algorithm::Direct, crate::Algorithm::OneShot] {
+        let mut world = World::new(shm(3), SEED);
+        let roots = [0, 1, 0];
+        let broadcasts: Vec<_> = roots
+            .iter()
+            .map(|root| Case {
+                root: *root,
+                ..case(Collective::Broadcast)
+            })
+            .collect();
+        let broadcast = world.run_each(&broadcasts);
+        let error = match broadcast {
+            Err(error) => error,
+            Ok(()) => {
+                let meeting = Case {
+                    algorithm: next,
+                    ..case(Collective::AllReduce)
+                };
+                world.run_and_compare(&meeting).unwrap_err()
+            }
+        };
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+}
+
+/// Two ranks that both wait for the other see that they are in different calls.
+#[test]
+fn two_roots_of_a_gather_are_a_mismatch() {
+    let shared = (crate::Algorithm::Direct, crate::schedule::Medium::Shared);
+    let case = Case::new(Collective::Gather, shared.0, shared.1, 100);
+    let mut world = World::new(shm(2), SEED);
+    let cases = [0, 1].map(|root| Case {
+        root,
+        ..case.clone()
+    });
+    let error = world.run_each(&cases).unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+}

@@ -43,6 +43,9 @@ pub const JOBS_MAX: usize = 4096;
 /// Plans kept, at most; the oldest goes first. A program has few kinds of calls.
 const PLANS_MAX: usize = 256;
 
+/// Calls that wait for their comparison, at most: what peers were in can be seen for a few calls only.
+const UNVERIFIED_MAX: usize = 4;
+
 /// One call, checked and decided: what the engine needs to run it.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -104,6 +107,8 @@ pub struct Engine {
     done: Vec<Ticket>,
     operands: Vec<Region>,
     tiny: Option<Tiny>,
+    /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
+    unverified: VecDeque<(u64, Call)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +143,7 @@ impl Engine {
             done: Vec::new(),
             operands: Vec::new(),
             tiny: None,
+            unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
         }
     }
 
@@ -302,12 +308,42 @@ impl Engine {
                 break;
             }
             self.collectives.pop_front();
+            self.compare_calls(id)?;
             self.retire(id);
         }
         if !self.point_to_point.is_empty() {
             progressed |= self.advance_point_to_point()?;
         }
         Ok(progressed)
+    }
+
+    /// Compares the calls of ranks that do not hear from each other in them (two that both take themselves for the root
+    /// of a broadcast), at the next call in which all meet.
+    fn compare_calls(&mut self, id: usize) -> Result<()> {
+        let Some(operation) = self.operations[id]
+            .as_ref()
+            .filter(|operation| operation.publishes())
+        else {
+            return Ok(());
+        };
+        if operation.plan.hears_all {
+            return self.verify_calls();
+        }
+        if self.unverified.len() == UNVERIFIED_MAX {
+            self.unverified.pop_front();
+        }
+        self.unverified
+            .push_back((operation.last_generation(), operation.call));
+        Ok(())
+    }
+
+    fn verify_calls(&mut self) -> Result<()> {
+        while let Some((generation, call)) = self.unverified.pop_front() {
+            if let Some(windows) = self.transport.windows() {
+                windows.verify(generation, &call)?;
+            }
+        }
+        Ok(())
     }
 
     fn advance_point_to_point(&mut self) -> Result<bool> {

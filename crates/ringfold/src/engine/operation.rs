@@ -181,6 +181,11 @@ impl Operation {
             .all(|progress| progress.slice >= self.slices && progress.started == self.slices)
     }
 
+    /// The last generation of a call through published memory.
+    pub fn last_generation(&self) -> u64 {
+        self.first_generation + self.slices as u64 - 1
+    }
+
     /// Notes that the step of `ticket` is complete.
     pub fn complete(&mut self, ticket: Ticket) {
         let (channel, flight, step) = ((ticket >> 40) as u8, (ticket >> 32) as u8, ticket as u32);
@@ -271,6 +276,9 @@ impl Operation {
         if self.publishes() && !windows(context.transport)?.is_free(generation) {
             return Ok(false);
         }
+        if self.publishes() && !self.plan.is_heard {
+            windows(context.transport)?.enter(generation, &self.call);
+        }
         let at = &mut self.channels[channel];
         at.started += 1;
         at.flights[(slice % window) as usize].issued = false;
@@ -310,7 +318,8 @@ impl Operation {
         Ok(())
     }
 
-    fn publishes(&self) -> bool {
+    /// Whether the call goes through published memory.
+    pub fn publishes(&self) -> bool {
         self.plan.schedule.spec.medium == crate::schedule::Medium::Shared
     }
 

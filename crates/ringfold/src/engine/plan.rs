@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use crate::error::Result;
-use crate::schedule::{Action, Schedule, Spec, Step, dependence};
+use crate::schedule::{Action, Peers, Schedule, Spec, Step, dependence};
 
 /// Slices of one call that may be under way at once, at most. Bounds the scratch memory and the messages posted.
 pub const MAX_SLICES_IN_FLIGHT: u32 = 4;
@@ -20,6 +20,10 @@ pub struct Plan {
     pub channels: Vec<ChannelPlan>,
     /// Slices that may be under way at once.
     pub window: u32,
+    /// Whether this rank publishes anything, so that others can see which call it is in.
+    pub is_heard: bool,
+    /// Whether it waits for every other rank, so that it has seen which call they are in.
+    pub hears_all: bool,
     /// Ticks between the starts of consecutive slices: `window * skew >= rounds`, so a slice ends before the one that
     /// takes its place begins.
     pub skew: u32,
@@ -59,8 +63,25 @@ impl Plan {
             .map(|(steps, after)| ChannelPlan::new(steps, after, rounds))
             .collect();
         let skew = rounds.div_ceil(MAX_SLICES_IN_FLIGHT).max(1);
+        let actions = || schedule.channels.iter().flatten().map(|step| step.action);
+        let awaited = |rank: u32| {
+            let is_awaited = |action| match action {
+                Action::Await {
+                    peers: Peers::Others,
+                    ..
+                } => true,
+                Action::Await {
+                    peers: Peers::One(peer),
+                    ..
+                } => peer == rank,
+                _ => false,
+            };
+            rank == spec.rank || actions().any(is_awaited)
+        };
         Ok(Plan {
             window: MAX_SLICES_IN_FLIGHT,
+            is_heard: actions().any(|action| matches!(action, Action::Publish { .. })),
+            hears_all: (0..spec.world_size).all(awaited),
             skew,
             channels,
             schedule,

@@ -118,6 +118,9 @@ impl Engine {
         tiny.kernel.fold(tiny.job.output, &self.operands);
         windows.finish_quietly(tiny.generation);
         tiny.is_active = false;
+        if !self.unverified.is_empty() {
+            self.verify_calls()?;
+        }
         Ok(true)
     }
 

@@ -1,6 +1,6 @@
 //! Published memory in a segment: each rank copies into its own slots, and all ranks of the host read them.
 //!
-//! A slot's stamp counts up through generations and phases: `generation * PHASES + phase + 1`. Whoever sees a stamp also
+//! A slot's stamp counts up through generations and, within one, from its beginning through the phases. Whoever sees a stamp also
 //! sees what was published before it. A slot is used again once all ranks have finished its generation; each rank says
 //! so in one counter of its own.
 
@@ -54,6 +54,30 @@ impl SharedWindows {
         flag::height(self.segment.finished(peer))
     }
 
+    /// Writes this rank's call into its slot's head, once a generation. The next raise of the flag makes it visible.
+    fn head(&mut self, generation: u64, call: &Call) {
+        if self.headed == generation + 1 {
+            return;
+        }
+        self.headed = generation + 1;
+        let head = self.segment.slot_head(self.rank, self.slot(generation));
+        for (place, word) in head[1..].iter().zip(words(call)) {
+            // Made visible by the flag.
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    fn compare(&self, peer: usize, generation: u64, call: &Call) -> Result<()> {
+        let head = self.segment.slot_head(peer, self.slot(generation));
+        // Ordered by the flag, which was seen raised before.
+        let theirs = std::array::from_fn(|word| head[word + 1].load(Ordering::Relaxed));
+        if theirs == words(call) {
+            Ok(())
+        } else {
+            Err(self.complain(peer, theirs, call))
+        }
+    }
+
     fn ring_all(&self) {
         for peer in self.peers() {
             self.segment.doorbell(peer).ring();
@@ -77,9 +101,14 @@ impl SharedWindows {
     }
 }
 
-/// How high a slot's flag is once `phase` of `generation` is reached.
+/// How high a slot's flag is once its rank is in `generation`.
+fn entered(generation: u64) -> u64 {
+    generation * PHASES + 1
+}
+
+/// How high it is once `phase` is reached.
 fn stamp(generation: u64, phase: u8) -> u64 {
-    generation * PHASES + phase as u64 + 1
+    entered(generation) + 1 + phase as u64
 }
 
 fn words(call: &Call) -> [u64; 3] {
@@ -120,17 +149,17 @@ impl Windows for SharedWindows {
         target.part(range).copy_from(bytes);
     }
 
+    fn enter(&mut self, generation: u64, call: &Call) {
+        self.head(generation, call);
+        let head = self.segment.slot_head(self.rank, self.slot(generation));
+        // Nobody sleeps for this alone, so nobody is woken.
+        flag::raise(head[0], entered(generation));
+    }
+
     fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
-        assert!((phase as u64) < PHASES);
-        let slot = self.slot(generation);
-        let head = self.segment.slot_head(self.rank, slot);
-        if self.headed != generation + 1 {
-            self.headed = generation + 1;
-            for (place, word) in head[1..].iter().zip(words(call)) {
-                // Made visible by the stamp.
-                place.store(word, Ordering::Relaxed);
-            }
-        }
+        assert!(phase as u64 + 2 <= PHASES, "phase {phase}");
+        self.head(generation, call);
+        let head = self.segment.slot_head(self.rank, self.slot(generation));
         flag::raise(head[0], stamp(generation, phase));
         self.ring_all();
         Ok(())
@@ -144,16 +173,30 @@ impl Windows for SharedWindows {
         call: &Call,
     ) -> Result<bool> {
         let head = self.segment.slot_head(peer, self.slot(generation));
-        if flag::height(head[0]) < stamp(generation, phase) {
+        let height = flag::height(head[0]);
+        if height < entered(generation) {
             return Ok(false);
         }
-        // The peer writes these again only after this rank has finished the generation.
-        let theirs = std::array::from_fn(|word| head[word + 1].load(Ordering::Relaxed));
-        if theirs == words(call) {
-            Ok(true)
-        } else {
-            Err(self.complain(peer, theirs, call))
+        // The peer writes its call again only after this rank has finished the generation.
+        self.compare(peer, generation, call)?;
+        Ok(height >= stamp(generation, phase))
+    }
+
+    fn verify(&mut self, generation: u64, call: &Call) -> Result<()> {
+        for peer in self.peers() {
+            let head = self.segment.slot_head(peer, self.slot(generation));
+            let is_same_generation =
+                |height| (entered(generation)..entered(generation + 1)).contains(&height);
+            if !is_same_generation(flag::height(head[0])) {
+                continue;
+            }
+            let compared = self.compare(peer, generation, call);
+            // The peer may have gone on meanwhile; then what was compared may be its next call.
+            if is_same_generation(flag::height(head[0])) {
+                compared?;
+            }
         }
+        Ok(())
     }
 
     fn view(&self, peer: usize, generation: u64, range: Range<usize>) -> Region {
