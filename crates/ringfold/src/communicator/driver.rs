@@ -24,8 +24,10 @@ use crate::error::{Error, Result};
 use crate::transport::{Time, Waker};
 use crate::wait::{BLOCK_MAX, Patience, Pause, Waiter};
 
-/// How long a rank that suspects a crash waits for the verdict that names who really crashed.
-const CRASH_GRACE: Duration = Duration::from_millis(60);
+/// How long a rank that suspects a crash waits for the verdict that names who really crashed. A living server answers at
+/// once. When it does not, it may be the one that is gone, and the suspect no more than somebody who found out sooner:
+/// hence longer than a dead connection to the server takes to end.
+const CRASH_GRACE: Duration = Duration::from_millis(2500);
 
 /// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody waits for.
 const TIMEOUT_GRACE: Duration = Duration::from_millis(600);

@@ -18,6 +18,8 @@ use crate::transport::Waker;
 
 /// How long `abort` waits to learn whether somebody else's verdict was first.
 const ABORT_GRACE: Duration = Duration::from_millis(50);
+/// How often a rank that waits for a verdict looks whether there is still somebody who could give it.
+const LOOK: Duration = Duration::from_millis(50);
 /// What a timeout's inquiry takes at most, there and back.
 const INQUIRY_GRACE: Duration = Duration::from_millis(2 * INQUIRY.as_millis() as u64);
 
@@ -127,8 +129,16 @@ impl Health {
             true => grace.max(INQUIRY_GRACE),
             false => grace,
         };
-        if let Some(verdict) = self.await_verdict(Instant::now() + grace) {
-            return verdict;
+        let deadline = Instant::now() + grace;
+        loop {
+            let next_look = deadline.min(Instant::now() + LOOK);
+            if let Some(verdict) = self.await_verdict(next_look) {
+                return verdict;
+            }
+            // A server that left in good order while it was asked gives no verdict any more.
+            if next_look == deadline || self.line.state().reach == Reach::Closed {
+                break;
+            }
         }
         let mut fault = Fault::from_error(&suspicion, &self.members, self.me);
         if is_timeout && self.me != 0 && self.members[0] == 0 {
