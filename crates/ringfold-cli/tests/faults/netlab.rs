@@ -10,6 +10,7 @@ use crate::endings::{assert_all_blame, script};
 use crate::job::Plan;
 use crate::lab::{self, Lab};
 use crate::random::Random;
+use crate::rank::monotonic_ns;
 
 const HOSTS: usize = 4;
 
@@ -138,10 +139,18 @@ fn a_host_that_is_cut_off_has_failed_for_the_others() {
         println!("host {victim}");
         let mut job = lab.start(&lab.plan(3, "auto", script("all_reduce", 64 << 10)));
         job.await_all("running");
+        let at_ns = monotonic_ns();
         lab.cut(victim);
         let place = job.ranks.iter().position(|rank| rank.number == victim);
         let lonely = job.ranks.remove(place.expect("the job has this rank"));
-        assert_all_blame(&job.endings(), "PeerFailed", victim);
+        let endings = job.endings();
+        for (rank, ending) in &endings {
+            println!(
+                "rank {rank} knew after {} ms",
+                (ending.at_ns - at_ns) / 1_000_000
+            );
+        }
+        assert_all_blame(&endings, "PeerFailed", victim);
         let ending = lonely.finish();
         assert_eq!(
             ending.class, "PeerFailed",
