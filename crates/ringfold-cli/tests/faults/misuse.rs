@@ -55,3 +55,12 @@ fn a_different_collective_is_a_mismatch_on_all_ranks() {
         mismatch(transport, "all_gather", "collective", 64 << 10, 0);
     }
 }
+
+#[test]
+fn a_different_root_is_a_mismatch_on_all_ranks_when_they_meet_next() {
+    for transport in TRANSPORTS {
+        for (bytes, odd) in [(64, 1), (1 << 20, 2)] {
+            mismatch(transport, "broadcast_and_barrier", "root", bytes, odd);
+        }
+    }
+}

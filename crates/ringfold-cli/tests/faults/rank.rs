@@ -24,7 +24,7 @@ pub struct Script {
     /// Between two calls.
     pub pause_us: u64,
     /// What is done instead of the call with number `at`: nothing, or `close`, `abort`, `exit`, `count`, `op`, `dtype`,
-    /// `collective`.
+    /// `collective`, `root`.
     pub act: String,
     /// When.
     pub at: u64,
@@ -261,6 +261,12 @@ impl<'a> Calls<'a> {
                 self.communicator.broadcast(output, root)?;
                 expect(output, call, |index| element(call, root, index));
             }
+            "broadcast_and_barrier" => {
+                output.copy_from_slice(input);
+                self.communicator.broadcast(output, 0)?;
+                expect(output, call, |index| element(call, 0, index));
+                self.communicator.barrier()?;
+            }
             "barrier" => self.communicator.barrier()?,
             other => panic!("the script wants {other}"),
         }
@@ -278,6 +284,10 @@ impl<'a> Calls<'a> {
             "op" => communicator.all_reduce(output, Op::Max)?,
             "dtype" => communicator.all_reduce(&mut vec![0i64; output.len()], Op::Sum)?,
             "collective" => communicator.broadcast(output, 0)?,
+            "root" => {
+                communicator.broadcast(output, 1)?;
+                communicator.barrier()?;
+            }
             other => panic!("the script wants {other}"),
         }
         match act {
