@@ -51,9 +51,6 @@ pub const ONE_SHOT_BYTES_MAX: u64 = 8 << 10;
 /// Up to here latency decides between messages.
 const LATENCY_BYTES_MAX: u64 = 32 << 10;
 
-/// Between here and the latency bound halving and doubling beats the ring's longer chain.
-const HALVING_BYTES_MAX: u64 = 256 << 10;
-
 /// What one message of a pipelined schedule carries: large enough for few system calls, small enough to stay in cache.
 const MESSAGE_BYTES: usize = 256 << 10;
 
@@ -132,9 +129,8 @@ fn preferences(question: &Question) -> &'static [Algorithm] {
     let power_of_two = question.world_size.is_power_of_two();
     match question.collective {
         Collective::AllReduce if small => &[RecursiveDoubling, Tree, Ring],
-        Collective::AllReduce if question.bytes <= HALVING_BYTES_MAX && power_of_two => {
-            &[Rabenseifner, Ring]
-        }
+        // As few bytes as the ring's in a shorter chain.
+        Collective::AllReduce if power_of_two => &[Rabenseifner, Ring],
         Collective::AllReduce => &[Ring],
         Collective::Broadcast | Collective::Reduce if small || question.world_size <= 2 => {
             &[Tree, Flat]
