@@ -129,6 +129,42 @@ fn descriptors_of(job: &Job, rank: usize) -> Vec<rustix::fd::OwnedFd> {
 }
 
 #[test]
+fn a_communicator_without_the_killed_rank_goes_on() {
+    for transport in TRANSPORTS {
+        // Without rank 0 there is nobody left who knows all ranks.
+        for victim in [0, 3] {
+            println!("rank {victim}, {transport}");
+            let calls = Script {
+                in_halves: true,
+                iterations: 200,
+                pause_us: 500,
+                ..script("all_reduce", 4096)
+            };
+            let mut job = Plan::new(4, transport, calls).start();
+            job.await_all("running");
+            job.kill(victim);
+            for (rank, ending) in job.finish() {
+                let outcome = (ending.class.as_str(), ending.ranks.as_slice());
+                if rank % 2 == victim % 2 {
+                    // The number it has in its half.
+                    assert_eq!(
+                        outcome,
+                        ("PeerFailed", [victim / 2].as_slice()),
+                        "rank {rank}"
+                    );
+                } else {
+                    assert_eq!(
+                        (outcome.0, ending.good),
+                        ("", 200),
+                        "rank {rank}: {ending:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_leaves_while_it_is_needed_is_named() {
     for transport in TRANSPORTS {
         for act in ["close", "exit"] {

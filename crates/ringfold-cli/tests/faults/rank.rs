@@ -21,6 +21,8 @@ pub struct Script {
     pub bytes: usize,
     /// Calls; 0 goes on until something ends it.
     pub iterations: u64,
+    /// Whether even and odd ranks call it apart, in communicators of their own.
+    pub in_halves: bool,
     /// Between two calls.
     pub pause_us: u64,
     /// What is done instead of the call with number `at`: nothing, or `close`, `abort`, `exit`, `count`, `op`, `dtype`,
@@ -36,6 +38,7 @@ impl Default for Script {
             collective: "all_reduce".into(),
             bytes: 64 << 10,
             iterations: 0,
+            in_halves: false,
             pause_us: 0,
             act: String::new(),
             at: 0,
@@ -46,8 +49,14 @@ impl Default for Script {
 impl Script {
     pub fn encode(&self) -> String {
         format!(
-            "collective={} bytes={} iterations={} pause_us={} act={} at={}",
-            self.collective, self.bytes, self.iterations, self.pause_us, self.act, self.at
+            "collective={} bytes={} iterations={} in_halves={} pause_us={} act={} at={}",
+            self.collective,
+            self.bytes,
+            self.iterations,
+            self.in_halves,
+            self.pause_us,
+            self.act,
+            self.at
         )
     }
 
@@ -62,6 +71,7 @@ impl Script {
             collective: word("collective"),
             bytes: number("bytes") as usize,
             iterations: number("iterations"),
+            in_halves: word("in_halves") == "true",
             pause_us: number("pause_us"),
             act: word("act"),
             at: number("at"),
@@ -142,12 +152,18 @@ fn say(name: &str, words: &str, text: &str) {
 /// All that this rank does; its communicator is gone when this returns.
 fn work(script: &Script) {
     let mut good = 0;
-    let communicator = match Communicator::init() {
-        Ok(communicator) => communicator,
+    let joined = Communicator::init().and_then(|whole| {
+        let color = (whole.rank() % 2) as u32;
+        let half = script.in_halves.then(|| whole.split(Some(color), 0));
+        Ok((half.transpose()?.flatten(), whole))
+    });
+    let (half, whole) = match joined {
+        Ok(communicators) => communicators,
         Err(error) => return say_end(good, Err(&error)),
     };
+    let communicator = half.as_ref().unwrap_or(&whole);
     say("joined", &format!("hosts={}", communicator.hosts()), "");
-    let ending = repeat(&communicator, script, &mut good);
+    let ending = repeat(communicator, script, &mut good);
     say_end(good, ending.as_ref().copied());
     let Err(error) = ending else { return };
     // What ended the communicator is the answer to every later call.
