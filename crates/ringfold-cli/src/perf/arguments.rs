@@ -103,6 +103,10 @@ pub struct Arguments {
     /// 1 puts a barrier before every timed call, 0 calls back to back
     #[arg(short = 'z', long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub blocking: u8,
+    /// Write one element of every cache line of the input before each iteration, untimed, as a training step would:
+    /// data that nobody rewrites stays in the reader's cache and flatters
+    #[arg(long)]
+    pub rewrite: bool,
 
     /// Add columns about single iterations, and their times to the JSON: -I 1
     #[arg(short = 'I', long = "per-iter-timing", alias = "per_iter_timing", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), num_args = 0..=1, default_missing_value = "1")]

@@ -160,6 +160,9 @@ impl<'a> Bench<'a> {
         }
         let mut times_us = Vec::with_capacity(self.arguments.iters as usize);
         for _ in 0..self.arguments.iters {
+            if self.arguments.rewrite {
+                placement.rewrite();
+            }
             if self.arguments.blocking == 1 {
                 self.barrier()?;
             }

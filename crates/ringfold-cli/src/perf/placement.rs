@@ -151,6 +151,17 @@ impl Placement {
         Data::new(self.case.dtype, self.case.op, self.world_size, seed)
     }
 
+    /// Stores to every cache line of the input, so that no other core has it any more. The values stay small.
+    pub fn rewrite(&self) {
+        const LINE_BYTES: usize = 64;
+        let element = self.case.dtype.size_bytes();
+        for line in (0..self.input.bytes()).step_by(LINE_BYTES) {
+            self.input
+                .part(line..line + element)
+                .write(&[0; 8][..element]);
+        }
+    }
+
     /// Fills the output with what no call leaves there, then the input with `data`.
     pub fn write(&self, data: &Data) {
         let blank = [UNWRITTEN; BLOCK];
