@@ -242,3 +242,45 @@ impl Health {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::socket::Socket;
+    use super::*;
+
+    /// The health of rank 2 of three, whose server is dead, which its monitor has not noticed yet.
+    fn orphan() -> Health {
+        let (ours, theirs) = Socket::pair().expect("socket pairs are to be had");
+        drop(theirs);
+        let line = Line::new(2, 3, Some(ours), Reach::Open).expect("an eventfd is to be had");
+        Health::new(7, vec![0, 1, 2], 2, Arc::new(|| ()), Arc::new(line))
+    }
+
+    #[test]
+    fn the_servers_own_end_counts_before_a_suspicion_that_it_did_not_take() {
+        let health = orphan();
+        let suspicion = Error::PeerFailed {
+            rank: 1,
+            reason: "closed its connection".into(),
+            site: None,
+        };
+        health.report(&suspicion);
+        health.mark_dead(0, "its control connection was closed");
+        let verdict = health.fault();
+        let blamed = matches!(verdict, Some(Error::PeerFailed { rank: 0, .. }));
+        assert!(blamed, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_suspicion_is_the_verdict_when_nobody_else_has_one() {
+        let health = orphan();
+        let suspicion = Error::PeerFailed {
+            rank: 1,
+            reason: "closed its connection".into(),
+            site: None,
+        };
+        let verdict = health.settle(suspicion, Duration::from_millis(1));
+        let blamed = matches!(verdict, Error::PeerFailed { rank: 1, .. });
+        assert!(blamed, "{verdict:?}");
+    }
+}

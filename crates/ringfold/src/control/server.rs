@@ -381,3 +381,85 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault::Fault;
+    use super::super::frame::Presence;
+    use super::*;
+    use crate::topology::HostId;
+
+    /// A server of three ranks that have joined and opened communicator 7, and the ranks' ends.
+    fn job() -> (State, Vec<Socket>) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut hub = Hub::new(1, [0; 32], 3, deadline);
+        let host = HostId::here().expect("this host has a name");
+        let members = vec![0, 1, 2];
+        for rank in 0..3 {
+            let presence = Presence {
+                host,
+                pid: rank + 1,
+            };
+            let joined = hub.receive(rank, Frame::Join(presence), deadline);
+            joined.expect("a rank may join");
+        }
+        for rank in 0..3 {
+            let open = Frame::Open {
+                communicator: 7,
+                members: members.clone(),
+            };
+            let opened = hub.receive(rank, open, deadline);
+            opened.expect("a rank may open a communicator");
+        }
+        let pairs = (0..3).map(|_| Socket::pair().expect("socket pairs are to be had"));
+        let (ours, theirs): (Vec<_>, Vec<_>) = pairs.unzip();
+        let state = State {
+            hub,
+            door: None,
+            links: ours.into_iter().map(Link::new).map(Some).collect(),
+            world_size: 3,
+            next_ping: deadline,
+            accusations: Vec::new(),
+            leaving: None,
+            stop: Arc::new(Bell::new().expect("eventfds are to be had")),
+        };
+        (state, theirs)
+    }
+
+    fn report(class: Class, rank: u32) -> Vec<u8> {
+        let fault = Fault {
+            class,
+            ..Fault::peer_failed(rank, "so it is said")
+        };
+        let frame = Frame::Report {
+            communicator: 7,
+            fault,
+        };
+        frame.encode()
+    }
+
+    #[test]
+    fn an_abort_counts_before_the_accusation_that_its_author_is_gone() {
+        let (mut state, ranks) = job();
+        let soon = Instant::now() + Duration::from_secs(60);
+        ranks[2]
+            .write_all(&report(Class::Aborted, 2), soon)
+            .expect("a small frame fits");
+        ranks[1]
+            .write_all(&report(Class::PeerFailed, 2), soon)
+            .expect("a small frame fits");
+        // As in a round of the server in which both are ready.
+        for rank in [1, 2] {
+            state.read(rank);
+        }
+        state.judge_accusations();
+        let verdicts = state.hub.take_output().into_iter();
+        let classes: Vec<Class> = verdicts
+            .filter_map(|(_, frame)| match frame {
+                Frame::Verdict { fault, .. } => Some(fault.class),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(classes, [Class::Aborted; 3]);
+    }
+}

@@ -368,7 +368,12 @@ impl Session {
 }
 
 impl Line {
-    fn new(rank: u32, world_size: usize, socket: Option<Socket>, reach: Reach) -> Result<Line> {
+    pub(super) fn new(
+        rank: u32,
+        world_size: usize,
+        socket: Option<Socket>,
+        reach: Reach,
+    ) -> Result<Line> {
         Ok(Line {
             rank,
             socket,
