@@ -143,10 +143,10 @@ pub fn message_header(data: &[u8]) {
         index: word(28),
         bytes: word(32),
     };
-    assert_eq!(header.expect(&header.encode(5), 1).ok(), Some(5));
+    assert_eq!(header.expect(&header.encode(5), 1, 0).ok(), Some(5));
     if let Some(received) = rest.first_chunk::<HEADER_BYTES>() {
         let is_due = received[..36] == header.encode(0)[..36];
-        assert_eq!(header.expect(received, 1).is_ok(), is_due);
+        assert_eq!(header.expect(received, 1, 0).is_ok(), is_due);
     }
 }
 

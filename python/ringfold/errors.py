@@ -30,10 +30,10 @@ class Timeout(RingfoldError, TimeoutError):
 class Mismatch(RingfoldError):
     """Two ranks are in different calls: the program is wrong."""
 
-    peer: int
-    """The rank whose call differs."""
-    calls: str
-    """Both calls, this rank's first."""
+    ranks: tuple[int, int]
+    """The two ranks; the one that noticed stands first."""
+    calls: tuple[str, str]
+    """The call that each of them is in."""
 
 
 class Corrupt(RingfoldError):

@@ -99,7 +99,23 @@ def call_another(comm: ringfold.Communicator, difference: str) -> Any:
 def test_ranks_in_different_calls_are_told_so(jobs: Any, difference: str) -> None:
     for error in jobs(call_another, 2, {"timeout": 5}, difference=difference).results():
         assert isinstance(error, ringfold.Mismatch), repr(error)
-        assert error.peer in (0, 1) and error.calls
+        assert sorted(error.ranks) == [0, 1]
+        assert len(error.calls) == 2 and error.calls[0] != error.calls[1]
+        for rank, call in zip(error.ranks, error.calls, strict=True):
+            assert f"rank {rank} in {call}" in str(error)
+
+
+def call_another_in_reverse(comm: ringfold.Communicator) -> Any:
+    part = comm.split(0, key=-comm.rank)
+    assert part is not None
+    return failure(lambda: part.all_reduce(np.ones(10 + part.rank)))
+
+
+def test_different_calls_are_told_with_the_ranks_of_the_communicator(jobs: Any) -> None:
+    for error in jobs(call_another_in_reverse, 3, {"timeout": 5}).results():
+        assert isinstance(error, ringfold.Mismatch), repr(error)
+        for rank, call in zip(error.ranks, error.calls, strict=True):
+            assert f" of {10 + rank} f64" in call, str(error)
 
 
 def come_late(comm: ringfold.Communicator) -> Any:

@@ -47,9 +47,10 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             value.setattr("waiting_for", waiting_for)?;
             value.setattr("after_ms", after_ms)?;
         }
-        Error::Mismatch { peer, calls, .. } => {
-            value.setattr("peer", peer)?;
-            value.setattr("calls", calls)?;
+        Error::Mismatch { ranks, calls, .. } => {
+            let ([one, other], [ones, others]) = (ranks, calls);
+            value.setattr("ranks", (one, other))?;
+            value.setattr("calls", (ones, others))?;
         }
         Error::Corrupt { peer, .. } => value.setattr("peer", peer)?,
         _ => {}

@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Site {
     /// The call that was running; its `sequence` is the number of the call on this communicator.
     pub call: Call,
-    /// What the engine was doing, for example "waiting to receive from rank 3, slice 2".
+    /// What the engine was doing, for example "waiting for rank 3, slice 2 of 8".
     pub phase: String,
 }
 
@@ -51,10 +51,10 @@ pub enum Error {
     },
     /// Two ranks are in different calls: the program is wrong.
     Mismatch {
-        /// The rank whose call differs.
-        peer: usize,
-        /// Both calls, this rank's first.
-        calls: String,
+        /// The two ranks; the one that noticed stands first.
+        ranks: [usize; 2],
+        /// The call that each of them is in.
+        calls: [String; 2],
         /// What was running here, if anything.
         site: Option<Site>,
     },
@@ -163,8 +163,12 @@ impl fmt::Display for Error {
                 )?;
                 site
             }
-            Error::Mismatch { peer, calls, site } => {
-                write!(f, "rank {peer} is in a different call: {calls}")?;
+            Error::Mismatch { ranks, calls, site } => {
+                let ([one, other], [ones, others]) = (ranks, calls);
+                write!(
+                    f,
+                    "ranks {one} and {other} are in different calls: rank {one} in {ones}, rank {other} in {others}"
+                )?;
                 site
             }
             Error::Corrupt { peer, what, site } => {

@@ -132,7 +132,8 @@ impl Belongings {
 fn ranks_of(error: &Error) -> String {
     let list = match error {
         Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => vec![*rank],
-        Error::Mismatch { peer, .. } | Error::Corrupt { peer, .. } => vec![*peer],
+        Error::Mismatch { ranks, .. } => ranks.to_vec(),
+        Error::Corrupt { peer, .. } => vec![*peer],
         Error::Timeout { waiting_for, .. } => waiting_for.clone(),
         _ => Vec::new(),
     };

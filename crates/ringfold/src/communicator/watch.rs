@@ -82,7 +82,8 @@ fn renumbered(mut error: Error, table: &[usize]) -> Error {
     let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
     match &mut error {
         Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => renumber(rank),
-        Error::Mismatch { peer, .. } | Error::Corrupt { peer, .. } => renumber(peer),
+        Error::Mismatch { ranks, .. } => ranks.iter_mut().for_each(renumber),
+        Error::Corrupt { peer, .. } => renumber(peer),
         Error::Timeout { waiting_for, .. } => waiting_for.iter_mut().for_each(renumber),
         _ => {}
     }
@@ -201,5 +202,24 @@ impl Watch for ThreadRank {
         // Pairs with the Acquire load in `anyone_left`.
         self.watch.left_count.fetch_add(1, Ordering::Release);
         self.watch.wake_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mismatch_names_its_ranks_by_the_communicators_own_numbers() {
+        let calls = ["this".to_string(), "that".to_string()];
+        let error = Error::Mismatch {
+            ranks: [0, 1],
+            calls,
+            site: None,
+        };
+        assert_eq!(
+            renumbered(error, &[2, 0, 1]).to_string(),
+            "ranks 2 and 0 are in different calls: rank 2 in this, rank 0 in that"
+        );
     }
 }

@@ -245,6 +245,7 @@ fn faulty(world_size: usize, faults: Faults) -> Vec<Faulty<Local>> {
     let seeded = |(rank, inner)| {
         Faulty::new(
             inner,
+            rank,
             Faults {
                 seed: faults.seed + rank as u64,
                 ..faults

@@ -35,7 +35,7 @@ pub struct Fault {
     pub class: Class,
     /// Whom it is about, as world ranks.
     pub ranks: Vec<u32>,
-    /// The error's text.
+    /// The error's text; for a mismatch a line for each of the two ranks: the call that it is in.
     pub text: String,
     /// For a timeout, how long was waited.
     pub after_ms: u64,
@@ -73,11 +73,12 @@ impl Fault {
                 text: String::new(),
                 after_ms: *after_ms,
             },
-            Error::Mismatch { peer, calls, .. } => {
-                // On the other ranks "this rank" would be somebody else.
-                let calls = calls.replacen("this rank", &format!("rank {me}"), 1);
-                fault(Class::Mismatch, *peer, &calls)
-            }
+            Error::Mismatch { ranks, calls, .. } => Fault {
+                class: Class::Mismatch,
+                ranks: ranks.map(world).to_vec(),
+                text: calls.join("\n"),
+                after_ms: 0,
+            },
             Error::Corrupt { peer, what, .. } => fault(Class::Corrupt, *peer, what),
             Error::Aborted { rank, reason } => fault(Class::Aborted, *rank, reason),
             other => fault(Class::Aborted, me, &other.to_string()),
@@ -104,11 +105,14 @@ impl Fault {
                 after_ms: self.after_ms,
                 site: None,
             },
-            Class::Mismatch => Error::Mismatch {
-                peer: first,
-                calls: text,
-                site: None,
-            },
+            Class::Mismatch => {
+                let (one, other) = text.split_once('\n').unwrap_or((&text, "another call"));
+                Error::Mismatch {
+                    ranks: [first, ranks.get(1).copied().unwrap_or(first)],
+                    calls: [one.into(), other.into()],
+                    site: None,
+                }
+            }
             Class::Corrupt => Error::Corrupt {
                 peer: first,
                 what: text,

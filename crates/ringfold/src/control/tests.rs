@@ -561,8 +561,8 @@ fn errors_keep_class_and_ranks_on_the_wire() {
             site: None,
         },
         Error::Mismatch {
-            peer: 1,
-            calls: "rank 0 called x".into(),
+            ranks: [2, 1],
+            calls: ["this".into(), "that".into()],
             site: None,
         },
         Error::Corrupt {

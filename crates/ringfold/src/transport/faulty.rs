@@ -64,6 +64,7 @@ enum Fault {
 pub struct Faulty<T> {
     // Dropped before the buffers that it may still look at.
     inner: T,
+    rank: usize,
     faults: Faults,
     random: SplitMix64,
     faults_made: u32,
@@ -103,10 +104,11 @@ struct Held {
 }
 
 impl<T: Transport> Faulty<T> {
-    /// `inner` with faults.
-    pub fn new(inner: T, faults: Faults) -> Faulty<T> {
+    /// `inner`, the transport of `rank`, with faults.
+    pub fn new(inner: T, rank: usize, faults: Faults) -> Faulty<T> {
         Faulty {
             inner,
+            rank,
             faults,
             random: SplitMix64(faults.seed),
             faults_made: 0,
@@ -278,7 +280,7 @@ impl<T: Transport> Transport for Faulty<T> {
         let into = Sink::Store(envelope.region());
         let posted = self.inner.post_recv(stream, inside, outer, into)?;
         if posted == Posted::Done {
-            open(envelope.region(), stream.peer, &header, &sink)?;
+            open(envelope.region(), [stream.peer, self.rank], &header, &sink)?;
         } else {
             let recv = UnderWay::Recv {
                 ticket,
@@ -308,7 +310,7 @@ impl<T: Transport> Transport for Faulty<T> {
                     sink,
                     envelope,
                 }) => {
-                    open(envelope.region(), peer, &header, &sink)?;
+                    open(envelope.region(), [peer, self.rank], &header, &sink)?;
                     done.push(ticket);
                 }
                 None => unreachable!("ticket {inside} was never posted"),
@@ -351,21 +353,21 @@ fn seal(header: &Header, payload: Region) -> Owned {
     envelope
 }
 
-/// Checks an envelope and gives its payload to `sink`.
-fn open(envelope: Region, peer: usize, due: &Header, sink: &Sink) -> Result<()> {
+/// Checks an envelope that came from one rank to another and gives its payload to `sink`.
+fn open(envelope: Region, [from, to]: [usize; 2], due: &Header, sink: &Sink) -> Result<()> {
     let end = envelope.bytes() - CHECKSUM_BYTES;
     let mut claimed = [0; CHECKSUM_BYTES];
     envelope.part(end..envelope.bytes()).read(&mut claimed);
     if u64::from_le_bytes(claimed) != sum(envelope.part(0..end)) {
         return Err(Error::Corrupt {
-            peer,
+            peer: from,
             what: "the checksum of a message is wrong".into(),
             site: None,
         });
     }
     let mut header = [0; HEADER_BYTES];
     envelope.part(0..HEADER_BYTES).read(&mut header);
-    due.expect(&header, peer)?;
+    due.expect(&header, from, to)?;
     sink.absorb(0, envelope.part(HEADER_BYTES..end));
     Ok(())
 }

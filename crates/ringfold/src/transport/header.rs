@@ -35,31 +35,32 @@ impl Header {
         bytes
     }
 
-    /// Compares the bytes that came from `peer` with this header, which is what was due. Gives the checksum field.
+    /// Compares the bytes that came from rank `from` to rank `to` with this header, which is what was due. Gives the
+    /// checksum field.
     ///
     /// A different call is a `Mismatch`; the same call at another place, or nonsense, is `Corrupt`.
-    pub fn expect(&self, received: &[u8; HEADER_BYTES], peer: usize) -> Result<u32> {
+    pub fn expect(&self, received: &[u8; HEADER_BYTES], from: usize, to: usize) -> Result<u32> {
         let checksum = u32::from_le_bytes(received[36..40].try_into().expect("four bytes"));
         if received[..36] == self.encode(0)[..36] {
             return Ok(checksum);
         }
-        Err(self.complain(received, peer))
+        Err(self.complain(received, from, to))
     }
 
     #[cold]
-    fn complain(&self, received: &[u8; HEADER_BYTES], peer: usize) -> Error {
+    fn complain(&self, received: &[u8; HEADER_BYTES], from: usize, to: usize) -> Error {
         let word =
             |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
         let call = Call::decode(received[..CALL_BYTES].try_into().expect("a call's length"));
         match call {
             None => Error::Corrupt {
-                peer,
+                peer: from,
                 what: "a message header that means nothing".into(),
                 site: None,
             },
-            Some(theirs) if theirs != self.call => mismatch(peer, &self.call, &theirs),
+            Some(theirs) if theirs != self.call => mismatch([to, from], [&self.call, &theirs]),
             Some(_) => Error::Corrupt {
-                peer,
+                peer: from,
                 what: format!(
                     "slice {} message {} of {} bytes came where slice {} message {} of {} bytes was due",
                     word(24),
@@ -75,12 +76,12 @@ impl Header {
     }
 }
 
-/// The error of two ranks in different calls.
+/// The error of two ranks in different calls: the one that noticed first.
 #[cold]
-pub fn mismatch(peer: usize, mine: &Call, theirs: &Call) -> Error {
+pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
     Error::Mismatch {
-        peer,
-        calls: format!("this rank called {mine}, rank {peer} called {theirs}"),
+        ranks,
+        calls: calls.map(Call::to_string),
         site: None,
     }
 }

@@ -162,7 +162,7 @@ impl Local {
                 }
                 return Ok(());
             };
-            receive.header.expect(&message.header, peer)?;
+            receive.header.expect(&message.header, peer, self.rank)?;
             let lent = match message.payload {
                 Payload::Copied(payload) => {
                     receive.sink.absorb(0, payload.region());
@@ -372,7 +372,7 @@ impl Windows for Local {
         match theirs.published[slot(generation)] {
             Some(published) if published.generation == generation => {
                 if published.call != *call {
-                    return Err(mismatch(peer, call, &published.call));
+                    return Err(mismatch([self.rank, peer], [call, &published.call]));
                 }
                 if published.phase >= phase {
                     return Ok(true);

@@ -50,8 +50,8 @@ impl Routes {
                 reason,
                 site,
             },
-            Error::Mismatch { peer, calls, site } => Error::Mismatch {
-                peer: rank_of(peer),
+            Error::Mismatch { ranks, calls, site } => Error::Mismatch {
+                ranks: ranks.map(rank_of),
                 calls,
                 site,
             },

@@ -313,7 +313,9 @@ impl Transport for Sim {
                 let Some(message) = network.take(*route) else {
                     break;
                 };
-                receive.header.expect(&message.header, route.from)?;
+                receive
+                    .header
+                    .expect(&message.header, route.from, self.rank)?;
                 receive.sink.absorb(0, message.payload.region());
                 done.push(receive.ticket);
                 queue.pop_front();

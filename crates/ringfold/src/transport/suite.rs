@@ -357,12 +357,15 @@ pub fn a_different_call_is_a_mismatch_that_names_both<T: Transport>(
     let send = world.send_with(0, (1, 0), theirs, source.region());
     let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
     match world.run(&[send, recv]) {
-        Err(Error::Mismatch { peer: 0, calls, .. }) => {
-            let mine = calls.find("of 7 ").expect("this rank's call");
-            let other = calls.find("of 1234 ").expect("the peer's call");
-            assert!(mine < other, "this rank's call stands first: {calls}");
+        Err(Error::Mismatch {
+            ranks: [1, 0],
+            calls: [mine, other],
+            ..
+        }) => {
+            assert!(mine.contains("of 7 "), "not this rank's call: {mine}");
+            assert!(other.contains("of 1234 "), "not the peer's call: {other}");
         }
-        other => panic!("not a mismatch with rank 0: {other:?}"),
+        other => panic!("not a mismatch of ranks 1 and 0: {other:?}"),
     }
     assert_eq!(bytes_of(target.region()), [0; 64], "delivered all the same");
 }

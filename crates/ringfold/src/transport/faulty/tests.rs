@@ -31,10 +31,11 @@ const NONE: Faults = Faults {
 };
 
 fn wrap<T: Transport>(ranks: Vec<T>, faults: Faults) -> Vec<Faulty<T>> {
-    let ranks = ranks.into_iter().zip(faults.seed..);
-    ranks
-        .map(|(inner, seed)| Faulty::new(inner, Faults { seed, ..faults }))
-        .collect()
+    let seeded = |(rank, inner)| {
+        let seed = faults.seed + rank as u64;
+        Faulty::new(inner, rank, Faults { seed, ..faults })
+    };
+    ranks.into_iter().enumerate().map(seeded).collect()
 }
 
 fn network(world_size: usize) -> Vec<Sim> {

@@ -174,7 +174,7 @@ impl Receiver {
                 segment
                     .cell_header(from, to, channel, cell)
                     .read(&mut received);
-                message.header.expect(&received, from)?;
+                message.header.expect(&received, from, to)?;
                 message.begun = true;
             }
             let bytes = message.sink.bytes();

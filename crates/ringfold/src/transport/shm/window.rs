@@ -91,7 +91,7 @@ impl SharedWindows {
             chunk.copy_from_slice(&word.to_le_bytes());
         }
         match Call::decode(&bytes) {
-            Some(theirs) => mismatch(peer, call, &theirs),
+            Some(theirs) => mismatch([self.rank, peer], [call, &theirs]),
             None => Error::Corrupt {
                 peer,
                 what: "a published call that means nothing".into(),

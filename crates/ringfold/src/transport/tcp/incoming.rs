@@ -27,6 +27,8 @@ const READ_BYTES: usize = 256 << 10;
 /// Messages to receive, the first one perhaps in part.
 pub struct Incoming {
     peer: usize,
+    /// This rank.
+    rank: usize,
     queue: VecDeque<Recv>,
     /// Of the first message: its header, and how much of it has come.
     header: [u8; HEADER_BYTES],
@@ -50,9 +52,10 @@ struct Recv {
 }
 
 impl Incoming {
-    pub fn new(peer: usize, room: usize) -> Incoming {
+    pub fn new(peer: usize, rank: usize, room: usize) -> Incoming {
         Incoming {
             peer,
+            rank,
             queue: VecDeque::with_capacity(room),
             header: [0; HEADER_BYTES],
             header_came: 0,
@@ -197,7 +200,10 @@ impl Incoming {
                 "the checksum of a message header is wrong",
             ));
         }
-        first.header.expect(&self.header, self.peer).map(|_| ())
+        first
+            .header
+            .expect(&self.header, self.peer, self.rank)
+            .map(|_| ())
     }
 
     fn check_trailer(&self, first: &Recv) -> Result<()> {

@@ -151,7 +151,7 @@ impl Tcp {
                 .numbers
                 .push((first..first + channels.len()).collect());
             for socket in channels {
-                let connection = Connection::new(peer, socket, &options)?;
+                let connection = Connection::new([peer, rank], socket, &options)?;
                 let number = transport.connections.len();
                 transport.readiness.watch(&connection.socket, number)?;
                 transport.connections.push(connection);
@@ -304,7 +304,11 @@ impl Transport for Tcp {
 }
 
 impl Connection {
-    fn new(peer: usize, socket: TcpStream, options: &TcpOptions) -> Result<Connection> {
+    fn new(
+        [peer, rank]: [usize; 2],
+        socket: TcpStream,
+        options: &TcpOptions,
+    ) -> Result<Connection> {
         let configure = || -> io::Result<()> {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)?;
@@ -328,7 +332,7 @@ impl Connection {
             peer,
             socket,
             outgoing: Outgoing::new(QUEUE_ROOM),
-            incoming: Incoming::new(peer, QUEUE_ROOM),
+            incoming: Incoming::new(peer, rank, QUEUE_ROOM),
             readable: true,
             writable: true,
             is_active: false,
