@@ -211,6 +211,16 @@ impl Driver {
         self.drive(&mut state, &Until::Idle, on_wait)
     }
 
+    /// Whether no call is under way. After an error none is.
+    pub fn is_idle(&self) -> bool {
+        let Some(state) = self.try_state() else {
+            return false;
+        };
+        // Pairs with the store in `enqueue`.
+        let is_filled = self.is_inbox_filled.load(Ordering::Acquire);
+        state.error.is_some() || (state.engine.is_idle() && !is_filled)
+    }
+
     /// Has every later call fail with `error`, and waiting ones with the verdict.
     pub fn poison(&self, error: Error) {
         (self.waker)();

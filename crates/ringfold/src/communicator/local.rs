@@ -181,6 +181,38 @@ mod tests {
     }
 
     #[test]
+    fn dropping_a_communicator_ends_the_calls_under_way() {
+        let results = on_all(2, |communicator| {
+            if communicator.rank() == 1 {
+                return communicator.barrier();
+            }
+            let mut data = [0.0f32; 8];
+            let bytes = size_of_val(&data);
+            // SAFETY: `data` outlives the work, which is dropped before it.
+            let region = unsafe { Region::new(data.as_mut_ptr().cast(), bytes) };
+            let mut request = Request::new(
+                Collective::Recv,
+                DType::F32,
+                Counts::Even(8),
+                Region::EMPTY,
+                region,
+            );
+            request.root = 1;
+            // SAFETY: as above.
+            let work =
+                unsafe { communicator.start(request) }.expect("a receive that nobody serves");
+            communicator.abandon();
+            work.wait()
+        });
+        for result in results {
+            assert!(
+                matches!(result, Err(Error::Aborted { rank: 0, .. })),
+                "{result:?}"
+            );
+        }
+    }
+
+    #[test]
     fn wrong_requests_are_refused_before_anything_moves() {
         let results = on_all(2, |communicator| {
             let mut data = [1.0f32; 8];

@@ -35,8 +35,8 @@ pub use driver::OnWait;
 /// Every rank makes the same collective calls in the same order; a difference is an `Error::Mismatch`. All methods may
 /// be called from any thread; calls of several threads on one communicator are executed in the order in which they came.
 ///
-/// Dropping a communicator leaves it like [`close`](Communicator::close) does, without waiting for work that is still
-/// under way: whoever holds a [`Work`] waits for it.
+/// Dropping a communicator leaves it like [`close`](Communicator::close) does, but waits for nothing: when calls are still
+/// under way it is aborted on all ranks.
 pub struct Communicator {
     driver: Arc<Driver>,
     place: Place,
@@ -309,11 +309,22 @@ impl Communicator {
     }
 }
 
+impl Communicator {
+    /// What dropping does.
+    fn abandon(&self) {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if !self.driver.is_idle() {
+            self.abort("its communicator was dropped while calls were under way");
+        }
+        self.leave();
+    }
+}
+
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if !self.is_closed.swap(true, Ordering::Relaxed) {
-            self.leave();
-        }
+        self.abandon();
     }
 }
 
