@@ -10,7 +10,7 @@ use crate::endings::{assert_all_blame, script};
 use crate::job::Plan;
 use crate::lab::{self, Lab};
 use crate::random::Random;
-use crate::rank::monotonic_ns;
+use crate::rank::{Script, monotonic_ns};
 
 const HOSTS: usize = 4;
 
@@ -158,6 +158,32 @@ fn a_host_that_is_cut_off_has_failed_for_the_others() {
         );
         lab.assert_empty();
     }
+}
+
+/// The goodbye of a rank overtakes its last data, which the kernel still sends.
+#[test]
+fn a_rank_may_leave_while_its_last_data_is_on_the_wire() {
+    let Some(lab) = Lab::new(3) else { return };
+    if let Err(refusal) = lab.shape("20mbit") {
+        println!("skipped: {refusal}");
+        return;
+    }
+    // The second broadcast is rank 1's, which is done with it as soon as the kernel has taken the data.
+    let last_is_from_rank_1 = Script {
+        iterations: 2,
+        ..script("broadcast", 1 << 20)
+    };
+    for (rank, ending) in lab
+        .start(&lab.plan(3, "auto", last_is_from_rank_1))
+        .finish()
+    {
+        assert_eq!(
+            (ending.class.as_str(), ending.good),
+            ("", 2),
+            "rank {rank}: {ending:?}"
+        );
+    }
+    lab.assert_empty();
 }
 
 #[test]
