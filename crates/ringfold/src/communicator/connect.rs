@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::driver::Driver;
+use super::group::Group;
 use super::settings::Settings;
 use super::watch::SessionWatch;
 use super::{Communicator, Place, Policy, share};
@@ -29,19 +30,6 @@ pub(crate) struct Joint {
     splits: AtomicU64,
 }
 
-/// The ranks of a communicator within their job.
-#[derive(Clone)]
-pub(crate) struct Group {
-    pub session: Session,
-    pub settings: Settings,
-    /// The communicator's number within the job.
-    pub id: u64,
-    /// The world rank of each rank.
-    pub world_ranks: Vec<usize>,
-    /// This rank.
-    pub rank: usize,
-}
-
 impl Joint {
     /// Nothing stays: ranks that are threads.
     pub fn none() -> Joint {
@@ -57,47 +45,6 @@ impl Joint {
         if let Some(depart) = &self.depart {
             depart();
         }
-    }
-}
-
-impl Group {
-    /// All ranks' world ranks, ascending, as the control plane wants them.
-    pub fn members(&self) -> Vec<usize> {
-        let mut members = self.world_ranks.clone();
-        members.sort_unstable();
-        members
-    }
-
-    /// Gives `blob` to all ranks and gets theirs in rank order.
-    pub fn exchange(&self, what: &str, blob: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
-        let members = self.members();
-        let key = format!("{what} {:x}", self.id);
-        let by_member = self.session.exchange(&key, &members, blob, deadline)?;
-        let of_rank = |world_rank: &usize| {
-            let index = members
-                .binary_search(world_rank)
-                .unwrap_or_else(|_| unreachable!("members are these ranks"));
-            by_member[index].clone()
-        };
-        Ok(self.world_ranks.iter().map(of_rank).collect())
-    }
-
-    /// Whether two ranks share a host.
-    pub fn is_same_host(&self, one: usize, other: usize) -> bool {
-        self.session.host(self.world_ranks[one]) == self.session.host(self.world_ranks[other])
-    }
-
-    /// The ranks of this host, in rank order.
-    pub fn local_ranks(&self) -> Vec<usize> {
-        (0..self.world_ranks.len())
-            .filter(|rank| self.is_same_host(self.rank, *rank))
-            .collect()
-    }
-
-    fn hosts(&self) -> usize {
-        let first_of_host =
-            |rank: &usize| !(0..*rank).any(|earlier| self.is_same_host(*rank, earlier));
-        (0..self.world_ranks.len()).filter(first_of_host).count()
     }
 }
 

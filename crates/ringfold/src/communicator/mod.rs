@@ -6,6 +6,7 @@
 
 mod connect;
 mod driver;
+mod group;
 mod local;
 mod request;
 mod settings;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::connect::Group;
+use super::group::Group;
 use crate::config::TransportChoice;
 use crate::control::Health;
 use crate::control::fd::{FdListener, Handover};

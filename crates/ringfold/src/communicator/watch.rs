@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::connect::Group;
+use super::group::Group;
 use crate::control::{Health, Session};
 use crate::error::Error;
 use crate::transport::Waker;

@@ -1,0 +1,62 @@
+//! The ranks of a communicator within their job: who they are to the control plane, and who shares a host.
+
+use std::time::Instant;
+
+use super::settings::Settings;
+use crate::control::Session;
+use crate::error::Result;
+
+/// The ranks of a communicator within their job.
+#[derive(Clone)]
+pub(crate) struct Group {
+    pub session: Session,
+    pub settings: Settings,
+    /// The communicator's number within the job.
+    pub id: u64,
+    /// The world rank of each rank.
+    pub world_ranks: Vec<usize>,
+    /// This rank.
+    pub rank: usize,
+}
+
+impl Group {
+    /// All ranks' world ranks, ascending, as the control plane wants them.
+    pub fn members(&self) -> Vec<usize> {
+        let mut members = self.world_ranks.clone();
+        members.sort_unstable();
+        members
+    }
+
+    /// Gives `blob` to all ranks and gets theirs in rank order.
+    pub fn exchange(&self, what: &str, blob: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
+        let members = self.members();
+        let key = format!("{what} {:x}", self.id);
+        let by_member = self.session.exchange(&key, &members, blob, deadline)?;
+        let of_rank = |world_rank: &usize| {
+            let index = members
+                .binary_search(world_rank)
+                .unwrap_or_else(|_| unreachable!("members are these ranks"));
+            by_member[index].clone()
+        };
+        Ok(self.world_ranks.iter().map(of_rank).collect())
+    }
+
+    /// Whether two ranks share a host.
+    pub fn is_same_host(&self, one: usize, other: usize) -> bool {
+        self.session.host(self.world_ranks[one]) == self.session.host(self.world_ranks[other])
+    }
+
+    /// The ranks of this host, in rank order.
+    pub fn local_ranks(&self) -> Vec<usize> {
+        (0..self.world_ranks.len())
+            .filter(|rank| self.is_same_host(self.rank, *rank))
+            .collect()
+    }
+
+    /// The number of hosts.
+    pub fn hosts(&self) -> usize {
+        let first_of_host =
+            |rank: &usize| !(0..*rank).any(|earlier| self.is_same_host(*rank, earlier));
+        (0..self.world_ranks.len()).filter(first_of_host).count()
+    }
+}
