@@ -79,17 +79,22 @@ impl Request {
         }
     }
 
-    /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks.
+    /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks. The most there can be when
+    /// the counts are absurd.
     pub(crate) fn bytes(&self, world_size: usize) -> u64 {
-        let size = self.dtype.size_bytes() as u64;
-        size * match &self.counts {
+        // Not checked yet: what saturates is refused by `check`.
+        let sum = |counts: &[u64]| {
+            counts
+                .iter()
+                .fold(0u64, |sum, count| sum.saturating_add(*count))
+        };
+        let elements = match &self.counts {
             Counts::Even(count) if is_vector(self.collective) => *count,
             Counts::Even(count) => count.saturating_mul(world_size as u64),
-            Counts::PerRank(counts) => counts.iter().sum(),
-            Counts::Pairwise { input, output } => {
-                input.iter().sum::<u64>().max(output.iter().sum())
-            }
-        }
+            Counts::PerRank(counts) => sum(counts),
+            Counts::Pairwise { input, output } => sum(input).max(sum(output)),
+        };
+        elements.saturating_mul(self.dtype.size_bytes() as u64)
     }
 
     pub(crate) fn is_uneven(&self) -> bool {
@@ -189,14 +194,13 @@ impl Request {
 
     fn blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-        let lists = |list: &Vec<u64>| {
-            if list.len() == world_size {
-                return Ok(());
+        let lists = |list: &[u64]| {
+            if list.len() != world_size {
+                let text = format!("{} counts for {world_size} ranks", list.len());
+                return Err(invalid(text));
             }
-            Err(invalid(format!(
-                "{} counts for {world_size} ranks",
-                list.len()
-            )))
+            let add = |sum: u64, count: &u64| sum.checked_add(*count);
+            bytes_of(list.iter().try_fold(0, add), self.dtype.size_bytes()).map(|_| ())
         };
         match (&self.counts, self.collective) {
             (_, Collective::Barrier) => Ok((Blocks::Even(0), Blocks::Even(0))),
@@ -294,6 +298,11 @@ fn needed_bytes(
         Blocks::Even(count) => count.checked_mul(if many { world_size as u64 } else { 1 }),
         Blocks::Offsets(offsets) => offsets.last().copied(),
     };
+    bytes_of(elements, element_bytes)
+}
+
+/// Bytes of so many elements; an error if that overflowed, or is more than any buffer has.
+fn bytes_of(elements: Option<u64>, element_bytes: usize) -> Result<usize> {
     elements
         .and_then(|elements| elements.checked_mul(element_bytes as u64))
         .and_then(|bytes| usize::try_from(bytes).ok())
@@ -303,4 +312,46 @@ fn needed_bytes(
 
 fn invalid(text: String) -> Error {
     Error::InvalidArgument(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::communicator::Communicator;
+
+    #[test]
+    fn absurd_counts_are_refused_before_anything_moves() {
+        use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter, Scatter};
+        let pairs = |first: Vec<u64>, second: Vec<u64>| Counts::Pairwise {
+            input: first,
+            output: second,
+        };
+        let cases = [
+            (AllReduce, Counts::Even(u64::MAX)),
+            (AllReduce, Counts::Even(1 << 61)),
+            (AllGather, Counts::Even(u64::MAX / 2)),
+            (AllGather, Counts::PerRank(vec![u64::MAX, 1])),
+            (ReduceScatter, Counts::PerRank(vec![1 << 63, 1 << 63])),
+            (Scatter, Counts::PerRank(vec![1, u64::MAX])),
+            (AllToAll, pairs(vec![u64::MAX, u64::MAX], vec![0, 0])),
+            (AllToAll, pairs(vec![0, 0], vec![1, 1 << 62])),
+        ];
+        let communicators = Communicator::threads(2);
+        for (collective, counts) in cases {
+            let text = format!("{collective} of {counts:?}");
+            let (dtype, empty) = (DType::F64, Region::EMPTY);
+            let request = Request::new(collective, dtype, counts, empty, empty);
+            for communicator in &communicators {
+                communicator
+                    .choice(&request)
+                    .unwrap_or_else(|error| panic!("{text}: {error}"));
+                // SAFETY: the regions are empty.
+                let refused = unsafe { communicator.run(&request) }.expect_err(&text);
+                assert!(
+                    matches!(refused, Error::InvalidArgument(_)),
+                    "{text}: {refused}"
+                );
+            }
+        }
+    }
 }
