@@ -2,6 +2,9 @@
 //!
 //! Half precision, bfloat16 and the two 8-bit floats are given as their bits: they can be converted to and from `f32`, and
 //! have no arithmetic of their own. What reduces them is in [`crate::reduce`].
+//!
+//! `bool` is none of them: a byte that a peer sends is a claim, and one other than 0 and 1 in a `bool` would be undefined
+//! behaviour. Give bytes, with [`DType::Bool`] in a [`Request`](crate::Request) where that shall be the type.
 
 use std::fmt;
 
@@ -44,7 +47,6 @@ elements! {
     BF16 => BF16,
     f32 => F32,
     f64 => F64,
-    bool => Bool,
     F8E4M3 => F8E4M3,
     F8E5M2 => F8E5M2,
 }
