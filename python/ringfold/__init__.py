@@ -57,7 +57,7 @@ def init(
     address: str | None = None,
     secret: str | None = None,
     timeout: float | None = None,
-    transport: str = "auto",
+    transport: str | None = None,
     algorithm: str | None = None,
     channels: int | None = None,
     *,
@@ -84,8 +84,7 @@ def init(
         secret=secret,
         timeout=timeout,
         connect_timeout=connect_timeout,
-        # `auto` is what the environment may replace.
-        transport=None if transport == "auto" else transport,
+        transport=transport,
         algorithm=algorithm,
         channels=channels,
     )
