@@ -114,9 +114,10 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "RINGFOLD_CHANNELS",
-        "1, 2, …",
-        "the tuner's choice",
-        "Independent pipelines per collective; over TCP also connections per pair of ranks. The same on all ranks.",
+        "1 to 64",
+        "1",
+        "Independent pipelines per collective that goes by messages: connections per pair of ranks on TCP. The same on all \
+         ranks.",
     ),
     variable(
         "RINGFOLD_SLICE_BYTES",
@@ -127,7 +128,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "RINGFOLD_SHM_BYTES",
         "bytes; K, M, G",
-        "chosen by the number of ranks",
+        "8M",
         "Shared memory per rank. Lower it where a container's memory is tight.",
     ),
     variable(
@@ -141,8 +142,8 @@ pub const VARIABLES: &[Variable] = &[
         "RINGFOLD_DEBUG_SUBSYS",
         "list",
         "all",
-        "Which parts `INFO` and `TRACE` lines come from: names of modules separated by commas, for example \
-         `CONTROL,TRANSPORT`. A `^` in front means all but these.",
+        "Which parts `INFO` and `TRACE` lines come from: `INIT`, `ENV`, `CONTROL`, `TRANSPORT`, `TUNING`, \
+         separated by commas. A `^` in front means all but these.",
     ),
     variable(
         "RINGFOLD_DEBUG_FILE",
