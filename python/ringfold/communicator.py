@@ -44,9 +44,10 @@ class Communicator:
     arrays, torch tensors in host memory, and whatever else has the buffer protocol or DLPack. A result is a new array of
     the same framework (a NumPy array for what is no array), or `out`, which must be C-contiguous; `out=x` works in place.
 
-    What all collectives take: `timeout` in seconds and `algorithm` by name, instead of the communicator's; with
-    `async_=True` they return a `Work` at once. Waiting holds no GIL; Ctrl-C ends it on all ranks. Errors are those of
-    `ringfold.errors`. Any thread may call; calls are carried out in the order in which they came.
+    What all calls take: `timeout` in seconds, instead of the communicator's; with `async_=True` they return a `Work` at
+    once. The collectives but `sendrecv` take `algorithm` by name, instead of the communicator's or the tuner's choice.
+    Waiting holds no GIL; Ctrl-C ends it on all ranks. Errors are those of `ringfold.errors`. Any thread may call; calls
+    are carried out in the order in which they came.
 
     As a context manager it is closed at the end, or aborted on all ranks when an exception leaves the block.
     """
