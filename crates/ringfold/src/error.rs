@@ -194,7 +194,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Ranks as an English list.
-struct Ranks<'a>(&'a [usize]);
+pub(crate) struct Ranks<'a>(pub(crate) &'a [usize]);
 
 impl fmt::Display for Ranks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -132,7 +132,7 @@ impl Communicator {
     }
 
     /// Sends to the next rank and receives from the previous one, around the ring of all ranks.
-    pub fn send_recv<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+    pub fn sendrecv<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.moving::<T>(
             Collective::SendRecv,
             input.len(),

@@ -119,8 +119,8 @@ impl Geometry {
         }
     }
 
-    /// Bytes of a slot or scratch slice that holds all chunks.
-    pub fn slot_bytes(&self) -> usize {
+    /// Bytes of a slice with all its chunks, as it stands in a slot or in scratch memory.
+    pub fn slice_bytes(&self) -> usize {
         match self.cut {
             Cut::Vector(_) => self.slice_elements as usize * self.element_bytes,
             Cut::Blocks(blocks) => {

@@ -32,7 +32,7 @@ use crate::schedule::{Cut, Medium, Spec};
 use crate::transport::{Ticket, Time, Transport, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::{Blocks, Geometry};
-use operation::{Buffers, Context, Operation, Progress, ticket_operation};
+use operation::{Buffers, ChannelProgress, Context, Operation, ticket_operation};
 use plan::Plan;
 use tiny::Tiny;
 pub use tiny::TinyJob;
@@ -92,7 +92,7 @@ pub struct Engine {
     transport: Box<dyn Transport>,
     rank: usize,
     world_size: usize,
-    plans: Vec<(PlanKey, Arc<Plan>, Option<Vec<Progress>>)>,
+    plans: Vec<(PlanKey, Arc<Plan>, Option<Vec<ChannelProgress>>)>,
     pool: Pool,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
@@ -444,7 +444,7 @@ impl Engine {
         if schedule.scratch {
             let block = self
                 .pool
-                .take(input_cut.slot_bytes() * plan.window.min(slices) as usize);
+                .take(input_cut.slice_bytes() * plan.slices_in_flight.min(slices) as usize);
             scratch = block.region();
             owned.push(block);
         }
@@ -493,11 +493,11 @@ impl Engine {
             }
         };
         let needed = match job.collective {
-            Collective::AllGather | Collective::Gather => input.slot_bytes(),
+            Collective::AllGather | Collective::Gather => input.slice_bytes(),
             Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
-                input.slot_bytes()
+                input.slice_bytes()
             }
-            _ => input.slot_bytes().max(output.slot_bytes()),
+            _ => input.slice_bytes().max(output.slice_bytes()),
         };
         if needed > slot_bytes && job.count > 0 {
             return Err(Error::InvalidArgument(format!(
@@ -568,7 +568,7 @@ impl Engine {
         }
     }
 
-    fn plan(&mut self, job: &Job) -> Result<(Arc<Plan>, Vec<Progress>)> {
+    fn plan(&mut self, job: &Job) -> Result<(Arc<Plan>, Vec<ChannelProgress>)> {
         let in_place = job.in_place;
         let spec = Spec {
             collective: job.collective,
@@ -587,7 +587,7 @@ impl Engine {
             let plan = plan.clone();
             let channels = match spare.take() {
                 Some(mut channels) => {
-                    channels.iter_mut().for_each(Progress::reset);
+                    channels.iter_mut().for_each(ChannelProgress::reset);
                     channels
                 }
                 None => new_progress(&plan),
@@ -604,10 +604,10 @@ impl Engine {
     }
 }
 
-fn new_progress(plan: &Plan) -> Vec<Progress> {
+fn new_progress(plan: &Plan) -> Vec<ChannelProgress> {
     plan.channels
         .iter()
-        .map(|channel| Progress::new(channel.steps.len(), plan.window))
+        .map(|channel| ChannelProgress::new(channel.steps.len(), plan.slices_in_flight))
         .collect()
 }
 

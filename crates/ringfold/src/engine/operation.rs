@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //!
-//! * Slice `s` begins after slice `s - window` has retired, so their scratch memory and bookkeeping are shared.
+//! * Slice `s` begins after slice `s - slices_in_flight` has retired, so their scratch memory and bookkeeping are shared.
 //! * Slices retire in order, once all their steps are issued and complete.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::geometry::Geometry;
 use super::plan::Plan;
 use crate::call::Call;
-use crate::error::{Error, Result, Site};
+use crate::error::{Error, Ranks, Result, Site};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::{Action, Buffer, Cut, Peers, Span};
@@ -34,7 +34,7 @@ pub struct Buffers {
     pub input: Region,
     /// What is filled.
     pub output: Region,
-    /// The engine's memory, `window` slices of `input_cut.slot_bytes()`.
+    /// The engine's memory, `slices_in_flight` slices of `input_cut.slice_bytes()`.
     pub scratch: Region,
     /// How `input` and `scratch` are cut.
     pub input_cut: Geometry,
@@ -66,12 +66,12 @@ pub struct Operation {
     /// When it must be done; unset until the driver first looks at the clock.
     pub deadline: Option<Time>,
     /// Progress of each channel.
-    pub channels: Vec<Progress>,
+    pub channels: Vec<ChannelProgress>,
 }
 
 /// How far one channel has come.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct ChannelProgress {
     tick: u64,
     slice: u32,
     step: u32,
@@ -80,7 +80,7 @@ pub struct Progress {
     retired: u32,
     /// The first peer that an `Await` has not seen arrive.
     awaited: u32,
-    /// One a slice in flight, at `slice % window`.
+    /// One a slice in flight, at `slice % slices_in_flight`.
     flights: Vec<Flight>,
 }
 
@@ -124,25 +124,25 @@ pub fn ticket_operation(ticket: Ticket) -> usize {
     (ticket >> 48) as usize
 }
 
-impl Progress {
+impl ChannelProgress {
     /// A channel of `steps` steps at its beginning.
-    pub fn new(steps: usize, window: u32) -> Progress {
+    pub fn new(steps: usize, slices_in_flight: u32) -> ChannelProgress {
         let flight = || Flight {
             pending: vec![0; steps.div_ceil(64)],
             ..Flight::default()
         };
-        Progress {
-            flights: (0..window).map(|_| flight()).collect(),
-            ..Progress::default()
+        ChannelProgress {
+            flights: (0..slices_in_flight).map(|_| flight()).collect(),
+            ..ChannelProgress::default()
         }
     }
 
     /// Back to the beginning, keeping the memory.
     pub fn reset(&mut self) {
         let flights = std::mem::take(&mut self.flights);
-        *self = Progress {
+        *self = ChannelProgress {
             flights,
-            ..Progress::default()
+            ..ChannelProgress::default()
         };
     }
 }
@@ -221,13 +221,14 @@ impl Operation {
             let index = starts.get(round).copied().unwrap_or(0) + self.channels[channel].step;
             if index >= starts.get(round + 1).copied().unwrap_or(0) {
                 let at = &mut self.channels[channel];
-                at.flights[(slice % plan.window) as usize].issued |= round as u64 + 1 == rounds;
+                at.flights[(slice % plan.slices_in_flight) as usize].issued |=
+                    round as u64 + 1 == rounds;
                 (at.slice, at.step) = (slice + 1, 0);
                 progressed |= self.retire(channel, context)?;
                 continue;
             }
             let step = &steps[index as usize];
-            let flight = slice % plan.window;
+            let flight = slice % plan.slices_in_flight;
             if step
                 .after
                 .iter()
@@ -268,8 +269,8 @@ impl Operation {
         slice: u32,
         context: &mut Context<'_>,
     ) -> Result<bool> {
-        let window = self.plan.window;
-        if slice >= window && self.channels[channel].retired <= slice - window {
+        let limit = self.plan.slices_in_flight;
+        if slice >= limit && self.channels[channel].retired <= slice - limit {
             return Ok(false);
         }
         let generation = self.first_generation + slice as u64;
@@ -281,7 +282,7 @@ impl Operation {
         }
         let at = &mut self.channels[channel];
         at.started += 1;
-        at.flights[(slice % window) as usize].issued = false;
+        at.flights[(slice % limit) as usize].issued = false;
         Ok(true)
     }
 
@@ -290,7 +291,7 @@ impl Operation {
         let mut progressed = false;
         loop {
             let at = &self.channels[channel];
-            let flight = &at.flights[(at.retired % self.plan.window) as usize];
+            let flight = &at.flights[(at.retired % self.plan.slices_in_flight) as usize];
             if at.retired == at.started || !flight.issued || flight.pending_count > 0 {
                 return Ok(progressed);
             }
@@ -338,7 +339,7 @@ impl Operation {
             Buffer::Scratch => {
                 let cut = &buffers.input_cut;
                 let bytes = cut.range(span.first, span.len, slice).len();
-                let base = (slice % self.plan.window) as usize * cut.slot_bytes()
+                let base = (slice % self.plan.slices_in_flight) as usize * cut.slice_bytes()
                     + cut.slot_offset(span.first, slice);
                 buffers.scratch.part(base..base + bytes)
             }
@@ -395,7 +396,7 @@ impl Operation {
                 else {
                     return Ok(Issue::Done);
                 };
-                let ticket = ticket(context.id, channel, slice % plan.window, index);
+                let ticket = ticket(context.id, channel, slice % plan.slices_in_flight, index);
                 context
                     .transport
                     .post_send(stream, ticket, header, payload)?
@@ -448,7 +449,12 @@ impl Operation {
         else {
             return Ok(Issue::Done);
         };
-        let ticket = ticket(context.id, channel, slice % self.plan.window, index);
+        let ticket = ticket(
+            context.id,
+            channel,
+            slice % self.plan.slices_in_flight,
+            index,
+        );
         let posted = context.transport.post_recv(stream, ticket, header, sink)?;
         Ok(if posted == Posted::Done {
             Issue::Done
@@ -587,6 +593,14 @@ impl Operation {
     }
 }
 
+/// What a call is doing, in words: for whom it waits, and how far it has come.
+pub fn phase(waiting_for: &[usize], slice: u32, slices: u32) -> String {
+    match waiting_for {
+        [] => format!("slice {slice} of {slices}"),
+        ranks => format!("waiting for {}, slice {slice} of {slices}", Ranks(ranks)),
+    }
+}
+
 fn windows(transport: &mut dyn Transport) -> Result<&mut dyn Windows> {
     transport
         .windows()
@@ -611,22 +625,9 @@ impl Operation {
     pub fn site(&self, context: &mut Context<'_>) -> Site {
         let ranks = self.waiting_for(context);
         let slice = self.channels.iter().map(|at| at.retired).min().unwrap_or(0);
-        let phase = match ranks.as_slice() {
-            [] => format!("slice {} of {}", slice + 1, self.slices),
-            [one] => format!(
-                "waiting for rank {one}, slice {} of {}",
-                slice + 1,
-                self.slices
-            ),
-            some => format!(
-                "waiting for ranks {some:?}, slice {} of {}",
-                slice + 1,
-                self.slices
-            ),
-        };
         Site {
             call: self.call,
-            phase,
+            phase: phase(&ranks, slice + 1, self.slices),
         }
     }
 

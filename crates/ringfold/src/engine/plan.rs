@@ -19,12 +19,12 @@ pub struct Plan {
     /// One a channel.
     pub channels: Vec<ChannelPlan>,
     /// Slices that may be under way at once.
-    pub window: u32,
+    pub slices_in_flight: u32,
     /// Whether this rank publishes anything, so that others can see which call it is in.
     pub is_heard: bool,
     /// Whether it waits for every other rank, so that it has seen which call they are in.
     pub hears_all: bool,
-    /// Ticks between the starts of consecutive slices: `window * skew >= rounds`, so a slice ends before the one that
+    /// Ticks between the starts of consecutive slices: `slices_in_flight * skew >= rounds`, so a slice ends before the one that
     /// takes its place begins.
     pub skew: u32,
 }
@@ -79,7 +79,7 @@ impl Plan {
             rank == spec.rank || actions().any(is_awaited)
         };
         Ok(Plan {
-            window: MAX_SLICES_IN_FLIGHT,
+            slices_in_flight: MAX_SLICES_IN_FLIGHT,
             is_heard: actions().any(|action| matches!(action, Action::Publish { .. })),
             hears_all: (0..spec.world_size).all(awaited),
             skew,

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use super::Engine;
+use super::operation::phase;
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::memory::Region;
@@ -153,7 +154,7 @@ impl Engine {
         let tiny = self.tiny.as_ref().filter(|tiny| tiny.is_active)?;
         Some(Site {
             call: tiny.call,
-            phase: format!("waiting for ranks {ranks:?}"),
+            phase: phase(&ranks, 1, 1),
         })
     }
 

@@ -41,8 +41,8 @@ const LOCAL_BRIDGES: [&str; 4] = ["docker", "virbr", "br-", "cni"];
 pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Vec<IpAddr>> {
     let all = interfaces()?;
     let chosen = match choice {
-        Some(text) => Choice::parse(text)?.select(&all),
-        None => Choice::default().select(&all),
+        Some(text) => InterfaceFilter::parse(text)?.select(&all),
+        None => InterfaceFilter::default().select(&all),
     };
     if let (Some(text), true) = (choice, chosen.is_empty()) {
         let there: Vec<String> = all.iter().map(Interface::to_string).collect();
@@ -58,7 +58,7 @@ pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Vec<IpAdd
 
 /// What `RINGFOLD_SOCKET_IFNAME` asks for; by default everything.
 #[derive(Debug, Default)]
-pub struct Choice {
+pub struct InterfaceFilter {
     wanted: Vec<Pattern>,
     unwanted: Vec<Pattern>,
 }
@@ -69,21 +69,21 @@ enum Pattern {
     Network(IpAddr, u8),
 }
 
-impl Choice {
+impl InterfaceFilter {
     /// Reads a list.
-    pub fn parse(text: &str) -> Result<Choice> {
-        let mut choice = Choice::default();
+    pub fn parse(text: &str) -> Result<InterfaceFilter> {
+        let mut filter = InterfaceFilter::default();
         for item in text
             .split(',')
             .map(str::trim)
             .filter(|item| !item.is_empty())
         {
             match item.strip_prefix('^') {
-                Some(rest) => choice.unwanted.push(Pattern::parse(rest)?),
-                None => choice.wanted.push(Pattern::parse(item)?),
+                Some(rest) => filter.unwanted.push(Pattern::parse(rest)?),
+                None => filter.wanted.push(Pattern::parse(item)?),
             }
         }
-        Ok(choice)
+        Ok(filter)
     }
 
     /// What it leaves of `all`, best first.
@@ -312,7 +312,7 @@ mod tests {
     }
 
     fn selected(choice: &str) -> Vec<String> {
-        let chosen = Choice::parse(choice).unwrap().select(&machine());
+        let chosen = InterfaceFilter::parse(choice).unwrap().select(&machine());
         chosen.iter().map(|i| i.address.to_string()).collect()
     }
 
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn impossible_networks_are_refused() {
         for text in ["10.0.0.0/33", "10.0.0.0/x", "eth0/8", "fd00::/129"] {
-            assert!(Choice::parse(text).is_err(), "{text}");
+            assert!(InterfaceFilter::parse(text).is_err(), "{text}");
         }
     }
 
