@@ -242,7 +242,6 @@ fn assemble(
                 settings.algorithm.is_some() || settings.slice_bytes.is_some(),
             ),
             slot_bytes,
-            is_oversubscribed: local_ranks.len() > cores,
         },
         place,
         joint: Joint {

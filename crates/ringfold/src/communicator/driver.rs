@@ -35,7 +35,7 @@ const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
 /// Attempts of a tiny call before the waiting begins that looks at verdicts and deadlines: a few microseconds.
 const TINY_SPINS: u32 = 200;
 
-/// How often a waiting thread calls back (for signals), at least.
+/// How long a waiting thread goes without calling back (for signals); a sleep may add [`BLOCK_MAX`].
 const ON_WAIT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a thread calls while it waits; an error ends the wait and the communicator.

@@ -54,7 +54,6 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     timeout: TIMEOUT,
                     tiny_bytes: Policy::tiny_bytes(slot_bytes, false),
                     slot_bytes,
-                    is_oversubscribed: world_size > cores,
                 },
                 joint: Joint::none(),
                 is_closed: AtomicBool::new(false),

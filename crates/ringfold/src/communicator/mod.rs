@@ -31,6 +31,9 @@ use crate::types::{Algorithm, Collective, Op};
 use driver::Driver;
 pub use driver::OnWait;
 
+/// How long `abort` waits to learn whether somebody else's verdict was first.
+const ABORT_GRACE: Duration = Duration::from_millis(50);
+
 /// A group of ranks that communicate.
 ///
 /// Every rank makes the same collective calls in the same order; a difference is an `Error::Mismatch`. All methods may
@@ -69,7 +72,6 @@ pub(crate) struct Policy {
     pub slot_bytes: Option<usize>,
     /// Up to here an `all_reduce` takes the shortest way.
     pub tiny_bytes: usize,
-    pub is_oversubscribed: bool,
 }
 
 /// What a communicator chose for a request: for `perf` and the log.
@@ -146,7 +148,7 @@ impl Communicator {
         unsafe { self.run_with(request, &mut || Ok(())) }
     }
 
-    /// Like `run`, and calls `on_wait` at least every 50 ms while it waits. When `on_wait` fails (Ctrl-C), the
+    /// Like `run`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails (Ctrl-C), the
     /// communicator is aborted on all ranks and the error is returned.
     ///
     /// # Safety
@@ -198,13 +200,14 @@ impl Communicator {
         connect::split(self, color, key)
     }
 
-    /// Ends this communicator on all ranks: whoever waits in it gets `Error::Aborted` with this rank and `reason`.
+    /// Ends this communicator on all ranks: whoever waits in it gets `Error::Aborted` with this rank and `reason`, unless
+    /// something else ended it just before, which then stands on all ranks.
     pub fn abort(&self, reason: &str) {
         let error = Error::Aborted {
             rank: self.place.rank,
             reason: reason.into(),
         };
-        let verdict = self.driver.watch().settle(error, Duration::ZERO);
+        let verdict = self.driver.watch().settle(error, ABORT_GRACE);
         self.driver.poison(verdict);
     }
 
@@ -285,7 +288,6 @@ impl Communicator {
             slice_bytes,
             channels,
             slot_bytes,
-            is_oversubscribed,
             ..
         } = self.policy;
         let serves = |algorithm: &Algorithm| {
@@ -299,7 +301,6 @@ impl Communicator {
             bytes: request.bytes(self.place.world_size),
             world_size: self.place.world_size,
             slot_bytes,
-            is_oversubscribed,
             is_uneven: request.is_uneven(),
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
             // The communicator's algorithm is for the collectives that have it; the request's own is insisted on.

@@ -65,7 +65,7 @@ impl Work {
         self.wait_with(&mut || Ok(()))
     }
 
-    /// Like `wait`, and calls `on_wait` at least every 50 ms; its error aborts the communicator and is returned.
+    /// Like `wait`, and calls `on_wait` every 20 to 40 ms; its error aborts the communicator and is returned.
     pub fn wait_with(&self, on_wait: OnWait<'_>) -> Result<()> {
         self.driver
             .wait(&self.completion, None, on_wait)

@@ -18,8 +18,6 @@ pub struct Question {
     pub world_size: usize,
     /// Bytes that one rank can publish in one slice, if all ranks are on one host.
     pub slot_bytes: Option<usize>,
-    /// More ranks than cores on a host.
-    pub is_oversubscribed: bool,
     /// Whether counts differ from rank to rank.
     pub is_uneven: bool,
     /// Whether each pair has counts that no third rank knows.
