@@ -4,10 +4,14 @@ import importlib.util
 import json
 import os
 import pickle
+import signal
 import sys
 from pathlib import Path
 
 import ringfold
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and Python then keeps to that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 path, name, result_path = sys.argv[1:]
 specification = importlib.util.spec_from_file_location("test_module", path)
