@@ -55,6 +55,35 @@ fn two_ranks_measure_and_nothing_is_wrong() {
 }
 
 #[test]
+fn the_header_tells_the_sizes_as_they_were_asked_for() {
+    let done = perf("--ranks 2 -b 8 -e 100 -f 8 -n 1");
+    assert!(
+        done.stdout.contains(" minBytes 8 maxBytes 100 "),
+        "{}",
+        done.stdout
+    );
+    assert_eq!(rows(&done.stdout).len(), 2);
+}
+
+#[test]
+fn the_log_tells_what_was_chosen_and_why_once() {
+    let mut command = ringfold(&[
+        "perf", "--ranks", "2", "-b", "8", "-e", "1M", "-f", "131072", "-n", "3",
+    ]);
+    command.env("RINGFOLD_DEBUG", "INFO");
+    let done = Running::start(command).finish();
+    assert!(done.status.success(), "{}", done.stderr);
+    let said = |words: &str| {
+        let is_said = |line: &&str| line.contains("INFO TUNING all_reduce") && line.contains(words);
+        done.stderr.lines().filter(is_said).count()
+    };
+    // Every rank says it once, of direct also in place.
+    assert_eq!(said("one_shot over published memory"), 2, "{}", done.stderr);
+    assert_eq!(said("direct over published memory"), 4, "{}", done.stderr);
+    assert_eq!(said("(asked for)"), 0, "{}", done.stderr);
+}
+
+#[test]
 fn more_ranks_than_cores_are_exact_too() {
     let done = perf("all_reduce --ranks 5 -b 4 -e 40K -f 100 -n 3 -d bfloat16");
     assert!(done.status.success(), "{}", done.stderr);

@@ -227,7 +227,7 @@ fn assemble(
         "shm" | "self" => Patience::new(local_ranks.len(), cores),
         _ => Patience::on_sockets(local_ranks.len(), cores),
     };
-    log_choice(&place, cores);
+    log_choice(&place, cores, settings.transport);
     // Nobody goes on before everybody can.
     group.exchange("ready", &[], deadline)?;
     Ok(Communicator {
@@ -253,7 +253,7 @@ fn assemble(
     })
 }
 
-fn log_choice(place: &Place, cores: usize) {
+fn log_choice(place: &Place, cores: usize, asked: TransportChoice) {
     let Place {
         rank,
         world_size,
@@ -265,6 +265,7 @@ fn log_choice(place: &Place, cores: usize) {
     log::info!(
         target: "ringfold::init",
         "rank {rank} of {world_size}: {local_size} ranks share this host and {cores} cores, {hosts} hosts, transport \
-         {transport}"
+         {transport} ({} was asked for)",
+        asked.name()
     );
 }

@@ -279,23 +279,29 @@ impl Communicator {
     fn job(&self, request: &Request) -> Result<crate::engine::Job> {
         let choice = self.choose(request)?;
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        request.check(self.place.rank, self.place.world_size, &choice, timeout)
+        let mut job = request.check(self.place.rank, self.place.world_size, &choice, timeout)?;
+        job.is_asked_for = self.asked(request).is_some();
+        Ok(job)
+    }
+
+    /// The algorithm that is insisted on. The communicator's is for the collectives that have it.
+    fn asked(&self, request: &Request) -> Option<Algorithm> {
+        use crate::schedule::{Medium, Schedule};
+        let serves = |algorithm: &Algorithm| {
+            [Medium::Shared, Medium::Messages]
+                .iter()
+                .any(|medium| Schedule::algorithms(request.collective, *medium).contains(algorithm))
+        };
+        request.algorithm.or(self.policy.algorithm.filter(serves))
     }
 
     fn choose(&self, request: &Request) -> Result<choose::Choice> {
         let Policy {
-            algorithm,
             slice_bytes,
             channels,
             slot_bytes,
             ..
         } = self.policy;
-        let serves = |algorithm: &Algorithm| {
-            use crate::schedule::{Medium, Schedule};
-            [Medium::Shared, Medium::Messages]
-                .iter()
-                .any(|medium| Schedule::algorithms(request.collective, *medium).contains(algorithm))
-        };
         choose::choose(&Question {
             collective: request.collective,
             bytes: request.bytes(self.place.world_size),
@@ -303,8 +309,7 @@ impl Communicator {
             slot_bytes,
             is_uneven: request.is_uneven(),
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
-            // The communicator's algorithm is for the collectives that have it; the request's own is insisted on.
-            algorithm: request.algorithm.or(algorithm.filter(serves)),
+            algorithm: self.asked(request),
             slice_bytes,
             channels,
         })

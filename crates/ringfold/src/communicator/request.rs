@@ -147,6 +147,7 @@ impl Request {
             slice_elements: slice.max(1) as u64,
             channels: choice.channels as u32,
             timeout,
+            is_asked_for: self.algorithm.is_some(),
         })
     }
 

@@ -136,12 +136,15 @@ fn listen(group: &Group, division: &Division) -> Result<Option<MeshListener>> {
     if division.remote.is_empty() {
         return Ok(None);
     }
-    let candidates = if division.is_loopback_enough {
-        vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]
+    let choice = group.settings.socket_ifname.as_deref();
+    let (candidates, why) = if division.is_loopback_enough {
+        let loopback = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        (loopback, "all these ranks are on this host")
     } else {
-        let choice = group.settings.socket_ifname.as_deref();
-        interfaces::candidates(choice, division.is_loopback_needed)?
+        let candidates = interfaces::candidates(choice, division.is_loopback_needed)?;
+        (candidates, choice.unwrap_or("all interfaces that are up"))
     };
+    log::info!(target: "ringfold::init", "data by TCP may come to {candidates:?}: {why}");
     MeshListener::bind(&candidates, group.session.secret()).map(Some)
 }
 

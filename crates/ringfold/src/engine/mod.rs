@@ -15,6 +15,7 @@
 //! * No allocation once a kind of call has been seen: plans, bookkeeping and scratch are kept.
 //! * After an error nothing runs any more; the transport is only dropped.
 
+mod announce;
 pub mod geometry;
 pub mod operation;
 pub mod plan;
@@ -81,6 +82,8 @@ pub struct Job {
     pub channels: u32,
     /// How long it may take.
     pub timeout: Duration,
+    /// Whether somebody asked for this algorithm: for the log.
+    pub is_asked_for: bool,
 }
 
 /// A submitted job.
@@ -595,6 +598,7 @@ impl Engine {
             return Ok((plan, channels));
         }
         let plan = Arc::new(Plan::new(spec, in_place, job.channels)?);
+        announce::plan(job, self.world_size);
         if self.plans.len() == PLANS_MAX {
             self.plans.remove(0);
         }

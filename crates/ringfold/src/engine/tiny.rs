@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use super::Engine;
 use super::operation::phase;
+use super::{Engine, announce};
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::memory::Region;
@@ -73,6 +73,9 @@ impl Engine {
             let (call, op) = (&last.call, job.op.wire());
             call.op == op && call.dtype == job.dtype && call.count == job.count
         });
+        if self.tiny.is_none() {
+            announce::tiny(&job, self.world_size);
+        }
         if !is_known {
             self.tiny = Some(Tiny::prepare(job)?);
         }

@@ -1,0 +1,38 @@
+//! What the log says of how calls are carried out: once for each plan, when it is made, so never on the data path.
+
+use super::{Job, TinyJob};
+use crate::schedule::Medium;
+
+/// A plan has been made for `job`, and will serve later calls that differ in size only.
+pub fn plan(job: &Job, world_size: usize) {
+    let medium = match job.medium {
+        Medium::Shared => "published memory",
+        Medium::Messages => "messages",
+    };
+    let place = if job.in_place { " in place" } else { "" };
+    let why = if job.is_asked_for {
+        "asked for"
+    } else {
+        "chosen by size, ranks and hosts"
+    };
+    log::info!(
+        target: "ringfold::tuning",
+        "{} of {} {}{place}, {world_size} ranks: {} over {medium}, slices of up to {} bytes, channels: {} ({why})",
+        job.collective,
+        job.count,
+        job.dtype,
+        job.algorithm,
+        job.slice_elements.saturating_mul(job.dtype.size_bytes() as u64),
+        job.channels,
+    );
+}
+
+/// The first tiny call goes its own way.
+pub fn tiny(job: &TinyJob, world_size: usize) {
+    log::info!(
+        target: "ringfold::tuning",
+        "all_reduce of {} {}, {world_size} ranks: one_shot over published memory, without a plan (chosen by size)",
+        job.count,
+        job.dtype,
+    );
+}
