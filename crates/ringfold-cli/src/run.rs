@@ -19,7 +19,7 @@ use crate::launch::{self, Job};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Number of ranks [default: one per core, at least 2]
+    /// Number of ranks (in `ringfold perf`, -n is the iterations) [default: one per core, at least 2]
     #[arg(short = 'n', long, value_name = "N")]
     ranks: Option<usize>,
 

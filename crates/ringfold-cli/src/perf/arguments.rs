@@ -56,7 +56,7 @@ pub struct Arguments {
     #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..))]
     pub stepfactor: Option<u64>,
 
-    /// Iterations that are timed
+    /// Iterations that are timed. As in nccl-tests, and unlike in `ringfold run`, where -n is --ranks
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MAX_ITERATIONS as i64))]
     pub iters: u32,
 
@@ -235,10 +235,7 @@ impl Arguments {
 
     /// The sizes asked for, in bytes. A size of 0 is followed by one of `element_bytes` when sizes are multiplied.
     pub fn sizes(&self, element_bytes: u64) -> Result<Vec<u64>> {
-        let min = self
-            .minbytes
-            .unwrap_or_else(|| DEFAULT_MIN_BYTES.min(self.maxbytes.unwrap_or(u64::MAX)));
-        let max = self.maxbytes.unwrap_or(DEFAULT_MAX_BYTES.max(min));
+        let (min, max) = self.bounds();
         if min > max {
             bail!("the smallest size, {min} bytes, is above the largest, {max} bytes");
         }
@@ -259,10 +256,18 @@ impl Arguments {
                 (None, _) => size.checked_mul(self.stepfactor.unwrap_or(2)),
             };
         }
-        if self.collective == Collective::Barrier {
-            return Ok(vec![0]);
-        }
         Ok(sizes)
+    }
+
+    /// The smallest and the largest size asked for; steps need not meet the largest.
+    pub fn bounds(&self) -> (u64, u64) {
+        if self.collective == Collective::Barrier {
+            return (0, 0);
+        }
+        let min = self
+            .minbytes
+            .unwrap_or_else(|| DEFAULT_MIN_BYTES.min(self.maxbytes.unwrap_or(u64::MAX)));
+        (min, self.maxbytes.unwrap_or(DEFAULT_MAX_BYTES.max(min)))
     }
 
     /// Every combination of type, operation and root that was asked for.

@@ -59,7 +59,7 @@ impl<'a> Report<'a> {
             placements: 0,
             stdout,
         };
-        let header = table::header(arguments, &report.sizes, &report.participants);
+        let header = table::header(arguments, &report.participants);
         report.print(&header)?;
         Ok(report)
     }

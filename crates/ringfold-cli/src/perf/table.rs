@@ -7,9 +7,9 @@ use super::arguments::Arguments;
 use super::measure::{Measurement, Participant};
 
 /// The lines before the first row.
-pub fn header(arguments: &Arguments, sizes: &[u64], participants: &[Participant]) -> String {
+pub fn header(arguments: &Arguments, participants: &[Participant]) -> String {
     let mut text = String::new();
-    let (min, max) = (sizes.first().unwrap_or(&0), sizes.last().unwrap_or(&0));
+    let (min, max) = arguments.bounds();
     let step = match arguments.stepbytes {
         Some(bytes) => format!("{bytes}(bytes)"),
         None => format!("{}(factor)", arguments.stepfactor.unwrap_or(2)),
