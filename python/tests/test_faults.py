@@ -115,7 +115,7 @@ def test_different_calls_are_told_with_the_ranks_of_the_communicator(jobs: Any) 
     for error in jobs(call_another_in_reverse, 3, {"timeout": 5}).results():
         assert isinstance(error, ringfold.Mismatch), repr(error)
         for rank, call in zip(error.ranks, error.calls, strict=True):
-            assert f" of {10 + rank} f64" in call, str(error)
+            assert f" of {10 + rank} float64" in call, str(error)
 
 
 def come_late(comm: ringfold.Communicator) -> Any:
