@@ -74,7 +74,7 @@ def init(
     timeout: the deadline in seconds of every call that has none of its own.
     transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
     algorithm: that of every collective which has it, instead of the tuner's choice.
-    channels: independent pipelines per collective; connections per pair of ranks on TCP.
+    channels: independent pipelines per collective, 1 unless set; connections per pair of ranks on TCP.
     connect_timeout: the deadline in seconds for bringing the ranks together.
     """
     native = _native.Communicator.connect(

@@ -61,7 +61,7 @@ pub struct Config {
     pub transport: Option<TransportChoice>,
     /// The algorithm of every collective that has it, instead of the tuner's choice.
     pub algorithm: Option<Algorithm>,
-    /// Independent pipelines per collective: connections per pair of ranks on TCP.
+    /// Independent pipelines per collective, 1 unless set: connections per pair of ranks on TCP.
     pub channels: Option<usize>,
     /// The pipeline's unit in bytes, instead of the tuner's choice.
     pub slice_bytes: Option<usize>,

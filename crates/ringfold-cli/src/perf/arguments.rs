@@ -128,7 +128,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub transport: Option<TransportChoice>,
 
-    /// Independent pipelines of a collective [default: the tuner's]
+    /// Independent pipelines of a collective that goes by messages [default: 1]
     #[arg(long, value_name = "N")]
     pub channels: Option<usize>,
 
