@@ -650,7 +650,7 @@ impl Operation {
         }
     }
 
-    /// The peers that the present `Await`, or room for the next slice, waits for.
+    /// The peers that the present `Await`, or the beginning of the next slice, waits for.
     fn absent_peers(&self, channel: usize, context: &mut Context<'_>) -> Vec<usize> {
         let at = &self.channels[channel];
         if !self.publishes()
