@@ -228,6 +228,7 @@ fn assemble(
         _ => Patience::on_sockets(local_ranks.len(), cores),
     };
     log_choice(&place, cores, settings.transport);
+    crate::topology::cores::spread(local_rank, local_ranks.len());
     // Nobody goes on before everybody can.
     group.exchange("ready", &[], deadline)?;
     Ok(Communicator {

@@ -6,11 +6,38 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 /// Cores in this process' affinity, no more than its control groups' quota, at least one.
 pub fn available() -> usize {
     let affinity = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
     let quota = quota(Path::new("/")).map_or(usize::MAX, |cores| cores as usize);
     affinity.min(quota).max(1)
+}
+
+/// Moves this thread to the core that is its own among `local_size` ranks which share this affinity, and lets it go again.
+///
+/// Processes that were started together may sit on one core while another is idle; when they then wait for each other by
+/// spinning and yielding, none of them sleeps, and the scheduler takes its time to part them. This is a start, not a
+/// binding: the affinity is as before afterwards. Nothing is done where ranks outnumber cores.
+pub fn spread(local_rank: usize, local_size: usize) {
+    let Ok(affinity) = sched_getaffinity(None) else {
+        return;
+    };
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|core| affinity.is_set(*core))
+        .collect();
+    if local_size < 2 || cores.len() < local_size {
+        return;
+    }
+    let mut own = CpuSet::new();
+    // Evenly apart, so that ranks do not crowd the first of many cores.
+    own.set(cores[local_rank * cores.len() / local_size]);
+    if sched_setaffinity(None, &own).is_ok()
+        && let Err(error) = sched_setaffinity(None, &affinity)
+    {
+        log::warn!(target: "ringfold::init", "cannot restore this thread's affinity: {error}");
+    }
 }
 
 /// How many cores' time the control groups of this process grant; `None` without a limit. `root` is where `proc` and
@@ -183,6 +210,15 @@ mod tests {
     impl Drop for Tree {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn spreading_leaves_the_affinity_as_it_was() {
+        let before = sched_getaffinity(None).expect("an affinity");
+        for (local_rank, local_size) in [(0, 1), (1, 2), (3, 4), (999, 1000)] {
+            spread(local_rank, local_size);
+            assert_eq!(sched_getaffinity(None).expect("an affinity"), before);
         }
     }
 
