@@ -6,10 +6,18 @@
 use std::collections::HashMap;
 
 use crate::error::Result;
-use crate::schedule::{Action, Peers, Schedule, Spec, Step, dependence};
+use crate::schedule::{Action, Medium, Peers, Schedule, Spec, Step, dependence};
 
-/// Slices of one call that may be under way at once, at most. Bounds the scratch memory and the messages posted.
-pub const MAX_SLICES_IN_FLIGHT: u32 = 4;
+/// Slices of one call that may be under way at once: they bound the scratch memory and the messages posted.
+///
+/// Over messages more of them keep a link busy while some wait for their partner; through published memory more of them
+/// only leave the cache.
+const fn slices_in_flight(medium: Medium) -> u32 {
+    match medium {
+        Medium::Messages => 8,
+        Medium::Shared => 4,
+    }
+}
 
 /// A schedule ready to run.
 #[derive(Debug)]
@@ -62,7 +70,7 @@ impl Plan {
         let channels = planned
             .map(|(steps, after)| ChannelPlan::new(steps, after, rounds))
             .collect();
-        let skew = rounds.div_ceil(MAX_SLICES_IN_FLIGHT).max(1);
+        let skew = rounds.div_ceil(slices_in_flight(spec.medium)).max(1);
         let actions = || schedule.channels.iter().flatten().map(|step| step.action);
         let awaited = |rank: u32| {
             let is_awaited = |action| match action {
@@ -79,7 +87,7 @@ impl Plan {
             rank == spec.rank || actions().any(is_awaited)
         };
         Ok(Plan {
-            slices_in_flight: MAX_SLICES_IN_FLIGHT,
+            slices_in_flight: slices_in_flight(spec.medium),
             is_heard: actions().any(|action| matches!(action, Action::Publish { .. })),
             hears_all: (0..spec.world_size).all(awaited),
             skew,

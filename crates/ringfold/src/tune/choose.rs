@@ -52,6 +52,10 @@ const LATENCY_BYTES_MAX: u64 = 32 << 10;
 /// What one message of a pipelined schedule carries: large enough for few system calls, small enough to stay in cache.
 const MESSAGE_BYTES: usize = 256 << 10;
 
+/// The same for halving and doubling, whose first and last messages carry half a slice: smaller slices keep the link busy
+/// while a rank waits for its partner.
+const HALVING_MESSAGE_BYTES: usize = 64 << 10;
+
 /// Decides.
 pub fn choose(question: &Question) -> Result<Choice> {
     let (algorithm, medium) = algorithm(question)?;
@@ -64,7 +68,7 @@ pub fn choose(question: &Question) -> Result<Choice> {
         Medium::Shared => shared_slice_bytes(question),
         Medium::Messages => question
             .slice_bytes
-            .unwrap_or(MESSAGE_BYTES * channels * chunks(question, algorithm)),
+            .unwrap_or(message_bytes(algorithm) * channels * chunks(question, algorithm)),
     };
     Ok(Choice {
         algorithm,
@@ -144,6 +148,13 @@ fn preferences(question: &Question) -> &'static [Algorithm] {
         Collective::Gather | Collective::Scatter => &[Flat, Direct],
         Collective::Barrier => &[RecursiveDoubling, Tree, Direct],
         _ => &[Direct, OneShot],
+    }
+}
+
+fn message_bytes(algorithm: Algorithm) -> usize {
+    match algorithm {
+        Algorithm::Rabenseifner => HALVING_MESSAGE_BYTES,
+        _ => MESSAGE_BYTES,
     }
 }
 
