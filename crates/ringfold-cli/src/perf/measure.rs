@@ -153,6 +153,8 @@ impl<'a> Bench<'a> {
         let choice = self.communicator.choice(&request)?;
 
         placement.write(&placement.data(self.next_seed()));
+        // The first finds ranks asleep that waited for the slowest writer; after the second all are awake.
+        self.barrier()?;
         self.barrier()?;
         let first_us = self.timed(&request)?;
         for _ in 0..self.arguments.warmup_iters {
