@@ -1,0 +1,278 @@
+//! Carrying out one step: where its spans lie, and what it asks of the transport.
+
+use super::{Context, Operation, ticket, windows};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::reduce::Kernel;
+use crate::schedule::{Action, Buffer, Cut, Peers, Span};
+use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream};
+
+/// What became of an attempt to issue a step.
+pub(super) enum Issue {
+    Done,
+    Pending,
+    Blocked,
+}
+
+impl Operation {
+    /// Carries out step `index` of `slice`, or begins to.
+    pub(super) fn issue(
+        &mut self,
+        channel: usize,
+        slice: u32,
+        index: u32,
+        context: &mut Context<'_>,
+    ) -> Result<Issue> {
+        let plan = self.plan.clone();
+        let step = &plan.channels[channel].steps[index as usize];
+        let posted = match step.action {
+            Action::Send { peer, span } => {
+                let payload = self.region(span, slice);
+                let Some((stream, header)) =
+                    self.message(peer, channel, slice, step.message, payload)?
+                else {
+                    return Ok(Issue::Done);
+                };
+                let ticket = ticket(context.id, channel, slice % plan.slices_in_flight, index);
+                context
+                    .transport
+                    .post_send(stream, ticket, header, payload)?
+            }
+            Action::Recv { peer, span } => {
+                let sink = Sink::Store(self.region(span, slice));
+                return self.receive(peer, channel, slice, index, sink, context);
+            }
+            Action::RecvReduce { peer, with, into } => {
+                let (with, into) = (self.region(with, slice), self.region(into, slice));
+                let sink = Sink::Reduce {
+                    with,
+                    into,
+                    kernel: self.kernel(),
+                };
+                return self.receive(peer, channel, slice, index, sink, context);
+            }
+            Action::Copy { from, into } => {
+                self.region(into, slice).copy_from(self.region(from, slice));
+                Posted::Done
+            }
+            Action::Reduce { with, from, into } => {
+                let operands = [self.region(with, slice), self.region(from, slice)];
+                self.kernel().fold(self.region(into, slice), &operands);
+                Posted::Done
+            }
+            shared => return self.issue_shared(shared, channel, slice, context),
+        };
+        Ok(if posted == Posted::Done {
+            Issue::Done
+        } else {
+            Issue::Pending
+        })
+    }
+
+    fn receive(
+        &self,
+        peer: u32,
+        channel: usize,
+        slice: u32,
+        index: u32,
+        sink: Sink,
+        context: &mut Context<'_>,
+    ) -> Result<Issue> {
+        let step = &self.plan.channels[channel].steps[index as usize];
+        let region = match sink {
+            Sink::Store(into) | Sink::Reduce { into, .. } => into,
+        };
+        let Some((stream, header)) = self.message(peer, channel, slice, step.message, region)?
+        else {
+            return Ok(Issue::Done);
+        };
+        let ticket = ticket(
+            context.id,
+            channel,
+            slice % self.plan.slices_in_flight,
+            index,
+        );
+        let posted = context.transport.post_recv(stream, ticket, header, sink)?;
+        Ok(if posted == Posted::Done {
+            Issue::Done
+        } else {
+            Issue::Pending
+        })
+    }
+
+    /// The stream and header of a message, or nothing when it is left out: an empty one after the first slice, which
+    /// says nothing that the first has not said.
+    fn message(
+        &self,
+        peer: u32,
+        channel: usize,
+        slice: u32,
+        index: u32,
+        region: Region,
+    ) -> Result<Option<(Stream, Header)>> {
+        if slice > 0 && region.is_empty() {
+            return Ok(None);
+        }
+        let bytes = u32::try_from(region.bytes()).map_err(|_| {
+            Error::Unsupported(
+                "a message of 4 GiB or more; choose another algorithm or split the call".into(),
+            )
+        })?;
+        let channel = if self.is_point_to_point() {
+            P2P_CHANNEL
+        } else {
+            P2P_CHANNEL + 1 + channel
+        };
+        let stream = Stream {
+            peer: peer as usize,
+            channel,
+        };
+        Ok(Some((
+            stream,
+            Header {
+                call: self.call,
+                slice,
+                index,
+                bytes,
+            },
+        )))
+    }
+
+    fn region(&self, span: Span, slice: u32) -> Region {
+        if span.len == 0 {
+            return Region::EMPTY;
+        }
+        let buffers = &self.buffers;
+        match span.buffer {
+            Buffer::Input => buffers
+                .input
+                .part(buffers.input_cut.range(span.first, span.len, slice)),
+            Buffer::Output => buffers
+                .output
+                .part(buffers.output_cut.range(span.first, span.len, slice)),
+            Buffer::Scratch => {
+                let cut = &buffers.input_cut;
+                let bytes = cut.range(span.first, span.len, slice).len();
+                let base = (slice % self.plan.slices_in_flight) as usize * cut.slice_bytes()
+                    + cut.slot_offset(span.first, slice);
+                buffers.scratch.part(base..base + bytes)
+            }
+        }
+    }
+
+    /// Where chunk `first` of `buffer` stands in a published slot.
+    fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
+        match buffer {
+            Buffer::Input | Buffer::Scratch => self.buffers.input_cut.slot_offset(first, slice),
+            Buffer::Output => self.buffers.output_cut.slot_offset(first, slice),
+        }
+    }
+
+    /// The parts of `span` that stand in one piece in memory and in a slot: a vector's chunks together, blocks apart.
+    fn contiguous_in_slot(&self, span: Span) -> impl Iterator<Item = Span> + use<> {
+        let cut = match span.buffer {
+            Buffer::Output => self.plan.schedule.output,
+            Buffer::Input | Buffer::Scratch => self.plan.schedule.input,
+        };
+        let len = if matches!(cut, Cut::Vector(_)) {
+            span.len
+        } else {
+            1
+        };
+        let parts = if span.len == 0 { 0 } else { span.len / len };
+        (0..parts).map(move |part| Span {
+            first: span.first + part * len,
+            len,
+            ..span
+        })
+    }
+
+    fn kernel(&self) -> Kernel {
+        self.kernel.expect(
+            "a schedule that reduces belongs to a collective that does, whose kernel was made",
+        )
+    }
+
+    fn issue_shared(
+        &mut self,
+        action: Action,
+        channel: usize,
+        slice: u32,
+        context: &mut Context<'_>,
+    ) -> Result<Issue> {
+        let generation = self.first_generation + slice as u64;
+        match action {
+            Action::Publish { span, phase } => {
+                let windows = windows(context.transport)?;
+                for part in self.contiguous_in_slot(span) {
+                    let offset = self.slot_offset(part.buffer, part.first, slice);
+                    windows.write(generation, offset, self.region(part, slice));
+                }
+                windows.publish(generation, phase, &self.call)?;
+            }
+            Action::Await {
+                peers: Peers::One(peer),
+                phase,
+            } => {
+                let peer = peer as usize;
+                if !windows(context.transport)?.has_reached(peer, generation, phase, &self.call)? {
+                    return Ok(Issue::Blocked);
+                }
+            }
+            Action::Await {
+                peers: Peers::Others,
+                phase,
+            } => {
+                let windows = windows(context.transport)?;
+                let awaited = &mut self.channels[channel].awaited;
+                while (*awaited as usize) < context.world_size {
+                    let peer = *awaited as usize;
+                    if peer != context.rank
+                        && !windows.has_reached(peer, generation, phase, &self.call)?
+                    {
+                        return Ok(Issue::Blocked);
+                    }
+                    *awaited += 1;
+                }
+                *awaited = 0;
+            }
+            Action::CopyFrom { peer, first, into } => {
+                let target = self.region(into, slice);
+                let offset = self.slot_offset(into.buffer, first, slice);
+                let windows = windows(context.transport)?;
+                target.copy_from(windows.view(
+                    peer as usize,
+                    generation,
+                    offset..offset + target.bytes(),
+                ));
+            }
+            Action::ReduceFrom { own, into } => self.reduce_from(own, into, slice, context)?,
+            _ => unreachable!("message and local steps are issued by `issue`"),
+        }
+        Ok(Issue::Done)
+    }
+
+    fn reduce_from(
+        &mut self,
+        own: Span,
+        into: Span,
+        slice: u32,
+        context: &mut Context<'_>,
+    ) -> Result<()> {
+        let generation = self.first_generation + slice as u64;
+        let mine = self.region(own, slice);
+        let offset = self.slot_offset(own.buffer, own.first, slice);
+        let windows = windows(context.transport)?;
+        context.operands.clear();
+        for rank in 0..context.world_size {
+            context.operands.push(if rank == context.rank {
+                mine
+            } else {
+                windows.view(rank, generation, offset..offset + mine.bytes())
+            });
+        }
+        self.kernel()
+            .fold(self.region(into, slice), context.operands);
+        Ok(())
+    }
+}

@@ -1,0 +1,336 @@
+//! One call under way: a plan, its buffers, and how far each channel has come.
+//!
+//! # Order of issue
+//!
+//! All slices of a call run the same steps. Slice `s` takes the steps of round `r` at tick `r + s * skew`; the steps of a
+//! tick are issued slice by slice. So the order on every stream is the same at both ends, whatever completes when, and
+//! the receive of one slice, the reduction of another and the send of a third overlap. A step that cannot be issued yet
+//! holds back the later ones of its channel: it waits only for what stands before it in this order on some rank, so
+//! somebody can always go on.
+//!
+//! # Invariants
+//!
+//! * Slice `s` begins after slice `s - slices_in_flight` has retired, so their scratch memory and bookkeeping are shared.
+//! * Slices retire in order, once all their steps are issued and complete.
+
+mod diagnosis;
+mod issue;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use diagnosis::phase;
+use issue::Issue;
+
+use super::geometry::Geometry;
+use super::plan::Plan;
+use crate::call::Call;
+use crate::error::{Error, Result};
+use crate::memory::{Block, Region};
+use crate::reduce::{self, Factor, Kernel};
+use crate::transport::{Ticket, Time, Transport, Windows};
+
+/// The memory of one call and how it is cut.
+#[derive(Debug)]
+pub struct Buffers {
+    /// What is read.
+    pub input: Region,
+    /// What is filled.
+    pub output: Region,
+    /// The engine's memory, `slices_in_flight` slices of `input_cut.slice_bytes()`.
+    pub scratch: Region,
+    /// How `input` and `scratch` are cut.
+    pub input_cut: Geometry,
+    /// How `output` is cut.
+    pub output_cut: Geometry,
+    /// Keeps `scratch`, and a scaled copy of the input, alive.
+    pub owned: Vec<Block>,
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub struct Operation {
+    /// What runs.
+    pub plan: Arc<Plan>,
+    /// What this rank says it is in.
+    pub call: Call,
+    /// Where the data is.
+    pub buffers: Buffers,
+    /// The combining loop, where something is combined.
+    pub kernel: Option<Kernel>,
+    /// What every element of the result is scaled by at the end.
+    pub finish: Option<Factor>,
+    /// How many slices.
+    pub slices: u32,
+    /// The first window generation, when memory is published.
+    pub first_generation: u64,
+    /// How long it may take once it has begun.
+    pub timeout: Duration,
+    /// When it must be done; unset until the driver first looks at the clock.
+    pub deadline: Option<Time>,
+    /// Progress of each channel.
+    pub channels: Vec<ChannelProgress>,
+}
+
+/// How far one channel has come.
+#[derive(Debug, Default)]
+pub struct ChannelProgress {
+    tick: u64,
+    slice: u32,
+    step: u32,
+    /// Where in the present slice's round we are: `step` counts from the round's start.
+    started: u32,
+    retired: u32,
+    /// The first peer that an `Await` has not seen arrive.
+    awaited: u32,
+    /// One a slice in flight, at `slice % slices_in_flight`.
+    flights: Vec<Flight>,
+}
+
+/// The asynchronous steps of one slice.
+#[derive(Debug, Default)]
+struct Flight {
+    /// One bit a step: posted, not complete.
+    pending: Vec<u64>,
+    pending_count: u32,
+    issued: bool,
+}
+
+/// What an operation needs of its engine.
+pub struct Context<'a> {
+    /// Where messages go.
+    pub transport: &'a mut dyn Transport,
+    /// This rank.
+    pub rank: usize,
+    /// The number of ranks.
+    pub world_size: usize,
+    /// This operation's number, for tickets.
+    pub id: usize,
+    /// A list to build operands in, kept so that it is not allocated each time.
+    pub operands: &'a mut Vec<Region>,
+}
+
+/// A ticket's parts: operation 16 bits, channel 8, slice in flight 8, step 32.
+pub fn ticket(operation: usize, channel: usize, flight: u32, step: u32) -> Ticket {
+    (operation as u64) << 48 | (channel as u64) << 40 | (flight as u64) << 32 | step as u64
+}
+
+/// The operation that a ticket belongs to.
+pub fn ticket_operation(ticket: Ticket) -> usize {
+    (ticket >> 48) as usize
+}
+
+impl ChannelProgress {
+    /// A channel of `steps` steps at its beginning.
+    pub fn new(steps: usize, slices_in_flight: u32) -> ChannelProgress {
+        let flight = || Flight {
+            pending: vec![0; steps.div_ceil(64)],
+            ..Flight::default()
+        };
+        ChannelProgress {
+            flights: (0..slices_in_flight).map(|_| flight()).collect(),
+            ..ChannelProgress::default()
+        }
+    }
+
+    /// Back to the beginning, keeping the memory.
+    pub fn reset(&mut self) {
+        let flights = std::mem::take(&mut self.flights);
+        *self = ChannelProgress {
+            flights,
+            ..ChannelProgress::default()
+        };
+    }
+}
+
+impl Flight {
+    fn is_pending(&self, step: u32) -> bool {
+        self.pending[step as usize / 64] >> (step % 64) & 1 == 1
+    }
+
+    fn flip(&mut self, step: u32) {
+        self.pending[step as usize / 64] ^= 1 << (step % 64);
+    }
+}
+
+impl Operation {
+    /// Issues what can be issued; whether anything was.
+    pub fn advance(&mut self, context: &mut Context<'_>) -> Result<bool> {
+        let mut progressed = false;
+        for channel in 0..self.channels.len() {
+            progressed |= self.advance_channel(channel, context)?;
+        }
+        Ok(progressed)
+    }
+
+    /// Whether everything is done.
+    pub fn is_done(&self) -> bool {
+        self.channels
+            .iter()
+            .all(|progress| progress.retired == self.slices)
+    }
+
+    /// Whether all steps are issued, so that a later message on the same streams may be posted.
+    pub fn is_issued(&self) -> bool {
+        self.channels
+            .iter()
+            .all(|progress| progress.slice >= self.slices && progress.started == self.slices)
+    }
+
+    /// The last generation of a call through published memory.
+    pub fn last_generation(&self) -> u64 {
+        self.first_generation + self.slices as u64 - 1
+    }
+
+    /// Notes that the step of `ticket` is complete.
+    pub fn complete(&mut self, ticket: Ticket) {
+        let (channel, flight, step) = ((ticket >> 40) as u8, (ticket >> 32) as u8, ticket as u32);
+        let flight = &mut self.channels[channel as usize].flights[flight as usize];
+        assert!(flight.is_pending(step), "a step completed twice");
+        flight.flip(step);
+        flight.pending_count -= 1;
+    }
+
+    fn advance_channel(&mut self, channel: usize, context: &mut Context<'_>) -> Result<bool> {
+        let plan = self.plan.clone();
+        let steps = &plan.channels[channel].steps;
+        let starts = &plan.channels[channel].round_starts;
+        let (rounds, skew) = (plan.schedule.rounds.max(1) as u64, plan.skew as u64);
+        let last_tick = rounds - 1 + (self.slices as u64 - 1) * skew;
+        let mut progressed = self.retire(channel, context)?;
+        loop {
+            let at = &self.channels[channel];
+            if at.tick > last_tick {
+                break;
+            }
+            let (tick, slice) = (at.tick, at.slice);
+            if slice as u64 * skew > tick || slice >= self.slices {
+                self.next_tick(channel, rounds, skew);
+                continue;
+            }
+            let round = (tick - slice as u64 * skew) as usize;
+            if slice == self.channels[channel].started
+                && !self.begin_slice(channel, slice, context)?
+            {
+                break;
+            }
+            let index = starts.get(round).copied().unwrap_or(0) + self.channels[channel].step;
+            if index >= starts.get(round + 1).copied().unwrap_or(0) {
+                let at = &mut self.channels[channel];
+                at.flights[(slice % plan.slices_in_flight) as usize].issued |=
+                    round as u64 + 1 == rounds;
+                (at.slice, at.step) = (slice + 1, 0);
+                progressed |= self.retire(channel, context)?;
+                continue;
+            }
+            let step = &steps[index as usize];
+            let flight = slice % plan.slices_in_flight;
+            if step
+                .after
+                .iter()
+                .any(|&earlier| self.channels[channel].flights[flight as usize].is_pending(earlier))
+            {
+                break;
+            }
+            match self.issue(channel, slice, index, context)? {
+                Issue::Blocked => break,
+                Issue::Done => {}
+                Issue::Pending => {
+                    let flight = &mut self.channels[channel].flights[flight as usize];
+                    flight.flip(index);
+                    flight.pending_count += 1;
+                }
+            }
+            self.channels[channel].step += 1;
+            progressed = true;
+        }
+        Ok(progressed)
+    }
+
+    /// Goes to the first slice that has a round at the next tick.
+    fn next_tick(&mut self, channel: usize, rounds: u64, skew: u64) {
+        let at = &mut self.channels[channel];
+        at.tick += 1;
+        at.slice = (at.tick + 1).saturating_sub(rounds).div_ceil(skew) as u32;
+        at.step = 0;
+        if at.tick > rounds - 1 + (self.slices as u64 - 1) * skew {
+            at.slice = self.slices;
+        }
+    }
+
+    /// Makes room for `slice`; false when there is none yet.
+    fn begin_slice(
+        &mut self,
+        channel: usize,
+        slice: u32,
+        context: &mut Context<'_>,
+    ) -> Result<bool> {
+        let limit = self.plan.slices_in_flight;
+        if slice >= limit && self.channels[channel].retired <= slice - limit {
+            return Ok(false);
+        }
+        let generation = self.first_generation + slice as u64;
+        if self.publishes() && !windows(context.transport)?.is_free(generation) {
+            return Ok(false);
+        }
+        if self.publishes() && !self.plan.is_heard {
+            windows(context.transport)?.enter(generation, &self.call);
+        }
+        let at = &mut self.channels[channel];
+        at.started += 1;
+        at.flights[(slice % limit) as usize].issued = false;
+        Ok(true)
+    }
+
+    /// Retires finished slices, in order.
+    fn retire(&mut self, channel: usize, context: &mut Context<'_>) -> Result<bool> {
+        let mut progressed = false;
+        loop {
+            let at = &self.channels[channel];
+            let flight = &at.flights[(at.retired % self.plan.slices_in_flight) as usize];
+            if at.retired == at.started || !flight.issued || flight.pending_count > 0 {
+                return Ok(progressed);
+            }
+            let slice = at.retired;
+            self.finish_slice(channel, slice)?;
+            if self.publishes() {
+                windows(context.transport)?.finish(self.first_generation + slice as u64);
+            }
+            self.channels[channel].retired += 1;
+            progressed = true;
+        }
+    }
+
+    /// Scales what this channel made of `slice`.
+    fn finish_slice(&mut self, channel: usize, slice: u32) -> Result<()> {
+        let Some(factor) = self.finish else {
+            return Ok(());
+        };
+        // Channel `j` has the `j`-th part of all chunks, see `Schedule::striped`.
+        let chunks = self.plan.schedule.output.chunks() / self.channels.len() as u32;
+        let first = channel as u32 * chunks;
+        let range = self.buffers.output_cut.range(first, chunks, slice);
+        let region = self.buffers.output.part(range);
+        reduce::scale(self.call.dtype, region, region, factor)?;
+        Ok(())
+    }
+
+    /// Whether the call goes through published memory.
+    pub fn publishes(&self) -> bool {
+        self.plan.schedule.spec.medium == crate::schedule::Medium::Shared
+    }
+
+    /// Whether this is a `send` or `recv`, which has its own stream.
+    pub fn is_point_to_point(&self) -> bool {
+        matches!(
+            self.call.collective,
+            crate::Collective::Send | crate::Collective::Recv
+        )
+    }
+}
+
+fn windows(transport: &mut dyn Transport) -> Result<&mut dyn Windows> {
+    transport
+        .windows()
+        .ok_or_else(|| Error::Unsupported("published memory between ranks of several hosts".into()))
+}
