@@ -1,0 +1,231 @@
+//! From a job to an operation: the plan, the cut of the buffers, scratch, and what the peers are told.
+
+use std::sync::Arc;
+
+use super::geometry::{Blocks, Geometry};
+use super::operation::{Buffers, ChannelProgress, Operation};
+use super::plan::Plan;
+use super::{Engine, Job, PLANS_MAX, PlanKey};
+use crate::call::Call;
+use crate::error::{Error, Result};
+use crate::memory::{Block, Region};
+use crate::reduce::{self, Factor, Kernel};
+use crate::schedule::{Cut, Medium, Spec};
+use crate::types::{Collective, Op};
+
+impl Engine {
+    /// Makes `job` ready to run.
+    pub(super) fn prepare(&mut self, mut job: Job) -> Result<Operation> {
+        let kernel = if job.collective.reduces() {
+            Some(Kernel::new(job.op, job.dtype)?)
+        } else {
+            None
+        };
+        let (plan, channels) = self.plan(&job)?;
+        let schedule = &plan.schedule;
+        let one_slice = schedule.needs_one_slice() || self.is_message(&job);
+        if one_slice
+            && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven())
+            && schedule.needs_one_slice()
+        {
+            return Err(Error::Unsupported(format!(
+                "uneven counts by `{}`; use ring or direct",
+                job.algorithm
+            )));
+        }
+        let longest = job.input_blocks.longest().max(job.output_blocks.longest());
+        let slice_elements = if one_slice {
+            longest.max(1)
+        } else {
+            job.slice_elements.max(1)
+        };
+        let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
+            Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())
+        })?;
+        let finish = (job.op == Op::Avg && kernel.is_some() && !job.output.is_empty()).then(|| {
+            let n = self.world_size as u64;
+            if job.dtype.is_float() {
+                Factor::Multiply(1.0 / n as f64)
+            } else {
+                Factor::Divide(n)
+            }
+        });
+        let mut owned = Vec::new();
+        self.scale_input(&mut job, &mut owned)?;
+        let size = job.dtype.size_bytes();
+        let cut = |cut: Cut, blocks: &Blocks| {
+            Geometry::new(cut, blocks.clone(), size, slice_elements, slices)
+        };
+        let input_cut = cut(schedule.input, &job.input_blocks);
+        let output_cut = cut(schedule.output, &job.output_blocks);
+        let mut scratch = Region::EMPTY;
+        if schedule.scratch {
+            let block = self
+                .pool
+                .take(input_cut.slice_bytes() * plan.slices_in_flight.min(slices) as usize);
+            scratch = block.region();
+            owned.push(block);
+        }
+        self.check_slot(&job, &input_cut, &output_cut)?;
+        let call = self.call(&job);
+        let first_generation = self.generation;
+        if job.medium == Medium::Shared {
+            self.generation += slices as u64;
+        }
+        Ok(Operation {
+            call,
+            buffers: Buffers {
+                input: job.input,
+                output: job.output,
+                scratch,
+                input_cut,
+                output_cut,
+                owned,
+            },
+            kernel,
+            finish,
+            slices,
+            first_generation,
+            timeout: job.timeout,
+            deadline: None,
+            channels,
+            plan,
+        })
+    }
+
+    fn is_message(&self, job: &Job) -> bool {
+        matches!(job.collective, Collective::Send | Collective::Recv)
+    }
+
+    /// Published slices must fit their slots: the chooser sees to it, and this is where it is checked.
+    fn check_slot(&mut self, job: &Job, input: &Geometry, output: &Geometry) -> Result<()> {
+        if job.medium != Medium::Shared {
+            return Ok(());
+        }
+        let slot_bytes = match self.transport.windows() {
+            Some(windows) => windows.slot_bytes(),
+            None => {
+                return Err(Error::Unsupported(
+                    "published memory: ranks are not all on one host".into(),
+                ));
+            }
+        };
+        let needed = match job.collective {
+            Collective::AllGather | Collective::Gather => input.slice_bytes(),
+            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
+                input.slice_bytes()
+            }
+            _ => input.slice_bytes().max(output.slice_bytes()),
+        };
+        if needed > slot_bytes && job.count > 0 {
+            return Err(Error::InvalidArgument(format!(
+                "slices of {needed} bytes do not fit slots of {slot_bytes}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// `PremulSum` is a sum of scaled inputs: into the output where that is the sum's place anyway, else into a copy.
+    fn scale_input(&mut self, job: &mut Job, owned: &mut Vec<Block>) -> Result<()> {
+        let Op::PremulSum(factor) = job.op else {
+            return Ok(());
+        };
+        if !job.collective.reduces() {
+            return Ok(());
+        }
+        let target = if job.collective == Collective::AllReduce && job.in_place {
+            job.output
+        } else {
+            let block = self.pool.take(job.input.bytes());
+            let region = block.region().part(0..job.input.bytes());
+            owned.push(block);
+            region
+        };
+        reduce::scale(job.dtype, target, job.input, Factor::Multiply(factor))?;
+        job.input = target;
+        Ok(())
+    }
+
+    fn call(&mut self, job: &Job) -> Call {
+        let sequence = match job.collective {
+            Collective::Send | Collective::Recv => {
+                let direction = (job.collective == Collective::Recv) as usize;
+                let next = &mut self.message_sequences[job.root][direction];
+                *next += 1;
+                *next
+            }
+            _ => {
+                self.sequence += 1;
+                self.sequence
+            }
+        };
+        // Both ends of a message state the same call.
+        let is_message = self.is_message(job);
+        Call {
+            collective: if is_message {
+                Collective::Send
+            } else {
+                job.collective
+            },
+            dtype: job.dtype,
+            op: if job.collective.reduces() {
+                job.op.wire()
+            } else {
+                0
+            },
+            algorithm: job.algorithm,
+            root: if is_message {
+                job.tag
+            } else if job.collective.has_root() {
+                job.root as u32
+            } else {
+                0
+            },
+            count: job.count,
+            sequence,
+        }
+    }
+
+    fn plan(&mut self, job: &Job) -> Result<(Arc<Plan>, Vec<ChannelProgress>)> {
+        let in_place = job.in_place;
+        let spec = Spec {
+            collective: job.collective,
+            algorithm: job.algorithm,
+            medium: job.medium,
+            world_size: self.world_size as u32,
+            rank: self.rank as u32,
+            root: job.root as u32,
+        };
+        let key = PlanKey {
+            spec,
+            in_place,
+            channels: job.channels,
+        };
+        if let Some((_, plan, spare)) = self.plans.iter_mut().find(|(known, ..)| *known == key) {
+            let plan = plan.clone();
+            let channels = match spare.take() {
+                Some(mut channels) => {
+                    channels.iter_mut().for_each(ChannelProgress::reset);
+                    channels
+                }
+                None => new_progress(&plan),
+            };
+            return Ok((plan, channels));
+        }
+        let plan = Arc::new(Plan::new(spec, in_place, job.channels)?);
+        super::announce::plan(job, self.world_size);
+        if self.plans.len() == PLANS_MAX {
+            self.plans.remove(0);
+        }
+        self.plans.push((key, plan.clone(), None));
+        let channels = new_progress(&plan);
+        Ok((plan, channels))
+    }
+}
+
+fn new_progress(plan: &Plan) -> Vec<ChannelProgress> {
+    plan.channels
+        .iter()
+        .map(|channel| ChannelProgress::new(channel.steps.len(), plan.slices_in_flight))
+        .collect()
+}
