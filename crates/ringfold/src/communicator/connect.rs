@@ -97,7 +97,9 @@ pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Opti
     let number = parent.joint.splits.fetch_add(1, Ordering::Relaxed);
     let deadline = Instant::now() + group.settings.connect_timeout;
     let wish = Wish { color, key }.encode();
-    let wishes = group.exchange(&format!("split {number}"), &wish, deadline)?;
+    let wishes = group.exchange(&format!("split {number}"), &wish, deadline, &|| {
+        parent.driver.watch().fault()
+    })?;
     let wishes: Vec<Wish> = wishes
         .iter()
         .enumerate()
@@ -226,7 +228,7 @@ fn assemble(
     let settings = group.settings.clone();
     let pool = Pool::default();
     pool.prepare(PREPARED_SCRATCH_BYTES);
-    let watch = SessionWatch::new(health, &group);
+    let watch = SessionWatch::new(health.clone(), &group);
     let engine = Engine::new(transport, group.rank, world_size, pool);
     let patience = match links.name {
         "shm" | "self" => Patience::new(local_ranks.len(), cores),
@@ -235,7 +237,7 @@ fn assemble(
     log_choice(&place, cores, settings.transport);
     crate::topology::cores::spread(local_rank, local_ranks.len());
     // Nobody goes on before everybody can.
-    group.exchange("ready", &[], deadline)?;
+    group.exchange("ready", &[], deadline, &|| health.fault())?;
     let communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {

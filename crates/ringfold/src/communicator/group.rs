@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::settings::Settings;
 use crate::control::Session;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The ranks of a communicator within their job.
 #[derive(Clone)]
@@ -27,11 +27,19 @@ impl Group {
         members
     }
 
-    /// Gives `blob` to all ranks and gets theirs in rank order.
-    pub fn exchange(&self, what: &str, blob: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
+    /// Gives `blob` to all ranks and gets theirs in rank order. Ends early when `verdict` gives an error.
+    pub fn exchange(
+        &self,
+        what: &str,
+        blob: &[u8],
+        deadline: Instant,
+        verdict: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<Vec<u8>>> {
         let members = self.members();
         let key = format!("{what} {:x}", self.id);
-        let by_member = self.session.exchange(&key, &members, blob, deadline)?;
+        let by_member = self
+            .session
+            .exchange_unless(&key, &members, blob, deadline, verdict)?;
         let of_rank = |world_rank: &usize| {
             let index = members
                 .binary_search(world_rank)

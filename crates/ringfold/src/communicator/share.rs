@@ -90,13 +90,13 @@ pub fn link(group: &Group, health: &Health, deadline: Instant) -> Result<Links> 
             .as_ref()
             .map(|memory| memory.listener.name().to_owned()),
     };
-    let cards = group.exchange("card", card.encode().as_bytes(), deadline)?;
+    let cancelled = || health.fault();
+    let cards = group.exchange("card", card.encode().as_bytes(), deadline, &cancelled)?;
     let cards = cards
         .iter()
         .enumerate()
         .map(|(peer, blob)| Card::decode(peer, blob))
         .collect::<Result<Vec<_>>>()?;
-    let cancelled = || health.fault();
     let segment = share_memory(group, &division, memory, &cards, deadline, &cancelled)?;
     let tcp = connect(group, &division, mesh, &cards, deadline, &cancelled)?;
     combine(group, &division, segment, tcp)

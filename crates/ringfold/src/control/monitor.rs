@@ -127,6 +127,8 @@ impl Monitor {
             } => {
                 if let Some(health) = self.health(communicator) {
                     health.pronounce(&fault);
+                    // An exchange for this communicator has become pointless.
+                    self.line.announce();
                 }
             }
             Frame::Left { communicator, rank } => {

@@ -261,6 +261,19 @@ impl Session {
         blob: &[u8],
         deadline: Instant,
     ) -> Result<Vec<Vec<u8>>> {
+        self.exchange_unless(key, members, blob, deadline, &|| None)
+    }
+
+    /// Like [`exchange`](Session::exchange), and ends early when `pointless` gives an error: a verdict on the communicator
+    /// that the exchange is for. It is asked whenever something happened.
+    pub fn exchange_unless(
+        &self,
+        key: &str,
+        members: &[usize],
+        blob: &[u8],
+        deadline: Instant,
+        pointless: &dyn Fn() -> Option<Error>,
+    ) -> Result<Vec<Vec<u8>>> {
         let list = self.check_members(members)?;
         if blob.len() > BLOB_BYTES_MAX || key.len() > KEY_BYTES_MAX {
             return Err(Error::InvalidArgument(format!(
@@ -285,13 +298,17 @@ impl Session {
         };
         let is_sent = self.0.line.send(&frame);
         let is_over = |state: &State| {
-            state.reach != Reach::Open || state.exchanges.get(&token).is_some_and(Option::is_some)
+            let is_answered = state.exchanges.get(&token).is_some_and(Option::is_some);
+            state.reach != Reach::Open || is_answered || pointless().is_some()
         };
         let wait_end = if is_sent { deadline + ANSWER } else { started };
         let mut state = self.0.line.wait_until(wait_end, is_over);
         let outcome = state.exchanges.remove(&token).flatten();
         let reach = state.reach;
         drop(state);
+        if let (None, Some(error)) = (&outcome, pointless()) {
+            return Err(error);
+        }
         let after_ms = started.elapsed().as_millis() as u64;
         let fault = match outcome {
             Some(Ok(blobs)) if blobs.len() == members.len() => return Ok(blobs),

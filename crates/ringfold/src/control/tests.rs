@@ -221,6 +221,31 @@ fn an_exchange_names_who_did_not_come() {
 }
 
 #[test]
+fn a_verdict_ends_the_exchange_for_its_communicator() {
+    watched(|| {
+        let outcomes = job(3, unix_address(), |session| {
+            let health = session.open(7, &[0, 1, 2], quiet()).unwrap();
+            session
+                .exchange("opened", &[0, 1, 2], b"", ample())
+                .unwrap();
+            let outcome = match session.rank() {
+                1 => {
+                    health.abort("no memory left");
+                    Ok(vec![])
+                }
+                _ => session.exchange_unless("card", &[0, 1, 2], b"", ample(), &|| health.fault()),
+            };
+            session.exchange("end", &[0, 1, 2], b"", ample()).unwrap();
+            outcome
+        });
+        for rank in [0, 2] {
+            let error = outcomes[rank].as_ref().unwrap_err();
+            assert!(matches!(error, Error::Aborted { rank: 1, .. }), "{error}");
+        }
+    });
+}
+
+#[test]
 fn an_abort_reaches_every_member_and_nobody_else() {
     watched(|| {
         job(4, unix_address(), |session| {
