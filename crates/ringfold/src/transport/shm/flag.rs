@@ -4,7 +4,7 @@
 //! lowered. Who sees a flag raised sees everything that its owner did before raising it. Two flags back to back, one of
 //! the writer (published) and one of the reader (finished), hand a piece of memory to and fro; loom checks that here.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Raises `flag` to `value`.
 pub fn raise(flag: &AtomicU64, value: u64) {
@@ -18,13 +18,28 @@ pub fn height(flag: &AtomicU64) -> u64 {
     flag.load(Ordering::Acquire)
 }
 
+/// Raises `flag` to `value` before what it guards is written anew, for those who may still look at the old.
+pub fn begin(flag: &AtomicU64, value: u64) {
+    flag.store(value, Ordering::Relaxed);
+    // Pairs with the fence in `recheck`: who saw any of the new sees that it was begun.
+    fence(Ordering::Release);
+}
+
+/// How high `flag` is after something was read that its owner may have begun to write anew: unless it is as before, what
+/// was read is worth nothing.
+pub fn recheck(flag: &AtomicU64) -> u64 {
+    // Pairs with the fence in `begin`.
+    fence(Ordering::Acquire);
+    flag.load(Ordering::Relaxed)
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
-    use loom::sync::atomic::AtomicU64;
+    use loom::sync::atomic::{AtomicU64, Ordering};
 
-    use super::{height, raise};
+    use super::{begin, height, raise, recheck};
 
     /// One slot, one writer, one reader: what windows and rings are made of.
     struct Slot {
@@ -64,6 +79,28 @@ mod loom_tests {
                 let payload = slot.payload.with(|payload| unsafe { *payload });
                 assert_eq!(payload, generation + 10);
                 raise(&slot.finished, generation + 1);
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    /// What a late reader takes for the old is the old.
+    #[test]
+    fn loom_a_late_look_never_takes_the_new_for_the_old() {
+        const OLD: u64 = 1;
+        loom::model(|| {
+            let slot = Arc::new((AtomicU64::new(OLD), AtomicU64::new(10)));
+            let writer = slot.clone();
+            let thread = loom::thread::spawn(move || {
+                begin(&writer.0, OLD + 1);
+                writer.1.store(20, Ordering::Relaxed);
+                raise(&writer.0, OLD + 2);
+            });
+            if height(&slot.0) == OLD {
+                let seen = slot.1.load(Ordering::Relaxed);
+                if recheck(&slot.0) == OLD {
+                    assert_eq!(seen, 10);
+                }
             }
             thread.join().unwrap();
         });

@@ -61,6 +61,8 @@ impl SharedWindows {
         }
         self.headed = generation + 1;
         let head = self.segment.slot_head(self.rank, self.slot(generation));
+        // A peer may still compare the call that stands here, see `verify`.
+        flag::begin(head[0], begun(generation));
         for (place, word) in head[1..].iter().zip(words(call)) {
             // Made visible by the flag.
             place.store(word, Ordering::Relaxed);
@@ -101,9 +103,14 @@ impl SharedWindows {
     }
 }
 
+/// How high a slot's flag is while its rank writes down that it is in `generation`.
+fn begun(generation: u64) -> u64 {
+    generation * PHASES
+}
+
 /// How high a slot's flag is once its rank is in `generation`.
 fn entered(generation: u64) -> u64 {
-    generation * PHASES + 1
+    begun(generation) + 1
 }
 
 /// How high it is once `phase` is reached.
@@ -157,7 +164,7 @@ impl Windows for SharedWindows {
     }
 
     fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
-        assert!(phase as u64 + 2 <= PHASES, "phase {phase}");
+        assert!(phase as u64 + 2 < PHASES, "phase {phase}");
         self.head(generation, call);
         let head = self.segment.slot_head(self.rank, self.slot(generation));
         flag::raise(head[0], stamp(generation, phase));
@@ -186,13 +193,13 @@ impl Windows for SharedWindows {
         for peer in self.peers() {
             let head = self.segment.slot_head(peer, self.slot(generation));
             let is_same_generation =
-                |height| (entered(generation)..entered(generation + 1)).contains(&height);
+                |height| (entered(generation)..begun(generation + 1)).contains(&height);
             if !is_same_generation(flag::height(head[0])) {
                 continue;
             }
             let compared = self.compare(peer, generation, call);
             // The peer may have gone on meanwhile; then what was compared may be its next call.
-            if is_same_generation(flag::height(head[0])) {
+            if is_same_generation(flag::recheck(head[0])) {
                 compared?;
             }
         }
