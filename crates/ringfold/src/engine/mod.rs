@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
-use crate::memory::{Pool, Region};
+use crate::memory::{Pool, Region, Registry};
 use crate::schedule::{Medium, Spec};
 use crate::transport::{Ticket, Time, Transport, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
@@ -97,6 +97,7 @@ pub struct Engine {
     world_size: usize,
     plans: Vec<(PlanKey, Arc<Plan>, Option<Vec<ChannelProgress>>)>,
     pool: Pool,
+    registry: Registry,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     /// Collectives in order; only the first runs.
@@ -135,6 +136,7 @@ impl Engine {
             world_size,
             plans: Vec::new(),
             pool,
+            registry: Registry::new(rank),
             operations: Vec::new(),
             free: Vec::new(),
             collectives: VecDeque::new(),
@@ -153,6 +155,11 @@ impl Engine {
     /// The transport, for whoever waits.
     pub fn transport(&mut self) -> &mut dyn Transport {
         self.transport.as_mut()
+    }
+
+    /// The registered buffers.
+    pub fn registry(&mut self) -> &mut Registry {
+        &mut self.registry
     }
 
     /// The number of the last collective submitted.

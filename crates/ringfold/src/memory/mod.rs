@@ -6,11 +6,13 @@
 
 mod owned;
 mod pool;
+mod registry;
 
 use std::ops::Range;
 
 pub use owned::Owned;
 pub use pool::{Block, Pool};
+pub use registry::{Handle, Registry};
 
 /// A run of bytes that somebody else owns.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{
-    HEADER_BYTES, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, mismatch,
+    ATTACHED_WORDS, HEADER_BYTES, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
+    Windows, mismatch,
 };
 use crate::call::Call;
 use crate::error::{Error, Result};
@@ -95,6 +96,8 @@ struct Contents {
     left: bool,
     /// What this rank has published, by slot.
     published: [Option<Published>; SLOTS],
+    /// What it has attached to its slots.
+    attached: [[u64; ATTACHED_WORDS]; SLOTS],
     /// Generations that this rank has finished.
     finished: u64,
 }
@@ -336,6 +339,15 @@ impl Windows for Local {
             }
         }
         true
+    }
+
+    fn attach(&mut self, generation: u64, words: [u64; ATTACHED_WORDS]) {
+        assert!(self.is_free(generation), "attached to a slot in use");
+        self.boxes[self.rank].lock().attached[slot(generation)] = words;
+    }
+
+    fn attached(&self, peer: usize, generation: u64) -> [u64; ATTACHED_WORDS] {
+        self.boxes[peer].lock().attached[slot(generation)]
     }
 
     fn write(&mut self, generation: u64, offset: usize, bytes: Region) {

@@ -180,6 +180,9 @@ pub trait Transport: Send {
 /// Ends a [`Transport::block`] from another thread. A wake just before the block counts.
 pub type Waker = std::sync::Arc<dyn Fn() + Send + Sync>;
 
+/// Words that can be attached to a slot: what a cache line holds beside the stamp and the call.
+pub const ATTACHED_WORDS: usize = 4;
+
 /// Published memory: every rank has `slots` slots of `slot_bytes` that all ranks of the host can read.
 ///
 /// A *generation* is one slice of one call, counted up equally on all ranks; it uses slot `generation % slots` of every
@@ -206,6 +209,12 @@ pub trait Windows {
         let _ = (generation, call);
         Ok(())
     }
+
+    /// Attaches a few words to this rank's slot; they travel in the same cache line as the next `publish`.
+    fn attach(&mut self, generation: u64, words: [u64; ATTACHED_WORDS]);
+
+    /// What `peer` attached to its slot. Only after `has_reached` said so.
+    fn attached(&self, peer: usize, generation: u64) -> [u64; ATTACHED_WORDS];
 
     /// Copies `bytes` to `offset` of this rank's slot. Peers may look once the next `publish` says so.
     fn write(&mut self, generation: u64, offset: usize, bytes: Region);

@@ -21,6 +21,7 @@ use super::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::transport::ATTACHED_WORDS;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -266,6 +267,12 @@ impl Segment {
     /// The head of a slot: stamp and three words of the call.
     pub fn slot_head(&self, rank: usize, slot: usize) -> [&AtomicU64; 4] {
         let offset = self.slot_offset(rank, slot);
+        std::array::from_fn(|word| self.atomic64(offset + word * 8))
+    }
+
+    /// The words attached to a slot: the rest of its head's line.
+    pub fn slot_attached(&self, rank: usize, slot: usize) -> [&AtomicU64; ATTACHED_WORDS] {
+        let offset = self.slot_offset(rank, slot) + HEAD_BYTES - ATTACHED_WORDS * 8;
         std::array::from_fn(|word| self.atomic64(offset + word * 8))
     }
 

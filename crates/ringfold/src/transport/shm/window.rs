@@ -13,7 +13,7 @@ use crate::call::{CALL_BYTES, Call};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::sync::Ordering;
-use crate::transport::{Windows, mismatch};
+use crate::transport::{ATTACHED_WORDS, Windows, mismatch};
 
 /// Phases of a generation, at most.
 const PHASES: u64 = 8;
@@ -148,6 +148,20 @@ impl Windows for SharedWindows {
                 .unwrap_or(u64::MAX - slots);
         }
         generation < self.all_finished.saturating_add(slots)
+    }
+
+    fn attach(&mut self, generation: u64, words: [u64; ATTACHED_WORDS]) {
+        let attached = self.segment.slot_attached(self.rank, self.slot(generation));
+        for (place, word) in attached.iter().zip(words) {
+            // Made visible by the flag.
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    fn attached(&self, peer: usize, generation: u64) -> [u64; ATTACHED_WORDS] {
+        let attached = self.segment.slot_attached(peer, self.slot(generation));
+        // Ordered by the flag, which was seen raised before.
+        attached.map(|place| place.load(Ordering::Relaxed))
     }
 
     fn write(&mut self, generation: u64, offset: usize, bytes: Region) {
