@@ -18,6 +18,7 @@ pub use variables::{VARIABLES, Variable, document};
 use crate::config::TransportChoice;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
+use crate::tune::limits::Overrides;
 use crate::types::Algorithm;
 
 /// The deadline of an operation that names none. Long, because a rank may save a checkpoint or compile meanwhile; a
@@ -67,6 +68,8 @@ pub struct Environment {
     pub slice_bytes: Option<usize>,
     /// Shared memory per rank.
     pub shm_bytes: Option<usize>,
+    /// Limits instead of the derived ones.
+    pub limits: Option<Overrides>,
 }
 
 impl Environment {
@@ -99,6 +102,7 @@ impl Environment {
             channels: parse(lookup, "RINGFOLD_CHANNELS", positive)?,
             slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
             shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,
+            limits: parse(lookup, "RINGFOLD_LIMITS", str::parse)?,
         })
     }
 }
@@ -190,15 +194,15 @@ fn warn_of_unknown(names: impl Iterator<Item = String>) {
         if VARIABLES.iter().all(|variable| variable.name != name) {
             log::warn!(
                 target: "ringfold::env",
-                "{name} means nothing to ringfold; did you mean {}?", nearest(&name)
+                "{name} means nothing to ringfold; did you mean {}?",
+                nearest(&name, VARIABLES.iter().map(|variable| variable.name))
             );
         }
     }
 }
 
 /// The known name that takes the fewest edits.
-fn nearest(name: &str) -> &'static str {
-    let known = VARIABLES.iter().map(|variable| variable.name);
+pub(crate) fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> &'static str {
     known
         .min_by_key(|known| distance(known, name))
         .unwrap_or("")
@@ -263,6 +267,7 @@ mod tests {
             "RINGFOLD_CHANNELS",
             "RINGFOLD_SHM_BYTES",
             "RINGFOLD_ALGO",
+            "RINGFOLD_LIMITS",
         ] {
             let error = read(&[(name, "-x")]).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
@@ -293,6 +298,7 @@ mod tests {
 
     #[test]
     fn a_misspelt_name_is_told_its_neighbour() {
+        let nearest = |name| nearest(name, VARIABLES.iter().map(|variable| variable.name));
         assert_eq!(nearest("RINGFOLD_ADDRESS"), "RINGFOLD_ADDR");
         assert_eq!(nearest("RINGFOLD_CHANELS"), "RINGFOLD_CHANNELS");
     }

@@ -9,8 +9,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use ringfold::control::{Explicit, Launch};
+use ringfold::env::Environment;
 use ringfold::reduce::Level;
-use ringfold::topology::{cores, interfaces};
+use ringfold::topology::{self, cores, interfaces};
+use ringfold::tune::Limits;
+use ringfold::tune::limits::FIELDS;
 use serde_json::{Value, json};
 
 use crate::perf::bytes_label;
@@ -186,6 +189,15 @@ impl Info {
         {
             line(text, name, &format!("{:<5}{detail}", yes(*usable)));
         }
+        text.push_str("\nlimits of the tuner here, in bytes, for a rank on each core\n");
+        let limits = limits();
+        for field in FIELDS {
+            line(
+                text,
+                field.name,
+                &format!(" {:<10}{}", field.text(&limits), field.about),
+            );
+        }
         text.push_str("\ntransports\n");
         for (name, usable, detail) in self.transports() {
             line(text, name, &format!("{:<5}{detail}", yes(usable)));
@@ -256,6 +268,9 @@ impl Info {
                 "usable": usable,
                 "detail": detail,
             })),
+            "limits": FIELDS.iter().map(|field| {
+                (field.name.to_owned(), field.text(&limits()).into())
+            }).collect::<serde_json::Map<_, _>>(),
             "launcher": self.launch.as_ref().map_or(Value::Null, |launch| json!({
                 "origin": launch.origin,
                 "rank": launch.rank,
@@ -265,10 +280,21 @@ impl Info {
     }
 }
 
+/// What the tuner derives for as many ranks as there are cores.
+fn limits() -> Limits {
+    let machine = topology::Machine::here();
+    let overrides = environment().limits.unwrap_or_default();
+    Limits::derive(&machine, machine.cores).with(&overrides)
+}
+
 /// The interfaces that the environment asks for.
 fn chosen_interfaces() -> Option<String> {
-    let environment = ringfold::env::Environment::from_lookup(&ringfold::env::process).ok()?;
-    environment.socket_ifname
+    environment().socket_ifname
+}
+
+/// What the variables say; nothing, if one of them is wrong.
+fn environment() -> Environment {
+    Environment::from_lookup(&ringfold::env::process).unwrap_or_default()
 }
 
 fn level_name() -> String {

@@ -2,6 +2,7 @@
 
 mod help;
 mod info;
+mod limits;
 mod perf;
 mod process;
 mod run;

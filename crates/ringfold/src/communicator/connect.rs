@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::group::Group;
 use super::settings::Settings;
 use super::watch::SessionWatch;
-use super::{Communicator, Place, Policy, share};
+use super::{Communicator, Place, Policy, agree, share};
 use crate::config::{Config, TransportChoice};
 use crate::control::launch::Explicit;
 use crate::control::{Health, Launch, Secret, Session};
@@ -237,7 +237,7 @@ fn assemble(
     log_choice(&place, cores, settings.transport);
     crate::topology::cores::spread(local_rank, local_ranks.len());
     // Nobody goes on before everybody can.
-    group.exchange("ready", &[], deadline, &|| health.fault())?;
+    let limits = agree::agree(&group, &health, deadline)?;
     let communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {
@@ -245,7 +245,9 @@ fn assemble(
             slice_bytes: settings.slice_bytes,
             channels: Some(settings.channels),
             timeout: settings.timeout,
+            limits,
             tiny_bytes: Policy::tiny_bytes(
+                &limits,
                 slot_bytes,
                 settings.algorithm.is_some() || settings.slice_bytes.is_some(),
             ),

@@ -10,8 +10,9 @@ use super::watch::{ThreadRank, ThreadWatch};
 use super::{Communicator, Place, Policy};
 use crate::engine::Engine;
 use crate::memory::Pool;
-
+use crate::topology::Machine;
 use crate::transport::{Transport, local};
+use crate::tune::Limits;
 use crate::wait::Patience;
 
 /// The deadline of operations between threads.
@@ -21,6 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
     let watch = Arc::new(ThreadWatch::default());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let limits = Limits::derive(&Machine::here(), world_size);
     let ranks = local::local(world_size).into_iter().enumerate();
     ranks
         .map(|(rank, mut transport)| {
@@ -52,7 +54,8 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     slice_bytes: None,
                     channels: None,
                     timeout: TIMEOUT,
-                    tiny_bytes: Policy::tiny_bytes(slot_bytes, false),
+                    limits,
+                    tiny_bytes: Policy::tiny_bytes(&limits, slot_bytes, false),
                     slot_bytes,
                 },
                 joint: Joint::none(),

@@ -4,6 +4,7 @@
 //! decides how, the [engine](crate::engine) runs it, and the driver of this module waits. Typed methods on slices are
 //! in `typed`; bindings use [`Communicator::run`] and [`Communicator::start`] with raw regions.
 
+mod agree;
 mod connect;
 mod driver;
 mod group;
@@ -26,6 +27,7 @@ pub use work::Work;
 use crate::config::Config;
 use crate::engine::TinyJob;
 use crate::error::{Error, Result};
+use crate::tune::Limits;
 use crate::tune::choose::{self, Question};
 use crate::types::{Algorithm, Collective, Op};
 use driver::Driver;
@@ -70,6 +72,8 @@ pub(crate) struct Policy {
     pub channels: Option<usize>,
     pub timeout: Duration,
     pub slot_bytes: Option<usize>,
+    /// The same on all ranks.
+    pub limits: Limits,
     /// Up to here an `all_reduce` takes the shortest way.
     pub tiny_bytes: usize,
 }
@@ -89,8 +93,8 @@ pub struct Choice {
 
 impl Policy {
     /// Up to how many bytes the shortest way is the one that would be chosen anyway.
-    pub fn tiny_bytes(slot_bytes: Option<usize>, settings_insist: bool) -> usize {
-        let largest = choose::ONE_SHOT_BYTES_MAX as usize;
+    pub fn tiny_bytes(limits: &Limits, slot_bytes: Option<usize>, settings_insist: bool) -> usize {
+        let largest = limits.one_shot_bytes_max as usize;
         slot_bytes
             .filter(|_| !settings_insist)
             .map_or(0, |slot_bytes| slot_bytes.min(largest))
@@ -300,6 +304,7 @@ impl Communicator {
             slice_bytes,
             channels,
             slot_bytes,
+            limits,
             ..
         } = self.policy;
         choose::choose(&Question {
@@ -312,6 +317,7 @@ impl Communicator {
             algorithm: self.asked(request),
             slice_bytes,
             channels,
+            limits,
         })
     }
 }

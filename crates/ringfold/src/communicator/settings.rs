@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::config::{Config, TransportChoice};
 use crate::env::{self, Environment};
+use crate::tune::limits::Overrides;
 use crate::types::Algorithm;
 
 /// Shared memory of a rank, when nobody says otherwise.
@@ -34,6 +35,8 @@ pub struct Settings {
     pub shm_bytes: usize,
     /// Which interfaces may be used.
     pub socket_ifname: Option<String>,
+    /// Limits instead of the derived ones, if this rank's table is the one that holds.
+    pub limits: Overrides,
 }
 
 impl Settings {
@@ -61,6 +64,7 @@ impl Settings {
             slice_bytes: config.slice_bytes.or(environment.slice_bytes),
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: environment.socket_ifname.clone(),
+            limits: environment.limits.clone().unwrap_or_default(),
         }
     }
 }

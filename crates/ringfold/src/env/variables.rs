@@ -132,6 +132,14 @@ pub const VARIABLES: &[Variable] = &[
         "Shared memory per rank. Lower it where a container's memory is tight.",
     ),
     variable(
+        "RINGFOLD_LIMITS",
+        "list of `name=bytes`",
+        "what the tuner derives",
+        "Thresholds of the tuner, for experiments: `one_shot_bytes_max=16K,cma_bytes_min=never`. The log (`INFO`, `TUNING`) \
+         says what all of them are, and `tune/limits.rs` what they decide. Those of rank 0 hold for all ranks, so other \
+         ranks' values do not matter; but `never` bars a way when any rank says it.",
+    ),
+    variable(
         "RINGFOLD_DEBUG",
         "`NONE`, `VERSION`, `WARN`, `INFO`, `TRACE`",
         "`WARN`",

@@ -1,7 +1,9 @@
-//! What this machine is: its identity, its cores and its network interfaces.
+//! What this machine is: its identity, its cores and caches, and its network interfaces.
 
 pub mod cores;
 pub mod host;
 pub mod interfaces;
+pub mod machine;
 
 pub use host::HostId;
+pub use machine::Machine;

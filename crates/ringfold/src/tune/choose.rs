@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::schedule::{Medium, Schedule};
+use crate::tune::Limits;
 use crate::types::{Algorithm, Collective};
 
 /// What the choice is made from. The same on all ranks.
@@ -28,6 +29,8 @@ pub struct Question {
     pub slice_bytes: Option<usize>,
     /// A number of channels that the caller insists on.
     pub channels: Option<usize>,
+    /// The thresholds of the communicator.
+    pub limits: Limits,
 }
 
 /// How a call is carried out.
@@ -42,9 +45,6 @@ pub struct Choice {
     /// Independent pipelines.
     pub channels: usize,
 }
-
-/// Up to here every rank reads everything itself, which saves a synchronisation.
-pub const ONE_SHOT_BYTES_MAX: u64 = 8 << 10;
 
 /// Up to here latency decides between messages.
 const LATENCY_BYTES_MAX: u64 = 32 << 10;
@@ -104,7 +104,8 @@ fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
         );
         return Err(Error::Unsupported(text));
     }
-    if shared.contains(&Algorithm::OneShot) && question.bytes <= ONE_SHOT_BYTES_MAX {
+    if shared.contains(&Algorithm::OneShot) && question.bytes <= question.limits.one_shot_bytes_max
+    {
         return Ok((Algorithm::OneShot, Medium::Shared));
     }
     if shared.contains(&Algorithm::Direct) {
@@ -178,6 +179,6 @@ fn shared_slice_bytes(question: &Question) -> usize {
     let largest = slot_bytes / blocks;
     question
         .slice_bytes
-        .unwrap_or(largest)
+        .unwrap_or(question.limits.shared_slice_bytes as usize)
         .clamp(64, largest.max(64))
 }

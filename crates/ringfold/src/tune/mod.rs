@@ -2,3 +2,6 @@
 
 pub mod choose;
 pub mod cost;
+pub mod limits;
+
+pub use limits::Limits;

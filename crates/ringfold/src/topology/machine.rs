@@ -1,0 +1,121 @@
+//! What the tuner must know of a machine, as one plain value: data caches, who shares them, and cores.
+//!
+//! Read once when a communicator is made. What the kernel does not show (some virtual and many Arm machines hide their
+//! caches) is an ordinary server core's.
+
+use std::path::Path;
+
+use super::cores::{self, Cache};
+
+/// A data cache: its size, and how many logical cores share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// Its size.
+    pub bytes: usize,
+    /// How many logical cores share it, at least 1.
+    pub shared_by: usize,
+}
+
+/// A machine as one process sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// The data cache next to the core.
+    pub l1: Shared,
+    /// The second level.
+    pub l2: Shared,
+    /// The last level; the second again where there is no third.
+    pub last: Shared,
+    /// The cores that this process may use, at least 1.
+    pub cores: usize,
+}
+
+/// What an ordinary server core has.
+const L1: Shared = Shared {
+    bytes: 32 << 10,
+    shared_by: 1,
+};
+const L2: Shared = Shared {
+    bytes: 1 << 20,
+    shared_by: 1,
+};
+
+impl Machine {
+    /// The machine whose `sys` is under `root`, for a process that may use `cores` cores.
+    pub fn read(root: &Path, cores: usize) -> Machine {
+        let caches = cores::caches(root);
+        let level = |level: u8| {
+            let is_data = |cache: &&Cache| cache.level == level && cache.kind != "Instruction";
+            let cache = caches.iter().find(is_data)?;
+            Some(Shared {
+                bytes: cache.bytes.max(1),
+                shared_by: cache.shared_by.max(1),
+            })
+        };
+        let l2 = level(2).unwrap_or(L2);
+        Machine {
+            l1: level(1).unwrap_or(L1),
+            l2,
+            last: level(3).unwrap_or(l2),
+            cores: cores.max(1),
+        }
+    }
+
+    /// This machine, with the cores that this process may use.
+    pub fn here() -> Machine {
+        Machine::read(Path::new("/"), cores::available())
+    }
+
+    /// What each of `ranks` ranks, spread evenly over the cores, has of a cache.
+    pub fn share_bytes(&self, cache: Shared, ranks: usize) -> usize {
+        let users = (cache.shared_by * ranks).div_ceil(self.cores);
+        cache.bytes / users.clamp(1, ranks.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_shows_no_caches_is_an_ordinary_one() {
+        let machine = Machine::read(Path::new("/no/such/root"), 0);
+        let (l1, l2, last) = (L1, L2, L2);
+        let cores = 1;
+        let expected = Machine {
+            l1,
+            l2,
+            last,
+            cores,
+        };
+        assert_eq!(machine, expected);
+    }
+
+    #[test]
+    fn ranks_share_what_their_cores_share() {
+        let l2 = Shared {
+            bytes: 1 << 20,
+            shared_by: 2,
+        };
+        let last = Shared {
+            bytes: 32 << 20,
+            shared_by: 16,
+        };
+        let cores = 64;
+        let machine = Machine {
+            l1: L1,
+            l2,
+            last,
+            cores,
+        };
+        // Two ranks of 64 cores: apart. 64 ranks: two on each second level, 16 on each last one. 128: twice that.
+        let shares = |ranks| {
+            (
+                machine.share_bytes(l2, ranks),
+                machine.share_bytes(last, ranks),
+            )
+        };
+        assert_eq!(shares(2), (1 << 20, 32 << 20));
+        assert_eq!(shares(64), (512 << 10, 2 << 20));
+        assert_eq!(shares(128), (256 << 10, 1 << 20));
+    }
+}
