@@ -1,0 +1,6 @@
+"""The parts of `bench/peers.py`, which says what they do together.
+
+`collectives` says what a size means and how much memory traffic it needs; `libraries` how each library is installed,
+built and started; `processes` starts them and leaves none behind; `measure` is the order of the runs; `summary` makes
+times rows; `report` makes rows a table and a file.
+"""

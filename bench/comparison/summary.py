@@ -1,0 +1,146 @@
+"""From times to rows: medians, their intervals, and how libraries compare. Pure; see `measure` for where times come from."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, order=True)
+class Case:
+    """What libraries are compared in."""
+
+    ranks: int
+    bytes: int
+    placement: str
+
+
+@dataclass
+class Times:
+    """What one library took in one case, in microseconds: a list of iterations for each round."""
+
+    first_us: list[float] = field(default_factory=list)
+    rounds_us: list[list[float]] = field(default_factory=list)
+    # Why there are no times, or no more of them.
+    failure: str = ""
+
+    def all_us(self) -> list[float]:
+        return sorted(us for times in self.rounds_us for us in times)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. Times are in microseconds, ratios those of medians; `None` is unknown."""
+
+    library: str
+    version: str
+    collective: str
+    pinned: bool
+    ranks: int
+    bytes: int
+    placement: str
+    rounds: int
+    iterations: int
+    first_us: float | None
+    median_us: float | None
+    # An interval of the median with a confidence of 95 %, as if iterations were independent of each other.
+    low_us: float | None
+    high_us: float | None
+    # The medians of the quickest and the slowest round, which say how much rounds depend on the machine's mood.
+    quickest_round_us: float | None
+    slowest_round_us: float | None
+    p99_us: float | None
+    # ringfold's time over this library's.
+    ringfold_ratio: float | None
+    # This library's time over the best peer's, and which that is.
+    best_ratio: float | None
+    best_peer: str
+    # This library's time over the least that the memory's bandwidth allows.
+    limit_ratio: float | None
+    failure: str
+
+
+def interval(ordered: Sequence[float]) -> tuple[float, float]:
+    """An interval that holds the median with a confidence of at least 95 %, from order statistics.
+
+    The number of values below the median is binomial, so the j-th smallest and the j-th largest value enclose it unless
+    fewer than j of n fair coins show the same side. Too few values for that confidence give the smallest and the largest.
+    """
+    n = len(ordered)
+    outside, j = 0.0, 0
+    while j < n // 2:
+        # The probability that exactly j of n coins show heads.
+        outside += math.exp(math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) - n * math.log(2))
+        if 2 * outside > 1 - CONFIDENCE:
+            break
+        j += 1
+    j = max(j, 1)
+    return ordered[j - 1], ordered[n - j]
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The value that this share of all does not exceed (nearest rank)."""
+    return ordered[max(math.ceil(percent / 100 * len(ordered)), 1) - 1]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What all rows of one run have in common."""
+
+    collective: str
+    pinned: bool
+    # By library, in the order of the rows.
+    versions: Mapping[str, str]
+    # The libraries that are not ringfold.
+    peers: frozenset[str]
+    # The least time that the memory's bandwidth allows, where that is known and binds.
+    limits_us: Mapping[Case, float]
+
+    def rows(self, times: Mapping[tuple[str, Case], Times]) -> list[Row]:
+        """A row for each library and case, smallest case first."""
+        rows: list[Row] = []
+        for case in sorted({case for _, case in times}, key=lambda case: (case.ranks, case.bytes, case.placement != "out")):
+            here = {name: times[name, case] for name in self.versions if (name, case) in times}
+            medians = {name: statistics.median(taken.all_us()) for name, taken in here.items() if taken.rounds_us}
+            rows.extend(self.row(name, case, taken, medians) for name, taken in here.items())
+        return rows
+
+    def row(self, name: str, case: Case, taken: Times, medians: Mapping[str, float]) -> Row:
+        best = min(self.peers & medians.keys(), key=lambda peer: medians[peer], default="")
+        ordered = taken.all_us()
+        low_us, high_us = interval(ordered) if ordered else (None, None)
+        rounds_us = [statistics.median(times) for times in taken.rounds_us]
+        return Row(
+            library=name,
+            version=self.versions[name],
+            collective=self.collective,
+            pinned=self.pinned,
+            ranks=case.ranks,
+            bytes=case.bytes,
+            placement=case.placement,
+            rounds=len(rounds_us),
+            iterations=len(ordered),
+            first_us=rounded(statistics.median(taken.first_us)) if taken.first_us else None,
+            median_us=rounded(medians[name]) if name in medians else None,
+            low_us=low_us,
+            high_us=high_us,
+            quickest_round_us=rounded(min(rounds_us)) if rounds_us else None,
+            slowest_round_us=rounded(max(rounds_us)) if rounds_us else None,
+            p99_us=percentile(ordered, 99) if ordered else None,
+            ringfold_ratio=ratio(medians.get("ringfold"), medians.get(name)),
+            best_ratio=ratio(medians.get(name), medians.get(best)),
+            best_peer=best,
+            limit_ratio=ratio(medians.get(name), self.limits_us.get(case)),
+            failure=taken.failure,
+        )
+
+
+def ratio(time_us: float | None, other_us: float | None) -> float | None:
+    return rounded(time_us / other_us) if time_us is not None and other_us else None
+
+
+def rounded(value: float) -> float:
+    """No more digits than a clock's tick of a nanosecond is worth."""
+    return round(value, 3)
