@@ -22,13 +22,16 @@ pub struct Call {
     pub op: u8,
     /// How it is carried out: chosen, not asked for, yet it must be the same everywhere.
     pub algorithm: Algorithm,
-    /// The root; 0 where there is none. For point-to-point messages the tag.
+    /// The root; 0 where there is none, or [`REGISTRATION`]. For point-to-point messages the tag.
     pub root: u32,
     /// Elements as the collective counts them (see its documentation).
     pub count: u64,
     /// The how-manieth call on this communicator; for point-to-point messages, between these two ranks in this direction.
     pub sequence: u64,
 }
+
+/// What stands for the root in the calls by which memory is registered, so that no call of the user's is taken for one.
+pub const REGISTRATION: u32 = 0x7265_6769;
 
 /// Bytes of a call on the wire.
 pub const CALL_BYTES: usize = 24;
@@ -75,6 +78,8 @@ impl fmt::Display for Call {
         }
         if self.collective.has_root() {
             write!(f, " root {}", self.root)?;
+        } else if self.root == REGISTRATION && self.collective != Collective::Send {
+            write!(f, " to register memory")?;
         }
         write!(f, " by {}", self.algorithm)
     }

@@ -103,6 +103,11 @@ pub struct Arguments {
     /// 1 puts a barrier before every timed call, 0 calls back to back
     #[arg(short = 'z', long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub blocking: u8,
+
+    /// 1 measures on registered memory, which the ranks of a host reach directly; 0 on memory as a program has it
+    #[arg(short = 'R', long = "local-register", alias = "local_register", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub local_register: u8,
+
     /// Write one element of every cache line of the input before each iteration, untimed, as a training step would:
     /// data that nobody rewrites stays in the reader's cache and flatters
     #[arg(long)]
@@ -539,7 +544,7 @@ mod tests {
 
     #[test]
     fn flags_that_mean_nothing_here_say_why() {
-        for (line, word) in [("-g 2", "--ranks"), ("-G 1", "graph"), ("-R 2", "register")] {
+        for (line, word) in [("-g 2", "--ranks"), ("-G 1", "graph")] {
             let error = arguments(line).check().unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }

@@ -121,11 +121,15 @@ impl<'a> Bench<'a> {
     ) -> Result<Bench<'a>> {
         let max_bytes = usize::try_from(max_bytes)?;
         let report_bytes = INTRODUCTION_BYTES.max(8 * (arguments.iters as usize + 2));
+        let memory = || match arguments.local_register {
+            0 => Memory::new(max_bytes),
+            _ => Memory::registered(communicator, max_bytes),
+        };
         Ok(Bench {
             communicator,
             arguments,
-            first: Memory::new(max_bytes)?,
-            second: Memory::new(max_bytes)?,
+            first: memory()?,
+            second: memory()?,
             gathered: Memory::new(report_bytes * (communicator.world_size() + 1))?,
             seed: 0,
         })

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use ringfold::memory::Region;
-use ringfold::{Communicator, Request};
+use ringfold::{Communicator, Registered, Request};
 
 /// What buffers are aligned to: a page, as a training framework's allocator aligns large tensors.
 const PAGE_BYTES: usize = 4096;
@@ -13,8 +13,14 @@ struct Page([u8; PAGE_BYTES]);
 
 /// Memory of this process that lives as long as the value and is only used through regions.
 pub struct Memory {
-    pages: Vec<Page>,
+    _owner: Owner,
     region: Region,
+}
+
+/// Held, not read.
+enum Owner {
+    Pages(#[allow(dead_code, reason = "held, not read")] Vec<Page>),
+    Registered(#[allow(dead_code, reason = "held, not read")] Registered),
 }
 
 impl Memory {
@@ -22,23 +28,37 @@ impl Memory {
     pub fn new(bytes: usize) -> Result<Memory> {
         let count = bytes.div_ceil(PAGE_BYTES);
         let mut pages = Vec::new();
-        pages.try_reserve_exact(count).with_context(|| {
-            format!("cannot allocate {bytes} bytes; choose a smaller `--maxbytes`")
-        })?;
+        pages
+            .try_reserve_exact(count)
+            .with_context(|| too_large(bytes))?;
         // Written, not just mapped, so that no page fault falls into a timed call.
         pages.resize(count, Page([1; PAGE_BYTES]));
         let start = pages.as_mut_ptr().cast();
         // SAFETY: the pages are valid for `count * PAGE_BYTES >= bytes` bytes, are never resized or named again before
         // they are dropped, and `region` borrows `self`, which owns them.
         let region = unsafe { Region::new(start, bytes) };
-        Ok(Memory { pages, region })
+        let _owner = Owner::Pages(pages);
+        Ok(Memory { _owner, region })
+    }
+
+    /// `bytes` bytes that the ranks register together.
+    pub fn registered(communicator: &Communicator, bytes: usize) -> Result<Memory> {
+        let registered = communicator
+            .alloc(bytes)
+            .with_context(|| too_large(bytes))?;
+        let region = registered.region();
+        let _owner = Owner::Registered(registered);
+        Ok(Memory { _owner, region })
     }
 
     /// The first `bytes` bytes.
     pub fn region(&self, bytes: usize) -> Region {
-        debug_assert!(bytes <= self.pages.len() * PAGE_BYTES);
         self.region.part(0..bytes)
     }
+}
+
+fn too_large(bytes: usize) -> String {
+    format!("cannot allocate {bytes} bytes; choose a smaller `--maxbytes`")
 }
 
 /// Carries out `request`, whose regions are parts of `_owners`.

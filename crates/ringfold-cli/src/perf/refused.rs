@@ -19,13 +19,6 @@ pub struct Refused {
     cudagraph: Option<u64>,
     #[arg(short = 'C', long = "report_cputime", hide = true)]
     report_cputime: Option<u64>,
-    #[arg(
-        short = 'R',
-        long = "local_register",
-        alias = "local-register",
-        hide = true
-    )]
-    local_register: Option<u64>,
     #[arg(short = 'x', long = "cta_policy", hide = true)]
     cta_policy: Option<u64>,
     #[arg(short = 'D', long = "device_implementation", hide = true)]
@@ -52,7 +45,6 @@ impl Refused {
             ("-y", self.stream_null, 0, "there are no streams"),
             ("-G", self.cudagraph, 0, "there are no graphs to capture"),
             ("-C", self.report_cputime, 0, "a call ends when its data is there, so there is no time of the host apart"),
-            ("-R", self.local_register, 0, "memory need not be registered"),
             ("-x", self.cta_policy, 0, "nothing runs on a GPU"),
             ("-D", self.device_implementation, 0, "nothing runs on a GPU"),
             ("-V", self.device_cta_count, 16, "nothing runs on a GPU"),

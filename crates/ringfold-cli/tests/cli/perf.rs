@@ -95,6 +95,21 @@ fn more_ranks_than_cores_are_exact_too() {
 }
 
 #[test]
+fn registered_memory_is_as_exact_as_any() {
+    for line in [
+        "all_reduce --ranks 3 -R 1 -b 4 -e 4M -f 1024 -n 3 -c 2",
+        "all_gather --ranks 2 -R 1 -b 64K -e 64K -n 2",
+        "all_reduce --ranks 2 -R 1 -b 8 -e 64K -f 8192 -n 2 --transport tcp",
+    ] {
+        let done = perf(line);
+        assert!(done.status.success(), "{line}: {}", done.stderr);
+        for row in rows(&done.stdout) {
+            assert_eq!((row[8], row[12]), ("0", "0"), "{line}: {row:?}");
+        }
+    }
+}
+
+#[test]
 fn the_csv_has_exactly_the_promised_columns() {
     let done = perf("all-gather --ranks 2 -b 1K -e 1K -n 3 --csv -");
     assert!(done.status.success(), "{}", done.stderr);

@@ -45,6 +45,11 @@ impl Joint {
         }
     }
 
+    /// The ranks within their job; none for ranks that are threads.
+    pub fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
     /// Says in shared memory that this rank leaves in good order.
     pub fn depart(&self) {
         if let Some(depart) = &self.depart {

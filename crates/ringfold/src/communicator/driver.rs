@@ -21,6 +21,7 @@ use super::watch::Watch;
 use super::work::Completion;
 use crate::engine::{Engine, Job, JobId, TinyJob};
 use crate::error::{Error, Result};
+use crate::memory::Registry;
 use crate::transport::{Time, Waker};
 use crate::wait::{BLOCK_MAX, Patience, Pause, Waiter};
 
@@ -209,6 +210,11 @@ impl Driver {
             return Ok(());
         }
         self.drive(&mut state, &Until::Idle, on_wait)
+    }
+
+    /// Has `f` change the registered buffers between two calls.
+    pub fn with_registry<R>(&self, f: impl FnOnce(&mut Registry) -> R) -> R {
+        f(lock(&self.state).engine.registry())
     }
 
     /// Whether no call is under way. After an error none is.

@@ -9,6 +9,7 @@ mod connect;
 mod driver;
 mod group;
 mod local;
+mod register;
 mod request;
 mod settings;
 mod share;
@@ -27,6 +28,7 @@ pub use work::Work;
 use crate::config::Config;
 use crate::engine::TinyJob;
 use crate::error::{Error, Result};
+use crate::memory::Registry;
 use crate::tune::Limits;
 use crate::tune::choose::{self, Question};
 use crate::types::{Algorithm, Collective, Op};
@@ -211,8 +213,14 @@ impl Communicator {
             rank: self.place.rank,
             reason: reason.into(),
         };
-        let verdict = self.driver.watch().settle(error, ABORT_GRACE);
-        self.driver.poison(verdict);
+        self.end(error);
+    }
+
+    /// Ends this communicator on all ranks, by `suspicion` unless something else ended it just before. Gives the verdict.
+    fn end(&self, suspicion: Error) -> Error {
+        let verdict = self.driver.watch().settle(suspicion, ABORT_GRACE);
+        self.driver.poison(verdict.clone());
+        verdict
     }
 
     /// Leaves in good order: waits for this rank's outstanding work, tells the others, frees everything. Later calls
@@ -230,6 +238,7 @@ impl Communicator {
         self.joint.depart();
         self.driver.watch().leave();
         self.driver.stop();
+        self.driver.with_registry(Registry::clear);
     }
 
     fn check_open(&self) -> Result<()> {

@@ -148,6 +148,7 @@ impl Request {
             channels: choice.channels as u32,
             timeout,
             is_asked_for: self.algorithm.is_some(),
+            registers: false,
         })
     }
 

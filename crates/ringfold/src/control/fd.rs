@@ -1,6 +1,7 @@
 //! Passing shared memory between the ranks of a host.
 //!
-//! The leader listens on a random name in the abstract namespace and hands its descriptor to each member, once. Both ends
+//! The leader, who has the memory (the first rank of a host for what a communicator runs on, every rank in its turn for what
+//! it registers), listens on a random name in the abstract namespace and hands its descriptor to each member, once. Both ends
 //! check that the other is a process of the same user and knows the job's secret.
 
 use std::io::{IoSlice, IoSliceMut};

@@ -84,6 +84,8 @@ pub struct Job {
     pub timeout: Duration,
     /// Whether somebody asked for this algorithm: for the log.
     pub is_asked_for: bool,
+    /// Whether the library calls this to register memory, and not the user.
+    pub registers: bool,
 }
 
 /// A submitted job.

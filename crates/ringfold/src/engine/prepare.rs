@@ -6,7 +6,7 @@ use super::geometry::{Blocks, Geometry};
 use super::operation::{Buffers, ChannelProgress, Operation};
 use super::plan::Plan;
 use super::{Engine, Job, PLANS_MAX, PlanKey};
-use crate::call::Call;
+use crate::call::{Call, REGISTRATION};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
@@ -178,6 +178,8 @@ impl Engine {
                 job.tag
             } else if job.collective.has_root() {
                 job.root as u32
+            } else if job.registers {
+                REGISTRATION
             } else {
                 0
             },

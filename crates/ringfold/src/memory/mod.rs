@@ -6,13 +6,18 @@
 
 mod owned;
 mod pool;
+mod registered;
 mod registry;
+mod shared;
 
 use std::ops::Range;
 
 pub use owned::Owned;
 pub use pool::{Block, Pool};
+pub use registered::Registered;
+pub(crate) use registered::{Own, Private};
 pub use registry::{Handle, Registry};
+pub(crate) use shared::Shared;
 
 /// A run of bytes that somebody else owns.
 #[derive(Clone, Copy, Debug)]

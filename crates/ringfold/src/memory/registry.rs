@@ -4,7 +4,9 @@
 //! one can only be unknown. What a peer says about its buffers ([`Handle`]) is a claim: [`Registry::resolve`] checks it
 //! against the mapping that was made when the registration was.
 
-use super::Region;
+use std::sync::{Arc, Weak};
+
+use super::{Own, Region, Shared};
 use crate::error::{Error, Result};
 
 /// Where a buffer lies, so that a peer that has mapped the registration finds it.
@@ -22,6 +24,38 @@ struct Registration {
     number: u32,
     /// By rank; this rank's own memory at its own place.
     mapped: Vec<Region>,
+    backing: Option<Backing>,
+}
+
+/// What keeps a registration's memory mapped.
+#[derive(Debug)]
+struct Backing {
+    /// Its user's, and gone with it.
+    own: Weak<Own>,
+    /// By rank; kept until the peer has given its memory up, because until then it may name it in a call.
+    peers: Vec<Option<Shared>>,
+}
+
+impl Registration {
+    /// Whether this rank's own part is still there.
+    fn is_own_alive(&self) -> bool {
+        let backing = self.backing.as_ref();
+        backing.is_none_or(|backing| backing.own.strong_count() > 0)
+    }
+
+    /// Unmaps what peers have given up; whether anything is left.
+    fn sweep(&mut self) -> bool {
+        let is_own_alive = self.is_own_alive();
+        let Some(backing) = &mut self.backing else {
+            return true;
+        };
+        for (peer, shared) in backing.peers.iter_mut().enumerate() {
+            if shared.take_if(|shared| shared.is_given_up()).is_some() {
+                self.mapped[peer] = Region::EMPTY;
+            }
+        }
+        is_own_alive || backing.peers.iter().any(Option::is_some)
+    }
 }
 
 /// The registered buffers of one communicator.
@@ -48,13 +82,38 @@ impl Registry {
         self.made > 0
     }
 
-    /// Adds what `mapped` says where each rank's memory lies; gives the registration's number. The memory stays mapped
-    /// until `remove`.
+    /// Adds what `mapped` says where each rank's memory lies; gives the registration's number. Somebody else keeps the
+    /// memory mapped until `remove`.
     pub fn add(&mut self, mapped: Vec<Region>) -> u32 {
+        self.push(mapped, None)
+    }
+
+    /// Adds this rank's `own` memory and its peers', by rank, with none at this rank's place; gives the registration's
+    /// number. Its own part is known as long as `own` lives elsewhere, a peer's until that peer has given it up.
+    pub(crate) fn enlist(&mut self, own: &Arc<Own>, peers: Vec<Option<Shared>>) -> u32 {
+        self.sweep();
+        let region = |shared: &Option<Shared>| shared.as_ref().map_or(own.file(), Shared::data);
+        let mapped = peers.iter().map(region).collect();
+        let own = Arc::downgrade(own);
+        self.push(mapped, Some(Backing { own, peers }))
+    }
+
+    /// Unmaps what nobody will name any more.
+    fn sweep(&mut self) {
+        self.registrations.retain_mut(Registration::sweep);
+    }
+
+    /// Unmaps all peers' memory: no call will run any more.
+    pub(crate) fn clear(&mut self) {
+        self.registrations.clear();
+    }
+
+    fn push(&mut self, mapped: Vec<Region>, backing: Option<Backing>) -> u32 {
         self.made += 1;
         self.registrations.push(Registration {
             number: self.made,
             mapped,
+            backing,
         });
         self.made
     }
@@ -65,9 +124,13 @@ impl Registry {
             .retain(|registration| registration.number != number);
     }
 
-    /// The handle of `buffer`, if it lies whole in one of this rank's registrations.
+    /// The handle of `buffer`, if it lies whole in one of this rank's registrations that still stands.
     pub fn find(&self, buffer: Region) -> Option<Handle> {
-        self.registrations.iter().find_map(|registration| {
+        let mut alive = self
+            .registrations
+            .iter()
+            .filter(|registration| registration.is_own_alive());
+        alive.find_map(|registration| {
             let own = registration.mapped[self.rank];
             let offset = (buffer.address() as usize).checked_sub(own.address() as usize)?;
             let end = offset.checked_add(buffer.bytes())?;
@@ -80,10 +143,10 @@ impl Registry {
 
     /// The memory of `peer` that `handle` names, `bytes` long.
     pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
-        let known = self
-            .registrations
-            .iter()
-            .find(|registration| registration.number == handle.registration);
+        let known = self.registrations.iter().find(|registration| {
+            registration.number == handle.registration
+                && (peer != self.rank || registration.is_own_alive())
+        });
         known
             .and_then(|registration| {
                 let mapped = registration.mapped[peer];
@@ -119,6 +182,31 @@ mod tests {
         assert_eq!(registry.find(buffer), None);
         assert!(registry.resolve(1, handle, 64).is_err());
         assert_eq!(registry.add(vec![Region::EMPTY; 2]), number + 1);
+    }
+
+    #[test]
+    fn what_its_owner_gave_up_is_unknown_and_unmapped_by_the_next_registration() {
+        let file = || Shared::create(4096).expect("a page");
+        let mut registry = Registry::new(0);
+        let own = Arc::new(Own::new(file().0));
+        let (theirs, fd) = file();
+        let theirs = Own::new(theirs);
+        let opened = Shared::open(fd, 1, 4096).expect("the same file");
+        let number = registry.enlist(&own, vec![None, Some(opened)]);
+        let place = own.file().part(64..128);
+        let handle = registry.find(place).expect("registered");
+        registry.resolve(1, handle, 64).expect("mapped");
+        drop(own);
+        assert_eq!(registry.find(place), None);
+        // The peer may still name its own part.
+        registry.resolve(1, handle, 64).expect("still mapped");
+        drop(theirs);
+        assert_eq!(
+            registry.enlist(&Arc::new(Own::new(file().0)), vec![None]),
+            number + 1
+        );
+        assert!(registry.resolve(1, handle, 64).is_err());
+        assert_eq!(registry.registrations.len(), 1);
     }
 
     #[test]

@@ -1,0 +1,303 @@
+//! Registering memory: all ranks make their parts, tell each other, and map what the others made.
+//!
+//! ```text
+//! make this rank's memory ─► cards (an all-gather) ─► pass descriptors, rank by rank ─► map ─► outcomes (an all-gather)
+//! ```
+//!
+//! The two all-gathers are calls like any other, so death, deadlines and different calls are found as in these. What fails
+//! on one rank only (no memory) is told in its card or outcome: then no rank has registered anything, and the communicator
+//! stays usable. A failure between the two ends the communicator, because the others are waiting for descriptors.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Communicator;
+use super::group::Group;
+use super::{Counts, Request};
+use crate::control::fd::{FdListener, Handover};
+use crate::error::{Error, Result};
+use crate::memory::{Own, Private, Region, Registered, Shared};
+use crate::types::{Collective, DType};
+
+/// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them, where to fetch it.
+const CARD_BYTES: usize = 3 * 8 + NAME_BYTES;
+
+/// The name of a listener.
+const NAME_BYTES: usize = 32;
+
+/// A card, decoded. A claim: what is mapped in the end is checked against it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Card {
+    bytes: u64,
+    file_bytes: u64,
+    is_good: bool,
+    name: String,
+}
+
+impl Card {
+    fn encode(&self) -> [u8; CARD_BYTES] {
+        let mut card = [0; CARD_BYTES];
+        card[0..8].copy_from_slice(&self.bytes.to_le_bytes());
+        card[8..16].copy_from_slice(&self.file_bytes.to_le_bytes());
+        card[16] = self.is_good as u8;
+        card[24..24 + self.name.len()].copy_from_slice(self.name.as_bytes());
+        card
+    }
+
+    fn decode(card: &[u8]) -> Card {
+        let word =
+            |at: usize| u64::from_le_bytes(card[at..at + 8].try_into().expect("eight bytes"));
+        let digits = card[24..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_hexdigit());
+        Card {
+            bytes: word(0),
+            file_bytes: word(8),
+            is_good: card[16] == 1,
+            name: digits.map(|byte| char::from(*byte)).collect(),
+        }
+    }
+}
+
+/// This rank's part, before the others have it.
+struct Part {
+    own: Own,
+    fd: OwnedFd,
+    listener: FdListener,
+}
+
+impl Part {
+    /// `bytes` bytes of zeros.
+    fn new(bytes: usize) -> Result<Part> {
+        let (file, fd) = Shared::create(bytes)?;
+        file.populate()?;
+        Ok(Part {
+            own: Own::new(file),
+            fd,
+            listener: FdListener::bind()?,
+        })
+    }
+}
+
+impl Communicator {
+    /// Makes `bytes` bytes of zeroed memory that all ranks' calls reach directly, see [`Registered`].
+    ///
+    /// Collective: every rank calls it, at the same place in its order of calls, and none makes other calls on this
+    /// communicator from other threads meanwhile. Sizes may differ. Memory is shared when all ranks are on one host and
+    /// may use shared memory; otherwise (`tcp`, `shm+tcp`, one rank, threads) each rank gets memory of its own, which works
+    /// as well and is no faster than other memory. It belongs to this communicator: for others, also parts made by
+    /// `split`, it is memory like any other.
+    ///
+    /// Blocks until all ranks have called it and have each other's memory. When one of them cannot have its part, all get
+    /// `Error::System`, nobody has anything, and the communicator stays usable.
+    pub fn alloc(&self, bytes: usize) -> Result<Registered> {
+        self.check_open()?;
+        let Some(group) = self.sharing() else {
+            return self.alloc_private(bytes);
+        };
+        let made = Part::new(bytes);
+        let (own, sizes) = self.enlist(group, bytes, made)?;
+        Ok(Registered::shared(own, bytes, sizes))
+    }
+
+    /// Has all ranks map each other's parts, and each know them. Gives all ranks' sizes too.
+    fn enlist(
+        &self,
+        group: &Group,
+        bytes: usize,
+        made: Result<Part>,
+    ) -> Result<(Arc<Own>, Vec<usize>)> {
+        let mut card = Card {
+            bytes: bytes as u64,
+            ..Card::default()
+        };
+        if let Ok(part) = &made {
+            card.is_good = true;
+            card.file_bytes = part.own.file().bytes() as u64;
+            card.name = part.listener.name().to_owned();
+        }
+        let cards = self.exchange_cards(&card)?;
+        let part = made?;
+        check_all(&cards)?;
+        let fds = self
+            .pass_descriptors(group, part.listener, &part.fd, &cards)
+            .map_err(|error| self.condemn(error))?;
+        let mapped = map_peers(fds, &cards);
+        card.is_good = mapped.is_ok();
+        let mapped = match mapped {
+            // A peer that lies about its memory is no peer.
+            Err(error) if error.is_fatal() => return Err(self.condemn(error)),
+            other => other,
+        };
+        let outcomes = self.exchange_cards(&card)?;
+        let peers = mapped?;
+        check_all(&outcomes)?;
+        let own = Arc::new(part.own);
+        self.driver
+            .with_registry(|registry| registry.enlist(&own, peers));
+        Ok((own, sizes(&cards)))
+    }
+
+    /// The group, if all its ranks share memory.
+    fn sharing(&self) -> Option<&Group> {
+        let group = self.joint.group();
+        group.filter(|_| self.place.transport == "shm")
+    }
+
+    /// Memory that only this rank has, and the others' sizes.
+    fn alloc_private(&self, bytes: usize) -> Result<Registered> {
+        let made = Private::new(bytes);
+        let cards = self.exchange_cards(&Card {
+            bytes: bytes as u64,
+            is_good: made.is_ok(),
+            ..Card::default()
+        })?;
+        let private = made?;
+        check_all(&cards)?;
+        Ok(Registered::private(private, bytes, sizes(&cards)))
+    }
+
+    /// Every rank's card, by rank.
+    fn exchange_cards(&self, card: &Card) -> Result<Vec<Card>> {
+        let mut own = card.encode();
+        let mut all = vec![0; CARD_BYTES * self.place.world_size];
+        // SAFETY: `own` is not touched until the call below has returned.
+        let input = unsafe { Region::new(own.as_mut_ptr(), own.len()) };
+        // SAFETY: `all` is not touched until the call below has returned.
+        let output = unsafe { Region::new(all.as_mut_ptr(), all.len()) };
+        let counts = Counts::Even(CARD_BYTES as u64);
+        let request = Request::new(Collective::AllGather, DType::U8, counts, input, output);
+        let mut job = self.job(&request)?;
+        job.registers = true;
+        self.driver.run(job, &mut || Ok(()))?;
+        Ok(all.chunks(CARD_BYTES).map(Card::decode).collect())
+    }
+
+    /// Gives this rank's descriptor to all others and gets theirs, by rank. One rank after the other serves, in rank order,
+    /// so that nobody waits for a rank that waits for it.
+    fn pass_descriptors(
+        &self,
+        group: &Group,
+        listener: FdListener,
+        fd: &OwnedFd,
+        cards: &[Card],
+    ) -> Result<Vec<Option<OwnedFd>>> {
+        let deadline = Instant::now() + group.settings.connect_timeout;
+        let rank = self.place.rank;
+        let others: Vec<usize> = (0..cards.len()).filter(|peer| *peer != rank).collect();
+        let cancelled = || self.driver.watch().fault();
+        let handover = |leader| Handover {
+            communicator: group.id,
+            world_size: cards.len(),
+            leader,
+            secret: group.session.secret(),
+        };
+        let mut listener = Some(listener);
+        let pass = |leader: usize| match listener.take_if(|_| leader == rank) {
+            Some(listener) => {
+                let own = handover(leader);
+                own.serve(listener, fd.as_fd(), &others, deadline, &cancelled)?;
+                Ok(None)
+            }
+            None => {
+                let fetched = handover(leader).fetch(&cards[leader].name, rank, deadline)?;
+                Ok(Some(fetched))
+            }
+        };
+        (0..cards.len()).map(pass).collect()
+    }
+
+    /// Ends the communicator on all ranks, because they wait for what this one cannot give.
+    fn condemn(&self, error: Error) -> Error {
+        let suspicion = match error {
+            fatal if fatal.is_fatal() => fatal,
+            local => Error::Aborted {
+                rank: self.place.rank,
+                reason: format!("registered memory was not passed on: {local}"),
+            },
+        };
+        self.end(suspicion)
+    }
+}
+
+/// Maps what the peers passed on.
+fn map_peers(fds: Vec<Option<OwnedFd>>, cards: &[Card]) -> Result<Vec<Option<Shared>>> {
+    let map = |(peer, fd): (usize, Option<OwnedFd>)| {
+        let Some(fd) = fd else { return Ok(None) };
+        let file_bytes = usize::try_from(cards[peer].file_bytes).unwrap_or(usize::MAX);
+        let shared = Shared::open(fd, peer, file_bytes)?;
+        shared.populate()?;
+        Ok(Some(shared))
+    };
+    fds.into_iter().enumerate().map(map).collect()
+}
+
+/// An error if some rank does not have what it should.
+fn check_all(cards: &[Card]) -> Result<()> {
+    match cards.iter().position(|card| !card.is_good) {
+        None => Ok(()),
+        Some(rank) => Err(Error::System {
+            what: format!(
+                "rank {rank} could not have its registered memory, so no rank has; its own error says why"
+            ),
+            kind: std::io::ErrorKind::Other,
+        }),
+    }
+}
+
+fn sizes(cards: &[Card]) -> Vec<usize> {
+    let size = |card: &Card| usize::try_from(card.bytes).unwrap_or(usize::MAX);
+    cards.iter().map(size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Op;
+
+    #[test]
+    fn a_card_says_what_was_written_on_it() {
+        let card = Card {
+            bytes: 5000,
+            file_bytes: 8192,
+            is_good: true,
+            name: "0123456789abcdef0123456789abcdef".into(),
+        };
+        assert_eq!(Card::decode(&card.encode()), card);
+        assert_eq!(Card::decode(&Card::default().encode()), Card::default());
+    }
+
+    #[test]
+    fn threads_get_memory_of_their_own() {
+        std::thread::scope(|scope| {
+            for communicator in Communicator::threads(3) {
+                scope.spawn(move || {
+                    let rank = communicator.rank();
+                    let mut memory = communicator.alloc(400 * (rank + 1)).expect("memory");
+                    assert_eq!(memory.sizes(), [400, 800, 1200]);
+                    assert!(!memory.is_shared());
+                    let data = &mut memory.as_mut_slice::<f32>()[..100];
+                    assert_eq!(data, [0.0; 100]);
+                    data.fill(rank as f32);
+                    communicator.all_reduce(data, Op::Sum).expect("a sum");
+                    assert_eq!(memory.as_slice::<f32>()[..100], [3.0; 100]);
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_rank_without_memory_is_an_error_on_all_and_the_end_of_nothing() {
+        std::thread::scope(|scope| {
+            for communicator in Communicator::threads(2) {
+                scope.spawn(move || {
+                    let bytes = [4096, 1 << 60][communicator.rank()];
+                    let error = communicator.alloc(bytes).expect_err("too much");
+                    assert_eq!(error.class(), "System", "{error}");
+                    communicator.barrier().expect("it is as good as before");
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,167 @@
+//! Memory that a rank has registered with a communicator, as its user holds it.
+
+use std::sync::Arc;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::Region;
+use super::shared::{Shared, check_plausible, in_pages};
+use crate::element::Element;
+use crate::error::{Error, Result};
+
+/// Zeroed memory made by [`Communicator::alloc`](crate::Communicator::alloc), page-aligned, whose peers on this host can
+/// reach it in a call.
+///
+/// Use it by slices of any [`Element`] type, or as a region. It is this rank's own: peers touch it only in calls that it
+/// is given to, and only as these say. (After a call that failed a peer may still write for a moment what it had begun;
+/// the contents are undefined then.)
+///
+/// Dropping it gives the memory back at once and waits for nothing, on this rank alone; the other ranks' parts stay. It may
+/// be dropped before or after its communicator. A forked child does not inherit it: touching it there ends the child.
+#[derive(Debug)]
+pub struct Registered {
+    region: Region,
+    sizes: Vec<usize>,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Shared(#[allow(dead_code, reason = "held, not read")] Arc<Own>),
+    Private(#[allow(dead_code, reason = "held, not read")] Private),
+}
+
+/// This rank's own part of a registration. With the last of it the memory goes.
+#[derive(Debug)]
+pub struct Own {
+    file: Shared,
+}
+
+impl Own {
+    /// Memory in `file`.
+    pub fn new(file: Shared) -> Own {
+        Own { file }
+    }
+
+    /// All of the file's data, as this process has it mapped.
+    pub fn file(&self) -> Region {
+        self.file.data()
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.file.give_up();
+    }
+}
+
+/// Zeroed memory that nobody else can reach, page-aligned, on huge pages where the kernel has them.
+#[derive(Debug)]
+pub struct Private {
+    map: Region,
+}
+
+impl Private {
+    /// At least `bytes` bytes.
+    pub fn new(bytes: usize) -> Result<Private> {
+        check_plausible(bytes)?;
+        let refused = |error: rustix::io::Errno| {
+            Error::system(
+                format!("cannot get {bytes} bytes of memory; ask for less"),
+                error,
+            )
+        };
+        let bytes = in_pages(bytes.max(1)).ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
+                .map_err(refused)?;
+        // SAFETY: mapped with this length until `drop`.
+        let map = unsafe { Region::new(start.cast(), bytes) };
+        let private = Private { map };
+        // SAFETY: the range is our mapping. Only a wish: there may be no huge pages.
+        let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
+        // SAFETY: the range is our mapping, and populating changes no contents.
+        match unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) } {
+            // Kernels before 5.14 lack it: the first use is then slower, nothing else.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(private),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    /// The memory.
+    pub fn region(&self) -> Region {
+        self.map
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; its only user is gone.
+        if let Err(error) = unsafe { munmap(self.map.address().cast(), self.map.bytes()) } {
+            log::warn!(target: "ringfold::transport", "cannot unmap memory: {error}");
+        }
+    }
+}
+
+impl Registered {
+    /// The first `bytes` bytes of `own`, which the peers have mapped.
+    pub(crate) fn shared(own: Arc<Own>, bytes: usize, sizes: Vec<usize>) -> Registered {
+        Registered {
+            region: own.file().part(0..bytes),
+            sizes,
+            memory: Memory::Shared(own),
+        }
+    }
+
+    /// The first `bytes` bytes of `private`, where there is nobody to share with.
+    pub(crate) fn private(private: Private, bytes: usize, sizes: Vec<usize>) -> Registered {
+        Registered {
+            region: private.region().part(0..bytes),
+            sizes,
+            memory: Memory::Private(private),
+        }
+    }
+
+    /// The length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.region.bytes()
+    }
+
+    /// What each rank asked for, in bytes.
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+
+    /// Whether the peers can reach it. Otherwise it is memory like any other.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.memory, Memory::Shared(_))
+    }
+
+    /// The memory as a region, for [`Request`](crate::Request)s. It is valid until this value is dropped.
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// The memory as elements; bytes at the end that make no whole element are left out.
+    pub fn as_slice<T: Element>(&self) -> &[T] {
+        let count = self.bytes() / size_of::<T>();
+        if count == 0 {
+            return &[];
+        }
+        // SAFETY: valid for `bytes` as long as `self`, aligned to a page, any bytes are elements, and nobody writes while
+        // `self` is borrowed: this process writes by `as_mut_slice`, and peers in calls, which borrow what they fill.
+        unsafe { std::slice::from_raw_parts(self.region.address().cast(), count) }
+    }
+
+    /// Like `as_slice`, to be written.
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        let count = self.bytes() / size_of::<T>();
+        if count == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `as_slice`; `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.region.address().cast(), count) }
+    }
+}
