@@ -35,8 +35,8 @@ use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::Blocks;
 use operation::{ChannelProgress, Context, Operation, ticket_operation};
 use plan::Plan;
-use tiny::Tiny;
 pub use tiny::TinyJob;
+use tiny::{Inline, Tiny};
 
 /// Jobs that may be submitted and not finished, at most.
 pub const JOBS_MAX: usize = 4096;
@@ -113,6 +113,7 @@ pub struct Engine {
     done: Vec<Ticket>,
     operands: Vec<Region>,
     tiny: Option<Tiny>,
+    inline: Inline,
     /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
     unverified: VecDeque<(u64, Call)>,
 }
@@ -150,6 +151,7 @@ impl Engine {
             done: Vec::new(),
             operands: Vec::new(),
             tiny: None,
+            inline: Inline::new(world_size),
             unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
         }
     }
@@ -303,6 +305,7 @@ impl Engine {
             world_size: self.world_size,
             id,
             operands: &mut self.operands,
+            inline: &self.inline,
         };
         f(
             self.operations[id]

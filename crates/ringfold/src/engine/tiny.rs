@@ -4,6 +4,8 @@
 //! is the `one_shot` schedule over published memory (publish, await the others, reduce from all) written out, with the
 //! same generations, phases and call words. A rank that takes this way and one that runs the schedule understand each
 //! other; a test holds the two together.
+//!
+//! What fits beside the call in the slot's head travels there: one line says that the rank has come and what it brings.
 
 use std::time::Duration;
 
@@ -11,13 +13,66 @@ use super::operation::phase;
 use super::{Engine, announce};
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
-use crate::memory::Region;
+use crate::memory::{Owned, Region};
 use crate::reduce::Kernel;
-use crate::transport::Time;
+use crate::transport::{ATTACHED_WORDS, Time, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
 
 /// The phase in which the inputs are published; `schedule::one_shot` has the same.
 const INPUTS: u8 = 0;
+
+/// What fits into the words attached to a slot.
+const INLINE_BYTES: usize = ATTACHED_WORDS * 8;
+
+/// Payloads that travel in the heads of slots, one place a rank.
+#[derive(Debug)]
+pub struct Inline {
+    places: Owned,
+}
+
+impl Inline {
+    /// Places for the payloads of `world_size` ranks.
+    pub(super) fn new(world_size: usize) -> Inline {
+        Inline {
+            places: Owned::zeroed(world_size * INLINE_BYTES),
+        }
+    }
+
+    /// Whether the inputs of this call travel in the heads: the same on all ranks.
+    pub(super) fn carries(call: &Call) -> bool {
+        call.collective == Collective::AllReduce
+            && call.algorithm == Algorithm::OneShot
+            && call.count <= (INLINE_BYTES / call.dtype.size_bytes()) as u64
+    }
+
+    /// Attaches `payload` to this rank's slot.
+    pub(super) fn send(windows: &mut dyn Windows, generation: u64, payload: Region) {
+        let mut bytes = [0; INLINE_BYTES];
+        payload.read(&mut bytes[..payload.bytes()]);
+        let (words, _) = bytes.as_chunks::<8>();
+        windows.attach(
+            generation,
+            std::array::from_fn(|word| u64::from_ne_bytes(words[word])),
+        );
+    }
+
+    /// What `peer` attached, `bytes` long. Valid until the next one from that peer is taken.
+    pub(super) fn take(
+        &self,
+        windows: &dyn Windows,
+        peer: usize,
+        generation: u64,
+        bytes: usize,
+    ) -> Region {
+        let place = self
+            .places
+            .region()
+            .part(peer * INLINE_BYTES..(peer + 1) * INLINE_BYTES);
+        let words = windows.attached(peer, generation).map(u64::to_ne_bytes);
+        place.write(words.as_flattened());
+        place.part(0..bytes)
+    }
+}
 
 /// A tiny call, checked.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +143,11 @@ impl Engine {
         tiny.call.sequence = self.sequence;
         (tiny.generation, tiny.deadline, tiny.awaited, tiny.is_active) =
             (generation, None, 0, true);
-        windows.write(generation, 0, job.input);
+        if Inline::carries(&tiny.call) {
+            Inline::send(windows, generation, job.input);
+        } else {
+            windows.write(generation, 0, job.input);
+        }
         windows.publish(generation, INPUTS, &tiny.call)?;
         Ok(true)
     }
@@ -111,16 +170,19 @@ impl Engine {
             tiny.awaited += 1;
         }
         let bytes = tiny.job.input.bytes();
+        let is_inline = Inline::carries(&tiny.call);
         self.operands.clear();
         for peer in 0..self.world_size {
             self.operands.push(if peer == self.rank {
                 tiny.job.input
+            } else if is_inline {
+                self.inline.take(windows, peer, tiny.generation, bytes)
             } else {
                 windows.view(peer, tiny.generation, 0..bytes)
             });
         }
         tiny.kernel.fold(tiny.job.output, &self.operands);
-        windows.finish_quietly(tiny.generation);
+        windows.finish_heard(tiny.generation);
         tiny.is_active = false;
         if !self.unverified.is_empty() {
             self.verify_calls()?;

@@ -238,9 +238,9 @@ pub trait Windows {
     /// This rank will not look at `generation` or an earlier one again. In order, once each.
     fn finish(&mut self, generation: u64);
 
-    /// Like `finish`, but does not wake a peer that sleeps until a slot is free. For calls in which no rank can be a whole
-    /// round of slots ahead, because each of them waits for all.
-    fn finish_quietly(&mut self, generation: u64) {
+    /// Like `finish`, after this rank has heard from all others in `generation`, which each of them entered with nothing
+    /// earlier under way. Wakes nobody: no rank can be a whole round of slots ahead.
+    fn finish_heard(&mut self, generation: u64) {
         self.finish(generation);
     }
 }

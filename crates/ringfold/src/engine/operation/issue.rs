@@ -1,5 +1,6 @@
 //! Carrying out one step: where its spans lie, and what it asks of the transport.
 
+use super::super::tiny::Inline;
 use super::{Context, Operation, ticket, windows};
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -204,6 +205,11 @@ impl Operation {
         match action {
             Action::Publish { span, phase } => {
                 let windows = windows(context.transport)?;
+                if Inline::carries(&self.call) {
+                    Inline::send(windows, generation, self.region(span, slice));
+                    windows.publish(generation, phase, &self.call)?;
+                    return Ok(Issue::Done);
+                }
                 for part in self.contiguous_in_slot(span) {
                     let offset = self.slot_offset(part.buffer, part.first, slice);
                     windows.write(generation, offset, self.region(part, slice));
@@ -267,6 +273,8 @@ impl Operation {
         for rank in 0..context.world_size {
             context.operands.push(if rank == context.rank {
                 mine
+            } else if Inline::carries(&self.call) {
+                context.inline.take(windows, rank, generation, mine.bytes())
             } else {
                 windows.view(rank, generation, offset..offset + mine.bytes())
             });

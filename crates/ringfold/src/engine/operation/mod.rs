@@ -24,6 +24,7 @@ use issue::Issue;
 
 use super::geometry::Geometry;
 use super::plan::Plan;
+use super::tiny::Inline;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
@@ -108,6 +109,8 @@ pub struct Context<'a> {
     pub id: usize,
     /// A list to build operands in, kept so that it is not allocated each time.
     pub operands: &'a mut Vec<Region>,
+    /// Payloads in the heads of slots.
+    pub inline: &'a Inline,
 }
 
 /// A ticket's parts: operation 16 bits, channel 8, slice in flight 8, step 32.

@@ -7,8 +7,14 @@
 //! reads `sleeping`; if set it takes it back, counts `sequence` up and wakes. Of the two fences one comes first: either
 //! the sleeper's second look sees the change, or the ringer sees `sleeping`. Checked by loom in this file.
 //!
+//! A fence costs the ringer as much as the line's transfer, every time, for a sleeper that is hardly ever there. Where the
+//! kernel can have all running threads of other processes pass a fence (membarrier), the sleeper asks for that, and the
+//! ringer's becomes one for the compiler only. A sleeper says in its doorbell whether it does; a ringer whose process is not
+//! registered for it keeps its fence.
+//!
 //! The futex is a shared one: a private one would never wake another process.
 
+use super::barrier;
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// A rank's doorbell, in shared memory.
@@ -19,16 +25,29 @@ pub struct Doorbell {
     sequence: AtomicU32,
     /// 1 while the owner sleeps or is about to.
     sleeping: AtomicU32,
+    /// 1 if the owner has all threads fenced before it sleeps.
+    fences_ringers: AtomicU32,
 }
 
+/// What a doorbell takes in shared memory.
+pub const DOORBELL_BYTES: usize = 12;
+
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Doorbell>() == 8);
+const _: () = assert!(size_of::<Doorbell>() == DOORBELL_BYTES);
 
 /// The value of `sequence` when the owner armed.
 #[derive(Clone, Copy, Debug)]
 pub struct Armed(u32);
 
 impl Doorbell {
+    /// Has the ringers spared their fence: for an owner that sleeps seldom. Called before anybody rings.
+    pub fn fence_ringers(&self) {
+        if barrier::is_registered() {
+            // A ringer that does not see it yet makes its own fence.
+            self.fences_ringers.store(1, Ordering::Relaxed);
+        }
+    }
+
     /// Announces that the owner is about to sleep. It looks for something to do once more before it does.
     pub fn arm(&self) -> Armed {
         // Pairs with the increment in `ring`: a ring after this load ends the sleep.
@@ -36,6 +55,9 @@ impl Doorbell {
         self.sleeping.store(1, Ordering::Relaxed);
         // Pairs with the fence in `ring`; SeqCst because each side stores one word and loads the other's.
         fence(Ordering::SeqCst);
+        if self.spares_fence() {
+            barrier::fence_all_threads();
+        }
         Armed(sequence)
     }
 
@@ -47,11 +69,20 @@ impl Doorbell {
 
     /// Wakes the owner if it sleeps. The change it is to see was made before, by a store of any ordering.
     pub fn ring(&self) {
-        // Pairs with the fence in `arm`; SeqCst as there.
-        fence(Ordering::SeqCst);
+        if self.spares_fence() && barrier::is_registered() {
+            // Pairs with the kernel's in `arm`: the processor's part is done there.
+            barrier::fence_compiler();
+        } else {
+            // Pairs with the fence in `arm`; SeqCst as there.
+            fence(Ordering::SeqCst);
+        }
         if self.sleeping.load(Ordering::Relaxed) != 0 {
             self.ring_sleeper();
         }
+    }
+
+    fn spares_fence(&self) -> bool {
+        self.fences_ringers.load(Ordering::Relaxed) != 0
     }
 
     #[cold]
@@ -137,6 +168,7 @@ mod loom_tests {
         Doorbell {
             sequence: AtomicU32::new(0),
             sleeping: AtomicU32::new(0),
+            fences_ringers: AtomicU32::new(0),
         }
     }
 

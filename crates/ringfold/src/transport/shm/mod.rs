@@ -9,6 +9,7 @@
 //! * Every word is written by one rank only, except a doorbell's, which anyone may ring.
 //! * What a peer wrote is compared with what was due, and never becomes an offset, a length or a loop bound.
 
+mod barrier;
 mod doorbell;
 mod flag;
 pub mod ring;
@@ -50,6 +51,9 @@ impl Shm {
         let Shape {
             ranks, channels, ..
         } = *segment.shape();
+        if ranks <= crate::topology::cores::available() {
+            segment.doorbell(rank).fence_ringers();
+        }
         let streams =
             || (0..ranks).flat_map(move |peer| (0..channels).map(move |channel| (peer, channel)));
         Shm {

@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::doorbell::Doorbell;
+use super::doorbell::{DOORBELL_BYTES, Doorbell};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -235,7 +235,7 @@ impl Segment {
 
     /// A rank's doorbell.
     pub fn doorbell(&self, rank: usize) -> &Doorbell {
-        let word = self.word(self.shape.control_offset(rank), 8);
+        let word = self.word(self.shape.control_offset(rank), DOORBELL_BYTES);
         // SAFETY: in bounds, 128-byte aligned, and made of atomics, which any process may write at any time.
         unsafe { &*word.address().cast::<Doorbell>() }
     }
