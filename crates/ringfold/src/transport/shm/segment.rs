@@ -37,6 +37,21 @@ const MAGIC: u64 = 0x0166_6c64_7269_6e67;
 /// Bytes of a rank's control block: its doorbell, and what it has finished, each in lines of its own.
 const CONTROL_BYTES: usize = 4 * APART_BYTES;
 
+/// The first line of a slot.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SlotHead {
+    /// Which generation the slot is in, and how far.
+    pub stamp: AtomicU64,
+    /// The call that the rank is in.
+    pub call: [AtomicU64; 3],
+    /// What else fits into the line.
+    pub attached: [AtomicU64; ATTACHED_WORDS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<SlotHead>() == HEAD_BYTES);
+
 /// How the segment is divided: data that all ranks agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -135,6 +150,15 @@ impl Shape {
 pub struct Segment {
     map: Region,
     shape: Shape,
+    windows: Strides,
+}
+
+/// Where slots lie, worked out once: they are looked up several times a call.
+#[derive(Clone, Copy, Debug)]
+struct Strides {
+    first: usize,
+    rank: usize,
+    slot: usize,
 }
 
 impl Segment {
@@ -203,7 +227,16 @@ impl Segment {
         })?;
         // SAFETY: mapped with this length until `drop`; the file is sealed, so no access can fault.
         let map = unsafe { Region::new(start.cast(), bytes) };
-        Ok(Segment { map, shape })
+        let windows = Strides {
+            first: shape.window_offset(0),
+            rank: shape.window_bytes(),
+            slot: shape.slot_stride(),
+        };
+        Ok(Segment {
+            map,
+            shape,
+            windows,
+        })
     }
 
     /// How it is divided.
@@ -264,16 +297,13 @@ impl Segment {
         unsafe { &*word.address().cast::<AtomicU32>() }
     }
 
-    /// The head of a slot: stamp and three words of the call.
-    pub fn slot_head(&self, rank: usize, slot: usize) -> [&AtomicU64; 4] {
-        let offset = self.slot_offset(rank, slot);
-        std::array::from_fn(|word| self.atomic64(offset + word * 8))
-    }
-
-    /// The words attached to a slot: the rest of its head's line.
-    pub fn slot_attached(&self, rank: usize, slot: usize) -> [&AtomicU64; ATTACHED_WORDS] {
-        let offset = self.slot_offset(rank, slot) + HEAD_BYTES - ATTACHED_WORDS * 8;
-        std::array::from_fn(|word| self.atomic64(offset + word * 8))
+    /// The line at the head of a slot.
+    #[inline]
+    pub fn slot_head(&self, rank: usize, slot: usize) -> &SlotHead {
+        let line = self.word(self.slot_offset(rank, slot), HEAD_BYTES);
+        // SAFETY: in bounds by `part`, aligned as windows begin at pages and slots at lines, and made of atomics, which
+        // any process may write at any time.
+        unsafe { &*line.address().cast::<SlotHead>() }
     }
 
     /// The payload of a slot.
@@ -304,8 +334,14 @@ impl Segment {
         self.map.part(offset..offset + self.shape.cell_bytes)
     }
 
+    #[inline]
     fn slot_offset(&self, rank: usize, slot: usize) -> usize {
-        self.shape.window_offset(rank) + slot * self.shape.slot_stride()
+        let Strides {
+            first,
+            rank: of_rank,
+            slot: of_slot,
+        } = self.windows;
+        first + rank * of_rank + slot * of_slot
     }
 
     fn cell_offset(&self, from: usize, to: usize, channel: usize, cell: usize) -> usize {

@@ -62,8 +62,8 @@ impl SharedWindows {
         self.headed = generation + 1;
         let head = self.segment.slot_head(self.rank, self.slot(generation));
         // A peer may still compare the call that stands here, see `verify`.
-        flag::begin(head[0], begun(generation));
-        for (place, word) in head[1..].iter().zip(words(call)) {
+        flag::begin(&head.stamp, begun(generation));
+        for (place, word) in head.call.iter().zip(words(call)) {
             // Made visible by the flag.
             place.store(word, Ordering::Relaxed);
         }
@@ -72,7 +72,7 @@ impl SharedWindows {
     fn compare(&self, peer: usize, generation: u64, call: &Call) -> Result<()> {
         let head = self.segment.slot_head(peer, self.slot(generation));
         // Ordered by the flag, which was seen raised before.
-        let theirs = std::array::from_fn(|word| head[word + 1].load(Ordering::Relaxed));
+        let theirs = std::array::from_fn(|word| head.call[word].load(Ordering::Relaxed));
         if theirs == words(call) {
             Ok(())
         } else {
@@ -151,17 +151,17 @@ impl Windows for SharedWindows {
     }
 
     fn attach(&mut self, generation: u64, words: [u64; ATTACHED_WORDS]) {
-        let attached = self.segment.slot_attached(self.rank, self.slot(generation));
-        for (place, word) in attached.iter().zip(words) {
+        let head = self.segment.slot_head(self.rank, self.slot(generation));
+        for (place, word) in head.attached.iter().zip(words) {
             // Made visible by the flag.
             place.store(word, Ordering::Relaxed);
         }
     }
 
     fn attached(&self, peer: usize, generation: u64) -> [u64; ATTACHED_WORDS] {
-        let attached = self.segment.slot_attached(peer, self.slot(generation));
+        let head = self.segment.slot_head(peer, self.slot(generation));
         // Ordered by the flag, which was seen raised before.
-        attached.map(|place| place.load(Ordering::Relaxed))
+        std::array::from_fn(|word| head.attached[word].load(Ordering::Relaxed))
     }
 
     fn write(&mut self, generation: u64, offset: usize, bytes: Region) {
@@ -174,14 +174,14 @@ impl Windows for SharedWindows {
         self.head(generation, call);
         let head = self.segment.slot_head(self.rank, self.slot(generation));
         // Nobody sleeps for this alone, so nobody is woken.
-        flag::raise(head[0], entered(generation));
+        flag::raise(&head.stamp, entered(generation));
     }
 
     fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
         assert!(phase as u64 + 2 < PHASES, "phase {phase}");
         self.head(generation, call);
         let head = self.segment.slot_head(self.rank, self.slot(generation));
-        flag::raise(head[0], stamp(generation, phase));
+        flag::raise(&head.stamp, stamp(generation, phase));
         self.ring_all();
         Ok(())
     }
@@ -194,7 +194,7 @@ impl Windows for SharedWindows {
         call: &Call,
     ) -> Result<bool> {
         let head = self.segment.slot_head(peer, self.slot(generation));
-        let height = flag::height(head[0]);
+        let height = flag::height(&head.stamp);
         if height < entered(generation) {
             return Ok(false);
         }
@@ -208,12 +208,12 @@ impl Windows for SharedWindows {
             let head = self.segment.slot_head(peer, self.slot(generation));
             let is_same_generation =
                 |height| (entered(generation)..begun(generation + 1)).contains(&height);
-            if !is_same_generation(flag::height(head[0])) {
+            if !is_same_generation(flag::height(&head.stamp)) {
                 continue;
             }
             let compared = self.compare(peer, generation, call);
             // The peer may have gone on meanwhile; then what was compared may be its next call.
-            if is_same_generation(flag::recheck(head[0])) {
+            if is_same_generation(flag::recheck(&head.stamp)) {
                 compared?;
             }
         }
