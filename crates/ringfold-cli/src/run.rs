@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::Result;
+use ringfold::Bind;
 use rustix::process::Signal;
 
 use crate::launch::{self, Job};
@@ -26,6 +27,14 @@ pub struct Arguments {
     /// Leave the ranks' output as it is instead of marking every line with its rank
     #[arg(long)]
     no_prefix: bool,
+
+    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
+    ///
+    /// auto: to its share of the cores (one rank per core: one core each), unless ranks outnumber cores, the affinity of this
+    /// command was narrowed (taskset), or a variable such as SLURM_CPU_BIND or OMP_PLACES says that somebody else arranges
+    /// it. core: to one core, spread over caches and sockets; all threads of a rank share it, those of OpenMP and torch too.
+    #[arg(long, value_name = "HOW")]
+    bind: Option<Bind>,
 
     /// What a rank gets when the launcher dies
     #[arg(long, value_name = "SIGNAL", default_value = "kill")]
@@ -69,6 +78,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         },
         prefix: !arguments.no_prefix,
         input: true,
+        bind: arguments.bind,
         death_signal: match arguments.pdeathsig {
             DeathSignal::Kill => Some(Signal::KILL),
             DeathSignal::Term => Some(Signal::TERM),

@@ -42,6 +42,45 @@ impl std::str::FromStr for TransportChoice {
     }
 }
 
+/// Whether ranks are bound to cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Bind {
+    /// Each rank to its share of the cores, unless ranks outnumber cores or somebody else has arranged who runs where.
+    Auto,
+    /// Ranks run where the system puts them.
+    #[default]
+    None,
+    /// Each rank to one core, also where somebody else has narrowed the affinity; an error without a core for each.
+    Core,
+}
+
+impl Bind {
+    /// All of them.
+    pub const ALL: [Bind; 3] = [Bind::Auto, Bind::None, Bind::Core];
+
+    /// The name used in commands and variables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bind::Auto => "auto",
+            Bind::None => "none",
+            Bind::Core => "core",
+        }
+    }
+}
+
+impl std::str::FromStr for Bind {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Bind, Error> {
+        let known = Bind::ALL.iter().find(|bind| bind.name() == text);
+        known.copied().ok_or_else(|| {
+            let nearest = crate::env::nearest(text, Bind::ALL.iter().map(|bind| bind.name()));
+            Error::InvalidArgument(format!(
+                "unknown binding `{text}`; did you mean {nearest}? One of auto, none, core"
+            ))
+        })
+    }
+}
+
 /// How to join a job. What is `None` comes from the environment: `RINGFOLD_*`, then the launcher's variables.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
@@ -65,4 +104,7 @@ pub struct Config {
     pub channels: Option<usize>,
     /// The pipeline's unit in bytes, instead of the tuner's choice.
     pub slice_bytes: Option<usize>,
+    /// Whether the calling thread is bound to a core, [`Bind::None`] unless set. Threads that it makes later, a pool of
+    /// OpenMP's or torch's too, stay on the same cores; therefore only who knows the program should ask for it.
+    pub bind: Option<Bind>,
 }

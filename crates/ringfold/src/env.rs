@@ -15,7 +15,7 @@ use std::time::Duration;
 pub use logging::{Logging, init_logging, note_rank};
 pub use variables::{VARIABLES, Variable, document};
 
-use crate::config::TransportChoice;
+use crate::config::{Bind, TransportChoice};
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
 use crate::tune::limits::Overrides;
@@ -28,6 +28,20 @@ pub const TIMEOUT: Duration = Duration::from_secs(300);
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest file that can be a secret.
 const SECRET_BYTES_MAX: u64 = 4096;
+
+/// The variables by which launchers and thread libraries place ranks or threads: Slurm, Open MPI 5 and 4, Intel MPI,
+/// MVAPICH, OpenMP (all, GNU's, Intel's).
+const FOREIGN_BINDINGS: [&str; 9] = [
+    "SLURM_CPU_BIND",
+    "PRTE_MCA_hwloc_default_binding_policy",
+    "OMPI_MCA_hwloc_base_binding_policy",
+    "I_MPI_PIN",
+    "MV2_ENABLE_AFFINITY",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+];
 
 /// Looks up a variable; `None` when it is not set or empty.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -70,6 +84,10 @@ pub struct Environment {
     pub shm_bytes: Option<usize>,
     /// Limits instead of the derived ones.
     pub limits: Option<Overrides>,
+    /// Whether ranks are bound to cores.
+    pub bind: Option<Bind>,
+    /// A variable by which somebody else says where ranks run.
+    pub foreign_binding: Option<&'static str>,
 }
 
 impl Environment {
@@ -103,6 +121,12 @@ impl Environment {
             slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
             shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,
             limits: parse(lookup, "RINGFOLD_LIMITS", str::parse)?,
+            bind: parse(lookup, "RINGFOLD_BIND", |text| {
+                text.parse().map_err(|error: Error| error.to_string())
+            })?,
+            foreign_binding: FOREIGN_BINDINGS
+                .into_iter()
+                .find(|name| lookup(name).is_some()),
         })
     }
 }
@@ -272,6 +296,15 @@ mod tests {
             let error = read(&[(name, "-x")]).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
         }
+    }
+
+    #[test]
+    fn a_misspelt_binding_is_told_its_neighbour() {
+        let error = read(&[("RINGFOLD_BIND", "cores")]).unwrap_err().to_string();
+        assert!(error.contains("did you mean core?"), "{error}");
+        let environment = read(&[("RINGFOLD_BIND", "auto"), ("OMP_PLACES", "cores")]).unwrap();
+        assert_eq!(environment.bind, Some(Bind::Auto));
+        assert_eq!(environment.foreign_binding, Some("OMP_PLACES"));
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub mod types;
 pub mod wait;
 
 pub use communicator::{Choice, Communicator, Counts, Request, Work};
-pub use config::{Config, TransportChoice};
+pub use config::{Bind, Config, TransportChoice};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use error::{Error, Result};
 pub use memory::Registered;

@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 
 use anyhow::{Context, Result, bail};
+use ringfold::Bind;
 
 use super::MAX_RANKS;
 
@@ -45,6 +46,8 @@ impl Environment {
             ("RINGFOLD_LOCAL_WORLD_SIZE", ranks.clone()),
             ("RINGFOLD_ADDR", self.address.clone()),
             ("RINGFOLD_SECRET", self.secret.clone()),
+            // What is to be bound is bound before the rank runs.
+            ("RINGFOLD_BIND", Bind::None.name().into()),
             ("RANK", rank.clone()),
             ("WORLD_SIZE", ranks.clone()),
             ("LOCAL_RANK", rank),

@@ -7,6 +7,7 @@
 //!
 //! Restarting ranks and starting them on other hosts is not done here.
 
+mod binding;
 mod environment;
 mod output;
 mod supervisor;
@@ -15,6 +16,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
+use ringfold::Bind;
 use rustix::process::Signal;
 
 use environment::Environment;
@@ -35,6 +37,8 @@ pub struct Job<'a> {
     pub input: bool,
     /// What a rank gets when the launcher dies.
     pub death_signal: Option<Signal>,
+    /// Whether ranks are bound to cores; `None` is what the environment says.
+    pub bind: Option<Bind>,
 }
 
 /// How a job ended.
@@ -58,10 +62,12 @@ pub fn launch(job: &Job) -> Result<Outcome> {
     // Before the first child, so that no child's end and no signal is missed.
     let events = supervisor::Events::listen()?;
     let environment = Environment::new(job.ranks)?;
+    let cores = binding::cores(job.bind, job.ranks)?;
     let mut output = output::Collector::new();
     let mut children = Vec::with_capacity(job.ranks);
     for rank in 0..job.ranks {
-        match start(job, rank, &environment, &mut output) {
+        let cores = cores.as_ref().map(|cores| cores[rank].as_slice());
+        match start(job, rank, &environment, cores, &mut output) {
             Ok(child) => children.push(child),
             Err(error) => {
                 supervisor::Supervisor::new(children, events).end_all();
@@ -102,6 +108,7 @@ fn start(
     job: &Job,
     rank: usize,
     environment: &Environment,
+    cores: Option<&[usize]>,
     output: &mut output::Collector,
 ) -> Result<Child> {
     let mut command = (job.command)(rank);
@@ -120,6 +127,9 @@ fn start(
     }
     command.process_group(0);
     die_with_launcher(&mut command, job.death_signal);
+    if let Some(cores) = cores {
+        binding::bind(&mut command, cores);
+    }
     let mut child = command.spawn().with_context(|| {
         format!(
             "cannot start `{}` as rank {rank}",

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use ringfold::{Algorithm, Collective, DType, Op, TransportChoice};
+use ringfold::{Algorithm, Bind, Collective, DType, Op, TransportChoice};
 
 use super::refused::Refused;
 
@@ -129,6 +129,14 @@ pub struct Arguments {
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
     pub algorithm: Option<Algorithm>,
 
+    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
+    ///
+    /// auto: to its share of the cores (one rank per core: one core each), unless ranks outnumber cores, the affinity of this
+    /// command was narrowed (taskset), or a variable such as SLURM_CPU_BIND or OMP_PLACES says that somebody else arranges
+    /// it. core: to one core, spread over caches and sockets.
+    #[arg(long, value_name = "HOW")]
+    pub bind: Option<Bind>,
+
     /// Use this transport: auto, shm, tcp [default: auto]
     #[arg(long, value_name = "NAME")]
     pub transport: Option<TransportChoice>,
@@ -229,6 +237,17 @@ impl Arguments {
             bail!("`{}` has only one end; measure `sendrecv`", self.collective);
         }
         self.cases(1).map(|_| ())
+    }
+
+    /// Whether a rank binds itself: under another launcher, since this one has bound what it starts. The process is ours,
+    /// so nobody's threads are disturbed.
+    pub fn bind_of_rank(&self) -> Option<Bind> {
+        let is_said = ringfold::env::process("RINGFOLD_BIND").is_some();
+        match (self.launched, self.bind) {
+            (true, _) => Some(Bind::None),
+            (false, None) if is_said => None,
+            (false, bind) => Some(bind.unwrap_or(Bind::Auto)),
+        }
     }
 
     /// Whether standard output belongs to `--csv -` or `--json -`.

@@ -59,6 +59,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         },
         prefix: false,
         input: false,
+        bind: arguments.bind,
         death_signal: Some(Signal::KILL),
     })?;
     if outcome.failure.is_some() && std::io::stderr().is_terminal() {
@@ -121,6 +122,7 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
         transport: arguments.transport,
         channels: arguments.channels,
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
+        bind: arguments.bind_of_rank(),
         ..Config::default()
     })?)
 }

@@ -181,3 +181,53 @@ fn ranks_die_with_a_killed_launcher() {
     assert_eq!(running.finish().status.signal(), Some(9));
     ids.into_iter().for_each(await_end);
 }
+
+/// What each rank may run on, by rank.
+fn affinities(arguments: &[&str], ranks: &str) -> Vec<String> {
+    let status = ["--", "grep", "Cpus_allowed_list", "/proc/self/status"];
+    let line = [&["run", "--ranks", ranks], arguments, &status].concat();
+    let done = finish(&line);
+    assert!(done.status.success(), "{}", done.stderr);
+    let lists = sorted_lines(&done.stdout).into_iter();
+    lists
+        .map(|line| line.split_whitespace().last().unwrap_or("").to_owned())
+        .collect()
+}
+
+#[test]
+fn bound_ranks_have_cores_of_their_own_and_others_all() {
+    let all = ringfold::topology::cores::affinity();
+    let own = ringfold::topology::cores::format_list(&all);
+    assert_eq!(
+        affinities(&["--bind", "none"], "2"),
+        [own.clone(), own.clone()]
+    );
+    if ringfold::topology::cores::available() < 2 {
+        println!("one core: nothing to bind to");
+        return;
+    }
+    let bound = affinities(&["--bind", "core"], "2");
+    assert!(bound.iter().all(|list| *list != own), "{bound:?}");
+    assert_ne!(bound[0], bound[1]);
+}
+
+#[test]
+fn more_ranks_than_cores_are_bound_only_by_mistake() {
+    let ranks = (ringfold::topology::cores::affinity().len() + 1).to_string();
+    let own = affinities(&[], &ranks);
+    assert!(own.windows(2).all(|pair| pair[0] == pair[1]), "{own:?}");
+    let done = finish(&["run", "--ranks", &ranks, "--bind", "core", "--", "true"]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(done.stderr.contains("use bind auto"), "{}", done.stderr);
+}
+
+#[test]
+fn a_mistyped_binding_gets_a_suggestion() {
+    let done = finish(&["run", "--bind", "cores", "--", "true"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(
+        done.stderr.contains("did you mean core?"),
+        "{}",
+        done.stderr
+    );
+}

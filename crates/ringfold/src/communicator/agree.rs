@@ -4,6 +4,7 @@
 //! take rank 0's, so that they decide alike even where machines, versions of the kernel or environments differ. A way
 //! that any rank bars is barred for all.
 
+use std::path::Path;
 use std::time::Instant;
 
 use super::group::Group;
@@ -13,9 +14,10 @@ use crate::topology::Machine;
 use crate::tune::Limits;
 
 /// Waits until all ranks are ready, and returns the limits that hold for all.
-pub fn agree(group: &Group, health: &Health, deadline: Instant) -> Result<Limits> {
-    let own =
-        Limits::derive(&Machine::here(), group.local_ranks().len()).with(&group.settings.limits);
+/// The ranks of this host have `cores` cores together.
+pub fn agree(group: &Group, cores: usize, health: &Health, deadline: Instant) -> Result<Limits> {
+    let machine = Machine::read(Path::new("/"), cores);
+    let own = Limits::derive(&machine, group.local_ranks().len()).with(&group.settings.limits);
     let tables = group.exchange("ready", own.to_string().as_bytes(), deadline, &|| {
         health.fault()
     })?;

@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::group::Group;
 use super::settings::Settings;
 use super::watch::SessionWatch;
-use super::{Communicator, Place, Policy, agree, share};
+use super::{Communicator, Place, Policy, agree, placement, share};
 use crate::config::{Config, TransportChoice};
 use crate::control::launch::Explicit;
 use crate::control::{Health, Launch, Secret, Session};
@@ -212,7 +212,8 @@ fn assemble(
     let world_size = group.world_ranks.len();
     let local_ranks = group.local_ranks();
     let hosts = group.hosts();
-    let links = share::link(&group, &health, deadline)?;
+    let cores = placement::settle(&group, &local_ranks, deadline, &|| health.fault())?;
+    let links = share::link(&group, cores, &health, deadline)?;
     let local_rank = local_ranks
         .iter()
         .position(|rank| *rank == group.rank)
@@ -229,7 +230,6 @@ fn assemble(
     // Set once, here.
     let _ = bell.set(transport.waker());
     let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
-    let cores = crate::topology::cores::available();
     let settings = group.settings.clone();
     let pool = Pool::default();
     pool.prepare(PREPARED_SCRATCH_BYTES);
@@ -240,9 +240,8 @@ fn assemble(
         _ => Patience::on_sockets(local_ranks.len(), cores),
     };
     log_choice(&place, cores, settings.transport);
-    crate::topology::cores::spread(local_rank, local_ranks.len());
     // Nobody goes on before everybody can.
-    let limits = agree::agree(&group, &health, deadline)?;
+    let limits = agree::agree(&group, cores, &health, deadline)?;
     let communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {

@@ -9,6 +9,7 @@ mod connect;
 mod driver;
 mod group;
 mod local;
+mod placement;
 mod register;
 mod request;
 mod settings;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, TransportChoice};
+use crate::config::{Bind, Config, TransportChoice};
 use crate::env::{self, Environment};
 use crate::tune::limits::Overrides;
 use crate::types::Algorithm;
@@ -37,6 +37,10 @@ pub struct Settings {
     pub socket_ifname: Option<String>,
     /// Limits instead of the derived ones, if this rank's table is the one that holds.
     pub limits: Overrides,
+    /// Whether the ranks are bound to cores.
+    pub bind: Bind,
+    /// A variable by which somebody else says where ranks run.
+    pub foreign_binding: Option<&'static str>,
 }
 
 impl Settings {
@@ -65,6 +69,8 @@ impl Settings {
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: environment.socket_ifname.clone(),
             limits: environment.limits.clone().unwrap_or_default(),
+            bind: config.bind.or(environment.bind).unwrap_or_default(),
+            foreign_binding: environment.foreign_binding,
         }
     }
 }

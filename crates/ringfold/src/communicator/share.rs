@@ -69,7 +69,8 @@ impl Division {
 }
 
 /// Sets the links up. `health` ends the set-up early when a rank fails in it.
-pub fn link(group: &Group, health: &Health, deadline: Instant) -> Result<Links> {
+/// The ranks of this host have `cores` cores together.
+pub fn link(group: &Group, cores: usize, health: &Health, deadline: Instant) -> Result<Links> {
     let world_size = group.world_ranks.len();
     if world_size == 1 {
         let alone = local::local(1).pop().ok_or(Error::Closed)?;
@@ -99,19 +100,20 @@ pub fn link(group: &Group, health: &Health, deadline: Instant) -> Result<Links> 
         .collect::<Result<Vec<_>>>()?;
     let segment = share_memory(group, &division, memory, &cards, deadline, &cancelled)?;
     let tcp = connect(group, &division, mesh, &cards, deadline, &cancelled)?;
-    combine(group, &division, segment, tcp)
+    combine(group, &division, cores, segment, tcp)
 }
 
 fn combine(
     group: &Group,
     division: &Division,
+    cores: usize,
     segment: Option<Arc<Segment>>,
     tcp: Option<Tcp>,
 ) -> Result<Links> {
     let own = division.own_number(group.rank);
     let shm = segment
         .as_ref()
-        .map(|segment| Shm::new(segment.clone(), own));
+        .map(|segment| Shm::new(segment.clone(), own, cores));
     let depart =
         segment.map(|segment| Box::new(move || segment.depart(own)) as Box<dyn Fn() + Send + Sync>);
     let (transport, name): (Box<dyn Transport>, _) = match (shm, tcp) {

@@ -226,7 +226,7 @@ fn shm(world_size: usize) -> Vec<Shm> {
     let (segment, _fd) =
         Segment::create(Shape::new(world_size, 3, 4 << 20)).expect("shared memory");
     (0..world_size)
-        .map(|rank| Shm::new(segment.clone(), rank))
+        .map(|rank| Shm::new(segment.clone(), rank, world_size))
         .collect()
 }
 

@@ -3,41 +3,55 @@
 //! Cores = affinity ∩ the control groups' quota, versions 1 and 2. More waiting threads than that must block, not spin.
 //! What the kernel does not say is left out; nothing here is an error.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// Cores in this process' affinity, no more than its control groups' quota, at least one.
+/// Cores in this thread's affinity, no more than its control groups' quota, at least one.
 pub fn available() -> usize {
-    let affinity = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
-    let quota = quota(Path::new("/")).map_or(usize::MAX, |cores| cores as usize);
-    affinity.min(quota).max(1)
+    within_quota(affinity().len())
 }
 
-/// Moves this thread to the core that is its own among `local_size` ranks which share this affinity, and lets it go again.
-///
-/// Processes that were started together may sit on one core while another is idle; when they then wait for each other by
-/// spinning and yielding, none of them sleeps, and the scheduler takes its time to part them. This is a start, not a
-/// binding: the affinity is as before afterwards. Nothing is done where ranks outnumber cores.
-pub fn spread(local_rank: usize, local_size: usize) {
+/// `cores`, but no more than the quota of this process' control groups, and at least one.
+pub fn within_quota(cores: usize) -> usize {
+    let quota = quota(Path::new("/")).map_or(usize::MAX, |cores| cores as usize);
+    cores.min(quota).max(1)
+}
+
+/// The cores in this thread's affinity, ascending.
+pub fn affinity() -> Vec<usize> {
     let Ok(affinity) = sched_getaffinity(None) else {
-        return;
+        return Vec::new();
     };
-    let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
-        .filter(|core| affinity.is_set(*core))
-        .collect();
-    if local_size < 2 || cores.len() < local_size {
-        return;
-    }
-    let mut own = CpuSet::new();
-    // Evenly apart, so that ranks do not crowd the first of many cores.
-    own.set(cores[local_rank * cores.len() / local_size]);
-    if sched_setaffinity(None, &own).is_ok()
-        && let Err(error) = sched_setaffinity(None, &affinity)
-    {
-        log::warn!(target: "ringfold::init", "cannot restore this thread's affinity: {error}");
-    }
+    let is_set = |core: &usize| affinity.is_set(*core);
+    (0..CpuSet::MAX_CPU).filter(is_set).collect()
+}
+
+/// The cores that this process may use if nobody narrowed its affinity: those of its control groups, else all that are
+/// online. `root` as for [`quota`].
+pub fn allowed(root: &Path) -> Option<Vec<usize>> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let base = root.join("sys/fs/cgroup");
+    let effective = groups.lines().flat_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let controllers = parts.next().unwrap_or("").to_string();
+        let path = parts.next().unwrap_or("/").to_string();
+        let read = |group: &Path, file: &str| parse_list(&read_line(&group.join(file))?);
+        match controllers.as_str() {
+            "" => upward(&base, &path, |group| read(group, "cpuset.cpus.effective")),
+            "cpuset" => upward(&base.join("cpuset"), &path, |group| {
+                read(group, "cpuset.effective_cpus")
+            }),
+            _ => Vec::new(),
+        }
+    });
+    // An empty list means no restriction; the smallest one is the innermost.
+    let innermost = effective
+        .filter(|list| !list.is_empty())
+        .min_by_key(Vec::len);
+    innermost.or_else(|| parse_list(&read_line(&root.join("sys/devices/system/cpu/online"))?))
 }
 
 /// How many cores' time the control groups of this process grant; `None` without a limit. `root` is where `proc` and
@@ -51,7 +65,7 @@ pub fn quota(root: &Path) -> Option<f64> {
         let controllers = parts.next().unwrap_or("").to_string();
         let path = parts.next().unwrap_or("/").to_string();
         if controllers.is_empty() {
-            return limits_upward(&base, &path, quota_v2);
+            return upward(&base, &path, quota_v2);
         }
         if !controllers.split(',').any(|controller| controller == "cpu") {
             return Vec::new();
@@ -59,15 +73,15 @@ pub fn quota(root: &Path) -> Option<f64> {
         let mounts = [base.join("cpu"), base.join(&controllers)];
         let mounts = mounts.iter().filter(|mount| mount.is_dir());
         mounts
-            .flat_map(|mount| limits_upward(mount, &path, quota_v1))
+            .flat_map(|mount| upward(mount, &path, quota_v1))
             .collect()
     });
     limits.min_by(f64::total_cmp)
 }
 
-/// The limits of a group and of all above it: each binds. In a container the path may be the host's and not exist
-/// inside; the top does.
-fn limits_upward(mount: &Path, path: &str, read: fn(&Path) -> Option<f64>) -> Vec<f64> {
+/// What a group and all above it say: each limit binds. In a container the path may be the host's and not exist inside;
+/// the top does.
+fn upward<T>(mount: &Path, path: &str, read: impl Fn(&Path) -> Option<T>) -> Vec<T> {
     let mut groups = vec![mount.to_path_buf()];
     for part in Path::new(path).components() {
         if let std::path::Component::Normal(part) = part {
@@ -115,12 +129,12 @@ pub fn caches(root: &Path) -> Vec<Cache> {
     let mut caches: Vec<Cache> = entries(&base, "index")
         .into_iter()
         .filter_map(|index| {
-            let read = |name: &str| line(&base.join(format!("index{index}")).join(name));
+            let read = |name: &str| read_line(&base.join(format!("index{index}")).join(name));
             Some(Cache {
                 level: read("level")?.parse().ok()?,
                 kind: read("type")?,
                 bytes: crate::env::bytes(&read("size")?).ok()?,
-                shared_by: count_list(&read("shared_cpu_list")?),
+                shared_by: parse_list(&read("shared_cpu_list")?)?.len(),
             })
         })
         .collect();
@@ -143,17 +157,17 @@ pub fn nodes(root: &Path) -> Vec<Node> {
     entries(&base, "node")
         .into_iter()
         .filter_map(|number| {
-            let list = line(&base.join(format!("node{number}/cpulist")))?;
+            let list = read_line(&base.join(format!("node{number}/cpulist")))?;
             Some(Node {
                 number,
-                cores: count_list(&list),
+                cores: parse_list(&list)?.len(),
             })
         })
         .collect()
 }
 
 /// The numbers behind `prefix` in the names of a directory, ascending.
-fn entries(directory: &Path, prefix: &str) -> Vec<usize> {
+pub(super) fn entries(directory: &Path, prefix: &str) -> Vec<usize> {
     let names = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut numbers: Vec<usize> = names
         .filter_map(|entry| {
@@ -169,34 +183,44 @@ fn entries(directory: &Path, prefix: &str) -> Vec<usize> {
     numbers
 }
 
-fn line(path: &Path) -> Option<String> {
+pub(super) fn read_line(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_string())
 }
 
-/// How many numbers a list like `0-3,8` has.
-fn count_list(list: &str) -> usize {
-    let parts = list
-        .split(',')
-        .filter_map(|part| match part.split_once('-') {
-            Some((first, last)) => {
-                let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-                Some(last.saturating_sub(first) + 1)
-            }
-            None => part.parse::<usize>().ok().map(|_| 1),
-        });
-    parts.sum()
+/// The numbers of a list like `0-3,8`, ascending; `None` for anything else and for cores beyond what an affinity holds.
+pub fn parse_list(list: &str) -> Option<Vec<usize>> {
+    let mut numbers = BTreeSet::new();
+    for part in list.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= CpuSet::MAX_CPU {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers.into_iter().collect())
+}
+
+/// The list of ascending `numbers`, as [`parse_list`] reads it.
+pub fn format_list(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
+    let texts = runs.map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run[0].to_string(),
+    });
+    texts.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::path::PathBuf;
 
     /// A recorded tree of files, removed at the end.
-    struct Tree(PathBuf);
+    pub(crate) struct Tree(PathBuf);
 
     impl Tree {
-        fn new(name: &str, files: &[(&str, &str)]) -> Tree {
+        pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Tree {
             let root = std::env::temp_dir().join(format!("ringfold-{name}-{}", std::process::id()));
             for (path, content) in files {
                 let path = root.join(path);
@@ -205,20 +229,15 @@ mod tests {
             }
             Tree(root)
         }
+
+        pub(crate) fn root(&self) -> &Path {
+            &self.0
+        }
     }
 
     impl Drop for Tree {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    #[test]
-    fn spreading_leaves_the_affinity_as_it_was() {
-        let before = sched_getaffinity(None).expect("an affinity");
-        for (local_rank, local_size) in [(0, 1), (1, 2), (3, 4), (999, 1000)] {
-            spread(local_rank, local_size);
-            assert_eq!(sched_getaffinity(None).expect("an affinity"), before);
         }
     }
 
@@ -272,6 +291,46 @@ mod tests {
         let cores = available();
         assert!(cores >= 1);
         assert!(cores <= std::thread::available_parallelism().unwrap().get());
+    }
+
+    #[test]
+    fn the_innermost_set_of_cores_is_what_is_allowed() {
+        let tree = Tree::new(
+            "cpuset",
+            &[
+                ("proc/self/cgroup", "3:cpuset:/box\n0::/pod\n"),
+                ("sys/fs/cgroup/cpuset.cpus.effective", "0-7\n"),
+                ("sys/fs/cgroup/pod/cpuset.cpus.effective", "2-3\n"),
+                ("sys/fs/cgroup/cpuset/cpuset.effective_cpus", "0-3\n"),
+                ("sys/devices/system/cpu/online", "0-7\n"),
+            ],
+        );
+        assert_eq!(allowed(tree.root()), Some(vec![2, 3]));
+        let free = Tree::new(
+            "no-cpuset",
+            &[
+                ("proc/self/cgroup", "0::/\n"),
+                ("sys/devices/system/cpu/online", "0-1\n"),
+            ],
+        );
+        assert_eq!(allowed(free.root()), Some(vec![0, 1]));
+        assert_eq!(allowed(Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn lists_of_cores_are_read_and_written() {
+        for (text, numbers) in [
+            ("0", vec![0]),
+            ("0-3,8", vec![0, 1, 2, 3, 8]),
+            ("4,6-7", vec![4, 6, 7]),
+            ("", vec![]),
+        ] {
+            assert_eq!(parse_list(text).as_ref(), Some(&numbers));
+            assert_eq!(format_list(&numbers), text);
+        }
+        for text in ["x", "3-1", "0-99999999", "1-", "-"] {
+            assert_eq!(parse_list(text), None, "{text}");
+        }
     }
 
     #[test]

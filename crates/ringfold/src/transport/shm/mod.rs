@@ -46,12 +46,12 @@ pub struct Shm {
 }
 
 impl Shm {
-    /// The transport of the rank with this number on the segment.
-    pub fn new(segment: Arc<Segment>, rank: usize) -> Shm {
+    /// The transport of the rank with this number on the segment, whose ranks have `cores` cores together.
+    pub fn new(segment: Arc<Segment>, rank: usize, cores: usize) -> Shm {
         let Shape {
             ranks, channels, ..
         } = *segment.shape();
-        if ranks <= crate::topology::cores::available() {
+        if ranks <= cores {
             segment.doorbell(rank).fence_ringers();
         }
         let streams =
@@ -236,7 +236,7 @@ mod tests {
         let (segment, _fd) =
             Segment::create(Shape::new(world_size, 4, 8 << 20)).expect("shared memory");
         (0..world_size)
-            .map(|rank| Shm::new(segment.clone(), rank))
+            .map(|rank| Shm::new(segment.clone(), rank, world_size))
             .collect()
     }
 

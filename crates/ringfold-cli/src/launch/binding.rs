@@ -1,0 +1,48 @@
+//! Which cores each rank of a job may use: set between fork and exec, so that all threads of a rank keep to them.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use ringfold::Bind;
+use ringfold::env::{Environment, process};
+use ringfold::topology::binding::{self, Decision, Question};
+use ringfold::topology::cores;
+use ringfold::topology::layout::Layout;
+
+/// Where `proc` and `sys` are.
+const ROOT: &str = "/";
+
+/// The cores of every rank; `None` leaves the ranks where the system puts them. What was not `asked` for is what the
+/// environment says, else [`Bind::Auto`].
+pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>>> {
+    let environment = Environment::from_lookup(&process)?;
+    let own = cores::affinity();
+    let layout = Layout::read(Path::new(ROOT), &own);
+    let allowed = cores::allowed(Path::new(ROOT));
+    let question = Question {
+        bind: asked.or(environment.bind).unwrap_or(Bind::Auto),
+        affinities: &vec![own; ranks],
+        cores: cores::available(),
+        allowed: allowed.as_deref(),
+        foreign: environment.foreign_binding,
+        layout: &layout,
+    };
+    let mut bound = Vec::with_capacity(ranks);
+    for rank in 0..ranks {
+        match question.decide(rank)? {
+            Decision::Bind(cores) => bound.push(cores),
+            Decision::Leave(_) => return Ok(None),
+        }
+    }
+    Ok(Some(bound))
+}
+
+/// Makes the process that `command` starts run on `cores` only.
+pub fn bind(command: &mut Command, cores: &[usize]) {
+    let set = binding::set(cores);
+    let narrow = move || Ok(rustix::thread::sched_setaffinity(None, &set)?);
+    // SAFETY: `narrow` makes one system call, takes no lock and allocates nothing, so it may run between fork and exec.
+    unsafe { command.pre_exec(narrow) };
+}

@@ -1,0 +1,286 @@
+//! Which core each rank of a host runs on.
+//!
+//! Ranks that were started together may sit on one core while another is idle; when they then wait for each other by
+//! spinning and yielding, none of them sleeps, and the scheduler takes its time to part them. Two remedies: a *start* moves
+//! each rank to a core of its own once and leaves its affinity as it was; a *binding* narrows the affinity, and threads
+//! that are made later inherit it.
+//!
+//! A rank is bound to its share of the cores that the ranks have in common, so that one rank per core is one core each, and
+//! ranks with threads of their own keep room for them. Neighbouring ranks get neighbouring cores, the same number in every
+//! domain when that comes out even. The decision is a pure function of what all ranks of the host know, so they decide
+//! alike.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::layout::Layout;
+use crate::config::Bind;
+use crate::error::{Error, Result};
+
+/// What a binding is decided from.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// What was asked for.
+    pub bind: Bind,
+    /// The cores that each rank of this host may use.
+    pub affinities: &'a [Vec<usize>],
+    /// How many cores' time this host's ranks have; see [`cores::available`](super::cores::available).
+    pub cores: usize,
+    /// The cores that would be free to use had nobody narrowed an affinity, as far as that is known.
+    pub allowed: Option<&'a [usize]>,
+    /// A variable by which somebody else says where the ranks run.
+    pub foreign: Option<&'a str>,
+    /// Where the cores of this rank's affinity are.
+    pub layout: &'a Layout,
+}
+
+/// What becomes of a rank's affinity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It is narrowed to these cores.
+    Bind(Vec<usize>),
+    /// It stays, for this reason.
+    Leave(String),
+}
+
+impl Question<'_> {
+    /// What becomes of this rank's affinity. [`Bind::Core`] insists: it is an error when there is no core for each rank.
+    pub fn decide(&self, local_rank: usize) -> Result<Decision> {
+        let leave = |why: String| Ok(Decision::Leave(why));
+        match self.bind {
+            Bind::None => return leave("nobody asked for a binding".into()),
+            Bind::Core => {}
+            Bind::Auto => {
+                if let Some(why) = self.reason_against() {
+                    return leave(why);
+                }
+            }
+        }
+        let (place, sharers) = self.sharers(local_rank)?;
+        let own = match self.bind {
+            Bind::Core => self.layout.first(place, sharers),
+            _ => self.layout.share(place, sharers),
+        };
+        if own.is_empty() || self.affinities.len() > self.cores {
+            return Err(Error::InvalidArgument(format!(
+                "cannot bind {} ranks to a core each: they may use {}; start fewer, or use bind auto or none",
+                self.affinities.len(),
+                self.cores.min(self.affinities[local_rank].len()),
+            )));
+        }
+        Ok(Decision::Bind(own))
+    }
+
+    /// Why nothing is bound unless somebody insists.
+    fn reason_against(&self) -> Option<String> {
+        let ranks = self.affinities.len();
+        let first = self.affinities.first()?;
+        if let Some(variable) = self.foreign {
+            return Some(format!("{variable} says where ranks run"));
+        }
+        if self.affinities.iter().any(|affinity| affinity != first) {
+            return Some("the ranks have affinities of their own".into());
+        }
+        if self
+            .allowed
+            .is_some_and(|allowed| allowed.len() > first.len())
+        {
+            return Some("somebody narrowed the affinity".into());
+        }
+        let cores = self.cores.min(first.len());
+        (ranks > cores).then(|| format!("{ranks} ranks outnumber {cores} cores"))
+    }
+
+    /// This rank's number among the ranks with the same affinity, and how many they are.
+    fn sharers(&self, local_rank: usize) -> Result<(usize, usize)> {
+        let own = &self.affinities[local_rank];
+        let mut sharers = Vec::new();
+        for (rank, other) in self.affinities.iter().enumerate() {
+            if other == own {
+                sharers.push(rank);
+            } else if other.iter().any(|core| own.contains(core)) {
+                return Err(Error::InvalidArgument(format!(
+                    "cannot bind local ranks {local_rank} and {rank}: their affinities overlap in part; use bind none"
+                )));
+            }
+        }
+        let place = sharers
+            .iter()
+            .take_while(|rank| **rank < local_rank)
+            .count();
+        Ok((place, sharers.len()))
+    }
+}
+
+/// Narrows the calling thread's affinity to `cores`. Threads that it makes later inherit that.
+pub fn bind_thread(cores: &[usize]) -> Result<()> {
+    sched_setaffinity(None, &set(cores))
+        .map_err(|error| Error::system(format!("cannot bind to cores {cores:?}"), error))
+}
+
+/// Moves the calling thread to the core that is its own among `local_size` ranks which share this affinity, and lets it
+/// go again. Nothing is done where ranks outnumber cores.
+pub fn start_apart(layout: &Layout, local_rank: usize, local_size: usize) {
+    let own = layout.first(local_rank, local_size);
+    let Ok(affinity) = sched_getaffinity(None) else {
+        return;
+    };
+    if local_size < 2 || own.is_empty() {
+        return;
+    }
+    if sched_setaffinity(None, &set(&own)).is_ok()
+        && let Err(error) = sched_setaffinity(None, &affinity)
+    {
+        log::warn!(target: "ringfold::init", "cannot restore this thread's affinity: {error}");
+    }
+}
+
+/// The kernel's form of a set of cores.
+pub fn set(cores: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    for core in cores.iter().filter(|core| **core < CpuSet::MAX_CPU) {
+        set.set(*core);
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::layout::tests::{EPYC, SMALL, XEON};
+
+    fn question<'a>(bind: Bind, affinities: &'a [Vec<usize>], layout: &'a Layout) -> Question<'a> {
+        Question {
+            bind,
+            affinities,
+            cores: usize::MAX,
+            allowed: None,
+            foreign: None,
+            layout,
+        }
+    }
+
+    #[test]
+    fn one_rank_per_core_has_a_core_each() {
+        let tree = SMALL.tree("bind-small");
+        let affinities = vec![vec![0, 1]; 2];
+        let layout = Layout::read(tree.root(), &[0, 1]);
+        for bind in [Bind::Auto, Bind::Core] {
+            let question = question(bind, &affinities, &layout);
+            assert_eq!(question.decide(0).unwrap(), Decision::Bind(vec![0]));
+            assert_eq!(question.decide(1).unwrap(), Decision::Bind(vec![1]));
+        }
+    }
+
+    #[test]
+    fn few_ranks_share_many_cores_evenly_and_core_takes_one_of_each_share() {
+        let tree = EPYC.tree("bind-epyc");
+        let all: Vec<usize> = (0..128).collect();
+        let affinities = vec![all.clone(); 16];
+        let layout = Layout::read(tree.root(), &all);
+        let share = question(Bind::Auto, &affinities, &layout)
+            .decide(3)
+            .unwrap();
+        assert_eq!(share, Decision::Bind((24..32).collect()));
+        let core = question(Bind::Core, &affinities, &layout)
+            .decide(3)
+            .unwrap();
+        assert_eq!(core, Decision::Bind(vec![24]));
+    }
+
+    #[test]
+    fn a_physical_core_comes_with_its_siblings_as_far_as_the_affinity_goes() {
+        let tree = XEON.tree("bind-xeon");
+        let affinity: Vec<usize> = (0..96).filter(|core| *core != 48).collect();
+        let affinities = vec![affinity.clone(); 48];
+        let layout = Layout::read(tree.root(), &affinity);
+        let question = question(Bind::Core, &affinities, &layout);
+        assert_eq!(question.decide(0).unwrap(), Decision::Bind(vec![0]));
+        assert_eq!(question.decide(1).unwrap(), Decision::Bind(vec![1, 49]));
+    }
+
+    #[test]
+    fn what_somebody_else_arranged_stays_unless_somebody_insists() {
+        let tree = SMALL.tree("bind-foreign");
+        let layout = Layout::read(tree.root(), &[0, 1]);
+        let (alike, apart) = (vec![vec![0, 1]; 2], vec![vec![0], vec![1]]);
+        let auto = question(Bind::Auto, &alike, &layout);
+        let narrowed = Question {
+            allowed: Some(&[0, 1, 2]),
+            ..auto
+        };
+        let foreign = Question {
+            foreign: Some("SLURM_CPU_BIND"),
+            ..auto
+        };
+        let crowded = Question { cores: 1, ..auto };
+        let bound = Question {
+            affinities: &apart,
+            ..auto
+        };
+        let nobody = Question {
+            bind: Bind::None,
+            ..auto
+        };
+        for question in [narrowed, foreign, crowded, bound, nobody] {
+            let decision = question.decide(0).unwrap();
+            assert!(matches!(decision, Decision::Leave(_)), "{question:?}");
+        }
+        let insisting = Question {
+            bind: Bind::Core,
+            ..narrowed
+        };
+        assert_eq!(insisting.decide(0).unwrap(), Decision::Bind(vec![0]));
+    }
+
+    #[test]
+    fn insisting_keeps_to_each_ranks_own_affinity() {
+        let tree = XEON.tree("bind-own");
+        let sockets = [(0..24).collect::<Vec<_>>(), (24..48).collect()];
+        let affinities: Vec<_> = (0..4)
+            .map(|rank: usize| sockets[rank % 2].clone())
+            .collect();
+        let layout = Layout::read(tree.root(), &sockets[1]);
+        let question = question(Bind::Core, &affinities, &layout);
+        assert_eq!(question.decide(3).unwrap(), Decision::Bind(vec![36]));
+        let mixed = [vec![0, 1], vec![1, 2]];
+        let question = Question {
+            affinities: &mixed,
+            ..question
+        };
+        assert!(
+            question
+                .decide(0)
+                .unwrap_err()
+                .to_string()
+                .contains("overlap")
+        );
+    }
+
+    #[test]
+    fn insisting_without_enough_cores_is_an_error() {
+        let tree = SMALL.tree("bind-many");
+        let layout = Layout::read(tree.root(), &[0, 1]);
+        let affinities = vec![vec![0, 1]; 3];
+        let many = question(Bind::Core, &affinities, &layout);
+        let quota = Question {
+            cores: 2,
+            affinities: &affinities[..2],
+            ..many
+        };
+        assert!(quota.decide(1).is_ok());
+        for question in [many, Question { cores: 1, ..quota }] {
+            let error = question.decide(1).unwrap_err().to_string();
+            assert!(error.contains("start fewer"), "{error}");
+        }
+    }
+
+    #[test]
+    fn starting_apart_leaves_the_affinity_as_it_was() {
+        let before = sched_getaffinity(None).expect("an affinity");
+        let layout = Layout::read(std::path::Path::new("/"), &super::super::cores::affinity());
+        for (local_rank, local_size) in [(0, 1), (1, 2), (3, 4), (999, 1000)] {
+            start_apart(&layout, local_rank, local_size);
+            assert_eq!(sched_getaffinity(None).expect("an affinity"), before);
+        }
+    }
+}
