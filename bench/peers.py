@@ -1,29 +1,33 @@
 #!/usr/bin/env python3
-"""Compares ringfold with its peers on this host, all of them interleaved in one run.
+"""Compares ringfold with its peers on this host, all of them interleaved in one run. bench/README.md says how.
 
-    bench/peers.py                                        # all_reduce, 2 ranks, against all peers
+    bench/peers.py                                        # all_reduce, 2 ranks, 8 B to 64 MiB, against all peers
     bench/peers.py --ranks 4,8 --max 16M --peers impi,openmpi
     bench/peers.py --collective all_gather --sizes 8,64K,16M
+    bench/peers.py --preset table --pin
 
-Each round runs every library over all sizes, each time another one first; up to 64 KiB a round is three runs. Before
-each call every rank stores to each cache line of its input and meets the others in a barrier, both untimed; an
-iteration's time is the slowest rank's. Sizes are those of `ringfold perf`. Reported are the median over all rounds'
-iterations, a 95 % interval of it (order statistics), the 99th percentile, the ratio of medians ringfold / library, and
-the ratio library / best peer of that size (* marks that peer).
-
-Peers come from PyPI into bench/.venvs, one environment each, on the first run. ringfold is the release build.
+Peers come from PyPI into bench/.venvs, one environment each, on the first run. ringfold is the release build. The table
+has medians with a 95 % interval, and ratios of medians: ringfold's time over the library's (below 1 ringfold is faster),
+the library's over the best peer's (* marks that peer), and the library's over the memory's limit. The same rows go to
+bench/results/DATE-MACHINE/ as CSV.
 """
 
 import argparse
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from comparison import libraries, report
+from comparison import libraries, machine, report
 from comparison.collectives import COLLECTIVES, bytes_of
-from comparison.measure import Plan, measure
+from comparison.measure import Plan, Taken, measure
+from comparison.memory import Memory
+from comparison.presets import PRESETS, Preset
 from comparison.processes import become_reaper
-from comparison.summary import Comparison
+from comparison.summary import Comparison, Row
+
+INTERRUPTED_STATUS = 130
 
 
 def names(text: str) -> list[str]:
@@ -33,64 +37,127 @@ def names(text: str) -> list[str]:
     return chosen
 
 
-def numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
+def count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    return int(text)
+
+
+def counts(text: str) -> list[int]:
+    return [count(word) for word in text.split(",")]
+
+
+def size(text: str) -> int:
+    try:
+        return bytes_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def sizes(text: str) -> list[int]:
-    return [bytes_of(word) for word in text.split(",")]
+    return [size(word) for word in text.split(",")]
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collective", default="all_reduce", choices=list(COLLECTIVES))
-    parser.add_argument("--ranks", type=numbers, default=[2], help="numbers of ranks, with commas between them (default 2)")
-    parser.add_argument("--rounds", type=int, default=3, help="(default 3)")
-    parser.add_argument("--sizes", type=sizes, help="such as 8,64K,1M; otherwise from --min to --max")
-    parser.add_argument("--min", type=bytes_of, default="8", help="smallest size (default 8)")
-    parser.add_argument("--max", type=bytes_of, default="64M", help="largest size (default 64M)")
-    parser.add_argument("--factor", type=int, default=8, help="between sizes (default 8)")
-    parser.add_argument("--peers", type=names, default="impi,openmpi,mpich,gloo", help="(default impi,openmpi,mpich,gloo)")
-    parser.add_argument("--csv", type=Path, help="where the rows go as CSV, too")
-    return parser.parse_args()
+def parser() -> argparse.ArgumentParser:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = flags.add_argument
+    add("--preset", default="sweep", choices=list(PRESETS), help="what the flags below are when they are not given")
+    add("--collective", choices=list(COLLECTIVES), help="(default all_reduce)")
+    add("--ranks", type=counts, help="numbers of ranks, with commas between them (default 2)")
+    add("--rounds", type=count, help="how often every library is run (default 3), up to 64K three times as often")
+    add("--sizes", type=sizes, help="such as 8,64K,1M; otherwise from --min to --max")
+    add("--min", type=size, default="8", help="smallest size (default 8)")
+    add("--max", type=size, default="64M", help="largest size (default 64M)")
+    add("--factor", type=count, default=8, help="between sizes (default 8)")
+    add("--peers", type=names, help=f"of {', '.join(libraries.PEERS)} (default impi,openmpi,mpich,gloo); '' is none")
+    add("--pin", action="store_true", help="bind every library's ranks to cores, instead of what each does by itself")
+    add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
+    return flags
 
 
-def sizes_of(options: argparse.Namespace) -> list[int]:
-    if options.collective == "barrier":
-        return [0]
-    chosen: list[int] = options.sizes or [options.min]
-    while not options.sizes and chosen[-1] * options.factor <= options.max:
-        chosen.append(chosen[-1] * options.factor)
-    return sorted(chosen)
+def preset_of(options: argparse.Namespace) -> Preset:
+    """The preset with the flags that were given in place of its own."""
+    given = {
+        "collective": COLLECTIVES[options.collective] if options.collective else None,
+        "ranks": options.ranks,
+        "sizes": [0] if options.collective == "barrier" else options.sizes,
+        "rounds": options.rounds,
+        "peers": options.peers,
+    }
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return replace(PRESETS[options.preset], **values)
+
+
+def sweep(smallest: int, largest: int, factor: int) -> list[int]:
+    chosen = [smallest]
+    while factor > 1 and smallest > 0 and chosen[-1] * factor <= largest:
+        chosen.append(chosen[-1] * factor)
+    return chosen
+
+
+def compared(preset: Preset, pin: bool) -> list[libraries.Library]:
+    """What is compared, in the order of the table's rows."""
+    name = preset.collective.name
+    if pin and (reason := libraries.refusal(name, *libraries.PIN_FLAGS)):
+        sys.exit(f"--pin needs `ringfold perf {' '.join(libraries.PIN_FLAGS)}`, which {reason}")
+    chosen: list[libraries.Library] = [libraries.Ringfold("ringfold")]
+    if reason := libraries.refusal(name, "-R", "1"):
+        print(f"ringfold-registered is left out: `ringfold perf -R 1` {reason}", file=sys.stderr)
+    else:
+        chosen.append(libraries.Ringfold("ringfold-registered", "-R", "1"))
+    chosen += [libraries.Ringfold(f"ringfold-{algorithm}", "-A", algorithm) for algorithm in preset.algorithms]
+    return chosen + [libraries.peer(peer) for peer in preset.peers]
+
+
+def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:
+    """The rows as CSV, where they are wanted."""
+    what = preset.collective.name if options.preset == "sweep" else options.preset
+    stem = f"peers-{what}-{'-'.join(map(str, preset.ranks))}-ranks{'-pinned' if options.pin else ''}"
+    default = machine.folder(libraries.BENCH / "results") / stem
+    table = Path(options.csv or f"{default}.csv")
+    if options.csv != "none":
+        report.write_csv(rows, table)
+        print(f"rows: {table}", file=sys.stderr)
 
 
 def interrupted(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def main() -> None:
+def main() -> int:
     signal.signal(signal.SIGTERM, interrupted)
-    options = arguments()
+    options = parser().parse_args()
+    preset = preset_of(options)
+    chosen_sizes = preset.sizes or sweep(options.min, options.max, options.factor)
     become_reaper()
     libraries.build_ringfold()
-    compared: list[libraries.Library] = [libraries.Ringfold("ringfold"), *map(libraries.peer, options.peers)]
-    plan = Plan(COLLECTIVES[options.collective], options.ranks, sizes_of(options), options.rounds, pin=False)
-    taken = measure(plan, compared)
+    chosen = compared(preset, options.pin)
+    plan = Plan(preset.collective, preset.ranks, chosen_sizes, preset.rounds, options.pin, preset.iterations)
+    memory, taken = Memory(preset.collective, chosen_sizes), Taken()
+    status = 0
+    try:
+        measure(plan, chosen, memory, taken)
+    except KeyboardInterrupt:
+        # What was measured so far is told, but kept by nobody.
+        status = INTERRUPTED_STATUS
     comparison = Comparison(
-        collective=options.collective,
-        pinned=plan.pin,
-        versions={library.name: library.version for library in compared},
-        peers=frozenset(library.name for library in compared if library.is_peer),
-        limits_us={},
+        collective=preset.collective.name,
+        pinned=options.pin,
+        versions={library.name: library.version for library in chosen},
+        peers=frozenset(library.name for library in chosen if library.is_peer),
+        limits_us=memory.limits_us(case for _, case in taken),
     )
     rows = comparison.rows(taken)
+    print("compared:", ", ".join(f"{name} {version}" for name, version in comparison.versions.items()))
     print(report.table(rows))
-    if options.csv:
-        report.write_csv(rows, options.csv)
+    print("\n".join(memory.lines()))
+    if status == 0:
+        write(rows, options, preset)
+    return status
 
 
 if __name__ == "__main__":
     try:
-        main()
+        sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED_STATUS)

@@ -29,6 +29,8 @@ PACKAGES = {
     "impi": ("impi-rt", "impi-devel"),
     "gloo": ("torch==2.13.0", "numpy"),
 }
+# Long enough for a program that starts and does next to nothing.
+PROBE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -83,17 +85,16 @@ class Ringfold:
 
     is_peer = False
 
-    def __init__(self, name: str, *flags: str, only: str | None = None) -> None:
+    def __init__(self, name: str, *flags: str) -> None:
         self.name = name
         self.flags = flags
-        self.only = only
         self.version = ringfold_version()
 
     def placements(self, collective: Collective) -> tuple[str, ...]:
-        return collective.placements if self.only in (None, collective.name) else ()
+        return collective.placements
 
     def run(self, work: Work) -> Lines:
-        size, bind = work.collective.bytes(work.ranks, work.size), ["--bind"] if work.pin else []
+        size, bind = work.collective.bytes(work.ranks, work.size), PIN_FLAGS if work.pin else ()
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.json"
             sweep = ["-b", size, "-e", size, "-n", work.iterations, "-w", 0, "-c", 0, "--rewrite", "-I", 1, "-J", report]
@@ -107,6 +108,10 @@ class Ringfold:
         }
 
 
+# Ranks on cores of their own; without them `ringfold perf` decides, as it does for a user.
+PIN_FLAGS = ("--bind", "core")
+
+
 def build_ringfold() -> None:
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
 
@@ -116,6 +121,16 @@ def ringfold_version() -> str:
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True
     )
     return described.stdout.strip()
+
+
+def refusal(collective: str, *flags: str) -> str:
+    """Why `ringfold perf` refuses these flags; empty when it takes them."""
+    try:
+        shortest = ["-e", 8, "-n", 1, "-w", 0, "-c", 0]
+        output_of([COMMAND, "perf", collective, "--ranks", 2, *shortest, *flags], PROBE_LIMIT_S)
+    except Failed as failure:
+        return str(failure)
+    return ""
 
 
 @dataclass(frozen=True)
@@ -208,7 +223,9 @@ class Gloo:
         count = work.collective.count(work.ranks, work.size)
         placements = self.placements(work.collective)
         what = [work.collective.name, count, work.iterations, work.budget_ms, int(work.pin), *placements]
-        return lines_in(output_of([*start, BENCH / "collectives_gloo.py", *what], work.limit_s), placements)
+        # Only the program itself binds ranks, and only when that is asked for.
+        unbound = {"RINGFOLD_BIND": "none"}
+        return lines_in(output_of([*start, BENCH / "collectives_gloo.py", *what], work.limit_s, unbound), placements)
 
 
 def lines_in(output: str, placements: tuple[str, ...]) -> Lines:

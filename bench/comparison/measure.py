@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from comparison.collectives import Collective, text_of
 from comparison.libraries import Library, Work
+from comparison.memory import Memory
 from comparison.processes import Failed
 from comparison.summary import Case, Times
 
@@ -50,13 +51,14 @@ def iterations_for(size: int) -> int:
     return max(10, min(MAX_ITERATIONS, 400_000_000 // (size + 200_000)))
 
 
-def measure(plan: Plan, libraries: Sequence[Library]) -> Taken:
-    """By library and case: all times."""
-    taken: Taken = {}
+def measure(plan: Plan, libraries: Sequence[Library], memory: Memory, taken: Taken) -> None:
+    """Adds all times to `taken`, by library and case, and a rate of the memory for each round to `memory`."""
     given_up: dict[tuple[str, int], int] = {}
     for turn in range(plan.rounds * TURNS_PER_ROUND):
         begin = turn % len(libraries)
         for ranks in plan.ranks:
+            if turn % TURNS_PER_ROUND == 0:
+                memory.measure(ranks)
             for size in (size for size in plan.sizes if turn in plan.turns(size)):
                 for library in [*libraries[begin:], *libraries[:begin]]:
                     if size < given_up.get((library.name, ranks), size + 1):
@@ -64,7 +66,6 @@ def measure(plan: Plan, libraries: Sequence[Library]) -> Taken:
                         if not run(plan, library, ranks, size, taken):
                             given_up[library.name, ranks] = size
     say("")
-    return taken
 
 
 def run(plan: Plan, library: Library, ranks: int, size: int, taken: Taken) -> bool:

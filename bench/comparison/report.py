@@ -31,13 +31,14 @@ def figures(row: Row) -> str:
     if row.median_us is None:
         return row.failure
     between = f"[{row.low_us:.2f}, {row.high_us:.2f}]"
-    best = f"{number(row.best_ratio)}{'*' if row.library == row.best_peer else ' '}"
-    times = f"{number(row.first_us, 2):>11} {number(row.median_us, 2):>11} {between:>23} {number(row.p99_us, 2):>11}"
-    return f"{times} {number(row.ringfold_ratio):>11} {best:>8} {number(row.limit_ratio):>8}  {row.failure}"
+    best = f"{digits(row.best_ratio)}{'*' if row.library == row.best_peer else ' '}"
+    times = f"{row.first_us:>11.2f} {row.median_us:>11.2f} {between:>23} {row.p99_us:>11.2f}"
+    return f"{times} {digits(row.ringfold_ratio):>11} {best:>8} {digits(row.limit_ratio):>8}  {row.failure}"
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
+def digits(ratio: float | None) -> str:
+    """Three digits that count, whatever the size."""
+    return "" if ratio is None else f"{ratio:#.3g}" if ratio < 100 else f"{ratio:.0f}"
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:

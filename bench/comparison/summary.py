@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 CONFIDENCE = 0.95
+RATIO_DIGITS = 4
 
 
 @dataclass(frozen=True, order=True)
@@ -57,7 +58,8 @@ class Row:
     # This library's time over the best peer's, and which that is.
     best_ratio: float | None
     best_peer: str
-    # This library's time over the least that the memory's bandwidth allows.
+    # The least time that the memory's bandwidth allows, and this library's over it.
+    limit_us: float | None
     limit_ratio: float | None
     failure: str
 
@@ -102,7 +104,9 @@ class Comparison:
         """A row for each library and case, smallest case first."""
         rows: list[Row] = []
         for case in sorted({case for _, case in times}, key=lambda case: (case.ranks, case.bytes, case.placement != "out")):
-            here = {name: times[name, case] for name in self.versions if (name, case) in times}
+            found = {name: times[name, case] for name in self.versions if (name, case) in times}
+            # A run that was interrupted left neither times nor a reason.
+            here = {name: taken for name, taken in found.items() if taken.rounds_us or taken.failure}
             medians = {name: statistics.median(taken.all_us()) for name, taken in here.items() if taken.rounds_us}
             rows.extend(self.row(name, case, taken, medians) for name, taken in here.items())
         return rows
@@ -132,15 +136,16 @@ class Comparison:
             ringfold_ratio=ratio(medians.get("ringfold"), medians.get(name)),
             best_ratio=ratio(medians.get(name), medians.get(best)),
             best_peer=best,
+            limit_us=rounded(self.limits_us[case]) if case in self.limits_us else None,
             limit_ratio=ratio(medians.get(name), self.limits_us.get(case)),
             failure=taken.failure,
         )
 
 
 def ratio(time_us: float | None, other_us: float | None) -> float | None:
-    return rounded(time_us / other_us) if time_us is not None and other_us else None
+    return float(f"{time_us / other_us:.{RATIO_DIGITS}g}") if time_us is not None and other_us else None
 
 
-def rounded(value: float) -> float:
+def rounded(time_us: float) -> float:
     """No more digits than a clock's tick of a nanosecond is worth."""
-    return round(value, 3)
+    return round(time_us, 3)

@@ -14,7 +14,9 @@ import pytest
 from comparison import processes, report
 from comparison.collectives import COLLECTIVES, Collective, bytes_of, text_of
 from comparison.libraries import Lines, Work, lines_in
-from comparison.measure import Plan, measure
+from comparison.machine import slug
+from comparison.measure import Plan, Taken, measure
+from comparison.memory import Memory
 from comparison.processes import Failed
 from comparison.summary import Case, Comparison, Row, Times, interval, percentile
 
@@ -131,9 +133,16 @@ class Fake:
         return {"out": [3.0, 1.0, 2.0], "in": [3.0, 1.0]}
 
 
+def no_memory() -> Memory:
+    """Measures nothing, because all sizes are small."""
+    return Memory(ALL_REDUCE, [8])
+
+
 def test_libraries_take_turns_at_being_first_and_small_sizes_have_more_of_them() -> None:
     log: list[tuple[str, int]] = []
-    taken = measure(Plan(ALL_REDUCE, [2], [8, 1 << 20], rounds=2, pin=False), [Fake("a", log), Fake("b", log)])
+    taken = Taken()
+    plan = Plan(ALL_REDUCE, [2], [8, 1 << 20], rounds=2, pin=False)
+    measure(plan, [Fake("a", log), Fake("b", log)], no_memory(), taken)
     assert [name for name, size in log if size == 8] == ["a", "b", "b", "a"] * 3
     assert [name for name, size in log if size == 1 << 20] == ["a", "b", "b", "a"]
     assert taken["a", Case(2, 8, "out")].rounds_us == [[1.0, 2.0]] * 6
@@ -142,11 +151,27 @@ def test_libraries_take_turns_at_being_first_and_small_sizes_have_more_of_them()
 
 def test_a_library_that_hung_is_not_tried_with_more() -> None:
     log: list[tuple[str, int]] = []
-    sizes = [8, 1024, 1 << 20]
-    taken = measure(Plan(ALL_REDUCE, [2, 4], sizes, rounds=1, pin=False), [Fake("a", log, fails_at=1024)])
+    taken = Taken()
+    plan = Plan(ALL_REDUCE, [2, 4], [8, 1024, 1 << 20], rounds=1, pin=False)
+    measure(plan, [Fake("a", log, fails_at=1024)], no_memory(), taken)
     assert log == [("a", 8), ("a", 1024)] * 2 + [("a", 8)] * 4
     assert taken["a", Case(4, 1024, "in")].failure == "hung: ended after 60 s"
     assert taken["a", Case(4, 8, "in")].failure == ""
+
+
+def test_the_limit_is_the_traffic_over_the_median_rate_from_4_mib_up() -> None:
+    memory = no_memory()
+    memory.rates_gbps = {2: [30.0, 10.0, 20.0]}
+    small, large, other = Case(2, 1 << 20, "in"), Case(2, 8 << 20, "in"), Case(4, 8 << 20, "in")
+    assert memory.limits_us([small, large, other]) == {large: pytest.approx(2 * 2 * (8 << 20) / 20e3)}
+    assert any("20.0 GB/s" in line and "10.0 to 30.0" in line for line in memory.lines())
+
+
+def test_a_machines_name_has_no_noise() -> None:
+    assert slug("AMD EPYC", 2) == "epyc-2-cores"
+    assert slug("Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz", 8) == "xeon-platinum-8480c-8-cores"
+    assert slug("AMD EPYC 9654 96-Core Processor", 4) == "epyc-9654-4-cores"
+    assert slug("", 1) == "machine-1-cores"
 
 
 def test_lines_are_found_among_a_launchers_words() -> None:

@@ -1,0 +1,43 @@
+"""Sets of sizes, ranks and libraries that have a name. A flag that is given replaces what the preset says."""
+
+from dataclasses import dataclass, replace
+
+from comparison.collectives import COLLECTIVES, Collective
+
+KIB, MIB = 1 << 10, 1 << 20
+ALL_PEERS = ("impi", "openmpi", "mpich", "gloo")
+
+
+@dataclass(frozen=True)
+class Preset:
+    collective: Collective = COLLECTIVES["all_reduce"]
+    ranks: tuple[int, ...] = (2,)
+    # None is the sweep of --min, --max and --factor.
+    sizes: tuple[int, ...] | None = None
+    rounds: int = 3
+    # In each run and placement; None is as many as have time.
+    iterations: int | None = None
+    peers: tuple[str, ...] = ALL_PEERS
+    # Algorithms of ringfold that are rows of their own.
+    algorithms: tuple[str, ...] = ()
+
+
+PRESETS = {
+    "sweep": Preset(),
+    # The sizes at which the fastest all-reduce inside one host is judged.
+    "table": Preset(
+        sizes=(8, 256, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB), rounds=4
+    ),
+    # Preferred Networks' figure of 2018: ten runs at 256 MB, median and interval, with baidu-allreduce's blocking ring
+    # over MPI among them. Each run is a process' second call; the first is a column of its own.
+    "pfn": Preset(sizes=(256 * MIB,), rounds=10, iterations=1, peers=(*ALL_PEERS, "openmpi-ring")),
+    # A course's exercise: an all-reduce in place by a master who reduces and broadcasts, and by a ring. MPICH is left
+    # out because it spins for minutes when ranks outnumber cores.
+    "lab": Preset(
+        collective=replace(COLLECTIVES["all_reduce"], placements=("in",)),
+        ranks=(4, 8, 16),
+        sizes=(4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 100 * MIB),
+        peers=("impi", "openmpi", "gloo", "openmpi-ring"),
+        algorithms=("flat", "ring"),
+    ),
+}
