@@ -9,11 +9,12 @@
 Peers come from PyPI into bench/.venvs, one environment each, on the first run. ringfold is the release build. The table
 has medians with a 95 % interval, and ratios of medians: ringfold's time over the library's (below 1 ringfold is faster),
 the library's over the best peer's (* marks that peer), and the library's over the memory's limit. The same rows go to
-bench/results/DATE-MACHINE/ as CSV.
+bench/results/DATE-MACHINE/ as CSV and, drawn, as SVG.
 """
 
 import argparse
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     add("--peers", type=names, help=f"of {', '.join(libraries.PEERS)} (default impi,openmpi,mpich,gloo); '' is none")
     add("--pin", action="store_true", help="bind every library's ranks to cores, instead of what each does by itself")
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
+    add("--svg", help="file for the curves likewise")
     return flags
 
 
@@ -110,7 +112,7 @@ def compared(preset: Preset, pin: bool) -> list[libraries.Library]:
 
 
 def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:
-    """The rows as CSV, where they are wanted."""
+    """The rows as CSV and as curves, where they are wanted."""
     what = preset.collective.name if options.preset == "sweep" else options.preset
     stem = f"peers-{what}-{'-'.join(map(str, preset.ranks))}-ranks{'-pinned' if options.pin else ''}"
     default = machine.folder(libraries.BENCH / "results") / stem
@@ -118,6 +120,11 @@ def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:
     if options.csv != "none":
         report.write_csv(rows, table)
         print(f"rows: {table}", file=sys.stderr)
+    if options.svg != "none" and options.csv != "none":
+        curves = Path(options.svg or table.with_suffix(".svg"))
+        python = libraries.environment("plot") / "bin" / "python"
+        subprocess.run([python, libraries.BENCH / "comparison" / "plot.py", table, curves], check=True)
+        print(f"curves: {curves}", file=sys.stderr)
 
 
 def interrupted(number: int, frame: object) -> None:

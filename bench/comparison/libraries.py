@@ -28,6 +28,7 @@ PACKAGES = {
     "mpich": ("mpich",),
     "impi": ("impi-rt", "impi-devel"),
     "gloo": ("torch==2.13.0", "numpy"),
+    "plot": ("matplotlib",),
 }
 # Long enough for a program that starts and does next to nothing.
 PROBE_LIMIT_S = 60.0
