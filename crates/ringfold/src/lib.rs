@@ -54,7 +54,7 @@ pub mod tune;
 pub mod types;
 pub mod wait;
 
-pub use communicator::{Choice, Communicator, Counts, Request, Work};
+pub use communicator::{Choice, Communicator, Counts, RegisteredMut, Registration, Request, Work};
 pub use config::{Bind, Config, TransportChoice};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use error::{Error, Result};

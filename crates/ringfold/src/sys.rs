@@ -4,6 +4,7 @@
 //! copies and keeps nothing.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::memory::Region;
@@ -90,6 +91,84 @@ pub fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<Option<TcpState>> {
         unsent_bytes: word(144),
         quiet_ms: last_data_ms.min(last_acknowledgement_ms),
     }))
+}
+
+/// Writes all of `body` into a file, at `offset`.
+pub fn write_at(file: BorrowedFd<'_>, body: Region, offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < body.bytes() {
+        let rest = body.part(done..body.bytes());
+        let count = retry(|| {
+            // SAFETY: `rest` is valid for reads of its length (contract of `Region::new`), and pwrite only reads it.
+            unsafe {
+                libc::pwrite(
+                    file.as_raw_fd(),
+                    rest.address().cast(),
+                    rest.bytes(),
+                    (offset + done as u64) as libc::off_t,
+                )
+            }
+        })?;
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        done += count;
+    }
+    Ok(())
+}
+
+/// What lies at an address of this process.
+#[derive(Clone, Debug)]
+pub struct MappingAt {
+    /// Its addresses.
+    pub range: Range<usize>,
+    /// The file's number; 0 where there is none.
+    pub inode: u64,
+    /// Where in the file it begins.
+    pub offset: u64,
+}
+
+/// Asks `maps`, an open `/proc/self/maps`, what lies at `address`; an error when that is nothing, `None` when this kernel
+/// (before 6.11) does not answer.
+pub fn mapping_at(maps: BorrowedFd<'_>, address: usize) -> Option<io::Result<MappingAt>> {
+    /// `struct procmap_query` of linux/fs.h, which libc lacks.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Query {
+        size: u64,
+        flags: u64,
+        address: u64,
+        start: u64,
+        end: u64,
+        map_flags: u64,
+        page_bytes: u64,
+        offset: u64,
+        inode: u64,
+        device: [u32; 2],
+        name_bytes: u32,
+        build_id_bytes: u32,
+        name: u64,
+        build_id: u64,
+    }
+    const _: () = assert!(size_of::<Query>() == 104);
+    /// `_IOWR('f', 17, struct procmap_query)`.
+    const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<Query>() as u64) << 16 | 0x66 << 8 | 17;
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        address: address as u64,
+        ..Query::default()
+    };
+    // SAFETY: the request takes a structure of this layout, which says its size and names no other memory.
+    let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &mut query) };
+    if result == 0 {
+        return Some(Ok(MappingAt {
+            range: query.start as usize..query.end as usize,
+            inode: query.inode,
+            offset: query.offset,
+        }));
+    }
+    let error = io::Error::last_os_error();
+    (error.raw_os_error() != Some(libc::ENOTTY)).then_some(Err(error))
 }
 
 fn part(start: *mut u8, bytes: usize) -> libc::iovec {

@@ -1,6 +1,6 @@
 //! From a configuration to a communicator: join the job, find out who shares a host, share memory or connect.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::control::{Health, Launch, Secret, Session};
 use crate::engine::Engine;
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
-use crate::memory::Pool;
+use crate::memory::{Life, Pool};
 use crate::transport::Waker;
 use crate::types::Op;
 use crate::wait::Patience;
@@ -263,7 +263,7 @@ fn assemble(
             depart: links.depart,
             splits: AtomicU64::new(0),
         },
-        is_closed: AtomicBool::new(false),
+        life: Arc::new(Life::new()),
     };
     warm_up(&communicator)?;
     Ok(communicator)

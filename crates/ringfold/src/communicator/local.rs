@@ -1,7 +1,6 @@
 //! Communicators whose ranks are threads of one process.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::connect::Joint;
@@ -9,7 +8,7 @@ use super::driver::Driver;
 use super::watch::{ThreadRank, ThreadWatch};
 use super::{Communicator, Place, Policy};
 use crate::engine::Engine;
-use crate::memory::Pool;
+use crate::memory::{Life, Pool};
 use crate::topology::Machine;
 use crate::transport::{Transport, local};
 use crate::tune::Limits;
@@ -59,7 +58,7 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     slot_bytes,
                 },
                 joint: Joint::none(),
-                is_closed: AtomicBool::new(false),
+                life: Arc::new(Life::new()),
             }
         })
         .collect()

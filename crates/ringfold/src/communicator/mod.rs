@@ -11,6 +11,7 @@ mod group;
 mod local;
 mod placement;
 mod register;
+mod registration;
 mod request;
 mod settings;
 mod share;
@@ -20,16 +21,16 @@ mod work;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use registration::{RegisteredMut, Registration};
 pub use request::{Counts, Request};
 pub use work::Work;
 
 use crate::config::Config;
 use crate::engine::TinyJob;
 use crate::error::{Error, Result};
-use crate::memory::Registry;
+use crate::memory::{Life, Registry, Stage};
 use crate::tune::Limits;
 use crate::tune::choose::{self, Question};
 use crate::types::{Algorithm, Collective, Op};
@@ -52,7 +53,7 @@ pub struct Communicator {
     policy: Policy,
     /// What `split` needs to bring the ranks of a part together.
     joint: connect::Joint,
-    is_closed: AtomicBool,
+    life: Arc<Life>,
 }
 
 /// Where a rank stands among the others.
@@ -179,7 +180,11 @@ impl Communicator {
         self.check_open()?;
         let job = self.job(&request)?;
         let completion = self.driver.start(job)?;
-        Ok(Work::new(self.driver.clone(), completion))
+        Ok(Work::new(
+            self.driver.clone(),
+            completion,
+            self.life.clone(),
+        ))
     }
 
     /// What would be chosen for this request.
@@ -208,8 +213,11 @@ impl Communicator {
     }
 
     /// Ends this communicator on all ranks: whoever waits in it gets `Error::Aborted` with this rank and `reason`, unless
-    /// something else ended it just before, which then stands on all ranks.
+    /// something else ended it just before, which then stands on all ranks. Does nothing in a forked child.
     pub fn abort(&self, reason: &str) {
+        if self.life.stage() == Stage::Forked {
+            return;
+        }
         let error = Error::Aborted {
             rank: self.place.rank,
             reason: reason.into(),
@@ -227,8 +235,10 @@ impl Communicator {
     /// Leaves in good order: waits for this rank's outstanding work, tells the others, frees everything. Later calls
     /// fail with `Error::Closed`. Not collective, and harmless when repeated.
     pub fn close(&self) -> Result<()> {
-        if self.is_closed.swap(true, Ordering::Relaxed) {
-            return Ok(());
+        match self.life.close() {
+            Stage::Open => {}
+            Stage::Closed => return Ok(()),
+            Stage::Forked => return Err(forked()),
         }
         let finished = self.driver.finish(&mut || Ok(()));
         self.leave();
@@ -244,10 +254,10 @@ impl Communicator {
 
     fn check_open(&self) -> Result<()> {
         // Closing while another thread calls is a race of the caller's; either answer is right.
-        if self.is_closed.load(Ordering::Relaxed) {
-            Err(Error::Closed)
-        } else {
-            Ok(())
+        match self.life.stage() {
+            Stage::Open => Ok(()),
+            Stage::Closed => Err(Error::Closed),
+            Stage::Forked => Err(forked()),
         }
     }
 
@@ -335,14 +345,26 @@ impl Communicator {
 impl Communicator {
     /// What dropping does.
     fn abandon(&self) {
-        if self.is_closed.swap(true, Ordering::Relaxed) {
-            return;
+        match self.life.close() {
+            Stage::Open => {}
+            Stage::Closed => return,
+            Stage::Forked => {
+                // Sockets, threads and the goodbye are the parent's.
+                std::mem::forget((self.driver.clone(), self.joint.group().cloned()));
+                return;
+            }
         }
         if !self.driver.is_idle() {
             self.abort("its communicator was dropped while calls were under way");
         }
         self.leave();
     }
+}
+
+fn forked() -> Error {
+    let text =
+        "the communicator belongs to the process that forked this one; join a job of your own here";
+    Error::Unsupported(text.into())
 }
 
 impl Drop for Communicator {

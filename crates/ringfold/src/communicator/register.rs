@@ -14,10 +14,12 @@ use std::time::Instant;
 
 use super::Communicator;
 use super::group::Group;
+use super::registration::{RegisteredMut, Registration};
 use super::{Counts, Request};
 use crate::control::fd::{FdListener, Handover};
+use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::memory::{Own, Private, Region, Registered, Shared};
+use crate::memory::{Moved, Own, Private, Region, Registered, Shared};
 use crate::types::{Collective, DType};
 
 /// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them, where to fetch it.
@@ -68,12 +70,26 @@ struct Part {
 }
 
 impl Part {
+    /// The memory of `region`, still where it was.
+    ///
+    /// # Safety
+    /// As for [`Moved::copy_of`].
+    unsafe fn of(region: Region) -> Result<Part> {
+        // SAFETY: the caller's promise, passed on.
+        let (moved, file, fd) = unsafe { Moved::copy_of(region) }?;
+        Ok(Part {
+            own: Own::new(file, Some(moved)),
+            fd,
+            listener: FdListener::bind()?,
+        })
+    }
+
     /// `bytes` bytes of zeros.
     fn new(bytes: usize) -> Result<Part> {
         let (file, fd) = Shared::create(bytes)?;
         file.populate()?;
         Ok(Part {
-            own: Own::new(file),
+            own: Own::new(file, None),
             fd,
             listener: FdListener::bind()?,
         })
@@ -101,6 +117,47 @@ impl Communicator {
         Ok(Registered::shared(own, bytes, sizes))
     }
 
+    /// Registers `buffer`, which stays where it is: its pages become memory that all ranks' calls reach directly. The value
+    /// that this gives ends that when dropped, see [`RegisteredMut`] and [`Registration`].
+    ///
+    /// It costs about as much as 6 to 10 calls on the buffer save: for memory that is used again and again and cannot come
+    /// from [`alloc`](Communicator::alloc), which is cheaper. The buffer's whole pages are moved. Memory of a file, shared
+    /// with other processes, on the stack, or registered already (by any communicator) is `Error::InvalidArgument`. Memory
+    /// that a device has pinned must not be registered: the device would keep to the old pages.
+    ///
+    /// Collective, as `alloc` is, and errors are as there; ranks may call either. A forked child does not have the memory
+    /// while it is registered: touching it there ends the child.
+    pub fn register<'a, T: Element>(&self, buffer: &'a mut [T]) -> Result<RegisteredMut<'a, T>> {
+        // SAFETY: borrowed exclusively as long as the registration lives, which the value returned holds.
+        let region = unsafe { Region::new(buffer.as_mut_ptr().cast(), size_of_val(buffer)) };
+        // SAFETY: as above. (A leaked one outlives the borrow; calls then find that the memory is gone.)
+        let registration = unsafe { self.register_region(region) }?;
+        Ok(RegisteredMut::new(buffer, registration))
+    }
+
+    /// Like [`register`](Communicator::register), for bindings.
+    ///
+    /// # Safety
+    /// Until the registration is dropped the memory of `region` is there, and nobody changes its mapping. Nobody uses it
+    /// while this runs and while the registration is dropped.
+    pub unsafe fn register_region(&self, region: Region) -> Result<Registration> {
+        self.check_open()?;
+        let bytes = region.bytes();
+        let Some(group) = self.sharing() else {
+            let cards = self.exchange_cards(&Card {
+                bytes: bytes as u64,
+                is_good: true,
+                ..Card::default()
+            })?;
+            check_all(&cards)?;
+            return Ok(Registration::new(None, sizes(&cards), &self.driver));
+        };
+        // SAFETY: the caller's promise, passed on.
+        let made = unsafe { Part::of(region) };
+        let (own, sizes) = self.enlist(group, bytes, made)?;
+        Ok(Registration::new(Some(own), sizes, &self.driver))
+    }
+
     /// Has all ranks map each other's parts, and each know them. Gives all ranks' sizes too.
     fn enlist(
         &self,
@@ -118,12 +175,13 @@ impl Communicator {
             card.name = part.listener.name().to_owned();
         }
         let cards = self.exchange_cards(&card)?;
-        let part = made?;
+        let mut part = made?;
         check_all(&cards)?;
         let fds = self
             .pass_descriptors(group, part.listener, &part.fd, &cards)
             .map_err(|error| self.condemn(error))?;
-        let mapped = map_peers(fds, &cards);
+        let mapped =
+            map_peers(fds, &cards).and_then(|peers| part.own.move_in(&part.fd).map(|()| peers));
         card.is_good = mapped.is_ok();
         let mapped = match mapped {
             // A peer that lies about its memory is no peer.

@@ -5,7 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::driver::{Driver, OnWait};
+use super::forked;
 use crate::error::Result;
+use crate::memory::{Life, Stage};
 
 /// The end of a call, for those who wait for it.
 #[derive(Debug, Default)]
@@ -53,11 +55,16 @@ impl Completion {
 pub struct Work {
     driver: Arc<Driver>,
     completion: Arc<Completion>,
+    life: Arc<Life>,
 }
 
 impl Work {
-    pub(super) fn new(driver: Arc<Driver>, completion: Arc<Completion>) -> Work {
-        Work { driver, completion }
+    pub(super) fn new(driver: Arc<Driver>, completion: Arc<Completion>, life: Arc<Life>) -> Work {
+        Work {
+            driver,
+            completion,
+            life,
+        }
     }
 
     /// Waits until the call is done on this rank; gives its error if it failed.
@@ -67,6 +74,7 @@ impl Work {
 
     /// Like `wait`, and calls `on_wait` every 20 to 40 ms; its error aborts the communicator and is returned.
     pub fn wait_with(&self, on_wait: OnWait<'_>) -> Result<()> {
+        self.check_process()?;
         self.driver
             .wait(&self.completion, None, on_wait)
             .map(|_| ())
@@ -74,6 +82,7 @@ impl Work {
 
     /// Waits at most `timeout`; whether the call is done. The call goes on when it is not.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.check_process()?;
         self.driver
             .wait(&self.completion, Some(timeout), &mut || Ok(()))
     }
@@ -82,10 +91,21 @@ impl Work {
     pub fn is_done(&self) -> bool {
         self.completion.result().is_some()
     }
+
+    fn check_process(&self) -> Result<()> {
+        match self.life.stage() {
+            Stage::Forked => Err(forked()),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
+        if self.life.stage() == Stage::Forked {
+            std::mem::forget(self.driver.clone());
+            return;
+        }
         // The call's error was for whoever waited; the buffers are free either way.
         let _ = self.driver.wait(&self.completion, None, &mut || Ok(()));
     }

@@ -4,6 +4,8 @@
 //! bytes may be written by another process, by a peer thread or through the user's aliasing buffer at any time. Whoever
 //! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
 
+mod life;
+mod moved;
 mod owned;
 mod pool;
 mod registered;
@@ -12,6 +14,8 @@ mod shared;
 
 use std::ops::Range;
 
+pub(crate) use life::{Life, Stage};
+pub(crate) use moved::Moved;
 pub use owned::Owned;
 pub use pool::{Block, Pool};
 pub use registered::Registered;

@@ -1,10 +1,12 @@
 //! Memory that a rank has registered with a communicator, as its user holds it.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::Region;
+use super::moved::Moved;
 use super::shared::{Shared, check_plausible, in_pages};
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -31,27 +33,76 @@ enum Memory {
     Private(#[allow(dead_code, reason = "held, not read")] Private),
 }
 
-/// This rank's own part of a registration. With the last of it the memory goes.
+/// This rank's own part of a registration. With the last of it the memory goes, or is moved back to where it was.
 #[derive(Debug)]
 pub struct Own {
     file: Shared,
+    /// The user's memory whose pages are the file's, if it was there before.
+    moved: Option<Moved>,
+    /// Who made it: in a forked child none of it is there.
+    process: u32,
 }
 
 impl Own {
-    /// Memory in `file`.
-    pub fn new(file: Shared) -> Own {
-        Own { file }
+    /// Memory in `file`, or that of `moved`.
+    pub fn new(file: Shared, moved: Option<Moved>) -> Own {
+        Own {
+            file,
+            moved,
+            process: std::process::id(),
+        }
     }
 
     /// All of the file's data, as this process has it mapped.
     pub fn file(&self) -> Region {
         self.file.data()
     }
+
+    /// Whether this process made it, and was not forked since.
+    pub fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Has memory that was there before be the file's.
+    pub fn move_in(&mut self, fd: impl AsFd) -> Result<()> {
+        match &mut self.moved {
+            Some(moved) => moved.move_in(fd),
+            None => Ok(()),
+        }
+    }
+
+    /// Where in the file `buffer` lies, if it lies whole in this memory.
+    pub fn offset(&self, buffer: Region) -> Option<usize> {
+        let whole = match &self.moved {
+            Some(moved) => moved.interior(),
+            None => self.file(),
+        };
+        let begin = (buffer.address() as usize).checked_sub(whole.address() as usize)?;
+        let end = begin.checked_add(buffer.bytes())?;
+        if end > whole.bytes() {
+            return None;
+        }
+        match &self.moved {
+            Some(moved) => moved.is_in_place(buffer).then(|| moved.offset(buffer)),
+            None => Some(begin),
+        }
+    }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
         self.file.give_up();
+        if self.moved.as_mut().is_none_or(Moved::move_out) {
+            self.file.free();
+        } else {
+            log::warn!(
+                target: "ringfold::transport",
+                "no memory to move a registered buffer back into; it stays where it is"
+            );
+        }
     }
 }
 

@@ -43,6 +43,17 @@ impl Registration {
         backing.is_none_or(|backing| backing.own.strong_count() > 0)
     }
 
+    /// Where `buffer` begins in this rank's own part, if it lies whole in it.
+    fn own_offset(&self, rank: usize, buffer: Region) -> Option<usize> {
+        if let Some(backing) = &self.backing {
+            return backing.own.upgrade()?.offset(buffer);
+        }
+        let own = self.mapped[rank];
+        let offset = (buffer.address() as usize).checked_sub(own.address() as usize)?;
+        let end = offset.checked_add(buffer.bytes())?;
+        (end <= own.bytes()).then_some(offset)
+    }
+
     /// Unmaps what peers have given up; whether anything is left.
     fn sweep(&mut self) -> bool {
         let is_own_alive = self.is_own_alive();
@@ -124,17 +135,12 @@ impl Registry {
             .retain(|registration| registration.number != number);
     }
 
-    /// The handle of `buffer`, if it lies whole in one of this rank's registrations that still stands.
+    /// The handle of `buffer`, if it lies whole in one of this rank's registrations that still stands. Of memory that was
+    /// there before it was registered, whole pages are; the kernel is asked if they still are what they were.
     pub fn find(&self, buffer: Region) -> Option<Handle> {
-        let mut alive = self
-            .registrations
-            .iter()
-            .filter(|registration| registration.is_own_alive());
-        alive.find_map(|registration| {
-            let own = registration.mapped[self.rank];
-            let offset = (buffer.address() as usize).checked_sub(own.address() as usize)?;
-            let end = offset.checked_add(buffer.bytes())?;
-            (end <= own.bytes()).then_some(Handle {
+        self.registrations.iter().find_map(|registration| {
+            let offset = registration.own_offset(self.rank, buffer)?;
+            Some(Handle {
                 registration: registration.number,
                 offset: offset as u64,
             })
@@ -188,9 +194,9 @@ mod tests {
     fn what_its_owner_gave_up_is_unknown_and_unmapped_by_the_next_registration() {
         let file = || Shared::create(4096).expect("a page");
         let mut registry = Registry::new(0);
-        let own = Arc::new(Own::new(file().0));
+        let own = Arc::new(Own::new(file().0, None));
         let (theirs, fd) = file();
-        let theirs = Own::new(theirs);
+        let theirs = Own::new(theirs, None);
         let opened = Shared::open(fd, 1, 4096).expect("the same file");
         let number = registry.enlist(&own, vec![None, Some(opened)]);
         let place = own.file().part(64..128);
@@ -202,7 +208,7 @@ mod tests {
         registry.resolve(1, handle, 64).expect("still mapped");
         drop(theirs);
         assert_eq!(
-            registry.enlist(&Arc::new(Own::new(file().0)), vec![None]),
+            registry.enlist(&Arc::new(Own::new(file().0, None)), vec![None]),
             number + 1
         );
         assert!(registry.resolve(1, handle, 64).is_err());

@@ -127,11 +127,14 @@ impl Shared {
         }
     }
 
-    /// The owner's last word: frees the pages, which peers may still have mapped, and tells these.
+    /// The owner's last word: tells the peers that it will name the memory in no later call.
     pub fn give_up(&self) {
-        if !self.is_ours() {
-            return;
-        }
+        // A word by itself: nothing is published with it.
+        self.notice().store(1, Ordering::Relaxed);
+    }
+
+    /// Frees the pages, which peers may still have mapped.
+    pub fn free(&self) {
         let data = self.data();
         if !data.is_empty() {
             // SAFETY: the range is our mapping; the owner has no more use for what is there, and a peer that looks (none
@@ -142,11 +145,9 @@ impl Shared {
                 log::debug!(target: "ringfold::transport", "registered memory is freed later: {error}");
             }
         }
-        // A word by itself: nothing is published with it.
-        self.notice().store(1, Ordering::Relaxed);
     }
 
-    /// Whether the owner has given it up: then it names it in no later call.
+    /// Whether the owner has given it up.
     pub fn is_given_up(&self) -> bool {
         self.notice().load(Ordering::Relaxed) != 0
     }
@@ -223,6 +224,7 @@ mod tests {
         assert_eq!(read, [7; 10]);
         assert!(!theirs.is_given_up());
         mine.give_up();
+        mine.free();
         assert!(theirs.is_given_up());
         theirs.data().part(4990..5000).read(&mut read);
         assert_eq!(read, [0; 10]);

@@ -1,0 +1,94 @@
+//! Memory of the user's that is registered for a while: the guards that [`Communicator::register`] gives.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Weak};
+
+use super::driver::Driver;
+use crate::element::Element;
+use crate::memory::Own;
+
+/// A registration of memory that was there before. Dropping it ends the registration, on this rank alone: it waits for this
+/// rank's calls under way on the communicator, then moves the pages back. The memory is the user's own again, and what a
+/// late peer might write goes elsewhere.
+///
+/// It may be dropped before or after its communicator.
+#[derive(Debug)]
+pub struct Registration {
+    /// None where there is nobody to share with. Taken on drop.
+    own: Option<Arc<Own>>,
+    sizes: Vec<usize>,
+    driver: Weak<Driver>,
+}
+
+impl Registration {
+    pub(super) fn new(own: Option<Arc<Own>>, sizes: Vec<usize>, driver: &Arc<Driver>) -> Self {
+        Registration {
+            own,
+            sizes,
+            driver: Arc::downgrade(driver),
+        }
+    }
+
+    /// What each rank registers, in bytes.
+    pub fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+
+    /// Whether the peers can reach the memory. Otherwise nothing was done to it.
+    pub fn is_shared(&self) -> bool {
+        self.own.is_some()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(own) = self.own.take() else { return };
+        if !own.is_ours() {
+            // A forked child has neither the memory nor those who would end its calls.
+            std::mem::forget(self.driver.upgrade());
+            return;
+        }
+        if let Some(driver) = self.driver.upgrade() {
+            // Whoever waits for the calls gets their errors.
+            let _ = driver.finish(&mut || Ok(()));
+        }
+        drop(own);
+    }
+}
+
+/// A slice that is registered as long as this value lives. It derefs to the slice, which is borrowed until then.
+///
+/// Leaking it leaks the registration. The kernel (6.11 or newer) is asked in every call whether the memory is still what was
+/// registered; with an older one it must not be leaked.
+#[derive(Debug)]
+pub struct RegisteredMut<'a, T: Element> {
+    slice: &'a mut [T],
+    registration: Registration,
+}
+
+impl<'a, T: Element> RegisteredMut<'a, T> {
+    pub(super) fn new(slice: &'a mut [T], registration: Registration) -> Self {
+        RegisteredMut {
+            slice,
+            registration,
+        }
+    }
+
+    /// The registration by itself.
+    pub fn registration(&self) -> &Registration {
+        &self.registration
+    }
+}
+
+impl<T: Element> Deref for RegisteredMut<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        self.slice
+    }
+}
+
+impl<T: Element> DerefMut for RegisteredMut<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.slice
+    }
+}

@@ -1,0 +1,103 @@
+//! A word that a fork wipes: whether this process has the open communicator that the word stands for.
+//!
+//! A forked child has a copy of everything but the threads that serve it, and sockets and shared memory that are its
+//! parent's. One load tells before any harm is done.
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::Region;
+
+const OPEN: u32 = 1;
+const CLOSED: u32 = 2;
+
+/// What a word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Made here, and not closed.
+    Open,
+    /// Made here, and closed.
+    Closed,
+    /// This process was forked from the one that made it.
+    Forked,
+}
+
+/// The word, in a page of its own.
+#[derive(Debug)]
+pub struct Life {
+    page: Region,
+}
+
+impl Life {
+    /// An open one.
+    pub fn new() -> Life {
+        let bytes = rustix::param::page_size();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
+        let Ok(start) = start else {
+            handle_alloc_error(Layout::new::<AtomicU32>());
+        };
+        // SAFETY: the range is our mapping.
+        if let Err(error) = unsafe { madvise(start, bytes, Advice::LinuxWipeOnFork) } {
+            log::debug!(target: "ringfold::init", "a fork will not be noticed: {error}");
+        }
+        // SAFETY: mapped with this length until `drop`.
+        let page = unsafe { Region::new(start.cast(), bytes) };
+        let life = Life { page };
+        // A word by itself, as everywhere below: nothing is published with it.
+        life.word().store(OPEN, Ordering::Relaxed);
+        life
+    }
+
+    /// Where it stands: one load.
+    pub fn stage(&self) -> Stage {
+        match self.word().load(Ordering::Relaxed) {
+            OPEN => Stage::Open,
+            CLOSED => Stage::Closed,
+            _ => Stage::Forked,
+        }
+    }
+
+    /// Closes it if it is open; where it stood before.
+    pub fn close(&self) -> Stage {
+        let closed =
+            self.word()
+                .compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed);
+        match closed {
+            Ok(_) => Stage::Open,
+            Err(_) => self.stage(),
+        }
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the beginning of a mapped page, aligned, and used as this atomic only.
+        unsafe { &*self.page.address().cast::<AtomicU32>() }
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, also in a forked child; its only user is gone.
+        if let Err(error) = unsafe { munmap(self.page.address().cast(), self.page.bytes()) } {
+            log::warn!(target: "ringfold::init", "cannot unmap a page: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_closed_once() {
+        let life = Life::new();
+        assert_eq!(life.stage(), Stage::Open);
+        assert_eq!(life.close(), Stage::Open);
+        assert_eq!(life.close(), Stage::Closed);
+        assert_eq!(life.stage(), Stage::Closed);
+    }
+}

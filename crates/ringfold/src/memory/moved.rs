@@ -1,0 +1,347 @@
+//! Moving the pages of memory that exists into a file that peers can map, and back.
+//!
+//! ```text
+//! buffer            |····[=======|===========|====]·······|      the user's, at any address
+//! pages             |    head    |  interior |   tail     |      whole pages
+//! file              | copy       |  the same | copy       |
+//! ```
+//!
+//! The interior's pages become the file's, at the addresses where they were. The head and the tail share their pages with
+//! other memory of the process and stay; the file has room for a copy of them.
+//!
+//! # Invariants
+//!
+//! * Only private, anonymous, writable memory is moved: replacing a file's or shared memory's pages would part them from
+//!   those who share them.
+//! * At every moment the buffer's addresses have its contents; nobody else uses it while it moves.
+//! * When it cannot be moved back (no memory), it stays where it is and nothing is freed: leaked, never lost.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::fstat;
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
+
+use super::Region;
+use super::shared::Shared;
+use crate::error::{Error, Result};
+use crate::sys;
+
+/// A buffer's interior that is part of a file.
+#[derive(Debug)]
+pub struct Moved {
+    interior: Region,
+    /// Where the file begins, as an address of the buffer.
+    origin: usize,
+    inode: u64,
+    /// `/proc/self/maps`, to ask what lies at an address.
+    maps: File,
+    is_moved: bool,
+}
+
+impl Moved {
+    /// Makes a file with the contents of `buffer`. The buffer stays where it is until `move_in`.
+    ///
+    /// # Safety
+    /// Until this value is dropped, and on drop, the memory of `buffer` is there, and nobody changes its mapping. Nobody
+    /// uses it while this, `move_in` or the drop runs.
+    pub unsafe fn copy_of(buffer: Region) -> Result<(Moved, Shared, OwnedFd)> {
+        let page = rustix::param::page_size();
+        let (start, end) = (
+            buffer.address() as usize,
+            buffer.address() as usize + buffer.bytes(),
+        );
+        let origin = start / page * page;
+        let bytes = end.next_multiple_of(page) - origin;
+        let interior = start.next_multiple_of(page)..end / page * page;
+        let interior = match interior.is_empty() {
+            true => Region::EMPTY,
+            false => buffer.part(interior.start - start..interior.end - start),
+        };
+        let maps = File::open(MAPS).map_err(|error| Error::system(UNSEEN, error))?;
+        check_movable(interior)?;
+        let (file, fd) = Shared::create(bytes)?;
+        let inode = fstat(&fd)
+            .map_err(|error| Error::system("cannot look at registered memory", error))?
+            .st_ino;
+        let moved = Moved {
+            interior,
+            origin,
+            inode,
+            maps,
+            is_moved: false,
+        };
+        let at = moved.offset(interior);
+        sys::write_at(fd.as_fd(), interior, at as u64).map_err(|error| {
+            let what = format!("cannot get {bytes} bytes of registered memory; ask for less");
+            Error::system(what, error)
+        })?;
+        file.populate()?;
+        Ok((moved, file, fd))
+    }
+
+    /// Has the interior be the file's.
+    pub fn move_in(&mut self, fd: impl AsFd) -> Result<()> {
+        if self.interior.is_empty() {
+            return Ok(());
+        }
+        let (start, bytes) = (self.interior.address().cast(), self.interior.bytes());
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let offset = self.offset(self.interior) as u64;
+        // SAFETY: the range is the buffer's, which nobody uses now (contract of `copy_of`), and the file has its contents.
+        let mapped = unsafe { mmap(start, bytes, protection, flags, fd, offset) };
+        mapped.map_err(|error| {
+            Error::system(
+                format!("cannot map {bytes} bytes of registered memory in place"),
+                error,
+            )
+        })?;
+        self.is_moved = true;
+        // SAFETY: the range is a mapping of the file; a child of ours will not have it.
+        unsafe { madvise(start, bytes, Advice::LinuxDontFork) }.map_err(|error| {
+            Error::system("cannot keep registered memory from forked children", error)
+        })
+    }
+
+    /// The part of the buffer that is the file's.
+    pub fn interior(&self) -> Region {
+        self.interior
+    }
+
+    /// Where in the file `part` of the buffer lies.
+    pub fn offset(&self, part: Region) -> usize {
+        (part.address() as usize).saturating_sub(self.origin)
+    }
+
+    /// Whether the file is still what lies at `part`, and not something that was mapped there after the buffer's memory had
+    /// been freed behind our back. Kernels before 6.11 cannot be asked; there it is taken for granted.
+    pub fn is_in_place(&self, part: Region) -> bool {
+        let start = part.address() as usize;
+        match sys::mapping_at(self.maps.as_fd(), start) {
+            Some(Ok(mapping)) => {
+                let covers =
+                    mapping.range.start <= start && start + part.bytes() <= mapping.range.end;
+                let within = start - mapping.range.start.min(start);
+                covers
+                    && mapping.inode == self.inode
+                    && mapping.offset + within as u64 == self.offset(part) as u64
+            }
+            Some(Err(_)) => false,
+            None => true,
+        }
+    }
+
+    /// Moves the interior back into memory that is only this process'; whether that was possible.
+    pub fn move_out(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_moved) {
+            return true;
+        }
+        let bytes = self.interior.bytes();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
+        let fresh =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
+        let Ok(fresh) = fresh else {
+            return false;
+        };
+        // SAFETY: mapped with this length just now.
+        let copy = unsafe { Region::new(fresh.cast(), bytes) };
+        copy.copy_from(self.interior);
+        let flags = MremapFlags::MAYMOVE;
+        let place = self.interior.address().cast();
+        // SAFETY: replaces the file's pages by their copy, in one step, at addresses that nobody uses now (contract of
+        // `copy_of`); `fresh` has no other user.
+        let moved = unsafe { mremap_fixed(fresh, bytes, bytes, flags, place) };
+        if moved.is_err() {
+            // SAFETY: our own mapping, which nobody knows.
+            let _ = unsafe { munmap(fresh, bytes) };
+        }
+        moved.is_ok()
+    }
+}
+
+const MAPS: &str = "/proc/self/maps";
+const UNSEEN: &str = "cannot see in /proc/self/maps what kind of memory the buffer is";
+
+/// Refuses memory whose pages are not this process' alone.
+fn check_movable(interior: Region) -> Result<()> {
+    let maps = std::fs::read_to_string(MAPS).map_err(|error| Error::system(UNSEEN, error))?;
+    let (mut next, end) = (
+        interior.address() as usize,
+        interior.address() as usize + interior.bytes(),
+    );
+    for line in maps.lines() {
+        let Some(mapping) = Mapping::parse(line) else {
+            continue;
+        };
+        if mapping.end <= next || next >= end {
+            continue;
+        }
+        if mapping.start > next {
+            break;
+        }
+        mapping.check_movable()?;
+        next = mapping.end;
+    }
+    if next < end {
+        let text = "the buffer's memory is not mapped; give memory that exists";
+        return Err(Error::InvalidArgument(text.into()));
+    }
+    Ok(())
+}
+
+/// A line of `/proc/self/maps`.
+struct Mapping<'a> {
+    start: usize,
+    end: usize,
+    permissions: &'a str,
+    inode: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Mapping<'a> {
+    fn parse(line: &'a str) -> Option<Mapping<'a>> {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let permissions = words.next()?;
+        let inode = words.nth(2)?;
+        Some(Mapping {
+            start: usize::from_str_radix(start, 16).ok()?,
+            end: usize::from_str_radix(end, 16).ok()?,
+            permissions,
+            inode,
+            name: words.next().unwrap_or_default().trim(),
+        })
+    }
+
+    fn check_movable(&self) -> Result<()> {
+        let refusal = if self.name.starts_with("/memfd:ringfold registered") {
+            "is registered already; a buffer is registered once, whatever the communicator"
+        } else if self.name == "[stack]" {
+            "is on the stack; give memory from the heap"
+        } else if self.permissions.starts_with("rw")
+            && self.permissions.ends_with('p')
+            && self.inode == "0"
+        {
+            return Ok(());
+        } else {
+            "belongs to a file, or is shared with other processes, or is read-only, and cannot be moved; use `alloc`, and \
+             copy into it"
+        };
+        Err(Error::InvalidArgument(format!("the buffer {refusal}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn region(bytes: &mut [u8]) -> Region {
+        // SAFETY: the tests use regions while the slice lives, and the slice only when no region is in use.
+        unsafe { Region::new(bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    fn pattern(index: usize) -> u8 {
+        (index * 31 + index / 4096) as u8
+    }
+
+    #[test]
+    fn a_buffer_moves_in_and_out_with_its_contents() {
+        for (first, bytes) in [(0, MIB), (16, MIB), (100, 3 * 4096), (4000, 200), (1, 4095)] {
+            let mut memory = vec![0; MIB + 8192];
+            memory
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, byte)| *byte = pattern(i));
+            let buffer = region(&mut memory[first..first + bytes]);
+            // SAFETY: `memory` outlives `moved`, and this thread alone uses it.
+            let (mut moved, file, fd) = unsafe { Moved::copy_of(buffer) }.expect("a copy");
+            moved.move_in(&fd).expect("moved");
+            let interior = moved.interior();
+            assert!(interior.is_empty() || moved.is_in_place(interior));
+            let at = moved.offset(interior);
+            if !interior.is_empty() {
+                // What is written in one place is read in the other.
+                file.data().part(at..at + 1).write(&[99]);
+                let mut byte = [0];
+                interior.part(0..1).read(&mut byte);
+                assert_eq!(byte, [99]);
+                let original = pattern(first + at - moved.offset(buffer));
+                interior.part(0..1).write(&[original]);
+            }
+            assert!(moved.move_out());
+            assert!(interior.is_empty() || !moved.is_in_place(interior));
+            if !interior.is_empty() {
+                file.data().part(at..at + 1).write(&[98]);
+            }
+            assert!(
+                memory
+                    .iter()
+                    .enumerate()
+                    .all(|(i, byte)| *byte == pattern(i))
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_mapped_there_later_is_not_taken_for_it() {
+        let map = |address, bytes, flags| {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a mapping of the test's own, or in the place of one.
+            let start =
+                unsafe { mmap_anonymous(address, bytes, protection, MapFlags::PRIVATE | flags) };
+            // SAFETY: mapped with this length until the end of the test.
+            unsafe { Region::new(start.expect("memory").cast(), bytes) }
+        };
+        let buffer = map(std::ptr::null_mut(), MIB, MapFlags::empty());
+        // SAFETY: it is forgotten before the mapping changes.
+        let (mut moved, _file, fd) = unsafe { Moved::copy_of(buffer) }.expect("a copy");
+        moved.move_in(&fd).expect("moved");
+        assert!(moved.is_in_place(buffer));
+        assert!(moved.is_in_place(buffer.part(8192..8200)));
+        if sys::mapping_at(moved.maps.as_fd(), moved.origin).is_none() {
+            // An older kernel does not tell.
+            return;
+        }
+        let later = buffer.part(4096..MIB);
+        map(later.address().cast(), later.bytes(), MapFlags::FIXED);
+        assert!(!moved.is_in_place(buffer));
+        assert!(!moved.is_in_place(buffer.part(8192..8200)));
+        assert!(moved.is_in_place(buffer.part(0..4096)));
+        moved.is_moved = false;
+    }
+
+    #[test]
+    fn memory_that_others_share_is_refused() {
+        let (shared, _fd) = Shared::create(8192).expect("two pages");
+        // SAFETY: the mapping is there, and refused.
+        let refused = unsafe { Moved::copy_of(shared.data()) }.expect_err("shared memory");
+        assert!(
+            refused.to_string().contains("registered already"),
+            "{refused}"
+        );
+        let file = File::open("/proc/self/exe").expect("this program");
+        // SAFETY: a new mapping, private to this test.
+        let map = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                8192,
+                ProtFlags::READ,
+                MapFlags::PRIVATE,
+                &file,
+                0,
+            )
+        }
+        .expect("a mapping");
+        // SAFETY: mapped with this length.
+        let map = unsafe { Region::new(map.cast(), 8192) };
+        // SAFETY: the mapping is there, and refused.
+        let refused = unsafe { Moved::copy_of(map) }.expect_err("a file");
+        assert!(refused.to_string().contains("use `alloc`"), "{refused}");
+    }
+}

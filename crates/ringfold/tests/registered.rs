@@ -1,0 +1,537 @@
+//! Registered memory between real processes: what a program does with it, and what must not go wrong.
+//!
+//! Every rank is this test program again, started for `a_rank`, which plays one of the [`SCENES`].
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfold::memory::Region;
+use ringfold::{Collective, Communicator, Counts, DType, Op, Request};
+
+/// After this a rank has hung: far longer than anything takes on a busy machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+const SCENE: &str = "RINGFOLD_TEST_SCENE";
+
+type Scene = fn(Communicator);
+
+const SCENES: [(&str, Scene); 11] = [
+    ("collectives", collectives),
+    ("sizes", sizes),
+    ("dropped_by_one", dropped_by_one),
+    ("too_large", too_large),
+    ("mismatch", mismatch),
+    ("outlived", outlived),
+    ("parts", parts),
+    ("leaked", leaked),
+    ("forked", forked),
+    ("freed", freed),
+    ("refused", refused),
+];
+
+#[test]
+#[ignore = "what the other tests start as ranks"]
+fn a_rank() {
+    let Ok(name) = std::env::var(SCENE) else {
+        return;
+    };
+    let (_, scene) = SCENES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .expect("a scene");
+    scene(Communicator::init().expect("all ranks join"));
+}
+
+/// Plays a scene on `ranks` processes; all of them end well.
+fn play(scene: &str, ranks: usize, transport: &str) {
+    let name = u128::from_le_bytes(ringfold::control::socket::random().expect("random bytes"));
+    let start = |rank: usize| {
+        Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "a_rank", "--ignored", "--nocapture"])
+            .env(SCENE, scene)
+            .env("RINGFOLD_RANK", rank.to_string())
+            .env("RINGFOLD_WORLD_SIZE", ranks.to_string())
+            .env("RINGFOLD_ADDR", format!("unix:@ringfold-test-{name:x}"))
+            .env("RINGFOLD_TRANSPORT", transport)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a process")
+    };
+    let mut children: Vec<_> = (0..ranks).map(start).collect();
+    let deadline = Instant::now() + WATCHDOG;
+    let mut failures = Vec::new();
+    for (rank, child) in children.iter_mut().enumerate() {
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("a child") {
+                break Some(status);
+            }
+            if Instant::now() > deadline {
+                child.kill().expect("a child of ours");
+                child.wait().expect("a child");
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        if status.is_none_or(|status| !status.success()) {
+            let mut said = String::new();
+            let stderr = child.stderr.as_mut().expect("piped");
+            stderr.read_to_string(&mut said).expect("text");
+            failures.push(format!("rank {rank} of {ranks}, {status:?}: {said}"));
+        }
+    }
+    assert!(failures.is_empty(), "{scene}: {}", failures.join("\n"));
+}
+
+#[test]
+fn every_collective_is_right_on_registered_memory() {
+    for (ranks, transport) in [(2, "shm"), (3, "auto"), (2, "tcp"), (1, "auto")] {
+        play("collectives", ranks, transport);
+    }
+}
+
+#[test]
+fn sizes_may_differ_and_are_told() {
+    play("sizes", 3, "shm");
+    play("sizes", 2, "tcp");
+}
+
+#[test]
+fn one_rank_may_drop_its_part_early() {
+    play("dropped_by_one", 3, "shm");
+}
+
+#[test]
+fn a_rank_without_memory_is_an_error_on_all_ranks_and_ends_nothing() {
+    play("too_large", 2, "shm");
+    play("too_large", 2, "tcp");
+}
+
+#[test]
+fn ranks_in_another_call_are_told_so() {
+    play("mismatch", 2, "shm");
+    play("mismatch", 2, "tcp");
+}
+
+#[test]
+fn memory_outlives_its_communicator_and_nothing_else_does() {
+    play("outlived", 2, "shm");
+}
+
+#[test]
+fn for_another_communicator_it_is_memory_like_any_other() {
+    play("parts", 4, "shm");
+}
+
+#[test]
+fn a_leaked_registration_is_not_taken_for_what_lies_there_later() {
+    play("leaked", 2, "shm");
+}
+
+#[test]
+fn a_forked_child_gets_an_error_and_shares_nothing() {
+    play("forked", 2, "shm");
+}
+
+#[test]
+fn dropped_memory_is_free_though_peers_have_it_mapped() {
+    play("freed", 2, "shm");
+}
+
+#[test]
+fn memory_that_cannot_be_moved_is_refused_on_all_ranks() {
+    play("refused", 2, "shm");
+}
+
+/// What stands at `index` of `rank`'s data: whole numbers, so that sums are exact.
+fn element(rank: usize, index: usize) -> f32 {
+    ((rank + 1) * (index % 1000 + 1)) as f32
+}
+
+fn fill(data: &mut [f32], rank: usize) {
+    for (index, value) in data.iter_mut().enumerate() {
+        *value = element(rank, index);
+    }
+}
+
+fn expect_sum(data: &[f32], ranks: usize) {
+    for (index, value) in data.iter().enumerate() {
+        let sum: f32 = (0..ranks).map(|rank| element(rank, index)).sum();
+        assert_eq!(*value, sum, "element {index}");
+    }
+}
+
+/// An all-reduce in place on `data`, whose sum is checked.
+fn sum(comm: &Communicator, data: &mut [f32]) {
+    fill(data, comm.rank());
+    comm.all_reduce(data, Op::Sum).expect("a sum");
+    expect_sum(data, comm.world_size());
+}
+
+/// Makes every collective on these two buffers and compares with what ordinary memory gives.
+fn compare(comm: &Communicator, input: &mut [f32], output: &mut [f32]) {
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    let (mut plain_input, mut plain) = (input.to_vec(), output.to_vec());
+    for count in [1, 1000, 100_000] {
+        let blocks = count * ranks;
+        for turn in 0..7 {
+            for data in [&mut *input, &mut plain_input] {
+                fill(&mut data[..blocks], rank + turn);
+            }
+            for (from, into) in [(&*input, &mut *output), (&plain_input, &mut plain)] {
+                let (one, all) = (&from[..count], &from[..blocks]);
+                match turn {
+                    0 => comm.all_reduce_into(one, &mut into[..count], Op::Sum),
+                    1 => comm.all_reduce_into(one, &mut into[..count], Op::Avg),
+                    2 => comm.reduce_scatter(all, &mut into[..count], Op::Max),
+                    3 => comm.all_gather(one, &mut into[..blocks]),
+                    4 => comm.all_to_all(all, &mut into[..blocks]),
+                    5 => comm.reduce(one, &mut into[..count], Op::Sum, ranks - 1),
+                    _ => comm.sendrecv(one, &mut into[..count]),
+                }
+                .expect("a call");
+            }
+            assert!(output == plain, "turn {turn}, {count} elements");
+        }
+        for root in 0..ranks {
+            for data in [&mut *output, &mut plain] {
+                fill(&mut data[..count], rank);
+                comm.broadcast(&mut data[..count], root).expect("a call");
+            }
+            assert!(output == plain, "broadcast from {root}, {count} elements");
+        }
+    }
+}
+
+fn collectives(comm: Communicator) {
+    let count = 100_000 * comm.world_size();
+    let mut input = comm.alloc(4 * count).expect("memory");
+    let mut output = comm.alloc(4 * count).expect("memory");
+    let is_shared = comm.world_size() > 1 && std::env::var("RINGFOLD_TRANSPORT").unwrap() != "tcp";
+    assert_eq!(input.is_shared(), is_shared);
+    assert!(input.as_slice::<f32>().iter().all(|value| *value == 0.0));
+    compare(
+        &comm,
+        input.as_mut_slice::<f32>(),
+        output.as_mut_slice::<f32>(),
+    );
+    let mut vectors = [vec![0f32; count + 7], vec![1f32; count]];
+    let [first, second] = &mut vectors;
+    {
+        let mut first = comm.register(&mut first[7..]).expect("registered");
+        let mut second = comm.register(second).expect("registered");
+        assert_eq!(first.registration().is_shared(), is_shared);
+        assert_eq!(second[count - 1], 1.0);
+        compare(&comm, &mut first, &mut second);
+        sum(&comm, &mut second);
+    }
+    // The contents came back with the pages.
+    expect_sum(second, comm.world_size());
+    second.push(1.0);
+    sum(&comm, second);
+}
+
+fn sizes(comm: Communicator) {
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    let bytes = |rank: usize| [0, 5000, 100_000][rank];
+    let memory = comm.alloc(bytes(rank)).expect("memory");
+    assert_eq!(memory.bytes(), bytes(rank));
+    assert_eq!(memory.sizes(), (0..ranks).map(bytes).collect::<Vec<_>>());
+    let mut vector = vec![0f32; 30_000 * rank];
+    let registered = comm.register(&mut vector).expect("registered");
+    let told = registered.registration().sizes();
+    assert!((0..ranks).all(|rank| told[rank] == 120_000 * rank));
+    // One rank may make new memory where another registers what it has.
+    drop(registered);
+    let mut mixed = vec![0f32; 10_000];
+    let (mut made, mut moved);
+    let data = if rank == 0 {
+        made = comm.alloc(40_000).expect("memory");
+        made.as_mut_slice::<f32>()
+    } else {
+        moved = comm.register(&mut mixed).expect("registered");
+        &mut moved
+    };
+    sum(&comm, data);
+    comm.barrier().expect("all are done");
+}
+
+fn dropped_by_one(comm: Communicator) {
+    let mut kept = comm.alloc(1 << 20).expect("memory");
+    let dropped = comm.alloc(1 << 20).expect("memory");
+    let mut vector = vec![0f32; 1 << 18];
+    let registered = comm.register(&mut vector).expect("registered");
+    let mut other = (comm.rank() != 1).then_some(dropped);
+    let mut guard = (comm.rank() != 2).then_some(registered);
+    let mut ordinary = vec![0f32; 1 << 18];
+    for _ in 0..3 {
+        // All registered, then some not, then again all; on some ranks by a registration that others do not have.
+        sum(&comm, kept.as_mut_slice::<f32>());
+        sum(
+            &comm,
+            other
+                .as_mut()
+                .map_or(&mut ordinary[..], |other| other.as_mut_slice()),
+        );
+        sum(
+            &comm,
+            guard
+                .as_mut()
+                .map_or(&mut ordinary[..], |guard| &mut guard[..]),
+        );
+        let crossed = match comm.rank() {
+            0 => other.as_mut().expect("kept").as_mut_slice(),
+            _ => kept.as_mut_slice(),
+        };
+        sum(&comm, crossed);
+    }
+    // What comes later is not taken for what went.
+    let mut later = comm.alloc(1 << 20).expect("memory");
+    sum(&comm, later.as_mut_slice::<f32>());
+    drop(other);
+    sum(&comm, later.as_mut_slice::<f32>());
+}
+
+fn too_large(comm: Communicator) {
+    let bytes = [1 << 20, 1 << 60][comm.rank()];
+    let error = comm.alloc(bytes).expect_err("more than there is");
+    assert_eq!(error.class(), "System", "{error}");
+    let says = ["rank 1", "ask for less"][comm.rank()];
+    assert!(error.to_string().contains(says), "{error}");
+    let mut memory = comm.alloc(1 << 20).expect("memory");
+    sum(&comm, memory.as_mut_slice::<f32>());
+}
+
+fn mismatch(comm: Communicator) {
+    // As many bytes as a rank says about its memory: even that is not taken for it.
+    let mut data = vec![0u8; 56 * comm.world_size()];
+    let error = match comm.rank() {
+        0 => comm.alloc(4096).expect_err("nobody else does"),
+        _ => comm
+            .all_gather(&[0u8; 56], &mut data)
+            .expect_err("different calls"),
+    };
+    assert_eq!(error.class(), "Mismatch", "{error}");
+    assert!(error.to_string().contains("to register memory"), "{error}");
+}
+
+/// Descriptors and mappings of shared memory that this process has.
+fn belongings() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("proc").count();
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("proc");
+    let shared = maps.lines().filter(|line| line.contains("memfd:"));
+    (descriptors, shared.count())
+}
+
+fn outlived(comm: Communicator) {
+    let before = belongings();
+    for _ in 0..20 {
+        let mut memory = comm.alloc(1 << 16).expect("memory");
+        let mut vector = vec![0f32; 1 << 14];
+        let mut registered = comm.register(&mut vector).expect("registered");
+        sum(&comm, &mut registered);
+        sum(&comm, memory.as_mut_slice::<f32>());
+    }
+    let ended = comm.alloc(1 << 16).expect("memory");
+    drop(ended);
+    comm.barrier().expect("all have dropped it");
+    drop(comm.alloc(0).expect("memory"));
+    // The last two registrations of each peer are unmapped at the next occasion.
+    let after = belongings();
+    assert_eq!(after.0, before.0, "descriptors");
+    assert!(after.1 <= before.1 + 2, "{before:?} {after:?}");
+
+    let mut vector = vec![3f32; 1 << 14];
+    let mut memory = comm.alloc(1 << 16).expect("memory");
+    memory.as_mut_slice::<f32>().fill(2.0);
+    let registered = comm.register(&mut vector).expect("registered");
+    drop(comm);
+    assert!(memory.as_slice::<f32>().iter().all(|value| *value == 2.0));
+    assert!(registered.iter().all(|value| *value == 3.0));
+    drop((memory, registered));
+    assert!(vector.iter().all(|value| *value == 3.0));
+    assert_eq!(belongings().1, 0, "mappings");
+}
+
+fn parts(comm: Communicator) {
+    let mut memory = comm.alloc(1 << 20).expect("memory");
+    let pair = comm
+        .split(Some((comm.rank() / 2) as u32), 0)
+        .expect("parts");
+    let pair = pair.expect("a part for every rank");
+    sum(&pair, memory.as_mut_slice::<f32>());
+    let mut own = pair.alloc(1 << 20).expect("memory");
+    sum(&pair, own.as_mut_slice::<f32>());
+    sum(&comm, own.as_mut_slice::<f32>());
+    sum(&comm, memory.as_mut_slice::<f32>());
+}
+
+fn kernel_answers_about_mappings() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("proc");
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|word| word.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (6, 11)
+}
+
+fn leaked(comm: Communicator) {
+    const BYTES: usize = 1 << 20;
+    if !kernel_answers_about_mappings() {
+        return;
+    }
+    // Its own mapping, so that it can be replaced at the same address.
+    let map = |address: *mut libc::c_void, flags| {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+        // SAFETY: a mapping of our own, or in the place of one.
+        let start = unsafe { libc::mmap(address, BYTES, protection, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        start
+    };
+    let start = map(std::ptr::null_mut(), 0);
+    // SAFETY: mapped just now, and used by nobody else.
+    let slice = || unsafe { std::slice::from_raw_parts_mut(start.cast::<f32>(), BYTES / 4) };
+    let mut registered = comm.register(slice()).expect("registered");
+    sum(&comm, &mut registered);
+    std::mem::forget(registered);
+    // The owner frees the memory, and somebody else gets the address.
+    // SAFETY: our own mapping; no slice of it is in use.
+    assert_eq!(unsafe { libc::munmap(start, BYTES) }, 0);
+    assert_eq!(map(start, libc::MAP_FIXED), start);
+    for _ in 0..3 {
+        sum(&comm, slice());
+    }
+}
+
+/// Forks, has the child do `what` and end with what that gives; how the child ended.
+fn in_child(what: impl FnOnce() -> i32) -> libc::c_int {
+    // SAFETY: the child calls nothing that another thread may hold a lock of, and ends without returning.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "cannot fork");
+    if child == 0 {
+        let code = what();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(code) }
+    }
+    let mut status = 0;
+    // SAFETY: our own child, waited for once.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+fn forked(comm: Communicator) {
+    let mut memory = comm.alloc(1 << 16).expect("memory");
+    let mut vector = vec![0f32; 1 << 16];
+    let registered = comm.register(&mut vector).expect("registered");
+    for count in [1, 1 << 14] {
+        let status = in_child(|| {
+            let mut data = vec![1f32; count];
+            match comm.all_reduce(&mut data, Op::Sum) {
+                Err(error) if error.class() == "Unsupported" => 7,
+                _ => 8,
+            }
+        });
+        assert_eq!(libc::WEXITSTATUS(status), 7, "{status}");
+    }
+    let touch = |address: *const f32| {
+        // SAFETY: mapped in the parent; in the child it faults, which is what is tested.
+        let value = in_child(|| unsafe { address.read_volatile() } as i32);
+        assert!(libc::WIFSIGNALED(value), "{value}");
+        assert_eq!(libc::WTERMSIG(value), libc::SIGSEGV);
+    };
+    touch(memory.as_slice::<f32>().as_ptr());
+    touch(&registered[1 << 15]);
+    // Ends in the child neither memory nor communicator of the parent.
+    let mut memory_in_child = Some(memory);
+    let mut ends = Some((comm, registered));
+    let status = in_child(|| {
+        drop(memory_in_child.take());
+        drop(ends.take());
+        7
+    });
+    assert_eq!(libc::WEXITSTATUS(status), 7, "{status}");
+    memory = memory_in_child.take().expect("the parent's");
+    let (comm, mut registered) = ends.take().expect("the parent's");
+    sum(&comm, memory.as_mut_slice::<f32>());
+    sum(&comm, &mut registered);
+}
+
+/// Bytes of shared memory that this process has present.
+fn shared_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("proc");
+    let line = status.lines().find(|line| line.starts_with("RssShmem:"));
+    let words: Vec<&str> = line.expect("a count").split_whitespace().collect();
+    words[1].parse::<usize>().expect("a number") << 10
+}
+
+fn freed(comm: Communicator) {
+    const BYTES: usize = 32 << 20;
+    let memory = comm.alloc(BYTES).expect("memory");
+    let with = shared_bytes();
+    comm.barrier().expect("both have looked");
+    if comm.rank() == 0 {
+        drop(memory);
+        comm.barrier().expect("it is dropped");
+        return;
+    }
+    comm.barrier().expect("it is dropped");
+    assert!(shared_bytes() + BYTES / 2 < with, "{with}");
+    assert!(memory.as_slice::<f32>().iter().all(|value| *value == 0.0));
+}
+
+fn refused(comm: Communicator) {
+    let error = match comm.rank() {
+        0 => {
+            let memory = comm.alloc(1 << 16);
+            memory.expect_err("rank 1 does not have its part")
+        }
+        _ => {
+            let file = std::fs::File::open("/proc/self/exe").expect("this program");
+            use std::os::fd::AsRawFd;
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let start = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    8192,
+                    protection,
+                    libc::MAP_PRIVATE,
+                    file.as_raw_fd(),
+                    0,
+                )
+            };
+            // SAFETY: mapped with this length, until the end.
+            let region = unsafe { Region::new(start.cast(), 8192) };
+            // SAFETY: as above, and nobody uses it.
+            unsafe { comm.register_region(region) }.expect_err("a file's memory")
+        }
+    };
+    let class = ["System", "InvalidArgument"][comm.rank()];
+    assert_eq!(error.class(), class, "{error}");
+    // Twice the same buffer, also by another communicator.
+    let mut vector = vec![0f32; 1 << 16];
+    let bytes = size_of_val(&vector[..]);
+    // SAFETY: the vector lives until the end of this function, and is used by the calls below only.
+    let region = unsafe { Region::new(vector.as_mut_ptr().cast(), bytes) };
+    // SAFETY: as above.
+    let once = unsafe { comm.register_region(region) }.expect("registered");
+    let part = comm.split(Some(0), 0).expect("a part").expect("a part");
+    for communicator in [&comm, &part] {
+        // SAFETY: as above.
+        let again = unsafe { communicator.register_region(region) }.expect_err("registered");
+        assert!(again.to_string().contains("registered already"), "{again}");
+    }
+    let request = Request::new(
+        Collective::AllReduce,
+        DType::F32,
+        Counts::Even(vector.len() as u64),
+        region,
+        region,
+    );
+    // SAFETY: as above.
+    unsafe { part.run(&request) }.expect("it is memory like any other");
+    drop(once);
+    sum(&comm, &mut vector);
+}
