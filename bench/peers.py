@@ -99,11 +99,11 @@ def sweep(smallest: int, largest: int, factor: int) -> list[int]:
 
 def compared(preset: Preset, pin: bool) -> list[libraries.Library]:
     """What is compared, in the order of the table's rows."""
-    name = preset.collective.name
-    if pin and (reason := libraries.refusal(name, *libraries.PIN_FLAGS)):
+    name, ranks = preset.collective.name, max(preset.ranks)
+    if pin and (reason := libraries.refusal(name, ranks, *libraries.PIN_FLAGS)):
         sys.exit(f"--pin needs `ringfold perf {' '.join(libraries.PIN_FLAGS)}`, which {reason}")
     chosen: list[libraries.Library] = [libraries.Ringfold("ringfold")]
-    if reason := libraries.refusal(name, "-R", "1"):
+    if reason := libraries.refusal(name, ranks, "-R", "1"):
         print(f"ringfold-registered is left out: `ringfold perf -R 1` {reason}", file=sys.stderr)
     else:
         chosen.append(libraries.Ringfold("ringfold-registered", "-R", "1"))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from comparison import machine
 from comparison.collectives import Collective
 from comparison.processes import Failed, output_of
 
@@ -124,11 +125,11 @@ def ringfold_version() -> str:
     return described.stdout.strip()
 
 
-def refusal(collective: str, *flags: str) -> str:
+def refusal(collective: str, ranks: int, *flags: str) -> str:
     """Why `ringfold perf` refuses these flags; empty when it takes them."""
     try:
         shortest = ["-e", 8, "-n", 1, "-w", 0, "-c", 0]
-        output_of([COMMAND, "perf", collective, "--ranks", 2, *shortest, *flags], PROBE_LIMIT_S)
+        output_of([COMMAND, "perf", collective, "--ranks", ranks, *shortest, *flags], PROBE_LIMIT_S)
     except Failed as failure:
         return str(failure)
     return ""
@@ -138,8 +139,9 @@ def refusal(collective: str, *flags: str) -> str:
 class Launch:
     """How an MPI's processes are started."""
 
-    # After `mpirun`, always, and when ranks get cores of their own.
+    # After `mpirun`: always, when ranks outnumber cores, and when ranks are bound.
     flags: tuple[str, ...] = ()
+    crowd_flags: tuple[str, ...] = ()
     pin_flags: tuple[str, ...] = ()
     variables: Mapping[str, str] | None = None
     pin_variables: Mapping[str, str] | None = None
@@ -150,11 +152,13 @@ def as_root() -> tuple[str, ...]:
 
 
 def launches(impi: Path) -> dict[str, Launch]:
-    """By peer. Open MPI and Intel MPI bind ranks by default, MPICH does not; all are left at that unless pinned."""
+    """By peer. Unless pinned, each binds what it binds by default: Intel MPI always, Open MPI a rank a core, MPICH never."""
     return {
         "openmpi": Launch(
-            flags=(*as_root(), "--oversubscribe"),
-            pin_flags=("--map-by", "core:oversubscribe", "--bind-to", "core:overload-allowed"),
+            flags=as_root(),
+            # Not always, because it also turns off binding.
+            crowd_flags=("--oversubscribe",),
+            pin_flags=("--bind-to", "core"),
         ),
         "mpich": Launch(pin_flags=("-bind-to", "core")),
         "impi": Launch(
@@ -198,7 +202,9 @@ class Mpi:
     def run(self, work: Work) -> Lines:
         launch = self.launch
         variables = dict(launch.variables or {}) | dict(launch.pin_variables or {} if work.pin else {})
-        start = [self.venv / "bin" / "mpirun", *launch.flags, *(launch.pin_flags if work.pin else ()), "-n", work.ranks]
+        crowd = launch.crowd_flags if work.ranks > machine.cores() else ()
+        flags = [*launch.flags, *crowd, *(launch.pin_flags if work.pin else ())]
+        start = [self.venv / "bin" / "mpirun", *flags, "-n", work.ranks]
         count = work.collective.count(work.ranks, work.size)
         what = [self.variant or work.collective.name, count, work.iterations, work.budget_ms]
         placements = self.placements(work.collective)

@@ -1,12 +1,19 @@
-"""What the results' folder is called: the day and the machine."""
+"""What this machine is: its cores, and what the folder of its results is called."""
 
 import datetime
 import os
 import re
 from pathlib import Path
 
+CPUS = Path("/sys/devices/system/cpu")
 # What processors' names say besides which they are.
 NOISE = re.compile(r"\(r\)|\(tm\)|@.*|\b(amd|intel|cpu|processor|\d+-core)\b", re.IGNORECASE)
+
+
+def cores() -> int:
+    """The cores that this process may use; threads of one core count once."""
+    threads = [CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list" for cpu in os.sched_getaffinity(0)]
+    return len({file.read_text() for file in threads if file.exists()}) or len(threads)
 
 
 def slug(model: str, cores: int) -> str:
@@ -16,10 +23,10 @@ def slug(model: str, cores: int) -> str:
 
 
 def name() -> str:
-    """This machine's, as far as this process may use it."""
+    """This machine's, with the cores that this process may use."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-    return slug(models[0] if models else "", len(os.sched_getaffinity(0)))
+    return slug(models[0] if models else "", cores())
 
 
 def folder(results: Path) -> Path:
