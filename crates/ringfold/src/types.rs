@@ -288,5 +288,7 @@ named_byte! {
         Direct = 5, "direct";
         /// Every rank gives everything to every rank, and each reduces for itself: one step.
         OneShot = 6, "one_shot";
+        /// Every rank reads its chunk from all ranks' registered buffers and stores the result into all of them.
+        Push = 7, "push";
     }
 }

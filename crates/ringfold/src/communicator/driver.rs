@@ -8,7 +8,8 @@
 //! # Invariants
 //!
 //! * Every wait sees the verdict of the watch, the deadline of its job, and a departed peer.
-//! * A verdict is looked at only when an attempt bore no fruit: a call whose data has arrived succeeds.
+//! * A verdict is looked at only when an attempt bore no fruit: a call whose data has arrived succeeds. Or when this rank
+//!   is at work of its own, which bears fruit whatever befell the peers, and which they would have to wait for in any case.
 //! * After a fatal error nothing touches a caller's buffer again: the engine is not asked to progress any more.
 
 use std::collections::{HashMap, VecDeque};
@@ -314,6 +315,9 @@ impl Driver {
                 return Ok(());
             }
             if progressed {
+                if state.engine.is_at_work() {
+                    self.look_up(state, &mut now, &mut last_call_back, on_wait)?;
+                }
                 continue;
             }
             attempts += 1;
@@ -377,6 +381,21 @@ impl Driver {
         inbox.has_work = true;
         self.for_worker.notify_one();
         self.watch.progress(state.engine.sequence());
+    }
+
+    /// What is done between two pieces of work that would go on whatever befalls the peers.
+    fn look_up(
+        &self,
+        state: &mut State,
+        now: &mut Time,
+        last_call_back: &mut Option<Time>,
+        on_wait: OnWait<'_>,
+    ) -> Result<()> {
+        if self.watch.is_faulty() {
+            return Err(self.end_by_verdict(state));
+        }
+        *now = self.now();
+        self.look_around(state, *now, last_call_back, on_wait)
     }
 
     /// What is too costly to do on every attempt.
@@ -443,9 +462,13 @@ impl Driver {
             Ok(false) => {}
             Err(error) => return Err(self.fail(state, error)),
         }
+        Err(self.end_by_verdict(state))
+    }
+
+    fn end_by_verdict(&self, state: &mut State) -> Error {
         let verdict = self.watch.fault().unwrap_or(Error::Closed);
         let verdict = located(state, verdict);
-        Err(self.end(state, verdict))
+        self.end(state, verdict)
     }
 
     /// Ends everything by an error found here: the others are told, and the verdict may be another than the suspicion.

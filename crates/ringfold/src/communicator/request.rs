@@ -146,6 +146,8 @@ impl Request {
             in_place,
             slice_elements: slice.max(1) as u64,
             channels: choice.channels as u32,
+            tries_push: choice.tries_push,
+            streams: choice.streams,
             timeout,
             is_asked_for: self.algorithm.is_some(),
             registers: false,

@@ -31,6 +31,7 @@ pub struct Case {
     pub in_place: bool,
     pub slice_bytes: usize,
     pub channels: usize,
+    pub tries_push: bool,
 }
 
 impl Case {
@@ -47,6 +48,7 @@ impl Case {
             in_place: false,
             slice_bytes: 1 << 10,
             channels: 1,
+            tries_push: false,
         }
     }
 }
@@ -72,6 +74,8 @@ pub struct World {
     engines: Vec<Engine>,
     random: Random,
     now: Time,
+    /// Whether the ranks' memory is registered.
+    registers: bool,
 }
 
 impl World {
@@ -83,6 +87,15 @@ impl World {
             engines: ranks.into_iter().enumerate().map(engine).collect(),
             random: Random(seed),
             now: Time(0),
+            registers: false,
+        }
+    }
+
+    /// The same world with all memory registered, for what makes use of that.
+    pub fn registered(self) -> World {
+        World {
+            registers: true,
+            ..self
         }
     }
 
@@ -90,9 +103,28 @@ impl World {
         self.engines.len()
     }
 
-    /// Whether the transport serves the case's medium.
-    pub fn serves(&mut self, medium: Medium) -> bool {
-        medium == Medium::Messages || crate::engine::windows(&mut self.engines[0]).is_some()
+    /// Whether this world is for this way of carrying out a call.
+    pub fn serves(&mut self, (algorithm, medium): (Algorithm, Medium)) -> bool {
+        let has_medium =
+            medium == Medium::Messages || crate::engine::windows(&mut self.engines[0]).is_some();
+        has_medium && (!self.registers || algorithm == Algorithm::Push)
+    }
+
+    /// Registers memory of `rank`, as it is mapped when all ranks are one process. Gives the registration's number.
+    pub fn register(&mut self, rank: usize, memory: Region) -> u32 {
+        let mut mapped = vec![Region::EMPTY; self.world_size()];
+        mapped[rank] = memory;
+        let numbers = self
+            .engines
+            .iter_mut()
+            .map(|engine| engine.registry().add(mapped.clone()));
+        numbers.last().expect("a world has ranks")
+    }
+
+    fn unregister(&mut self, number: u32) {
+        for engine in &mut self.engines {
+            engine.registry().remove(number);
+        }
     }
 
     /// Makes the call on all ranks and compares every rank's output with the oracle's.
@@ -120,8 +152,25 @@ impl World {
         let world_size = self.world_size();
         let of_rank = |(rank, case)| oracle::buffers(case, rank, world_size);
         let buffers: Vec<_> = cases.iter().enumerate().map(of_rank).collect();
+        let mut registrations = Vec::new();
+        if self.registers {
+            for (rank, buffers) in buffers.iter().enumerate() {
+                let memory = buffers.memory.iter().map(Owned::region);
+                registrations.extend(memory.map(|memory| self.register(rank, memory)));
+            }
+        }
+        self.run_on(cases, &buffers)?;
+        for number in registrations {
+            self.unregister(number);
+        }
+        Ok(())
+    }
+
+    /// Makes the calls on these buffers and compares what came out.
+    fn run_on(&mut self, cases: &[Case], buffers: &[Buffers]) -> Result<()> {
         let regions: Vec<_> = buffers.iter().map(|buffers| buffers.regions()).collect();
         self.run(cases, &regions)?;
+        let world_size = self.world_size();
         for (rank, (buffers, (_, output))) in buffers.iter().zip(&regions).enumerate() {
             let mut got = vec![0; output.bytes()];
             output.read(&mut got);
@@ -138,6 +187,45 @@ impl World {
         Ok(())
     }
 
+    /// Like `check`, with all memory registered but the last rank's.
+    pub fn check_with_one_unregistered(&mut self, case: &Case) {
+        let world_size = self.world_size();
+        let buffers: Vec<_> = (0..world_size)
+            .map(|rank| oracle::buffers(case, rank, world_size))
+            .collect();
+        let mut registrations = Vec::new();
+        for (rank, buffers) in buffers[..world_size - 1].iter().enumerate() {
+            let memory = buffers.memory.iter().map(Owned::region);
+            registrations.extend(memory.map(|memory| self.register(rank, memory)));
+        }
+        self.run_on(&vec![case.clone(); world_size], &buffers)
+            .unwrap_or_else(|error| panic!("{world_size} ranks, {case:?}: {error}"));
+        for number in registrations {
+            self.unregister(number);
+        }
+    }
+
+    /// Makes the call of two ranks, the first of which takes its memory for mapped by the second, which has mapped half.
+    pub fn run_with_a_false_claim(&mut self, case: &Case) -> Result<()> {
+        let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
+        for (rank, buffers) in buffers.iter().enumerate() {
+            for memory in &buffers.memory {
+                let whole = memory.region();
+                for (reader, engine) in self.engines.iter_mut().enumerate() {
+                    let bytes = if reader == rank {
+                        whole.bytes()
+                    } else {
+                        whole.bytes() / 2
+                    };
+                    let mut mapped = vec![Region::EMPTY; 2];
+                    mapped[rank] = whole.part(0..bytes);
+                    engine.registry().add(mapped);
+                }
+            }
+        }
+        self.run_on(&[case.clone(), case.clone()], &buffers)
+    }
+
     fn run(&mut self, cases: &[Case], regions: &[(Region, Region)]) -> Result<()> {
         let world_size = self.world_size();
         let mut running = Vec::new();
@@ -147,6 +235,7 @@ impl World {
                 medium,
                 slice_bytes,
                 channels,
+                tries_push,
                 ..
             } = *case;
             let choice = Choice {
@@ -154,6 +243,8 @@ impl World {
                 medium,
                 slice_bytes,
                 channels,
+                tries_push,
+                streams: true,
             };
             let mut request = Request::new(
                 case.collective,

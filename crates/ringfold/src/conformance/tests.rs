@@ -36,7 +36,7 @@ fn moves_and_reduces(make: impl Fn(usize) -> World, sizes: &[usize]) {
                 continue;
             }
             for (algorithm, medium) in ways(collective, world_size) {
-                if !world.serves(medium) {
+                if !world.serves((algorithm, medium)) {
                     continue;
                 }
                 for (index, count) in COUNTS.into_iter().enumerate() {
@@ -59,7 +59,7 @@ fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
     for &dtype in DType::ALL {
         for collective in [Collective::AllGather, Collective::Broadcast] {
             for (algorithm, medium) in ways(collective, 3) {
-                if world.serves(medium) {
+                if world.serves((algorithm, medium)) {
                     world.check(&Case {
                         dtype,
                         ..Case::new(collective, algorithm, medium, 77)
@@ -84,7 +84,7 @@ fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
                 Collective::ReduceScatter,
             ] {
                 for (algorithm, medium) in ways(collective, 3) {
-                    if world.serves(medium) {
+                    if world.serves((algorithm, medium)) {
                         let case = Case {
                             dtype,
                             op,
@@ -113,7 +113,7 @@ fn averages(make: impl Fn(usize) -> World) {
             Collective::Reduce,
         ] {
             for (algorithm, medium) in ways(collective, 2) {
-                if world.serves(medium) {
+                if world.serves((algorithm, medium)) {
                     let case = Case::new(collective, algorithm, medium, 700);
                     world.check(&Case {
                         dtype,
@@ -140,7 +140,9 @@ fn takes_uneven_counts(make: impl Fn(usize) -> World) {
             Collective::Scatter,
         ] {
             for (algorithm, medium) in ways(collective, world_size) {
-                if !world.serves(medium) || algorithm == crate::Algorithm::RecursiveDoubling {
+                if !world.serves((algorithm, medium))
+                    || algorithm == crate::Algorithm::RecursiveDoubling
+                {
                     continue;
                 }
                 let counts = Counts::PerRank(per_rank.clone());
@@ -219,6 +221,8 @@ conformance! {
     over_tcp: |n| World::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
     over_sim_eager: |n| World::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
     over_sim_rendezvous: |n| World::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
+    in_registered_memory_over_local: |n| World::new::<Local>(local(n), SEED).registered(), &[1, 2, 3, 4, 5, 8];
+    in_registered_memory_over_shm: |n| World::new(shm(n), SEED).registered(), &[1, 2, 3, 4, 5, 8, 9];
     over_faulty_without_faults: |n| World::new(faulty(n, Faults::default()), SEED), &[2, 3, 4];
 }
 
@@ -404,4 +408,50 @@ fn two_roots_of_a_gather_are_a_mismatch() {
     });
     let error = world.run_each(&cases).unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+}
+
+/// The call of an odd number of odd elements, in memory of all ranks.
+fn pushed(count: u64) -> Case {
+    Case {
+        dtype: DType::BF16,
+        ..Case::new(
+            Collective::AllReduce,
+            crate::Algorithm::Push,
+            crate::schedule::Medium::Shared,
+            count,
+        )
+    }
+}
+
+/// One rank's buffer is not registered: all do without, in the calls before and after as well.
+#[test]
+fn calls_with_an_unregistered_buffer_are_exact() {
+    for world_size in [2, 3, 5] {
+        let mut world = World::new(shm(world_size), SEED);
+        // Nobody's memory, but a registration: the ranks ask each other.
+        let elsewhere = crate::memory::Owned::zeroed(64);
+        world.register(0, elsewhere.region());
+        for tries_push in [false, true, true, false] {
+            let case = Case {
+                tries_push,
+                algorithm: crate::Algorithm::Direct,
+                op: Op::PremulSum(2.0),
+                ..pushed(5001)
+            };
+            world.check(&case);
+            world.check(&Case {
+                in_place: true,
+                ..case.clone()
+            });
+            world.check_with_one_unregistered(&case);
+        }
+    }
+}
+
+/// A handle that names memory which the registration does not have is an error, and nothing is touched.
+#[test]
+fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
+    let mut world = World::new(shm(2), SEED);
+    let error = world.run_with_a_false_claim(&pushed(5000)).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }

@@ -1,11 +1,14 @@
 //! What the log says of how calls are carried out: once for each plan, when it is made, so never on the data path.
 
 use super::{Job, TinyJob};
+use crate::call::Call;
 use crate::schedule::Medium;
+use crate::types::Algorithm;
 
 /// A plan has been made for `job`, and will serve later calls that differ in size only.
 pub fn plan(job: &Job, world_size: usize) {
     let medium = match job.medium {
+        Medium::Shared if job.algorithm == Algorithm::Push => "registered buffers",
         Medium::Shared => "published memory",
         Medium::Messages => "messages",
     };
@@ -24,6 +27,18 @@ pub fn plan(job: &Job, world_size: usize) {
         job.algorithm,
         job.slice_elements.saturating_mul(job.dtype.size_bytes() as u64),
         job.channels,
+    );
+}
+
+/// For the first time a call could not push.
+pub fn refusal(instead: &Call) {
+    log::info!(
+        target: "ringfold::tuning",
+        "{} of {} {}: {} instead of push, because not all ranks' buffers are registered (told once)",
+        instead.collective,
+        instead.count,
+        instead.dtype,
+        instead.algorithm,
     );
 }
 

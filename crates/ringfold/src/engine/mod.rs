@@ -33,7 +33,7 @@ use crate::schedule::{Medium, Spec};
 use crate::transport::{Ticket, Time, Transport, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::Blocks;
-use operation::{ChannelProgress, Context, Operation, ticket_operation};
+use operation::{ChannelProgress, Context, Operation, Workbench, ticket_operation};
 use plan::Plan;
 pub use tiny::TinyJob;
 use tiny::{Inline, Tiny};
@@ -82,6 +82,10 @@ pub struct Job {
     pub channels: u32,
     /// How long it may take.
     pub timeout: Duration,
+    /// Whether to ask first if all ranks' buffers are registered, and to push if they are: the same on all ranks.
+    pub tries_push: bool,
+    /// Whether results that lie apart from their inputs are stored past the caches.
+    pub streams: bool,
     /// Whether somebody asked for this algorithm: for the log.
     pub is_asked_for: bool,
     /// Whether the library calls this to register memory, and not the user.
@@ -112,6 +116,9 @@ pub struct Engine {
     generation: u64,
     done: Vec<Ticket>,
     operands: Vec<Region>,
+    bench: Workbench,
+    /// Whether the log says that a push was refused.
+    is_refusal_told: bool,
     tiny: Option<Tiny>,
     inline: Inline,
     /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
@@ -150,6 +157,8 @@ impl Engine {
             generation: 0,
             done: Vec::new(),
             operands: Vec::new(),
+            bench: Workbench::default(),
+            is_refusal_told: false,
             tiny: None,
             inline: Inline::new(world_size),
             unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
@@ -220,6 +229,13 @@ impl Engine {
             progressed = true;
         }
         Ok(progressed)
+    }
+
+    /// Whether the running job has work left that waits for nobody: `progress` goes on with it whatever befalls the peers.
+    pub fn is_at_work(&self) -> bool {
+        let first = self.collectives.front().copied();
+        let operation = first.and_then(|id| self.operations[id].as_ref());
+        operation.is_some_and(Operation::is_at_work)
     }
 
     /// Whether no job is under way.
@@ -306,6 +322,8 @@ impl Engine {
             id,
             operands: &mut self.operands,
             inline: &self.inline,
+            registry: &self.registry,
+            bench: &mut self.bench,
         };
         f(
             self.operations[id]
@@ -318,7 +336,12 @@ impl Engine {
     fn advance(&mut self) -> Result<bool> {
         let mut progressed = false;
         while let Some(&id) = self.collectives.front() {
+            self.begin(id);
             progressed |= self.with_context(id, |operation, context| operation.advance(context))?;
+            if self.fall_back(id)? {
+                progressed = true;
+                continue;
+            }
             if !self.operations[id].as_ref().is_some_and(Operation::is_done) {
                 break;
             }
@@ -330,6 +353,37 @@ impl Engine {
             progressed |= self.advance_point_to_point()?;
         }
         Ok(progressed)
+    }
+
+    /// Gives the operation its generations. Not before its turn, because those before it may need more than was thought.
+    fn begin(&mut self, id: usize) {
+        let next = self.generation;
+        if let Some(operation) = self.operations[id].as_mut()
+            && !operation.is_begun
+        {
+            (operation.is_begun, operation.first_generation) = (true, next);
+            if operation.publishes() {
+                self.generation += operation.slices as u64;
+            }
+        }
+    }
+
+    /// If not all ranks could push, does the call as it would have been done without asking. All ranks do the same.
+    fn fall_back(&mut self, id: usize) -> Result<bool> {
+        let Some(refused) = self.operations[id].take_if(|operation| operation.is_refused) else {
+            return Ok(false);
+        };
+        if let Some(windows) = self.transport.windows() {
+            windows.finish(refused.last_generation());
+        }
+        let deadline = refused.deadline;
+        let mut operation = self.prepare_instead(refused)?;
+        operation.deadline = deadline;
+        if !std::mem::replace(&mut self.is_refusal_told, true) {
+            announce::refusal(&operation.call);
+        }
+        self.operations[id] = Some(operation);
+        Ok(true)
     }
 
     /// Compares the calls of ranks that do not hear from each other in them (two that both take themselves for the root
@@ -400,16 +454,21 @@ impl Engine {
     /// Takes a finished operation out and keeps what the next one of its kind can use.
     fn retire(&mut self, id: usize) {
         if let Some(operation) = self.operations[id].take() {
-            let kept = self
-                .plans
-                .iter_mut()
-                .find(|(_, plan, _)| Arc::ptr_eq(plan, &operation.plan));
-            if let Some((_, _, spare)) = kept {
-                *spare = Some(operation.channels);
-            }
+            self.keep(operation.plan, operation.channels);
         }
         self.free.push(id);
         self.finished.push(JobId(id));
+    }
+
+    /// Keeps the bookkeeping of a plan's last operation for the next one.
+    fn keep(&mut self, plan: Arc<Plan>, channels: Vec<ChannelProgress>) {
+        let kept = self
+            .plans
+            .iter_mut()
+            .find(|(_, known, _)| Arc::ptr_eq(known, &plan));
+        if let Some((_, _, spare)) = kept {
+            *spare = Some(channels);
+        }
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Plan {
     pub is_heard: bool,
     /// Whether it waits for every other rank, so that it has seen which call they are in.
     pub hears_all: bool,
+    /// Whether the ranks work in each other's buffers.
+    pub exposes: bool,
     /// Ticks between the starts of consecutive slices: `slices_in_flight * skew >= rounds`, so a slice ends before the one that
     /// takes its place begins.
     pub skew: u32,
@@ -88,7 +90,9 @@ impl Plan {
         };
         Ok(Plan {
             slices_in_flight: slices_in_flight(spec.medium),
-            is_heard: actions().any(|action| matches!(action, Action::Publish { .. })),
+            is_heard: actions()
+                .any(|action| matches!(action, Action::Publish { .. } | Action::Expose { .. })),
+            exposes: schedule.exposes(),
             hears_all: (0..spec.world_size).all(awaited),
             skew,
             channels,

@@ -11,11 +11,48 @@ use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::{Cut, Medium, Spec};
-use crate::types::{Collective, Op};
+use crate::types::{Algorithm, Collective, Op};
 
 impl Engine {
     /// Makes `job` ready to run.
-    pub(super) fn prepare(&mut self, mut job: Job) -> Result<Operation> {
+    pub(super) fn prepare(&mut self, job: Job) -> Result<Operation> {
+        let is_asked_for = job.algorithm == Algorithm::Push;
+        if self.world_size == 1 || !(is_asked_for || (job.tries_push && self.registry.is_used())) {
+            return self.ready(job, None);
+        }
+        let mut instead = job.clone();
+        if is_asked_for {
+            instead.algorithm = Algorithm::Direct;
+        }
+        let algorithm = Algorithm::Push;
+        let mut operation = self.ready(Job { algorithm, ..job }, None)?;
+        if let Op::PremulSum(_) = instead.op {
+            // What is left to do once the input is scaled.
+            instead.op = Op::Sum;
+            instead.input = operation.buffers.input;
+            instead.in_place |= instead.input.is_same(instead.output);
+        }
+        operation.instead = Some(instead);
+        Ok(operation)
+    }
+
+    /// Makes what is done instead of a push that was refused ready to run.
+    pub(super) fn prepare_instead(&mut self, refused: Operation) -> Result<Operation> {
+        let job = refused
+            .instead
+            .expect("what pushes was prepared with what to do instead");
+        let call = Call {
+            algorithm: job.algorithm,
+            ..refused.call
+        };
+        let mut operation = self.ready(job, Some(call))?;
+        operation.buffers.owned.extend(refused.buffers.owned);
+        self.keep(refused.plan, refused.channels);
+        Ok(operation)
+    }
+
+    /// Makes `job` ready to run as it says; `call` is what the peers are told, unless it is a new call.
+    fn ready(&mut self, mut job: Job, call: Option<Call>) -> Result<Operation> {
         let kernel = if job.collective.reduces() {
             Some(Kernel::new(job.op, job.dtype)?)
         } else {
@@ -23,7 +60,7 @@ impl Engine {
         };
         let (plan, channels) = self.plan(&job)?;
         let schedule = &plan.schedule;
-        let one_slice = schedule.needs_one_slice() || self.is_message(&job);
+        let one_slice = schedule.needs_one_slice() || plan.exposes || self.is_message(&job);
         if one_slice
             && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven())
             && schedule.needs_one_slice()
@@ -42,7 +79,8 @@ impl Engine {
         let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
             Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())
         })?;
-        let finish = (job.op == Op::Avg && kernel.is_some() && !job.output.is_empty()).then(|| {
+        let scales = plan.exposes || !job.output.is_empty();
+        let finish = (job.op == Op::Avg && kernel.is_some() && scales).then(|| {
             let n = self.world_size as u64;
             if job.dtype.is_float() {
                 Factor::Multiply(1.0 / n as f64)
@@ -66,12 +104,10 @@ impl Engine {
             scratch = block.region();
             owned.push(block);
         }
-        self.check_slot(&job, &input_cut, &output_cut)?;
-        let call = self.call(&job);
-        let first_generation = self.generation;
-        if job.medium == Medium::Shared {
-            self.generation += slices as u64;
+        if !plan.exposes {
+            self.check_slot(&job, &input_cut, &output_cut)?;
         }
+        let call = call.unwrap_or_else(|| self.call(&job));
         Ok(Operation {
             call,
             buffers: Buffers {
@@ -85,7 +121,11 @@ impl Engine {
             kernel,
             finish,
             slices,
-            first_generation,
+            first_generation: 0,
+            is_begun: false,
+            streams: job.streams,
+            instead: None,
+            is_refused: false,
             timeout: job.timeout,
             deadline: None,
             channels,
@@ -133,7 +173,9 @@ impl Engine {
         if !job.collective.reduces() {
             return Ok(());
         }
-        let target = if job.collective == Collective::AllReduce && job.in_place {
+        // Where the peers can read it, if they are to push.
+        let is_output_free = job.in_place || job.algorithm == Algorithm::Push;
+        let target = if job.collective == Collective::AllReduce && is_output_free {
             job.output
         } else {
             let block = self.pool.take(job.input.bytes());

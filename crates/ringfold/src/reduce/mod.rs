@@ -17,6 +17,7 @@ mod kernels;
 mod level;
 mod ops;
 mod scale;
+mod spread;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -25,6 +26,7 @@ mod tests;
 
 pub use level::Level;
 pub use scale::{Factor, scale};
+pub use spread::{Store, spread_copy};
 
 use kernels::{Fold, FoldBrain, Half, Plain};
 use level::{Run, compiled};

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Action, Buffer, Cut, Peers, Schedule, Span, Spec, Step};
+use super::{Action, Buffer, Cut, Peers, Ranks, Schedule, Span, Spec, Step};
 
 /// `len` chunks of the input.
 pub(super) fn input(first: u32, len: u32) -> Span {
@@ -139,6 +139,19 @@ impl Builder {
 
     pub(super) fn reduce_from(&mut self, own: Span, into: Span) {
         self.push(Action::ReduceFrom { own, into });
+    }
+
+    pub(super) fn expose(&mut self, phase: u8) {
+        self.push(Action::Expose { phase });
+    }
+
+    pub(super) fn push_from(&mut self, sources: Ranks, from: Span, targets: Ranks, into: Span) {
+        self.push(Action::Push {
+            sources,
+            from,
+            targets,
+            into,
+        });
     }
 
     /// The schedule, on one channel, with the number of rounds that all ranks agree on.

@@ -4,11 +4,11 @@
 
 use super::build::{Builder, input, output};
 use super::{Cut, Medium, Schedule, Spec};
-use super::{direct, flat, one_shot, point, rabenseifner, recursive_doubling, ring, tree};
+use super::{direct, flat, one_shot, point, push, rabenseifner, recursive_doubling, ring, tree};
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective};
 
-use Algorithm::{Direct, Flat, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
+use Algorithm::{Direct, Flat, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Tree};
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
     Scatter, Send, SendRecv,
@@ -17,15 +17,24 @@ use Collective::{
 /// The algorithms that [`generate`] serves. `recursive_doubling` over blocks needs a power of two ranks besides.
 pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Algorithm] {
     match (collective, medium) {
-        (AllReduce, Medium::Messages) => Algorithm::ALL,
-        (AllReduce, Medium::Shared) => &[Direct, OneShot],
+        (AllReduce, Medium::Messages) => &[
+            Flat,
+            Ring,
+            Tree,
+            RecursiveDoubling,
+            Rabenseifner,
+            Direct,
+            OneShot,
+        ],
+        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push],
         (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
         (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
         (Gather | Scatter, Medium::Messages) => &[Flat, Direct],
         (Barrier, Medium::Messages) => &[RecursiveDoubling, Direct],
         (AllToAll | Send | Recv | SendRecv, Medium::Messages) => &[Direct],
         (Send | Recv | SendRecv, Medium::Shared) => &[],
-        (_, Medium::Shared) => &[Direct],
+        (Barrier, Medium::Shared) => &[Direct],
+        (_, Medium::Shared) => &[Direct, Push],
     }
 }
 
@@ -71,6 +80,14 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (Gather, Direct) => direct::gather,
         (Scatter, Flat) => flat::scatter,
         (Scatter, Direct) => direct::scatter,
+        (AllReduce, Push) => push::all_reduce,
+        (Broadcast, Push) => push::broadcast,
+        (Reduce, Push) => push::reduce,
+        (AllGather, Push) => push::all_gather,
+        (ReduceScatter, Push) => push::reduce_scatter,
+        (Gather, Push) => push::gather,
+        (Scatter, Push) => push::scatter,
+        (AllToAll, Push) => push::all_to_all,
         (AllToAll, Direct) => direct::all_to_all,
         (Barrier, RecursiveDoubling) => recursive_doubling::barrier,
         (Barrier, Direct) => direct::barrier,

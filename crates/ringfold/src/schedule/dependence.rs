@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Action, Buffer, Schedule, Span};
+use super::{Action, Buffer, Ranks, Schedule, Span};
 use crate::types::Collective;
 
 /// A chunk of memory: two spans touch the same memory exactly when they share a place.
@@ -24,7 +24,12 @@ impl Action {
             Action::Copy { from, .. } => [Some(from), None],
             Action::Reduce { with, from, .. } => [Some(with), Some(from)],
             Action::ReduceFrom { own, .. } => [Some(own), None],
-            Action::Recv { .. } | Action::Await { .. } | Action::CopyFrom { .. } => [None, None],
+            // Of this rank's own memory, if at all.
+            Action::Push { from, .. } => [Some(from), None],
+            Action::Recv { .. }
+            | Action::Await { .. }
+            | Action::CopyFrom { .. }
+            | Action::Expose { .. } => [None, None],
         }
     }
 
@@ -36,8 +41,12 @@ impl Action {
             | Action::Copy { into, .. }
             | Action::Reduce { into, .. }
             | Action::CopyFrom { into, .. }
-            | Action::ReduceFrom { into, .. } => Some(into),
-            Action::Send { .. } | Action::Publish { .. } | Action::Await { .. } => None,
+            | Action::ReduceFrom { into, .. }
+            | Action::Push { into, .. } => Some(into),
+            Action::Send { .. }
+            | Action::Publish { .. }
+            | Action::Await { .. }
+            | Action::Expose { .. } => None,
         }
     }
 
@@ -70,7 +79,18 @@ impl Action {
                 span: other(span),
                 phase,
             },
-            Action::Await { .. } => self,
+            Action::Await { .. } | Action::Expose { .. } => self,
+            Action::Push {
+                sources,
+                from,
+                targets,
+                into,
+            } => Action::Push {
+                sources,
+                from: other(from),
+                targets,
+                into: other(into),
+            },
             Action::CopyFrom { peer, first, into } => Action::CopyFrom {
                 peer,
                 first,
@@ -122,8 +142,15 @@ impl Schedule {
 
     /// Whether the action is a copy of memory to itself, which touches nothing.
     pub fn is_void(&self, action: &Action, in_place: bool) -> bool {
-        let Action::Copy { from, into } = *action else {
-            return false;
+        let (from, into) = match *action {
+            Action::Copy { from, into } => (from, into),
+            Action::Push {
+                sources,
+                from,
+                targets,
+                into,
+            } if sources == targets && sources == Ranks::One(self.spec.rank) => (from, into),
+            _ => return false,
         };
         let place = |span: Span, i| self.place(span.buffer, span.first + i, in_place);
         from.len == into.len && (0..from.len).all(|i| place(from, i) == place(into, i))

@@ -33,6 +33,7 @@ mod flat;
 mod halving;
 mod one_shot;
 mod point;
+mod push;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
@@ -61,7 +62,7 @@ pub struct Span {
     pub buffer: Buffer,
     /// The first chunk.
     pub first: u32,
-    /// How many chunks; never 0, except in the empty span of a barrier.
+    /// How many chunks; never 0, except in a publication that says only that a phase is reached.
     pub len: u32,
 }
 
@@ -71,6 +72,15 @@ pub enum Peers {
     /// All ranks but this one.
     Others,
     /// One rank.
+    One(u32),
+}
+
+/// Whose exposed memory a `Push` reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ranks {
+    /// That of all ranks, this one among them.
+    All,
+    /// That of one rank, which may be this one.
     One(u32),
 }
 
@@ -98,6 +108,17 @@ pub enum Action {
     /// `into` = all ranks' chunks combined in rank order: the peers' as published under `own`'s chunk numbers, this
     /// rank's from `own` itself.
     ReduceFrom { own: Span, into: Span },
+    /// Says where this rank's input and output lie, and that `phase` is reached, as `Publish` does: peers may read the one
+    /// and write to the other in place, until this rank has heard from them that they are done.
+    Expose { phase: u8 },
+    /// Reads `from` where the input of each of `sources` lies, combines it in rank order, and stores the result to `into`
+    /// where the output of each of `targets` lies.
+    Push {
+        sources: Ranks,
+        from: Span,
+        targets: Ranks,
+        into: Span,
+    },
 }
 
 /// An action and its round.
@@ -107,6 +128,24 @@ pub struct Step {
     pub round: u32,
     /// What is done.
     pub action: Action,
+}
+
+impl Ranks {
+    /// How many they are.
+    pub fn count(self, world_size: u32) -> u32 {
+        match self {
+            Ranks::All => world_size,
+            Ranks::One(_) => 1,
+        }
+    }
+
+    /// Their numbers, in order.
+    pub fn numbers(self, world_size: u32) -> std::ops::Range<u32> {
+        match self {
+            Ranks::All => 0..world_size,
+            Ranks::One(rank) => rank..rank + 1,
+        }
+    }
 }
 
 /// How data may travel.
@@ -218,6 +257,12 @@ impl Schedule {
             .iter()
             .flatten()
             .any(|step| step.action.is_asynchronous() && step.action.spans().any(blocks))
+    }
+
+    /// Whether the ranks read and write each other's buffers in place.
+    pub fn exposes(&self) -> bool {
+        let exposes = |step: &Step| matches!(step.action, Action::Expose { .. });
+        self.channels.iter().flatten().any(exposes)
     }
 
     /// The same work on several channels: the vector is divided into as many parts, each of which is cut into the same

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::check::{Proof, Work, check, schedules};
-use super::{Action, Buffer, Cut, Peers, Schedule, Span, Spec};
+use super::{Action, Buffer, Cut, Peers, Ranks, Schedule, Span, Spec};
 use crate::error::Result;
 use crate::types::Collective;
 
@@ -106,8 +106,16 @@ impl Listing {
         writeln!(f, "\neach rank, in messages and bytes ({elements}):")?;
         writeln!(
             f,
-            "{:>4}  {:>5}  {:>5}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}",
-            "rank", "sends", "recvs", "sent", "received", "reduced", "published", "fetched"
+            "{:>4}  {:>5}  {:>5}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}",
+            "rank",
+            "sends",
+            "recvs",
+            "sent",
+            "received",
+            "reduced",
+            "published",
+            "fetched",
+            "stored"
         )?;
         for (rank, work) in self.proof.ranks.iter().enumerate() {
             let Work {
@@ -122,6 +130,7 @@ impl Listing {
                 work.chunks_reduced,
                 work.chunks_published,
                 work.chunks_fetched,
+                work.chunks_stored,
             ];
             for chunks in columns {
                 write!(f, "  {:>12}", self.bytes_of(chunks))?;
@@ -177,6 +186,15 @@ impl fmt::Display for Chunks {
     }
 }
 
+impl fmt::Display for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ranks::All => f.write_str("all"),
+            Ranks::One(rank) => write!(f, "{rank}"),
+        }
+    }
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -207,6 +225,19 @@ impl fmt::Display for Action {
                 let chunks = Chunks(own.first, own.len);
                 write!(f, "{into} = {own} + {chunks} of all others, in rank order")
             }
+            Action::Expose { phase } => write!(f, "expose in and out in phase {phase}"),
+            Action::Push {
+                sources,
+                from,
+                targets,
+                into,
+            } => match sources {
+                Ranks::All => write!(
+                    f,
+                    "{into} of {targets} = sum of {from} of all, in rank order"
+                ),
+                Ranks::One(_) => write!(f, "{into} of {targets} = {from} of {sources}"),
+            },
         }
     }
 }
@@ -243,10 +274,10 @@ round  rank  steps
     3     1  recv out[2] from 0; send out[0] to 2
 
 each rank, in messages and bytes (3000 bytes in all):
-rank  sends  recvs          sent      received       reduced     published       fetched
-   0      4      4          4000          4000          2000             0             0
-   1      4      4          4000          4000          2000             0             0
-   2      4      4          4000          4000          2000             0             0
+rank  sends  recvs          sent      received       reduced     published       fetched        stored
+   0      4      4          4000          4000          2000             0             0             0
+   1      4      4          4000          4000          2000             0             0             0
+   2      4      4          4000          4000          2000             0             0             0
 ";
         assert_eq!(
             listing(Algorithm::Ring, Medium::Messages, Some(1)),
@@ -261,5 +292,14 @@ rank  sends  recvs          sent      received       reduced     published      
                     publish out[2] in phase 2\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("    0     1  publish in[0] in phase 0; publish in[2] in phase 1\n"));
+    }
+
+    #[test]
+    fn work_in_each_others_buffers_is_listed_with_its_phases() {
+        let text = listing(Algorithm::Push, Medium::Shared, None);
+        let line = "    0     2  expose in and out in phase 0; await phase 0 of all; \
+                    out[2] of all = sum of in[2] of all, in rank order; \
+                    publish in[] in phase 1; await phase 1 of all\n";
+        assert!(text.contains(line), "{text}");
     }
 }

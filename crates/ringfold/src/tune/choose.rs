@@ -44,6 +44,10 @@ pub struct Choice {
     pub slice_bytes: usize,
     /// Independent pipelines.
     pub channels: usize,
+    /// Whether to ask first if all ranks' buffers are registered, and to push if they are.
+    pub tries_push: bool,
+    /// Whether results that lie apart from their inputs are stored past the caches.
+    pub streams: bool,
 }
 
 /// Up to here latency decides between messages.
@@ -70,11 +74,17 @@ pub fn choose(question: &Question) -> Result<Choice> {
             .slice_bytes
             .unwrap_or(message_bytes(algorithm) * channels * chunks(question, algorithm)),
     };
+    let is_left_to_us = question.algorithm.is_none() && question.slice_bytes.is_none();
     Ok(Choice {
         algorithm,
         medium,
         slice_bytes,
         channels,
+        tries_push: is_left_to_us
+            && question.bytes >= question.limits.push_bytes_min
+            && medium == Medium::Shared
+            && Schedule::algorithms(question.collective, medium).contains(&Algorithm::Push),
+        streams: question.bytes >= question.limits.stream_bytes_min,
     })
 }
 

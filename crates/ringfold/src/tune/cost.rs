@@ -231,11 +231,11 @@ fn over_messages(
         (Barrier, RecursiveDoubling) => [levels, levels, 0.0, 0.0],
         (Barrier, _) => [1.0, peers, 0.0, 0.0],
         (Send | Recv | SendRecv, _) => [1.0, 1.0, 1.0, 0.0],
-        (Broadcast | Reduce | ReduceScatter, _) => return None,
+        (AllReduce | Broadcast | Reduce | ReduceScatter, _) => return None,
     })
 }
 
-/// Hops, messages (the same), bytes copied to and from published memory, reduced.
+/// Hops, messages (the same), bytes copied to and from published or exposed memory, reduced.
 fn over_shared_memory(
     collective: Collective,
     algorithm: Algorithm,
@@ -244,6 +244,10 @@ fn over_shared_memory(
     let n = f64::from(world_size);
     let share = (n - 1.0) / n;
     let [hops, bytes, reduced] = match (collective, algorithm) {
+        (Collective::AllReduce, Algorithm::Push) => [2.0, share, share],
+        (Collective::Reduce | Collective::ReduceScatter, Algorithm::Push) => [2.0, 0.0, share],
+        (Collective::Gather | Collective::Scatter, Algorithm::Push) => [2.0, 1.0 / n, 0.0],
+        (_, Algorithm::Push) => [2.0, 1.0, 0.0],
         (Collective::AllReduce, Algorithm::OneShot) => [1.0, 1.0, n - 1.0],
         (Collective::AllReduce | Collective::Reduce, _) => [2.0, 1.0 + share, share],
         (Collective::ReduceScatter, _) => [1.0, share, share],
@@ -259,8 +263,8 @@ fn over_shared_memory(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Action;
     use crate::schedule::check::{check, schedules};
+    use crate::schedule::{Action, Ranks};
 
     /// What the schedules of all ranks need: the sum over rounds of the most that a rank has in it.
     fn counted(spec: &Spec) -> [f64; 3] {
@@ -283,7 +287,19 @@ mod tests {
                     Action::Publish { span, .. } => [0, 0, 0, 0, span.len, 0],
                     Action::CopyFrom { into, .. } => [0, 0, 0, 0, into.len, 0],
                     Action::ReduceFrom { into, .. } => [0, 0, 0, 0, 0, peers * into.len],
-                    Action::Copy { .. } | Action::Await { .. } => [0; 6],
+                    Action::Push {
+                        sources,
+                        targets,
+                        into,
+                        ..
+                    } => {
+                        // The first store of what was combined goes with the combining.
+                        let (n, reduces) = (spec.world_size, sources == Ranks::All);
+                        let stores = targets.count(n) - u32::from(reduces);
+                        let reduced = sources.count(n) - 1;
+                        [0, 0, 0, 0, stores * into.len, reduced * into.len]
+                    }
+                    Action::Copy { .. } | Action::Await { .. } | Action::Expose { .. } => [0; 6],
                 };
                 for (load, added) in load.iter_mut().zip(added) {
                     *load += added;

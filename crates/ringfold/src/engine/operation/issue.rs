@@ -1,6 +1,7 @@
 //! Carrying out one step: where its spans lie, and what it asks of the transport.
 
 use super::super::tiny::Inline;
+use super::push::Push;
 use super::{Context, Operation, ticket, windows};
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -13,6 +14,10 @@ pub(super) enum Issue {
     Done,
     Pending,
     Blocked,
+    /// A piece of it is done; the rest waits for nobody.
+    Begun,
+    /// It cannot be done, which all ranks know alike.
+    Refused,
 }
 
 impl Operation {
@@ -253,6 +258,21 @@ impl Operation {
                 ));
             }
             Action::ReduceFrom { own, into } => self.reduce_from(own, into, slice, context)?,
+            Action::Expose { phase } => self.expose(phase, slice, context)?,
+            Action::Push {
+                sources,
+                from,
+                targets,
+                into,
+            } => {
+                let push = Push {
+                    sources,
+                    from,
+                    targets,
+                    into,
+                };
+                return self.push(push, channel, slice, context);
+            }
             _ => unreachable!("message and local steps are issued by `issue`"),
         }
         Ok(Issue::Done)

@@ -15,19 +15,22 @@
 
 mod diagnosis;
 mod issue;
+mod push;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use diagnosis::phase;
 use issue::Issue;
+pub use push::Workbench;
 
+use super::Job;
 use super::geometry::Geometry;
 use super::plan::Plan;
 use super::tiny::Inline;
 use crate::call::Call;
 use crate::error::{Error, Result};
-use crate::memory::{Block, Region};
+use crate::memory::{Block, Region, Registry};
 use crate::reduce::{self, Factor, Kernel};
 use crate::transport::{Ticket, Time, Transport, Windows};
 
@@ -63,8 +66,16 @@ pub struct Operation {
     pub finish: Option<Factor>,
     /// How many slices.
     pub slices: u32,
-    /// The first window generation, when memory is published.
+    /// The first window generation, when memory is published; set when the operation begins.
     pub first_generation: u64,
+    /// Whether it has begun.
+    pub is_begun: bool,
+    /// Whether results that replace nothing are stored past the caches.
+    pub streams: bool,
+    /// What to do when not all ranks' buffers are registered.
+    pub instead: Option<Job>,
+    /// Whether that is so.
+    pub is_refused: bool,
     /// How long it may take once it has begun.
     pub timeout: Duration,
     /// When it must be done; unset until the driver first looks at the clock.
@@ -84,6 +95,8 @@ pub struct ChannelProgress {
     retired: u32,
     /// The first peer that an `Await` has not seen arrive.
     awaited: u32,
+    /// Bytes that are done of the present `Push`.
+    pushed: usize,
     /// One a slice in flight, at `slice % slices_in_flight`.
     flights: Vec<Flight>,
 }
@@ -111,6 +124,10 @@ pub struct Context<'a> {
     pub operands: &'a mut Vec<Region>,
     /// Payloads in the heads of slots.
     pub inline: &'a Inline,
+    /// The buffers that peers have mapped, and theirs.
+    pub registry: &'a Registry,
+    /// More such room.
+    pub bench: &'a mut Workbench,
 }
 
 /// A ticket's parts: operation 16 bits, channel 8, slice in flight 8, step 32.
@@ -237,6 +254,14 @@ impl Operation {
             }
             match self.issue(channel, slice, index, context)? {
                 Issue::Blocked => break,
+                Issue::Begun => {
+                    progressed = true;
+                    break;
+                }
+                Issue::Refused => {
+                    self.is_refused = true;
+                    return Ok(true);
+                }
                 Issue::Done => {}
                 Issue::Pending => {
                     let flight = &mut self.channels[channel].flights[flight as usize];
@@ -306,7 +331,7 @@ impl Operation {
 
     /// Scales what this channel made of `slice`.
     fn finish_slice(&mut self, channel: usize, slice: u32) -> Result<()> {
-        let Some(factor) = self.finish else {
+        let Some(factor) = self.finish.filter(|_| !self.plan.exposes) else {
             return Ok(());
         };
         // Channel `j` has the `j`-th part of all chunks, see `Schedule::striped`.
@@ -316,6 +341,11 @@ impl Operation {
         let region = self.buffers.output.part(range);
         reduce::scale(self.call.dtype, region, region, factor)?;
         Ok(())
+    }
+
+    /// Whether there is work left that waits for nobody.
+    pub fn is_at_work(&self) -> bool {
+        self.channels.iter().any(|channel| channel.pushed > 0)
     }
 
     /// Whether the call goes through published memory.

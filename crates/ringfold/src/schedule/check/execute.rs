@@ -4,11 +4,12 @@
 
 use std::collections::VecDeque;
 
+use super::exposed::{Cell, Exposure};
 use super::rank::{At, Channel, Published, Rank};
 use super::value::Value;
 use super::{Slices, Violation};
 use crate::schedule::dependence::Place;
-use crate::schedule::{Action, Buffer, Peers, Schedule, Span, Step};
+use crate::schedule::{Action, Buffer, Peers, Ranks, Schedule, Span, Step};
 use crate::types::Collective;
 
 /// What is wrong with an action whatever the others do, if anything.
@@ -19,14 +20,26 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
     };
     let barrier = schedule.spec.collective == Collective::Barrier;
     for span in action.spans() {
-        if span.len == 0 && !barrier {
+        if span.len == 0 && !barrier && !matches!(action, Action::Publish { .. }) {
             return Some("an empty span");
         }
         if span.first.saturating_add(span.len) > chunks(span) {
             return Some("a span beyond the end of its buffer");
         }
-        if !schedule.has(span.buffer) && !barrier {
+        let is_elsewhere = matches!(action, Action::Push { .. }) || span.len == 0;
+        if !schedule.has(span.buffer) && !is_elsewhere {
             return Some("a buffer that this rank does not have");
+        }
+    }
+    if let Action::Push {
+        sources, targets, ..
+    } = *action
+    {
+        let one = [sources, targets];
+        let strange =
+            |ranks: &Ranks| matches!(ranks, Ranks::One(rank) if *rank >= schedule.spec.world_size);
+        if one.iter().any(strange) {
+            return Some("a rank that does not exist");
         }
     }
     let peer = match *action {
@@ -74,6 +87,7 @@ pub(super) struct Execution<'a> {
     ranks: Vec<Rank<'a>>,
     /// By sender, receiver and channel.
     pairs: Vec<Pair>,
+    exposure: Exposure,
     in_place: bool,
     barrier: bool,
     /// Ranks and channels that may be able to go on.
@@ -87,9 +101,11 @@ impl<'a> Execution<'a> {
         let mut pairs = Vec::new();
         pairs.resize_with(schedules.len().pow(2) * channels, Pair::default);
         let rank = |schedule| Rank::new(schedule, in_place, slices);
+        let exposes = schedules.iter().any(Schedule::exposes);
         Execution {
             ranks: schedules.iter().map(rank).collect(),
             pairs,
+            exposure: Exposure::new(if exposes { schedules.len() } else { 0 }),
             in_place,
             barrier,
             ready: VecDeque::new(),
@@ -165,8 +181,13 @@ impl<'a> Execution<'a> {
         let own = &mut self.ranks[rank as usize];
         own.finish_waits(at);
         own.channels[channel as usize].next += 1;
+        if matches!(step.action, Action::Push { .. }) {
+            self.check_agreed(at)?;
+        }
+        let own = &mut self.ranks[rank as usize];
         if !own.schedule.is_void(&step.action, self.in_place) {
             own.check_conflicts(at, &step.action)?;
+            self.touch_own(at, &step.action)?;
             self.issue(at, &step)?;
         }
         Ok(true)
@@ -223,6 +244,21 @@ impl<'a> Execution<'a> {
                 Ok(())
             }
             Action::ReduceFrom { own: span, into } => self.reduce_from(at, span, into),
+            Action::Expose { phase } => {
+                self.exposure.expose(at, phase);
+                let nothing = Span {
+                    buffer: Buffer::Input,
+                    first: 0,
+                    len: 0,
+                };
+                self.publish(at, nothing, phase)
+            }
+            Action::Push {
+                sources,
+                from,
+                targets,
+                into,
+            } => self.push(at, (sources, from), (targets, into)),
         }
     }
 
@@ -248,6 +284,8 @@ impl<'a> Execution<'a> {
         }
         let hops = own.channels[at.channel as usize].hops;
         own.hops_at.insert((at.slice, phase), hops);
+        self.exposure.publish(at, phase);
+        let own = &mut self.ranks[at.rank as usize];
         if self.barrier {
             let known = own.known[at.slice as usize].clone();
             own.known_at.insert((at.slice, phase), known);
@@ -274,6 +312,7 @@ impl<'a> Execution<'a> {
         for peer in peers.filter(|&peer| peer != at.rank) {
             let awaited = self.ranks[at.rank as usize].awaited(at.slice, peer);
             *awaited = (*awaited).max(u16::from(phase) + 1);
+            self.exposure.hear(at, peer, phase);
             let published = self.ranks[peer as usize].hops_at.get(&(at.slice, phase));
             let hops = published.copied().unwrap_or_default() + 1;
             let own = self.channel(at.rank, at.channel);
@@ -317,6 +356,86 @@ impl<'a> Execution<'a> {
             }
             let sum = sum.expect("there is at least this rank");
             self.ranks[at.rank as usize].write(at, into, i, sum)?;
+        }
+        Ok(())
+    }
+
+    /// Touches what a step touches in its rank's own memory, where peers may work too.
+    fn touch_own(&mut self, at: At, action: &Action) -> Result<(), Violation> {
+        if !self.exposure.is_watched() || matches!(action, Action::Push { .. }) {
+            return Ok(());
+        }
+        for span in action.reads().into_iter().flatten() {
+            self.touch(at, at.rank, span, false)?;
+        }
+        match action.writes() {
+            Some(span) => self.touch(at, at.rank, span, true),
+            None => Ok(()),
+        }
+    }
+
+    /// Touches a span of `owner`'s memory.
+    fn touch(&mut self, at: At, owner: u32, span: Span, writes: bool) -> Result<(), Violation> {
+        for i in 0..span.len {
+            let index = self.ranks[owner as usize].place_index(At { rank: owner, ..at }, span, i);
+            let cell = Cell {
+                owner,
+                slice: at.slice,
+                index,
+            };
+            self.exposure.touch(at, cell, writes)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a push before all ranks are known to agree to it.
+    fn check_agreed(&mut self, at: At) -> Result<(), Violation> {
+        for owner in 0..self.ranks.len() as u32 {
+            let awaited = *self.ranks[at.rank as usize].awaited(at.slice, owner);
+            if owner != at.rank && !self.exposure.is_heard(at, owner, awaited) {
+                return Err(at.violation(format!(
+                    "works in peers' memory without having awaited the exposure of rank {owner}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        at: At,
+        (sources, from): (Ranks, Span),
+        (targets, into): (Ranks, Span),
+    ) -> Result<(), Violation> {
+        let n = self.ranks.len() as u32;
+        let has = |execution: &Execution<'_>, owner: u32, span: Span| {
+            let schedule = execution.ranks[owner as usize].schedule;
+            let missing = || at.violation(format!("rank {owner} has no {:?}", span.buffer));
+            schedule.has(span.buffer).then_some(()).ok_or_else(missing)
+        };
+        for owner in sources.numbers(n) {
+            has(self, owner, from)?;
+            self.touch(at, owner, from, false)?;
+        }
+        for i in 0..into.len {
+            let mut sum = None;
+            for owner in sources.numbers(n) {
+                let there = At { rank: owner, ..at };
+                let value = self.ranks[owner as usize].read(there, from, i)?;
+                sum = Some(match sum {
+                    None => value,
+                    Some(sum) => combine(at, sum, value)?,
+                });
+            }
+            let sum = sum.expect("one source at least");
+            for owner in targets.numbers(n) {
+                has(self, owner, into)?;
+                let there = At { rank: owner, ..at };
+                self.ranks[owner as usize].write(there, into, i, sum)?;
+            }
+        }
+        for owner in targets.numbers(n) {
+            self.touch(at, owner, into, true)?;
         }
         Ok(())
     }
@@ -419,7 +538,7 @@ impl<'a> Execution<'a> {
         for rank in &mut self.ranks {
             rank.hear_the_rest();
         }
-        Ok(())
+        self.exposure.check_ended()
     }
 }
 

@@ -8,6 +8,8 @@
 //!   in flight until a later step has waited for it, because no rank need notice a completion earlier. A chunk that is
 //!   being read must not be written, and one being written not be touched; this is tracked apart from the analysis.
 //! * What a peer published may be read after a phase was awaited that includes it, and is published once in a slice.
+//! * What a peer exposed may be touched after its exposure was awaited, by nobody else at the same time unless both read,
+//!   and no more once the peer has heard so; this is tracked by vector clocks.
 //!
 //! With these, no value depends on the order in which ranks proceed, so one execution stands for all. Slices touch
 //! different memory, but share the order of issue; therefore [`check_sliced`] also executes several of them overlapped.
@@ -15,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod execute;
+mod exposed;
 mod rank;
 mod value;
 
@@ -58,8 +61,10 @@ pub struct Work {
     pub chunks_copied: u64,
     /// Chunks published.
     pub chunks_published: u64,
-    /// Chunks read from the peers' published memory.
+    /// Chunks read from the peers' published or exposed memory.
     pub chunks_fetched: u64,
+    /// Chunks stored into the peers' exposed memory.
+    pub chunks_stored: u64,
 }
 
 /// A schedule that is wrong, and how.
@@ -310,7 +315,7 @@ fn difference(value: Value, expected: u128, world_size: u32, chunk: u32) -> Stri
 
 /// Counts a rank's work.
 fn work(schedule: &Schedule) -> Work {
-    use super::Action;
+    use super::{Action, Ranks};
     let mut work = Work::default();
     for step in schedule.channels.iter().flatten() {
         work.steps += 1;
@@ -331,12 +336,28 @@ fn work(schedule: &Schedule) -> Work {
             Action::Copy { into, .. } => work.chunks_copied += u64::from(into.len),
             Action::Reduce { into, .. } => work.chunks_reduced += u64::from(into.len),
             Action::Publish { span, .. } => work.chunks_published += u64::from(span.len),
-            Action::Await { .. } => {}
+            Action::Await { .. } | Action::Expose { .. } => {}
             Action::CopyFrom { into, .. } => work.chunks_fetched += u64::from(into.len),
             Action::ReduceFrom { into, .. } => {
                 let peers = u64::from(schedule.spec.world_size - 1);
                 work.chunks_fetched += peers * u64::from(into.len);
                 work.chunks_reduced += peers * u64::from(into.len);
+            }
+            Action::Push {
+                sources,
+                targets,
+                into,
+                ..
+            } => {
+                let (len, n) = (u64::from(into.len), schedule.spec.world_size);
+                let others = |ranks: Ranks| {
+                    let numbers = ranks.numbers(n);
+                    let own = u32::from(numbers.contains(&schedule.spec.rank));
+                    u64::from(numbers.len() as u32 - own)
+                };
+                work.chunks_fetched += others(sources) * len;
+                work.chunks_reduced += u64::from(sources.count(n) - 1) * len;
+                work.chunks_stored += others(targets) * len;
             }
         }
     }

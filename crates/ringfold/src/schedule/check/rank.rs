@@ -345,7 +345,8 @@ impl<'a> Rank<'a> {
         slice as usize * self.stride() + self.schedule.number(place)
     }
 
-    fn place_index(&self, at: At, span: Span, i: u32) -> usize {
+    /// The number of a span's `i`-th chunk among those of this rank's memory.
+    pub fn place_index(&self, at: At, span: Span, i: u32) -> usize {
         let place = self
             .schedule
             .place(span.buffer, span.first + i, self.in_place);

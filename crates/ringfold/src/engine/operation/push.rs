@@ -1,0 +1,230 @@
+//! Work in the peers' buffers: saying where our own lie, agreeing that all are registered, and the pieces of a push.
+//!
+//! Whether buffers are registered is not known alike on all ranks. So each attaches the handles of its own to its slot, or
+//! says that it has none, and after hearing all of them everybody knows alike whether to go on. A handle is a claim, which
+//! the registry checks.
+//!
+//! A push is done a piece at a time, so that whoever drives the engine can look up in between.
+
+use std::ops::Range;
+
+use super::issue::Issue;
+use super::{Context, Operation, windows};
+use crate::error::Result;
+use crate::memory::{Handle, Region};
+use crate::reduce::{self, Store};
+use crate::schedule::{Buffer, Ranks, Span};
+use crate::transport::ATTACHED_WORDS;
+
+/// What one attempt reads and stores, at most: some 100 µs of work, after which a verdict is seen.
+const ATTEMPT_BYTES: usize = 4 << 20;
+
+/// What one attempt makes of a chunk, at least, however many ranks there are: the start of each source costs something.
+const PIECE_BYTES_MIN: usize = 16 << 10;
+
+/// Where a rank's buffers lie, for peers that have mapped them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exposed {
+    input: Handle,
+    output: Handle,
+}
+
+/// The place of a buffer that there is none of.
+const NOWHERE: Handle = Handle {
+    registration: 0,
+    offset: 0,
+};
+
+impl Exposed {
+    /// What stands in the slot when buffers are registered; zeros mean that they are not.
+    fn encode(self) -> [u64; ATTACHED_WORDS] {
+        let registrations =
+            self.input.registration as u64 | (self.output.registration as u64) << 32;
+        [registrations, self.input.offset, self.output.offset, 1]
+    }
+
+    fn decode(words: [u64; ATTACHED_WORDS]) -> Option<Exposed> {
+        let [registrations, input, output, is_registered] = words;
+        let handle = |registration: u64, offset| Handle {
+            registration: registration as u32,
+            offset,
+        };
+        (is_registered != 0).then_some(Exposed {
+            input: handle(registrations, input),
+            output: handle(registrations >> 32, output),
+        })
+    }
+
+    fn handle(&self, buffer: Buffer) -> Handle {
+        match buffer {
+            Buffer::Output => self.output,
+            Buffer::Input | Buffer::Scratch => self.input,
+        }
+    }
+}
+
+/// What a push needs room for, kept so that it is not allocated each time.
+#[derive(Debug, Default)]
+pub struct Workbench {
+    /// By rank.
+    exposed: Vec<Exposed>,
+    targets: Vec<Region>,
+    parts: Vec<Region>,
+}
+
+/// The two ends of a push.
+#[derive(Clone, Copy)]
+pub(super) struct Push {
+    pub sources: Ranks,
+    pub from: Span,
+    pub targets: Ranks,
+    pub into: Span,
+}
+
+impl Operation {
+    /// Attaches to the slot where this rank's buffers lie, and publishes that.
+    pub(super) fn expose(&self, phase: u8, slice: u32, context: &mut Context<'_>) -> Result<()> {
+        let registry = context.registry;
+        let place = |buffer, region: Region| {
+            if region.is_empty() || !self.plan.schedule.has(buffer) {
+                Some(NOWHERE)
+            } else {
+                registry.find(region)
+            }
+        };
+        let input = place(Buffer::Input, self.buffers.input);
+        let output = place(Buffer::Output, self.buffers.output);
+        let words = match (input, output) {
+            (Some(input), Some(output)) => Exposed { input, output }.encode(),
+            _ => [0; ATTACHED_WORDS],
+        };
+        let generation = self.first_generation + slice as u64;
+        let windows = windows(context.transport)?;
+        windows.attach(generation, words);
+        windows.publish(generation, phase, &self.call)
+    }
+
+    /// Whether all ranks have exposed registered buffers: the same answer on all of them.
+    fn is_agreed(&self, slice: u32, context: &mut Context<'_>) -> Result<bool> {
+        let generation = self.first_generation + slice as u64;
+        let windows = windows(context.transport)?;
+        context.bench.exposed.clear();
+        for rank in 0..context.world_size {
+            let Some(exposed) = Exposed::decode(windows.attached(rank, generation)) else {
+                return Ok(false);
+            };
+            context.bench.exposed.push(exposed);
+        }
+        Ok(true)
+    }
+
+    /// Does the next piece of `push`.
+    pub(super) fn push(
+        &mut self,
+        push: Push,
+        channel: usize,
+        slice: u32,
+        context: &mut Context<'_>,
+    ) -> Result<Issue> {
+        let done = self.channels[channel].pushed;
+        if done == 0 && !self.is_agreed(slice, context)? {
+            return Ok(Issue::Refused);
+        }
+        let cuts = [&self.buffers.input_cut, &self.buffers.output_cut];
+        let from = cuts[0].range(push.from.first, push.from.len, slice);
+        let into = cuts[1].range(push.into.first, push.into.len, slice);
+        let world_size = context.world_size as u32;
+        let ends = push.sources.count(world_size) + push.targets.count(world_size);
+        let piece = (ATTEMPT_BYTES / ends as usize / 64 * 64).max(PIECE_BYTES_MIN);
+        let range = done..into.len().min(done + piece);
+        if !range.is_empty() {
+            let within = |whole: Range<usize>| whole.start + range.start..whole.start + range.end;
+            self.push_piece(push, within(from), within(into.clone()), context)?;
+        }
+        let is_done = range.end == into.len();
+        self.channels[channel].pushed = if is_done { 0 } else { range.end };
+        Ok(if is_done { Issue::Done } else { Issue::Begun })
+    }
+
+    /// Combines bytes `from` of all sources' inputs, and stores the result as bytes `into` of all targets' outputs.
+    fn push_piece(
+        &self,
+        push: Push,
+        from: Range<usize>,
+        into: Range<usize>,
+        context: &mut Context<'_>,
+    ) -> Result<()> {
+        let world_size = context.world_size as u32;
+        context.operands.clear();
+        for rank in push.sources.numbers(world_size) {
+            let source = self.reach(rank as usize, Buffer::Input, from.clone(), context)?;
+            context.operands.push(source);
+        }
+        context.bench.targets.clear();
+        for rank in push.targets.numbers(world_size) {
+            let target = self.reach(rank as usize, Buffer::Output, into.clone(), context)?;
+            context.bench.targets.push(target);
+        }
+        let Workbench { targets, parts, .. } = &mut *context.bench;
+        let replaces = |target: &Region| context.operands.iter().any(|from| from.is_same(*target));
+        let store = if self.streams && !targets.iter().any(replaces) {
+            Store::Streamed
+        } else {
+            Store::Cached
+        };
+        match (&self.kernel, push.sources) {
+            (Some(kernel), Ranks::All) => {
+                kernel.spread(targets, context.operands, self.finish, store, parts)
+            }
+            _ => {
+                reduce::spread_copy(targets, context.operands[0], store);
+                Ok(())
+            }
+        }
+    }
+
+    /// Where bytes `range` of a rank's buffer lie for this rank.
+    fn reach(
+        &self,
+        rank: usize,
+        buffer: Buffer,
+        range: Range<usize>,
+        context: &Context<'_>,
+    ) -> Result<Region> {
+        if rank == context.rank {
+            let own = match buffer {
+                Buffer::Output => self.buffers.output,
+                Buffer::Input | Buffer::Scratch => self.buffers.input,
+            };
+            return Ok(own.part(range));
+        }
+        let Handle {
+            registration,
+            offset,
+        } = context.bench.exposed[rank].handle(buffer);
+        let place = Handle {
+            registration,
+            offset: offset.saturating_add(range.start as u64),
+        };
+        context.registry.resolve(rank, place, range.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_attached_is_read_as_it_was_meant() {
+        let handle = |registration, offset| Handle {
+            registration,
+            offset,
+        };
+        let exposed = Exposed {
+            input: handle(7, u64::MAX - 1),
+            output: handle(u32::MAX, 64),
+        };
+        assert_eq!(Exposed::decode(exposed.encode()), Some(exposed));
+        assert_eq!(Exposed::decode([0; ATTACHED_WORDS]), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! Who may touch the memory that ranks expose to each other, and when: the proof that nobody races.
+//!
+//! Each rank has a vector clock (Fidge, 1988; Mattern, 1989): what it knows of the others' progress. A publication ends an
+//! interval of its rank, and whoever awaits it knows what the publisher knew. Two touches of one chunk, of which one
+//! writes, must be ordered; so must be the last touch by a peer and the owner's end. And nobody begins before it has heard
+//! all exposures, because only then it knows that all ranks agree to work so.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::Violation;
+use super::rank::At;
+
+/// An interval of a rank between two of its publications.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Moment {
+    rank: u32,
+    interval: u32,
+}
+
+/// Who touched a chunk, as far as it matters for those who come later.
+#[derive(Default)]
+struct Touches {
+    written: Option<Moment>,
+    read: Vec<Moment>,
+}
+
+/// A chunk of a rank's memory in a slice; the index is that rank's own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Cell {
+    pub owner: u32,
+    pub slice: u32,
+    pub index: usize,
+}
+
+/// The clocks of all ranks and the touches of all exposed memory.
+#[derive(Default)]
+pub(super) struct Exposure {
+    /// By rank: the interval of every rank that it knows to be over, its own present one at its own place.
+    clocks: Vec<Vec<u32>>,
+    /// What each publication passes on, by rank, slice and phase.
+    passed_on: HashMap<(u32, u32), BTreeMap<u8, Vec<u32>>>,
+    /// In which phase a rank exposed its memory, by rank and slice.
+    exposed: HashMap<(u32, u32), u8>,
+    touches: HashMap<Cell, Touches>,
+}
+
+impl Exposure {
+    /// The exposure of so many ranks; none where no schedule exposes anything.
+    pub fn new(ranks: usize) -> Exposure {
+        let clock = |own: usize| {
+            let mut clock = vec![0; ranks];
+            clock[own] = 1;
+            clock
+        };
+        Exposure {
+            clocks: (0..ranks).map(clock).collect(),
+            ..Exposure::default()
+        }
+    }
+
+    /// Whether anything is watched at all.
+    pub fn is_watched(&self) -> bool {
+        !self.clocks.is_empty()
+    }
+
+    /// A rank publishes `phase`.
+    pub fn publish(&mut self, at: At, phase: u8) {
+        if !self.is_watched() {
+            return;
+        }
+        let clock = &mut self.clocks[at.rank as usize];
+        let phases = self.passed_on.entry((at.rank, at.slice)).or_default();
+        phases.insert(phase, clock.clone());
+        clock[at.rank as usize] += 1;
+    }
+
+    /// A rank exposes its memory; `publish` follows.
+    pub fn expose(&mut self, at: At, phase: u8) {
+        self.exposed.insert((at.rank, at.slice), phase);
+    }
+
+    /// A rank has awaited `phase` of `peer`, or a later one.
+    pub fn hear(&mut self, at: At, peer: u32, phase: u8) {
+        let phases = self.passed_on.get(&(peer, at.slice));
+        let Some((_, passed_on)) = phases.and_then(|phases| phases.range(phase..).next()) else {
+            return;
+        };
+        for (known, new) in self.clocks[at.rank as usize].iter_mut().zip(passed_on) {
+            *known = (*known).max(*new);
+        }
+    }
+
+    /// Whether `owner` has exposed its memory, and `at`'s rank has awaited that: all phases up to `awaited`, minus 1.
+    pub fn is_heard(&self, at: At, owner: u32, awaited: u16) -> bool {
+        let exposed = self.exposed.get(&(owner, at.slice));
+        exposed.is_some_and(|phase| awaited > u16::from(*phase))
+    }
+
+    /// A rank touches a chunk.
+    pub fn touch(&mut self, at: At, cell: Cell, writes: bool) -> Result<(), Violation> {
+        if !self.is_watched() {
+            return Ok(());
+        }
+        let clock = &self.clocks[at.rank as usize];
+        let touches = self.touches.entry(cell).or_default();
+        let mut earlier = touches.written.iter().chain(&touches.read);
+        let is_unknown = |moment: &&Moment| {
+            moment.rank != at.rank && clock[moment.rank as usize] < moment.interval
+        };
+        let conflict = if writes {
+            earlier.find(is_unknown)
+        } else {
+            touches.written.iter().find(is_unknown)
+        };
+        if let Some(other) = conflict {
+            return Err(at.violation(format!(
+                "touches memory of rank {} at the same time as rank {} does",
+                cell.owner, other.rank
+            )));
+        }
+        let now = Moment {
+            rank: at.rank,
+            interval: clock[at.rank as usize],
+        };
+        if writes {
+            touches.written = Some(now);
+            touches.read.clear();
+        } else {
+            touches.read.push(now);
+        }
+        Ok(())
+    }
+
+    /// Whether every owner knows at its end that its peers are done with its memory.
+    pub fn check_ended(&self) -> Result<(), Violation> {
+        for (cell, touches) in &self.touches {
+            let clock = &self.clocks[cell.owner as usize];
+            let mut all = touches.written.iter().chain(&touches.read);
+            let late = all.find(|moment| {
+                moment.rank != cell.owner && clock[moment.rank as usize] < moment.interval
+            });
+            if let Some(late) = late {
+                return Err(Violation {
+                    at: None,
+                    what: format!(
+                        "rank {} may return while rank {} still works in its memory",
+                        cell.owner, late.rank
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+}
