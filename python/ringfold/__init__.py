@@ -26,6 +26,7 @@ from ringfold.errors import (
     Timeout,
     Unsupported,
 )
+from ringfold.registration import Registration
 from ringfold.work import Work
 
 __version__ = _native.__version__
@@ -41,6 +42,7 @@ __all__ = [
     "Operation",
     "PeerFailed",
     "PremulSum",
+    "Registration",
     "RingfoldError",
     "RingfoldSystemError",
     "Timeout",

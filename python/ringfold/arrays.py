@@ -46,6 +46,22 @@ def empty(like: Any, dtype: str, shape: Shape) -> Any:
     return numpy.empty(shape, own if isinstance(own, numpy.dtype) else dtype)
 
 
+def registered(shape: int | Shape, dtype: Any, alloc: Callable[[int], Any]) -> Any:
+    """A NumPy array over memory of `alloc`, which it keeps alive."""
+    try:
+        import numpy
+    except ImportError as error:
+        raise Unsupported("an array in registered memory is a NumPy array; install numpy") from error
+    kind = numpy.dtype(dtype)
+    if kind.hasobject:
+        raise InvalidArgument(f"no Python objects in registered memory; {kind} has some")
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(length < 0 for length in lengths):
+        raise InvalidArgument(f"shape {lengths}: lengths are 0 or more")
+    memory = alloc(element_count(lengths) * kind.itemsize)
+    return numpy.ndarray(lengths, kind, buffer=memory)
+
+
 def restored(like: Any, array: Any) -> Any:
     """`array` as its framework has it, when `like` belongs to one that follows the array API standard."""
     namespace = getattr(like, "__array_namespace__", None)

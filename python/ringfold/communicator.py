@@ -10,6 +10,7 @@ from ringfold import _native, arrays
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
 from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.registration import Registration
 from ringfold.work import Work
 
 
@@ -266,6 +267,22 @@ class Communicator:
         source = Buffer(x)
         target = self._output(x, source, source.shape, out)
         return self._call("sendrecv", source.count, source, target, How(async_, timeout))
+
+    def empty(self, shape: int | Shape, dtype: Any = "float32") -> Any:
+        """Make a NumPy array of zeros in registered memory: calls on it reach the peers' arrays of this host directly.
+
+        Every rank calls it, as it calls a collective; shapes may differ. `torch.from_numpy` makes a tensor of it. The memory
+        lives as long as the array or a view of it, and goes without regard to the other ranks.
+        """
+        return arrays.registered(shape, dtype, self._native.alloc)
+
+    def register(self, x: Any) -> Registration:
+        """Register the memory of an array that exists, until the registration is closed (see there).
+
+        Every rank calls it, as it calls a collective; shapes may differ. It costs about as much as 6 to 10 calls on the
+        array save, and moves the array's whole pages only: memory of `empty` is better where there is a choice.
+        """
+        return Registration(self._native.register(Buffer(x, True)), x)
 
     def split(self, color: int | None, key: int = 0) -> "Communicator | None":
         """Make communicators of the ranks with equal `color`, ordered by `key`, then by rank here.

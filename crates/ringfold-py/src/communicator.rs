@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use ringfold::Config;
 
+use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::exceptions::exception;
+use crate::memory::{Memory, Registration};
 use crate::request::{Request, algorithm_named};
 use crate::signals::{Signals, interruptible, seconds};
 use crate::work::{Call, Work, interrupted};
@@ -141,6 +143,29 @@ impl Communicator {
             .unwrap_or_else(PoisonError::into_inner)
             .push(Arc::clone(&call));
         Ok(Work::new(call, Arc::clone(&self.core)))
+    }
+
+    /// Makes registered memory; every rank calls it.
+    fn alloc(&self, py: Python<'_>, bytes: usize) -> PyResult<Memory> {
+        self.core.check()?;
+        let core = Arc::clone(&self.core);
+        let alloc = move || core.alloc(bytes);
+        interruptible(py, alloc, || interrupted(py, &self.core)).map(Memory::new)
+    }
+
+    /// Registers the memory of `buffer`; every rank calls it.
+    fn register(&self, py: Python<'_>, buffer: Py<Buffer>) -> PyResult<Registration> {
+        self.core.check()?;
+        let core = Arc::clone(&self.core);
+        // It goes with the thread and comes back with the registration, so that neither outlives it.
+        let register = move || {
+            // SAFETY: the buffer is held as long as the registration. That nobody else uses it meanwhile is the Python
+            // caller's part.
+            let registered = unsafe { core.register_region(buffer.get().region()) };
+            registered.map(|registration| (registration, buffer))
+        };
+        let registered = interruptible(py, register, || interrupted(py, &self.core))?;
+        Ok(Registration::new(registered.0, registered.1))
     }
 
     /// Makes communicators of the ranks with equal `color`; `None` gets none.

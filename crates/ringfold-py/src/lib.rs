@@ -10,6 +10,7 @@ mod connection;
 mod dlpack;
 mod exceptions;
 mod layout;
+mod memory;
 mod request;
 mod signals;
 mod sources;
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 
 use buffer::Buffer;
 use communicator::Communicator;
+use memory::{Memory, Registration};
 use request::Request;
 use work::Work;
 
@@ -26,6 +28,8 @@ use work::Work;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Buffer>()?;
     module.add_class::<Communicator>()?;
+    module.add_class::<Memory>()?;
+    module.add_class::<Registration>()?;
     module.add_class::<Request>()?;
     module.add_class::<Work>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -14,7 +14,8 @@
 //! * Only private, anonymous, writable memory is moved: replacing a file's or shared memory's pages would part them from
 //!   those who share them.
 //! * At every moment the buffer's addresses have its contents; nobody else uses it while it moves.
-//! * When it cannot be moved back (no memory), it stays where it is and nothing is freed: leaked, never lost.
+//! * When it cannot be moved back (no memory, or its mapping was changed behind our back), it stays where it is and nothing
+//!   is freed: leaked, never lost.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -138,6 +139,9 @@ impl Moved {
     pub fn move_out(&mut self) -> bool {
         if !std::mem::take(&mut self.is_moved) {
             return true;
+        }
+        if !self.is_in_place(self.interior) {
+            return false;
         }
         let bytes = self.interior.bytes();
         let protection = ProtFlags::READ | ProtFlags::WRITE;

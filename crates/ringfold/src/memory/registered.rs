@@ -100,7 +100,7 @@ impl Drop for Own {
         } else {
             log::warn!(
                 target: "ringfold::transport",
-                "no memory to move a registered buffer back into; it stays where it is"
+                "a registered buffer cannot be moved back, and stays shared memory"
             );
         }
     }

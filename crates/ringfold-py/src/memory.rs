@@ -1,0 +1,113 @@
+//! Registered memory, seen from Python: new memory with the buffer protocol, and the registration of memory that exists.
+
+use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::ffi::{self, Py_ssize_t};
+use pyo3::prelude::*;
+use ringfold::memory::Region;
+use ringfold::{Registered, Registration as Core};
+
+use crate::buffer::Buffer;
+use crate::connection::Connection;
+
+/// Memory of `Communicator.alloc`, as bytes. Whoever has a view of it keeps it alive.
+#[pyclass(frozen, module = "ringfold._native")]
+#[derive(Debug)]
+pub struct Memory {
+    registered: Connection<Registered>,
+}
+
+impl Memory {
+    pub fn new(registered: Registered) -> Memory {
+        Memory {
+            registered: Connection::new(registered),
+        }
+    }
+}
+
+#[pymethods]
+impl Memory {
+    /// Whether the peers can reach it.
+    #[getter]
+    fn shared(&self) -> bool {
+        self.registered.is_shared()
+    }
+
+    /// Lends the bytes.
+    ///
+    /// # Safety
+    /// `view` is Python's, to be filled.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Memory>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let region: Region = slf.get().registered.region();
+        let bytes = region.bytes() as Py_ssize_t;
+        // SAFETY: `view` is Python's; the bytes live as long as `slf`, which the view holds, and stay where they are.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), region.address().cast(), bytes, 0, flags)
+        };
+        match filled {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
+    }
+}
+
+/// A registration, and the object whose memory it is; the object cannot be resized until it ends.
+#[pyclass(frozen, module = "ringfold._native")]
+#[derive(Debug)]
+pub struct Registration {
+    is_shared: bool,
+    open: Mutex<Option<Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    // Declared first, so dropped first: the memory outlives its registration.
+    _core: Connection<Core>,
+    _buffer: Py<Buffer>,
+}
+
+impl Registration {
+    pub fn new(core: Core, buffer: Py<Buffer>) -> Registration {
+        Registration {
+            is_shared: core.is_shared(),
+            open: Mutex::new(Some(Open {
+                _core: Connection::new(core),
+                _buffer: buffer,
+            })),
+        }
+    }
+}
+
+#[pymethods]
+impl Registration {
+    /// Whether the peers can reach the memory.
+    #[getter]
+    fn shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Whether it has ended.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_none()
+    }
+
+    /// Waits for this rank's calls under way, and ends it. May be repeated.
+    fn close(&self) {
+        let open = self
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // The end of it waits without the GIL, and may run Python code: the lock is not held.
+        drop(open);
+    }
+}
