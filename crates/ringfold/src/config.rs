@@ -104,6 +104,9 @@ pub struct Config {
     pub channels: Option<usize>,
     /// The pipeline's unit in bytes, instead of the tuner's choice.
     pub slice_bytes: Option<usize>,
+    /// Threads that share the copies and reductions of large calls with the calling one, 63 at most: as many as cores
+    /// outnumber ranks unless set, 0 for none. They start with the first call that is large enough, and sleep between calls.
+    pub helpers: Option<usize>,
     /// Whether the calling thread is bound to a core, [`Bind::None`] unless set. Threads that it makes later, a pool of
     /// OpenMP's or torch's too, stay on the same cores; therefore only who knows the program should ask for it.
     pub bind: Option<Bind>,

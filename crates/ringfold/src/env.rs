@@ -84,6 +84,8 @@ pub struct Environment {
     pub shm_bytes: Option<usize>,
     /// Limits instead of the derived ones.
     pub limits: Option<Overrides>,
+    /// Helper threads of a communicator.
+    pub helpers: Option<usize>,
     /// Whether ranks are bound to cores.
     pub bind: Option<Bind>,
     /// A variable by which somebody else says where ranks run.
@@ -121,6 +123,7 @@ impl Environment {
             slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
             shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,
             limits: parse(lookup, "RINGFOLD_LIMITS", str::parse)?,
+            helpers: parse(lookup, "RINGFOLD_HELPERS", count)?,
             bind: parse(lookup, "RINGFOLD_BIND", |text| {
                 text.parse().map_err(|error: Error| error.to_string())
             })?,

@@ -43,6 +43,7 @@ pub mod element;
 pub mod engine;
 pub mod env;
 pub mod error;
+mod helpers;
 pub mod memory;
 pub mod reduce;
 pub mod schedule;

@@ -295,3 +295,25 @@ fn ranks_die_with_a_killed_launcher() {
     running.finish();
     ids.into_iter().for_each(await_end);
 }
+
+#[test]
+fn helped_calls_are_exact() {
+    for line in [
+        "all_reduce --ranks 2",
+        "all_reduce --ranks 3 --algorithm ring",
+        "all_gather --ranks 2",
+    ] {
+        let words = ["perf", "-b", "1M", "-e", "8M", "-f", "8", "-n", "2"];
+        let words: Vec<&str> = words.into_iter().chain(line.split(' ')).collect();
+        let mut command = ringfold(&words);
+        command.env("RINGFOLD_HELPERS", "2");
+        let done = Running::start(command).finish();
+        assert!(done.status.success(), "{line}: {}", done.stderr);
+        assert!(
+            rows(&done.stdout)
+                .iter()
+                .all(|row| (row[8], row[12]) == ("0", "0")),
+            "{line}"
+        );
+    }
+}

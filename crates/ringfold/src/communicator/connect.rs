@@ -212,7 +212,8 @@ fn assemble(
     let world_size = group.world_ranks.len();
     let local_ranks = group.local_ranks();
     let hosts = group.hosts();
-    let cores = placement::settle(&group, &local_ranks, deadline, &|| health.fault())?;
+    let placement = placement::settle(&group, &local_ranks, deadline, &|| health.fault())?;
+    let cores = placement.cores;
     let links = share::link(&group, cores, &health, deadline)?;
     let local_rank = local_ranks
         .iter()
@@ -234,7 +235,7 @@ fn assemble(
     let pool = Pool::default();
     pool.prepare(PREPARED_SCRATCH_BYTES);
     let watch = SessionWatch::new(health.clone(), &group);
-    let engine = Engine::new(transport, group.rank, world_size, pool);
+    let mut engine = Engine::new(transport, group.rank, world_size, pool);
     let patience = match links.name {
         "shm" | "self" => Patience::new(local_ranks.len(), cores),
         _ => Patience::on_sockets(local_ranks.len(), cores),
@@ -242,6 +243,7 @@ fn assemble(
     log_choice(&place, cores, settings.transport);
     // Nobody goes on before everybody can.
     let limits = agree::agree(&group, cores, &health, deadline)?;
+    *engine.helpers() = placement.helpers(&settings, local_ranks.len(), &limits);
     let communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {

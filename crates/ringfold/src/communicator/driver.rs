@@ -250,6 +250,10 @@ impl Driver {
             // A worker that panicked has nothing more to say than the panic message.
             let _ = worker.join();
         }
+        // Somebody who still drives ends the helpers with the engine.
+        if let Some(mut state) = self.try_state() {
+            state.engine.helpers().end();
+        }
     }
 
     fn enqueue(&self, job: Job, completion: Arc<Completion>) {

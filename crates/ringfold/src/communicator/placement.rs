@@ -5,24 +5,52 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::group::Group;
+use super::settings::Settings;
 use crate::config::Bind;
 use crate::error::{Error, Result};
+use crate::helpers::{self, Helpers};
 use crate::topology::binding::{self, Decision, Question};
 use crate::topology::cores;
 use crate::topology::layout::Layout;
+use crate::tune::Limits;
 
 /// Where `proc` and `sys` are.
 const ROOT: &str = "/";
 
+/// Where this rank runs, and how much room there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// How many cores the ranks of this host have together, which of ranks that are bound no rank's own affinity tells.
+    pub cores: usize,
+    /// How many of them this rank may use.
+    own_cores: usize,
+}
+
+/// From here on somebody who insists on helpers is helped, where the limits leave the cores to the ranks.
+const HELPED_BYTES_MIN: u64 = 1 << 20;
+
+impl Placement {
+    /// The helpers of a rank that shares its host with `local_ranks` ranks.
+    pub fn helpers(&self, settings: &Settings, local_ranks: usize, limits: &Limits) -> Helpers {
+        let least = limits.helper_bytes_min;
+        match settings.helpers {
+            Some(count) => Helpers::new(count, least.min(HELPED_BYTES_MIN)),
+            None => Helpers::new(
+                helpers::automatic(self.cores, local_ranks, self.own_cores),
+                least,
+            ),
+        }
+    }
+}
+
 /// Binds the calling thread as the settings say; where nothing is bound and all ranks of this host have one affinity, it
-/// starts on a core of its own. Returns how many cores the ranks of this host have together, which of ranks that are bound
-/// no rank's own affinity tells.
+/// starts on a core of its own.
 pub fn settle(
     group: &Group,
     local_ranks: &[usize],
     deadline: Instant,
     verdict: &dyn Fn() -> Option<Error>,
-) -> Result<usize> {
+) -> Result<Placement> {
     let own = cores::affinity();
     let text = cores::format_list(&own);
     let told = group.exchange("affinity", text.as_bytes(), deadline, verdict)?;
@@ -60,7 +88,8 @@ pub fn settle(
             }
         }
     }
-    Ok(cores)
+    let own_cores = cores::affinity().len();
+    Ok(Placement { cores, own_cores })
 }
 
 /// The affinity that `peer` tells.

@@ -37,6 +37,8 @@ pub struct Settings {
     pub socket_ifname: Option<String>,
     /// Limits instead of the derived ones, if this rank's table is the one that holds.
     pub limits: Overrides,
+    /// Helper threads, instead of as many as the cores leave.
+    pub helpers: Option<usize>,
     /// Whether the ranks are bound to cores.
     pub bind: Bind,
     /// A variable by which somebody else says where ranks run.
@@ -69,6 +71,7 @@ impl Settings {
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: environment.socket_ifname.clone(),
             limits: environment.limits.clone().unwrap_or_default(),
+            helpers: config.helpers.or(environment.helpers),
             bind: config.bind.or(environment.bind).unwrap_or_default(),
             foreign_binding: environment.foreign_binding,
         }

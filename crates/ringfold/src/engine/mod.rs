@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
+use crate::helpers::Helpers;
 use crate::memory::{Pool, Region, Registry};
 use crate::schedule::{Medium, Spec};
 use crate::transport::{Ticket, Time, Transport, Windows};
@@ -119,6 +120,7 @@ pub struct Engine {
     bench: Workbench,
     /// Whether the log says that a push was refused.
     is_refusal_told: bool,
+    helpers: Helpers,
     tiny: Option<Tiny>,
     inline: Inline,
     /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
@@ -159,10 +161,16 @@ impl Engine {
             operands: Vec::new(),
             bench: Workbench::default(),
             is_refusal_told: false,
+            helpers: Helpers::none(),
             tiny: None,
             inline: Inline::new(world_size),
             unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
         }
+    }
+
+    /// The threads that share the large steps: nobody, unless replaced here.
+    pub(crate) fn helpers(&mut self) -> &mut Helpers {
+        &mut self.helpers
     }
 
     /// The transport, for whoever waits.
@@ -321,6 +329,7 @@ impl Engine {
             world_size: self.world_size,
             id,
             operands: &mut self.operands,
+            helpers: &mut self.helpers,
             inline: &self.inline,
             registry: &self.registry,
             bench: &mut self.bench,

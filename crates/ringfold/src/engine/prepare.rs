@@ -108,6 +108,9 @@ impl Engine {
             self.check_slot(&job, &input_cut, &output_cut)?;
         }
         let call = call.unwrap_or_else(|| self.call(&job));
+        let is_helped = self
+            .helpers
+            .serve(job.input.bytes().max(job.output.bytes()));
         Ok(Operation {
             call,
             buffers: Buffers {
@@ -120,6 +123,7 @@ impl Engine {
             },
             kernel,
             finish,
+            is_helped,
             slices,
             first_generation: 0,
             is_begun: false,

@@ -151,6 +151,15 @@ pub const VARIABLES: &[Variable] = &[
          later (OpenMP's, torch's) share its cores: that is why nothing is bound there unless this is set.",
     ),
     variable(
+        "RINGFOLD_HELPERS",
+        "0 to 63",
+        "what the cores leave",
+        "Threads of each communicator that share the copies and reductions of large calls with the calling thread. Unless set: \
+         the host's cores divided by its ranks, less one, 7 at most, and no more than the rank's own affinity leaves; none \
+         where a rank is bound to one core. They start with the first large call (`helper_bytes_min` in the log) and sleep \
+         between calls. Results are the same bits with and without.",
+    ),
+    variable(
         "RINGFOLD_DEBUG",
         "`NONE`, `VERSION`, `WARN`, `INFO`, `TRACE`",
         "`WARN`",

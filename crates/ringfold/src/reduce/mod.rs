@@ -72,10 +72,15 @@ impl Kernel {
     /// All regions have the same length, a multiple of the element's size. `into` may be one of the sources; it may not
     /// overlap one in part. At least one source. 16-bit floats are accumulated in `F32` and rounded once.
     pub fn fold(&self, into: Region, sources: &[Region]) {
-        check_regions(self.dtype, into, sources);
+        self.check(into, sources);
         // SAFETY: the lengths are equal and no overlap is partial, as just checked; `at_level` has chosen a loop of this
         // machine for elements of this size.
         unsafe { (self.run)(into, sources, ()) }
+    }
+
+    /// Panics unless the regions are such as [`fold`](Kernel::fold) takes.
+    pub(crate) fn check(&self, into: Region, sources: &[Region]) {
+        check_regions(self.dtype, into, sources);
     }
 }
 

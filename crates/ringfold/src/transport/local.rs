@@ -350,12 +350,12 @@ impl Windows for Local {
         self.boxes[peer].lock().attached[slot(generation)]
     }
 
-    fn write(&mut self, generation: u64, offset: usize, bytes: Region) {
+    fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region {
         assert!(self.is_free(generation), "written into a slot in use");
-        let start = slot(generation) * SLOT_BYTES + offset;
-        assert!(offset + bytes.bytes() <= SLOT_BYTES);
+        assert!(range.end <= SLOT_BYTES);
+        let start = slot(generation) * SLOT_BYTES;
         let window = self.boxes[self.rank].window.region();
-        window.part(start..start + bytes.bytes()).copy_from(bytes);
+        window.part(start + range.start..start + range.end)
     }
 
     fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {

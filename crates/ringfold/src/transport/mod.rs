@@ -216,8 +216,14 @@ pub trait Windows {
     /// What `peer` attached to its slot. Only after `has_reached` said so.
     fn attached(&self, peer: usize, generation: u64) -> [u64; ATTACHED_WORDS];
 
-    /// Copies `bytes` to `offset` of this rank's slot. Peers may look once the next `publish` says so.
-    fn write(&mut self, generation: u64, offset: usize, bytes: Region);
+    /// Part `range` of this rank's slot, to be written. Peers may look once the next `publish` says so.
+    fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region;
+
+    /// Copies `bytes` to `offset` of this rank's slot.
+    fn write(&mut self, generation: u64, offset: usize, bytes: Region) {
+        self.target(generation, offset..offset + bytes.bytes())
+            .copy_from(bytes);
+    }
 
     /// Says that this rank has reached `phase` in `call`.
     fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()>;

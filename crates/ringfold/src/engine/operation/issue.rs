@@ -4,6 +4,7 @@ use super::super::tiny::Inline;
 use super::push::Push;
 use super::{Context, Operation, ticket, windows};
 use crate::error::{Error, Result};
+use crate::helpers::Helpers;
 use crate::memory::Region;
 use crate::reduce::Kernel;
 use crate::schedule::{Action, Buffer, Cut, Peers, Span};
@@ -58,12 +59,13 @@ impl Operation {
                 return self.receive(peer, channel, slice, index, sink, context);
             }
             Action::Copy { from, into } => {
-                self.region(into, slice).copy_from(self.region(from, slice));
+                let (into, from) = (self.region(into, slice), self.region(from, slice));
+                self.copy(into, from, context.helpers);
                 Posted::Done
             }
             Action::Reduce { with, from, into } => {
                 let operands = [self.region(with, slice), self.region(from, slice)];
-                self.kernel().fold(self.region(into, slice), &operands);
+                self.fold(self.region(into, slice), &operands, context.helpers);
                 Posted::Done
             }
             shared => return self.issue_shared(shared, channel, slice, context),
@@ -193,6 +195,24 @@ impl Operation {
         })
     }
 
+    /// Copies, with help where the call is large.
+    fn copy(&self, into: Region, from: Region, helpers: &mut Helpers) {
+        if self.is_helped {
+            helpers.copy(into, from);
+        } else {
+            into.copy_from(from);
+        }
+    }
+
+    /// Combines, with help where the call is large.
+    fn fold(&self, into: Region, sources: &[Region], helpers: &mut Helpers) {
+        if self.is_helped {
+            helpers.fold(self.kernel(), into, sources);
+        } else {
+            self.kernel().fold(into, sources);
+        }
+    }
+
     fn kernel(&self) -> Kernel {
         self.kernel.expect(
             "a schedule that reduces belongs to a collective that does, whose kernel was made",
@@ -217,7 +237,9 @@ impl Operation {
                 }
                 for part in self.contiguous_in_slot(span) {
                     let offset = self.slot_offset(part.buffer, part.first, slice);
-                    windows.write(generation, offset, self.region(part, slice));
+                    let from = self.region(part, slice);
+                    let target = windows.target(generation, offset..offset + from.bytes());
+                    self.copy(target, from, context.helpers);
                 }
                 windows.publish(generation, phase, &self.call)?;
             }
@@ -251,11 +273,9 @@ impl Operation {
                 let target = self.region(into, slice);
                 let offset = self.slot_offset(into.buffer, first, slice);
                 let windows = windows(context.transport)?;
-                target.copy_from(windows.view(
-                    peer as usize,
-                    generation,
-                    offset..offset + target.bytes(),
-                ));
+                let range = offset..offset + target.bytes();
+                let from = windows.view(peer as usize, generation, range);
+                self.copy(target, from, context.helpers);
             }
             Action::ReduceFrom { own, into } => self.reduce_from(own, into, slice, context)?,
             Action::Expose { phase } => self.expose(phase, slice, context)?,
@@ -299,8 +319,7 @@ impl Operation {
                 windows.view(rank, generation, offset..offset + mine.bytes())
             });
         }
-        self.kernel()
-            .fold(self.region(into, slice), context.operands);
+        self.fold(self.region(into, slice), context.operands, context.helpers);
         Ok(())
     }
 }

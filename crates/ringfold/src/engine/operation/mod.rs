@@ -30,6 +30,7 @@ use super::plan::Plan;
 use super::tiny::Inline;
 use crate::call::Call;
 use crate::error::{Error, Result};
+use crate::helpers::Helpers;
 use crate::memory::{Block, Region, Registry};
 use crate::reduce::{self, Factor, Kernel};
 use crate::transport::{Ticket, Time, Transport, Windows};
@@ -64,6 +65,8 @@ pub struct Operation {
     pub kernel: Option<Kernel>,
     /// What every element of the result is scaled by at the end.
     pub finish: Option<Factor>,
+    /// Whether the call is large enough to be helped with.
+    pub is_helped: bool,
     /// How many slices.
     pub slices: u32,
     /// The first window generation, when memory is published; set when the operation begins.
@@ -122,6 +125,8 @@ pub struct Context<'a> {
     pub id: usize,
     /// A list to build operands in, kept so that it is not allocated each time.
     pub operands: &'a mut Vec<Region>,
+    /// Who shares the large steps.
+    pub helpers: &'a mut Helpers,
     /// Payloads in the heads of slots.
     pub inline: &'a Inline,
     /// The buffers that peers have mapped, and theirs.

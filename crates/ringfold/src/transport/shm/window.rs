@@ -164,10 +164,9 @@ impl Windows for SharedWindows {
         std::array::from_fn(|word| head.attached[word].load(Ordering::Relaxed))
     }
 
-    fn write(&mut self, generation: u64, offset: usize, bytes: Region) {
-        let target = self.segment.slot(self.rank, self.slot(generation));
-        let range = offset..offset + bytes.bytes();
-        target.part(range).copy_from(bytes);
+    fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region {
+        let slot = self.segment.slot(self.rank, self.slot(generation));
+        slot.part(range)
     }
 
     fn enter(&mut self, generation: u64, call: &Call) {

@@ -1,0 +1,143 @@
+//! Helper threads: they share the copies and reductions of large calls where cores outnumber ranks.
+//!
+//! One core moves some 10 GB/s, a memory controller many times that; a rank whose neighbours' cores idle is bound by its
+//! own. [`Helpers`] divides a copy or a reduction elementwise into pieces. The calling thread works on them as well and
+//! returns when all are done, so nothing outlives a step, and errors, deadlines and verdicts know nothing of helpers.
+//!
+//! # Model
+//!
+//! One task at a time. Its pieces are claimed one by one from a word that holds the task's number, how many pieces there
+//! are and which one is next (`pool`). Nobody waits for a helper that has not come: whoever is there takes the next piece.
+//! Threads are made on the first task, spin for a moment after each and then sleep, so an idle communicator uses no core;
+//! they inherit the affinity of the thread that first calls.
+//!
+//! # Invariants
+//!
+//! * The same bits as without helpers: an element is computed by one thread, from the same sources in the same order.
+//! * Nothing is allocated once the largest number of sources was seen.
+//! * A step too small to gain is done by the caller alone; no more threads are woken than there are pieces.
+
+#![forbid(unsafe_code)]
+
+mod pool;
+
+use crate::memory::Region;
+use crate::reduce::Kernel;
+use pool::{Pool, Task};
+
+/// The most helpers of one communicator: a memory controller is busy with fewer.
+pub const HELPERS_MAX: usize = 63;
+
+/// The most that are taken unless somebody asks for more: with eight threads a rank's share of memory bandwidth is used up
+/// on most machines.
+const AUTOMATIC_MAX: usize = 7;
+
+/// The least that a step touches to be divided: some 25 µs of one core, against one or two for handing it over.
+const STEP_BYTES_MIN: usize = 256 << 10;
+
+/// The least that a piece touches: some 6 µs.
+const PIECE_BYTES_MIN: usize = 64 << 10;
+
+/// Pieces per thread, so that whoever is quick takes over from whoever is slow.
+const PIECES_PER_THREAD: usize = 2;
+
+/// Pieces begin at multiples of this: no two threads write one cache line of an aligned buffer, and elements stay whole.
+const PIECE_ALIGN_BYTES: usize = 4096;
+
+/// How many helpers a rank gets when nobody says: what its share of `cores` and its own affinity leave beside itself.
+pub fn automatic(cores: usize, local_ranks: usize, own_cores: usize) -> usize {
+    let share = (cores / local_ranks.max(1)).min(own_cores);
+    share.saturating_sub(1).min(AUTOMATIC_MAX)
+}
+
+/// The helpers of one communicator, and the copies and reductions that they share.
+#[derive(Debug)]
+pub struct Helpers {
+    count: usize,
+    call_bytes_min: u64,
+    pool: Option<Pool>,
+}
+
+impl Helpers {
+    /// Nobody helps.
+    pub fn none() -> Helpers {
+        Helpers::new(0, u64::MAX)
+    }
+
+    /// `count` helpers, [`HELPERS_MAX`] at most, for calls of `call_bytes_min` bytes and more. Starts nothing yet.
+    pub fn new(count: usize, call_bytes_min: u64) -> Helpers {
+        Helpers {
+            count: count.min(HELPERS_MAX),
+            call_bytes_min,
+            pool: None,
+        }
+    }
+
+    /// Whether a call of so many bytes is large enough to be helped with.
+    pub fn serve(&self, call_bytes: usize) -> bool {
+        self.count > 0 && call_bytes as u64 >= self.call_bytes_min
+    }
+
+    /// What [`Kernel::fold`] does, with everybody's help.
+    pub fn fold(&mut self, kernel: Kernel, into: Region, sources: &[Region]) {
+        match self.pool(into.bytes(), sources.len()) {
+            Some(pool) => {
+                // Once, for the whole: pieces of what is right are right.
+                kernel.check(into, sources);
+                pool.run(Some(kernel), into, sources);
+            }
+            None => kernel.fold(into, sources),
+        }
+    }
+
+    /// What [`Region::copy_from`] does, with everybody's help.
+    pub fn copy(&mut self, into: Region, from: Region) {
+        // Pieces of regions that overlap would have to be copied in order.
+        let is_divisible = into.bytes() == from.bytes() && !into.overlaps(from);
+        match self.pool(into.bytes(), 1).filter(|_| is_divisible) {
+            Some(pool) => pool.run(None, into, &[from]),
+            None => into.copy_from(from),
+        }
+    }
+
+    /// Ends the threads and waits for them; the next large step would start new ones.
+    pub fn end(&mut self) {
+        self.pool = None;
+    }
+
+    /// The threads, if they gain anything from so many bytes and sources.
+    fn pool(&mut self, bytes: usize, sources: usize) -> Option<&mut Pool> {
+        let touched = bytes.saturating_mul(sources + 1);
+        if self.count == 0 || touched < STEP_BYTES_MIN {
+            return None;
+        }
+        let count = self.count;
+        Some(self.pool.get_or_insert_with(|| Pool::start(count)))
+    }
+}
+
+/// How long the pieces of a step are that touches `bytes` bytes in each of `regions` regions, for so many threads.
+fn piece_bytes(bytes: usize, regions: usize, threads: usize) -> usize {
+    let even = bytes.div_ceil(threads * PIECES_PER_THREAD);
+    let least = PIECE_BYTES_MIN.div_ceil(regions);
+    even.max(least).next_multiple_of(PIECE_ALIGN_BYTES)
+}
+
+impl Task {
+    /// Does piece `index`.
+    fn carry_out(&self, index: usize, operands: &mut Vec<Region>) {
+        let begin = index * self.piece_bytes;
+        let range = begin..self.into.bytes().min(begin + self.piece_bytes);
+        let into = self.into.part(range.clone());
+        operands.clear();
+        let parts = self.sources.iter().map(|source| source.part(range.clone()));
+        operands.extend(parts);
+        match &self.kernel {
+            Some(kernel) => kernel.fold(into, operands),
+            None => into.copy_from(operands[0]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! The threads, and how they share one task: a word from which pieces are claimed, and a count of those that are done.
+
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+
+use super::piece_bytes;
+use crate::memory::Region;
+use crate::reduce::Kernel;
+
+/// Looks at the word before a helper sleeps: some 30 µs, the time between two steps of a call.
+const SPINS: u32 = 1000;
+
+/// Looks at the count before the caller lets others run: a helper that is still at work may need this core.
+const SPINS_BEFORE_YIELD: u32 = 1000;
+
+/// What is to be done: `into` becomes the combination of `sources`, or the one source where there is no kernel.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub kernel: Option<Kernel>,
+    pub into: Region,
+    pub sources: Vec<Region>,
+    pub piece_bytes: usize,
+}
+
+/// The threads of one communicator.
+#[derive(Debug)]
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    /// Room for the parts of the sources.
+    operands: Vec<Region>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Number of the task: 32 bits, its pieces: 16, the next one that nobody has claimed: 16.
+    claims: AtomicU64,
+    /// Pieces that are done.
+    done: AtomicU32,
+    /// Written only while no piece is claimed and not done, so that no lock is ever waited for.
+    task: RwLock<Task>,
+    /// Whether each thread sleeps, or is about to.
+    asleep: Vec<AtomicBool>,
+    is_closed: AtomicBool,
+}
+
+const PIECE_BITS: u32 = 16;
+
+/// The most pieces of a task.
+const PIECES_MAX: usize = (1 << PIECE_BITS) - 1;
+
+fn pieces(claims: u64) -> u64 {
+    claims >> PIECE_BITS & PIECES_MAX as u64
+}
+
+fn next(claims: u64) -> u64 {
+    claims & PIECES_MAX as u64
+}
+
+fn is_exhausted(claims: u64) -> bool {
+    next(claims) >= pieces(claims)
+}
+
+impl Pool {
+    /// Starts `count` threads, or as many as the system grants.
+    pub fn start(count: usize) -> Pool {
+        let shared = Arc::new(Shared {
+            claims: AtomicU64::new(0),
+            done: AtomicU32::new(0),
+            task: RwLock::new(Task {
+                kernel: None,
+                into: Region::EMPTY,
+                sources: Vec::new(),
+                piece_bytes: 0,
+            }),
+            asleep: (0..count).map(|_| AtomicBool::new(false)).collect(),
+            is_closed: AtomicBool::new(false),
+        });
+        let spawn = |index: usize| {
+            let shared = shared.clone();
+            thread::Builder::new()
+                .name("ringfold helper".into())
+                .spawn(move || shared.help(index))
+        };
+        let mut threads = Vec::with_capacity(count);
+        for index in 0..count {
+            match spawn(index) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    log::warn!(target: "ringfold::init", "{index} helpers instead of {count}: {error}");
+                    break;
+                }
+            }
+        }
+        Pool {
+            shared,
+            threads,
+            operands: Vec::new(),
+        }
+    }
+
+    /// Carries out one task. Returns when all of it is done.
+    pub fn run(&mut self, kernel: Option<Kernel>, into: Region, sources: &[Region]) {
+        let piece_bytes = piece_bytes(into.bytes(), sources.len() + 1, self.threads.len() + 1);
+        let count = into.bytes().div_ceil(piece_bytes);
+        assert!(count <= PIECES_MAX, "{count} pieces of one task");
+        {
+            let task = self.shared.task.write();
+            let mut task = task.unwrap_or_else(PoisonError::into_inner);
+            task.kernel = kernel;
+            task.into = into;
+            task.sources.clear();
+            task.sources.extend_from_slice(sources);
+            task.piece_bytes = piece_bytes;
+        }
+        // Nobody counts before the claims change, which publishes it.
+        self.shared.done.store(0, Ordering::Relaxed);
+        let number = self.shared.claims.load(Ordering::Relaxed) >> 32;
+        let claims = (number + 1) << 32 | (count as u64) << PIECE_BITS;
+        // SeqCst, for either this thread sees below that a helper sleeps, or that helper sees this task before it does:
+        // the other half is in `Shared::sleep`. As a release it pairs with the claim in `Shared::claim`.
+        self.shared.claims.store(claims, Ordering::SeqCst);
+        for (thread, asleep) in self.threads.iter().zip(&self.shared.asleep).take(count - 1) {
+            if asleep.load(Ordering::SeqCst) {
+                thread.thread().unpark();
+            }
+        }
+        self.shared.work(&mut self.operands);
+        let mut looks = 0;
+        // Pairs with the release in `Shared::work`.
+        while (self.shared.done.load(Ordering::Acquire) as usize) < count {
+            looks += 1;
+            if looks < SPINS_BEFORE_YIELD {
+                std::hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Pairs with the load in `Shared::help`; a thread that sleeps is woken after it.
+        self.shared.is_closed.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // A helper that panicked has nothing more to say than the panic message.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// The life of helper `index`.
+    fn help(&self, index: usize) {
+        let mut operands = Vec::new();
+        let mut looks = 0;
+        // Pairs with the store when the pool is dropped.
+        while !self.is_closed.load(Ordering::Acquire) {
+            if self.work(&mut operands) {
+                looks = 0;
+            } else if looks < SPINS {
+                looks += 1;
+                std::hint::spin_loop();
+            } else {
+                self.sleep(index);
+                looks = 0;
+            }
+        }
+    }
+
+    /// Carries out pieces until none is left; whether there was one.
+    fn work(&self, operands: &mut Vec<Region>) -> bool {
+        let mut found = false;
+        while let Some(piece) = self.claim() {
+            found = true;
+            {
+                // Never waits: the claimed piece keeps the writer away.
+                let task = self.task.read().unwrap_or_else(PoisonError::into_inner);
+                task.carry_out(piece, operands);
+            }
+            // What was written comes before the count; pairs with the acquire in `Pool::run`.
+            self.done.fetch_add(1, Ordering::Release);
+        }
+        found
+    }
+
+    /// The next piece that nobody has.
+    fn claim(&self) -> Option<usize> {
+        let mut claims = self.claims.load(Ordering::Relaxed);
+        while !is_exhausted(claims) {
+            // Acquire: pairs with the store in `Pool::run`, so that the task is seen as it was written.
+            let claimed = self.claims.compare_exchange_weak(
+                claims,
+                claims + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            match claimed {
+                Ok(_) => return Some(next(claims) as usize),
+                Err(now) => claims = now,
+            }
+        }
+        None
+    }
+
+    /// Sleeps until the next task, or for nothing.
+    fn sleep(&self, index: usize) {
+        // SeqCst on both, see `Pool::run`.
+        self.asleep[index].store(true, Ordering::SeqCst);
+        let claims = self.claims.load(Ordering::SeqCst);
+        // A wake between here and there is not lost: it makes `park` return at once.
+        if is_exhausted(claims) && !self.is_closed.load(Ordering::Acquire) {
+            thread::park();
+        }
+        self.asleep[index].store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,130 @@
+//! Helped steps against the same steps alone.
+
+use super::*;
+use crate::memory::Owned;
+use crate::types::{DType, Op};
+
+/// Bytes from a small generator, the same each time. No float among them is a NaN, whose payload is nobody's promise.
+fn noise(bytes: usize, seed: u64) -> Owned {
+    let mut state = seed | 1;
+    let data: Vec<u8> = (0..bytes)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 56) as u8 & 0x3f
+        })
+        .collect();
+    let owned = Owned::zeroed(bytes);
+    owned.region().write(&data);
+    owned
+}
+
+fn content(region: Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.bytes()];
+    region.read(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_helped_fold_has_the_bits_of_a_lonely_one() {
+    let mut helpers = Helpers::new(3, 0);
+    // Odd lengths: the last piece is short, and may end inside a vector register.
+    for (dtype, bytes) in [
+        (DType::F32, 400_004),
+        (DType::BF16, 333_334),
+        (DType::F64, 800_008),
+        (DType::U8, 262_145),
+    ] {
+        for sources in [1, 2, 5] {
+            let inputs: Vec<Owned> = (0..sources).map(|seed| noise(bytes, seed + 7)).collect();
+            let regions: Vec<Region> = inputs.iter().map(Owned::region).collect();
+            let (alone, helped) = (Owned::zeroed(bytes), Owned::zeroed(bytes));
+            let kernel = Kernel::new(Op::Sum, dtype).expect("a sum");
+            kernel.fold(alone.region(), &regions);
+            helpers.fold(kernel, helped.region(), &regions);
+            assert!(
+                content(alone.region()) == content(helped.region()),
+                "{dtype}, {sources}"
+            );
+            // In place, into the last source.
+            helpers.fold(kernel, regions[regions.len() - 1], &regions);
+            assert!(
+                content(alone.region()) == content(regions[regions.len() - 1]),
+                "{dtype}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_helped_copy_is_whole_and_one_that_overlaps_is_right() {
+    let mut helpers = Helpers::new(2, 0);
+    let from = noise(3_000_001, 3);
+    let into = Owned::zeroed(3_000_001);
+    helpers.copy(into.region(), from.region());
+    assert!(content(into.region()) == content(from.region()));
+    let expected = content(from.region().part(0..2_999_000));
+    let (first, shifted) = (0..2_999_000, 1001..3_000_001);
+    helpers.copy(
+        from.region().part(shifted.clone()),
+        from.region().part(first),
+    );
+    assert!(content(from.region().part(shifted)) == expected);
+}
+
+#[test]
+fn many_steps_in_a_row_and_pauses_between_them_lose_nothing() {
+    let mut helpers = Helpers::new(2, 0);
+    let ones = noise(512 << 10, 1);
+    let sum = Owned::zeroed(512 << 10);
+    let mut expected = vec![0u8; 512 << 10];
+    let kernel = Kernel::new(Op::Sum, DType::U8).expect("a sum");
+    for turn in 0..60 {
+        helpers.fold(kernel, sum.region(), &[sum.region(), ones.region()]);
+        if turn % 20 == 19 {
+            // Long enough that helpers fall asleep; the result does not depend on it.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+    for (total, one) in expected.iter_mut().zip(content(ones.region())) {
+        *total = one.wrapping_mul(60);
+    }
+    assert!(content(sum.region()) == expected);
+}
+
+#[test]
+fn small_steps_start_no_thread_and_an_end_leaves_none() {
+    let mut helpers = Helpers::new(2, 0);
+    let (from, into) = (noise(64 << 10, 1), Owned::zeroed(64 << 10));
+    helpers.copy(into.region(), from.region());
+    assert!(helpers.pool.is_none());
+    let (from, into) = (noise(1 << 20, 1), Owned::zeroed(1 << 20));
+    helpers.copy(into.region(), from.region());
+    assert!(helpers.pool.is_some());
+    helpers.end();
+    assert!(helpers.pool.is_none());
+    helpers.copy(into.region(), from.region());
+    assert!(content(into.region()) == content(from.region()));
+}
+
+#[test]
+fn only_cores_that_nobody_needs_help() {
+    assert_eq!(automatic(2, 2, 2), 0);
+    assert_eq!(automatic(2, 8, 2), 0);
+    assert_eq!(automatic(16, 4, 16), 3);
+    assert_eq!(automatic(16, 4, 1), 0);
+    assert_eq!(automatic(128, 2, 128), AUTOMATIC_MAX);
+    assert_eq!(automatic(0, 0, 0), 0);
+}
+
+#[test]
+fn pieces_are_whole_elements_and_not_too_many() {
+    for bytes in [1usize, 4096, 300_000, 1 << 30] {
+        for (regions, threads) in [(2, 2), (9, 64), (65, 4)] {
+            let piece = piece_bytes(bytes, regions, threads);
+            assert!(piece.is_multiple_of(PIECE_ALIGN_BYTES));
+            assert!(bytes.div_ceil(piece) <= threads * PIECES_PER_THREAD);
+        }
+    }
+}
