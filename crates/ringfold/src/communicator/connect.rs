@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::group::Group;
 use super::settings::Settings;
 use super::watch::SessionWatch;
-use super::{Communicator, Place, Policy, agree, placement, share};
+use super::{Communicator, Place, Policy, TinyPolicy, agree, placement, share};
 use crate::config::{Config, TransportChoice};
 use crate::control::launch::Explicit;
 use crate::control::{Health, Launch, Secret, Session};
@@ -252,7 +252,7 @@ fn assemble(
             channels: Some(settings.channels),
             timeout: settings.timeout,
             limits,
-            tiny_bytes: Policy::tiny_bytes(
+            tiny: TinyPolicy::new(
                 &limits,
                 slot_bytes,
                 settings.algorithm.is_some() || settings.slice_bytes.is_some(),

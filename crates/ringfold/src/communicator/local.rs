@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::connect::Joint;
 use super::driver::Driver;
 use super::watch::{ThreadRank, ThreadWatch};
-use super::{Communicator, Place, Policy};
+use super::{Communicator, Place, Policy, TinyPolicy};
 use crate::engine::Engine;
 use crate::memory::{Life, Pool};
 use crate::topology::Machine;
@@ -54,7 +54,7 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     channels: None,
                     timeout: TIMEOUT,
                     limits,
-                    tiny_bytes: Policy::tiny_bytes(&limits, slot_bytes, false),
+                    tiny: TinyPolicy::new(&limits, slot_bytes, false),
                     slot_bytes,
                 },
                 joint: Joint::none(),

@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Life, Registry, Stage};
 use crate::tune::Limits;
 use crate::tune::choose::{self, Question};
-use crate::types::{Algorithm, Collective, Op};
+use crate::types::{Algorithm, Collective};
 use driver::Driver;
 pub use driver::OnWait;
 
@@ -78,8 +78,8 @@ pub(crate) struct Policy {
     pub slot_bytes: Option<usize>,
     /// The same on all ranks.
     pub limits: Limits,
-    /// Up to here an `all_reduce` takes the shortest way.
-    pub tiny_bytes: usize,
+    /// What takes the shortest way.
+    pub tiny: TinyPolicy,
 }
 
 /// What a communicator chose for a request: for `perf` and the log.
@@ -95,13 +95,35 @@ pub struct Choice {
     pub channels: usize,
 }
 
-impl Policy {
-    /// Up to how many bytes the shortest way is the one that would be chosen anyway.
-    pub fn tiny_bytes(limits: &Limits, slot_bytes: Option<usize>, settings_insist: bool) -> usize {
-        let largest = limits.one_shot_bytes_max as usize;
-        slot_bytes
-            .filter(|_| !settings_insist)
-            .map_or(0, |slot_bytes| slot_bytes.min(largest))
+/// What takes the shortest way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TinyPolicy {
+    /// Of what is reduced by every rank for itself, or by the root.
+    one_shot_bytes: usize,
+    /// Of one slice, wanted and at most; nothing where there is no published memory, or settings insist on something.
+    slice_bytes: Option<(usize, usize)>,
+}
+
+impl TinyPolicy {
+    /// Where the shortest way is the one that would be chosen anyway.
+    pub fn new(limits: &Limits, slot_bytes: Option<usize>, settings_insist: bool) -> TinyPolicy {
+        TinyPolicy {
+            one_shot_bytes: limits.one_shot_bytes_max as usize,
+            slice_bytes: slot_bytes
+                .filter(|_| !settings_insist)
+                .map(|slot_bytes| (limits.shared_slice_bytes as usize, slot_bytes)),
+        }
+    }
+
+    /// The most bytes of a vector or block with which a call of this collective takes it.
+    fn block_bytes_max(&self, collective: Collective, world_size: usize) -> Option<usize> {
+        let (wanted, slot_bytes) = self.slice_bytes?;
+        let slice = choose::published_slice_bytes(collective, world_size, slot_bytes, wanted);
+        match collective {
+            Collective::AllReduce | Collective::Reduce => Some(slice.min(self.one_shot_bytes)),
+            Collective::Send | Collective::Recv | Collective::SendRecv => None,
+            _ => Some(slice),
+        }
     }
 }
 
@@ -263,41 +285,17 @@ impl Communicator {
 
     /// The request as a tiny job, if it is one and nobody insists on anything.
     fn tiny(&self, request: &Request) -> Option<TinyJob> {
-        let Counts::Even(count) = request.counts else {
-            return None;
-        };
-        let Request {
-            collective,
-            dtype,
-            op,
-            input,
-            output,
-            ..
-        } = *request;
-        let scales = matches!(op, Op::Avg | Op::PremulSum(_));
-        let bytes = usize::try_from(count)
-            .ok()?
-            .checked_mul(dtype.size_bytes())?;
-        let fits = collective == Collective::AllReduce
-            && !scales
-            && bytes > 0
-            && bytes <= self.policy.tiny_bytes;
-        let as_usual = request.algorithm.is_none() && op.check(dtype).is_ok();
-        if !fits || !as_usual || input.bytes() != bytes || output.bytes() != bytes {
-            return None;
-        }
-        if !input.is_same(output) && input.overlaps(output) {
-            return None;
-        }
+        let Place {
+            rank, world_size, ..
+        } = self.place;
+        let most = self
+            .policy
+            .tiny
+            .block_bytes_max(request.collective, world_size)?;
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        Some(TinyJob {
-            dtype,
-            op,
-            count,
-            input,
-            output,
-            timeout,
-        })
+        let mut job = request.tiny(rank, world_size, most, timeout)?;
+        job.tries_push = request.bytes(world_size) >= self.policy.limits.push_bytes_min;
+        Some(job)
     }
 
     fn job(&self, request: &Request) -> Result<crate::engine::Job> {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::engine::Job;
 use crate::engine::geometry::Blocks;
+use crate::engine::{Job, TinyJob};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::tune::choose::Choice;
@@ -109,27 +109,10 @@ impl Request {
         choice: &Choice,
         timeout: Duration,
     ) -> Result<Job> {
-        if self.collective.reduces() {
-            self.op.check(self.dtype)?;
-        }
-        self.check_root(rank, world_size)?;
         let (input_blocks, output_blocks) = self.blocks(rank, world_size)?;
-        let (gives, gets) = self.roles(rank);
-        let size = self.dtype.size_bytes();
-        let input_bytes = if gives {
-            needed_bytes(self.collective, &input_blocks, true, world_size, size)?
-        } else {
-            0
-        };
-        let output_bytes = if gets {
-            needed_bytes(self.collective, &output_blocks, false, world_size, size)?
-        } else {
-            0
-        };
-        let input = self.exactly("input", self.input, input_bytes)?;
-        let output = self.exactly("output", self.output, output_bytes)?;
-        let in_place = self.in_place(rank, input, output, &input_blocks, &output_blocks)?;
-        let slice = choice.slice_bytes.max(64) / 64 * 64 / size;
+        let (input, output, in_place) =
+            self.regions(rank, world_size, &input_blocks, &output_blocks)?;
+        let slice = choice.slice_bytes.max(64) / 64 * 64 / self.dtype.size_bytes();
         Ok(Job {
             collective: self.collective,
             algorithm: choice.algorithm,
@@ -152,6 +135,73 @@ impl Request {
             is_asked_for: self.algorithm.is_some(),
             registers: false,
         })
+    }
+
+    /// Checks the request as `rank` of `world_size` made it, and makes it a tiny job: nothing when it has to go the usual
+    /// way, where what may be wrong with it is said. `block_bytes_max` is the most that a vector or block may have.
+    pub(crate) fn tiny(
+        &self,
+        rank: usize,
+        world_size: usize,
+        block_bytes_max: usize,
+        timeout: Duration,
+    ) -> Option<TinyJob> {
+        let (Counts::Even(count), None) = (&self.counts, self.algorithm) else {
+            return None;
+        };
+        let count = *count * u64::from(self.collective != Collective::Barrier);
+        let is_tiny = count <= (block_bytes_max / self.dtype.size_bytes()) as u64;
+        let scales = self.collective.reduces() && matches!(self.op, Op::Avg | Op::PremulSum(_));
+        if !is_tiny || scales || (count == 0 && self.collective != Collective::Barrier) {
+            return None;
+        }
+        let blocks = Blocks::Even(count);
+        let (input, output, _) = self.regions(rank, world_size, &blocks, &blocks).ok()?;
+        Some(TinyJob {
+            collective: self.collective,
+            dtype: self.dtype,
+            op: self.op,
+            root: if self.collective.has_root() {
+                self.root
+            } else {
+                0
+            },
+            count,
+            input,
+            output,
+            tries_push: false,
+            timeout,
+        })
+    }
+
+    /// What `rank` of `world_size` reads and fills, checked, and whether that is the same memory.
+    fn regions(
+        &self,
+        rank: usize,
+        world_size: usize,
+        input_blocks: &Blocks,
+        output_blocks: &Blocks,
+    ) -> Result<(Region, Region, bool)> {
+        if self.collective.reduces() {
+            self.op.check(self.dtype)?;
+        }
+        self.check_root(rank, world_size)?;
+        let (gives, gets) = self.roles(rank);
+        let size = self.dtype.size_bytes();
+        let input_bytes = if gives {
+            needed_bytes(self.collective, input_blocks, true, world_size, size)?
+        } else {
+            0
+        };
+        let output_bytes = if gets {
+            needed_bytes(self.collective, output_blocks, false, world_size, size)?
+        } else {
+            0
+        };
+        let input = self.exactly("input", self.input, input_bytes)?;
+        let output = self.exactly("output", self.output, output_bytes)?;
+        let in_place = self.in_place(rank, input, output, input_blocks, output_blocks)?;
+        Ok((input, output, in_place))
     }
 
     /// The count as it is compared between ranks.

@@ -1,6 +1,6 @@
 //! What the log says of how calls are carried out: once for each plan, when it is made, so never on the data path.
 
-use super::{Job, TinyJob};
+use super::{Job, TinyJob, tiny};
 use crate::call::Call;
 use crate::schedule::Medium;
 use crate::types::Algorithm;
@@ -46,8 +46,10 @@ pub fn refusal(instead: &Call) {
 pub fn tiny(job: &TinyJob, world_size: usize) {
     log::info!(
         target: "ringfold::tuning",
-        "all_reduce of {} {}, {world_size} ranks: one_shot over published memory, without a plan (chosen by size)",
+        "{} of {} {}, {world_size} ranks: {} over published memory, without a plan (chosen by size)",
+        job.collective,
         job.count,
         job.dtype,
+        tiny::part::algorithm(job.collective),
     );
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::geometry::{Blocks, Geometry};
 use super::operation::{Buffers, ChannelProgress, Operation};
 use super::plan::Plan;
+use super::tiny::BLOCK_ALIGN_BYTES;
 use super::{Engine, Job, PLANS_MAX, PlanKey};
 use crate::call::{Call, REGISTRATION};
 use crate::error::{Error, Result};
@@ -71,10 +72,13 @@ impl Engine {
             )));
         }
         let longest = job.input_blocks.longest().max(job.output_blocks.longest());
+        // Blocks of a call of one slice stand close together in their slot.
+        let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
+        let whole = longest.max(1).checked_next_multiple_of(unit);
         let slice_elements = if one_slice {
             longest.max(1)
         } else {
-            job.slice_elements.max(1)
+            job.slice_elements.clamp(1, whole.unwrap_or(u64::MAX))
         };
         let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
             Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())

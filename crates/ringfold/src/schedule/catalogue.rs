@@ -27,6 +27,7 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
             OneShot,
         ],
         (AllReduce, Medium::Shared) => &[Direct, OneShot, Push],
+        (Reduce, Medium::Shared) => &[Direct, Flat, Push],
         (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
         (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
         (Gather | Scatter, Medium::Messages) => &[Flat, Direct],

@@ -118,6 +118,9 @@ fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
     {
         return Ok((Algorithm::OneShot, Medium::Shared));
     }
+    if shared.contains(&Algorithm::Flat) && question.bytes <= question.limits.one_shot_bytes_max {
+        return Ok((Algorithm::Flat, Medium::Shared));
+    }
     if shared.contains(&Algorithm::Direct) {
         return Ok((Algorithm::Direct, Medium::Shared));
     }
@@ -180,15 +183,28 @@ fn chunks(question: &Question, algorithm: Algorithm) -> usize {
 
 fn shared_slice_bytes(question: &Question) -> usize {
     let slot_bytes = question.slot_bytes.unwrap_or(usize::MAX);
-    let blocks = match question.collective {
-        Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
-            question.world_size
-        }
+    published_slice_bytes(
+        question.collective,
+        question.world_size,
+        slot_bytes,
+        question
+            .slice_bytes
+            .unwrap_or(question.limits.shared_slice_bytes as usize),
+    )
+}
+
+/// The slice of a vector or of each block that is published when `wanted` would be best.
+pub fn published_slice_bytes(
+    collective: Collective,
+    world_size: usize,
+    slot_bytes: usize,
+    wanted: usize,
+) -> usize {
+    let blocks = match collective {
+        Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => world_size,
         _ => 1,
     };
-    let largest = slot_bytes / blocks;
-    question
-        .slice_bytes
-        .unwrap_or(question.limits.shared_slice_bytes as usize)
-        .clamp(64, largest.max(64))
+    // Blocks begin at whole lines.
+    let largest = slot_bytes / blocks / 64 * 64;
+    wanted.clamp(64, largest.max(64))
 }

@@ -248,7 +248,9 @@ fn over_shared_memory(
         (Collective::Reduce | Collective::ReduceScatter, Algorithm::Push) => [2.0, 0.0, share],
         (Collective::Gather | Collective::Scatter, Algorithm::Push) => [2.0, 1.0 / n, 0.0],
         (_, Algorithm::Push) => [2.0, 1.0, 0.0],
-        (Collective::AllReduce, Algorithm::OneShot) => [1.0, 1.0, n - 1.0],
+        (Collective::AllReduce, Algorithm::OneShot) | (Collective::Reduce, Algorithm::Flat) => {
+            [1.0, 1.0, n - 1.0]
+        }
         (Collective::AllReduce | Collective::Reduce, _) => [2.0, 1.0 + share, share],
         (Collective::ReduceScatter, _) => [1.0, share, share],
         (Collective::Broadcast, _) => [1.0, 2.0, 0.0],

@@ -1,5 +1,7 @@
 //! Carrying out one step: where its spans lie, and what it asks of the transport.
 
+use std::ops::Range;
+
 use super::super::tiny::Inline;
 use super::push::Push;
 use super::{Context, Operation, ticket, windows};
@@ -213,6 +215,12 @@ impl Operation {
         }
     }
 
+    /// Where block `first` of a rank's input stands in what it attaches to its slot.
+    fn inline_range(&self, first: u32, bytes: usize) -> Range<usize> {
+        let start = self.buffers.input_cut.range(first, 1, 0).start;
+        start..start + bytes
+    }
+
     fn kernel(&self) -> Kernel {
         self.kernel.expect(
             "a schedule that reduces belongs to a collective that does, whose kernel was made",
@@ -230,8 +238,8 @@ impl Operation {
         match action {
             Action::Publish { span, phase } => {
                 let windows = windows(context.transport)?;
-                if Inline::carries(&self.call) {
-                    Inline::send(windows, generation, self.region(span, slice));
+                if Inline::carries(&self.call, context.world_size) {
+                    Inline::send(windows, generation, self.buffers.input);
                     windows.publish(generation, phase, &self.call)?;
                     return Ok(Issue::Done);
                 }
@@ -271,10 +279,15 @@ impl Operation {
             }
             Action::CopyFrom { peer, first, into } => {
                 let target = self.region(into, slice);
-                let offset = self.slot_offset(into.buffer, first, slice);
+                let (peer, bytes) = (peer as usize, target.bytes());
                 let windows = windows(context.transport)?;
-                let range = offset..offset + target.bytes();
-                let from = windows.view(peer as usize, generation, range);
+                let from = if Inline::carries(&self.call, context.world_size) {
+                    let range = self.inline_range(first, bytes);
+                    context.inline.take(windows, peer, generation, range)
+                } else {
+                    let offset = self.slot_offset(into.buffer, first, slice);
+                    windows.view(peer, generation, offset..offset + bytes)
+                };
                 self.copy(target, from, context.helpers);
             }
             Action::ReduceFrom { own, into } => self.reduce_from(own, into, slice, context)?,
@@ -313,8 +326,9 @@ impl Operation {
         for rank in 0..context.world_size {
             context.operands.push(if rank == context.rank {
                 mine
-            } else if Inline::carries(&self.call) {
-                context.inline.take(windows, rank, generation, mine.bytes())
+            } else if Inline::carries(&self.call, context.world_size) {
+                let range = self.inline_range(own.first, mine.bytes());
+                context.inline.take(windows, rank, generation, range)
             } else {
                 windows.view(rank, generation, offset..offset + mine.bytes())
             });
