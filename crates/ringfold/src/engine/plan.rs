@@ -90,8 +90,12 @@ impl Plan {
         };
         Ok(Plan {
             slices_in_flight: slices_in_flight(spec.medium),
-            is_heard: actions()
-                .any(|action| matches!(action, Action::Publish { .. } | Action::Expose { .. })),
+            is_heard: actions().any(|action| {
+                matches!(
+                    action,
+                    Action::Publish { .. } | Action::GiveBack { .. } | Action::Expose { .. }
+                )
+            }),
             exposes: schedule.exposes(),
             hears_all: (0..spec.world_size).all(awaited),
             skew,

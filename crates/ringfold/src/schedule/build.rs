@@ -154,6 +154,14 @@ impl Builder {
         });
     }
 
+    pub(super) fn give_back(&mut self, span: Span, phase: u8) {
+        self.push(Action::GiveBack { span, phase });
+    }
+
+    pub(super) fn take_back(&mut self, peer: u32, into: Span) {
+        self.push(Action::TakeBack { peer, into });
+    }
+
     /// The schedule, on one channel, with the number of rounds that all ranks agree on.
     pub(super) fn finish(mut self, rounds: u32) -> Schedule {
         assert!(self.round < rounds, "the last round is counted");

@@ -19,7 +19,9 @@ impl Action {
     /// What is read, besides messages and published memory.
     pub fn reads(&self) -> [Option<Span>; 2] {
         match *self {
-            Action::Send { span, .. } | Action::Publish { span, .. } => [Some(span), None],
+            Action::Send { span, .. }
+            | Action::Publish { span, .. }
+            | Action::GiveBack { span, .. } => [Some(span), None],
             Action::RecvReduce { with, .. } => [Some(with), None],
             Action::Copy { from, .. } => [Some(from), None],
             Action::Reduce { with, from, .. } => [Some(with), Some(from)],
@@ -29,6 +31,7 @@ impl Action {
             Action::Recv { .. }
             | Action::Await { .. }
             | Action::CopyFrom { .. }
+            | Action::TakeBack { .. }
             | Action::Expose { .. } => [None, None],
         }
     }
@@ -42,9 +45,11 @@ impl Action {
             | Action::Reduce { into, .. }
             | Action::CopyFrom { into, .. }
             | Action::ReduceFrom { into, .. }
+            | Action::TakeBack { into, .. }
             | Action::Push { into, .. } => Some(into),
             Action::Send { .. }
             | Action::Publish { .. }
+            | Action::GiveBack { .. }
             | Action::Await { .. }
             | Action::Expose { .. } => None,
         }
@@ -98,6 +103,14 @@ impl Action {
             },
             Action::ReduceFrom { own, into } => Action::ReduceFrom {
                 own: other(own),
+                into: other(into),
+            },
+            Action::GiveBack { span, phase } => Action::GiveBack {
+                span: other(span),
+                phase,
+            },
+            Action::TakeBack { peer, into } => Action::TakeBack {
+                peer,
                 into: other(into),
             },
         }

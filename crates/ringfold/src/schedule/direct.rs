@@ -17,6 +17,10 @@ const READ_ROUND: u32 = 2;
 const REDUCED: u8 = 2;
 
 /// Each rank reduces its own chunk, then all ranks collect the chunks of the others.
+///
+/// Through published memory the owner puts the sum into the places where it has read the parts, so that each line of a
+/// slot goes to and fro between two ranks and nowhere else. Whoever wrote a line last elsewhere, or shares it with another
+/// reader, would have to be told before the next write, which costs more than all the rest.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let own = spec.rank;
     let mut build = Builder::vector(spec, spec.world_size);
@@ -37,11 +41,11 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
             build.round(1);
             build.wait_for(Peers::Others, INPUTS);
             build.reduce_from(input(own, 1), output(own, 1));
-            build.publish(output(own, 1), REDUCED);
+            build.give_back(output(own, 1), REDUCED);
             build.round(2);
             for peer in spec.others() {
                 build.wait_for(Peers::One(peer), REDUCED);
-                build.copy_from(peer, peer, output(peer, 1));
+                build.take_back(peer, output(peer, 1));
             }
             build.finish(3)
         }

@@ -119,6 +119,11 @@ pub enum Action {
         targets: Ranks,
         into: Span,
     },
+    /// Puts the span where each peer published the same chunks, which this rank alone has read, and says that `phase` is
+    /// reached, as `Publish` does.
+    GiveBack { span: Span, phase: u8 },
+    /// `into` = the same chunks of what this rank published, as `peer` gave them back.
+    TakeBack { peer: u32, into: Span },
 }
 
 /// An action and its round.

@@ -238,6 +238,17 @@ impl fmt::Display for Action {
                 ),
                 Ranks::One(_) => write!(f, "{into} of {targets} = {from} of {sources}"),
             },
+            Action::GiveBack { span, phase } => {
+                let chunks = Chunks(span.first, span.len);
+                write!(f, "put {span} into {chunks} of all others in phase {phase}")
+            }
+            Action::TakeBack { peer, into } => {
+                write!(
+                    f,
+                    "{into} = {} as {peer} put it",
+                    Chunks(into.first, into.len)
+                )
+            }
         }
     }
 }
@@ -289,9 +300,10 @@ rank  sends  recvs          sent      received       reduced     published      
     fn published_memory_is_listed_with_its_phases() {
         let text = listing(Algorithm::Direct, Medium::Shared, None);
         let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of all others, in rank order; \
-                    publish out[2] in phase 2\n";
+                    put out[2] into [2] of all others in phase 2\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("    0     1  publish in[0] in phase 0; publish in[2] in phase 1\n"));
+        assert!(text.contains("await phase 2 of 0; out[0] = [0] as 0 put it"));
     }
 
     #[test]

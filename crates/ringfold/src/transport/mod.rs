@@ -232,7 +232,8 @@ pub trait Windows {
     fn has_reached(&mut self, peer: usize, generation: u64, phase: u8, call: &Call)
     -> Result<bool>;
 
-    /// What `peer` published at `range` of its slot. Only after `has_reached` said so.
+    /// What `peer` published at `range` of its slot. Only after `has_reached` said so; to be written only by a schedule's
+    /// `GiveBack`.
     fn view(&self, peer: usize, generation: u64, range: std::ops::Range<usize>) -> Region;
 
     /// The peers that have not finished the generation that used this one's slot before, for error messages.

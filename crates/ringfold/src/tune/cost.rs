@@ -251,7 +251,8 @@ fn over_shared_memory(
         (Collective::AllReduce, Algorithm::OneShot) | (Collective::Reduce, Algorithm::Flat) => {
             [1.0, 1.0, n - 1.0]
         }
-        (Collective::AllReduce | Collective::Reduce, _) => [2.0, 1.0 + share, share],
+        (Collective::AllReduce, _) => [2.0, 3.0 * share, share],
+        (Collective::Reduce, _) => [2.0, 1.0 + share, share],
         (Collective::ReduceScatter, _) => [1.0, share, share],
         (Collective::Broadcast, _) => [1.0, 2.0, 0.0],
         (Collective::AllToAll, _) => [1.0, 2.0 * share, 0.0],
@@ -287,7 +288,10 @@ mod tests {
                     Action::RecvReduce { into, .. } => [0, 1, 0, into.len, 0, into.len],
                     Action::Reduce { into, .. } => [0, 0, 0, 0, 0, into.len],
                     Action::Publish { span, .. } => [0, 0, 0, 0, span.len, 0],
-                    Action::CopyFrom { into, .. } => [0, 0, 0, 0, into.len, 0],
+                    Action::GiveBack { span, .. } => [0, 0, 0, 0, peers * span.len, 0],
+                    Action::CopyFrom { into, .. } | Action::TakeBack { into, .. } => {
+                        [0, 0, 0, 0, into.len, 0]
+                    }
                     Action::ReduceFrom { into, .. } => [0, 0, 0, 0, 0, peers * into.len],
                     Action::Push {
                         sources,

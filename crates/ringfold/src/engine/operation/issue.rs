@@ -306,6 +306,27 @@ impl Operation {
                 };
                 return self.push(push, channel, slice, context);
             }
+            Action::GiveBack { span, phase } => {
+                let source = self.region(span, slice);
+                let offset = self.slot_offset(span.buffer, span.first, slice);
+                let windows = windows(context.transport)?;
+                for peer in (0..context.world_size).filter(|&peer| peer != context.rank) {
+                    windows
+                        .view(peer, generation, offset..offset + source.bytes())
+                        .copy_from(source);
+                }
+                windows.publish(generation, phase, &self.call)?;
+            }
+            Action::TakeBack { into, .. } => {
+                let target = self.region(into, slice);
+                let offset = self.slot_offset(into.buffer, into.first, slice);
+                let windows = windows(context.transport)?;
+                target.copy_from(windows.view(
+                    context.rank,
+                    generation,
+                    offset..offset + target.bytes(),
+                ));
+            }
             _ => unreachable!("message and local steps are issued by `issue`"),
         }
         Ok(Issue::Done)

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::exposed::{Cell, Exposure};
-use super::rank::{At, Channel, Published, Rank};
+use super::rank::{At, Channel, Published, Rank, Touched};
 use super::value::Value;
 use super::{Slices, Violation};
 use crate::schedule::dependence::Place;
@@ -47,6 +47,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         | Action::Recv { peer, .. }
         | Action::RecvReduce { peer, .. }
         | Action::CopyFrom { peer, .. }
+        | Action::TakeBack { peer, .. }
         | Action::Await {
             peers: Peers::One(peer),
             ..
@@ -259,21 +260,31 @@ impl<'a> Execution<'a> {
                 targets,
                 into,
             } => self.push(at, (sources, from), (targets, into)),
+            Action::GiveBack { span, phase } => self.give_back(at, span, phase),
+            Action::TakeBack { peer, into } => {
+                for i in 0..into.len {
+                    let value = self.given_back(at, peer, into.first + i)?;
+                    self.ranks[at.rank as usize].write(at, into, i, value)?;
+                }
+                Ok(())
+            }
         }
     }
 
     fn publish(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
         let own = &mut self.ranks[at.rank as usize];
-        let reached = &mut own.reached[at.slice as usize];
-        if *reached > u16::from(phase) {
-            return Err(at.violation("the phase does not rise"));
-        }
-        *reached = u16::from(phase) + 1;
         for i in 0..span.len {
             let value = Some(own.read(at, span, i)?);
             let slot = own.published(at.slice, span.first + i);
             match slot {
-                Some(slot @ None) => *slot = Some(Published { value, phase }),
+                Some(slot @ None) => {
+                    let touched = Touched::Not;
+                    *slot = Some(Published {
+                        value,
+                        phase,
+                        touched,
+                    });
+                }
                 _ => {
                     return Err(at.violation(format!(
                         "chunk {} is published again while peers may read it",
@@ -282,6 +293,17 @@ impl<'a> Execution<'a> {
                 }
             }
         }
+        self.reach(at, phase)
+    }
+
+    /// This rank says that it has come to `phase`.
+    fn reach(&mut self, at: At, phase: u8) -> Result<(), Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        let reached = &mut own.reached[at.slice as usize];
+        if *reached > u16::from(phase) {
+            return Err(at.violation("the phase does not rise"));
+        }
+        *reached = u16::from(phase) + 1;
         let hops = own.channels[at.channel as usize].hops;
         own.hops_at.insert((at.slice, phase), hops);
         self.exposure.publish(at, phase);
@@ -329,12 +351,62 @@ impl<'a> Execution<'a> {
     fn published(&mut self, at: At, peer: u32, chunk: u32) -> Result<Value, Violation> {
         let awaited = *self.ranks[at.rank as usize].awaited(at.slice, peer);
         let published = self.ranks[peer as usize].published(at.slice, chunk);
-        let published = published.and_then(|slot| *slot);
+        let published = published.and_then(Option::as_mut);
         let published = published.filter(|published| u16::from(published.phase) < awaited);
-        match published {
-            Some(published) => Ok(published.value.expect("only defined chunks are published")),
-            None => Err(at.violation(format!(
+        let Some(published) = published else {
+            return Err(at.violation(format!(
                 "chunk {chunk} of rank {peer} is read without having awaited its publication"
+            )));
+        };
+        published.touched = match published.touched {
+            Touched::Not => Touched::ReadBy(at.rank),
+            Touched::ReadBy(reader) if reader == at.rank => Touched::ReadBy(reader),
+            Touched::ReadBy(_) | Touched::ReadByMany => Touched::ReadByMany,
+            Touched::GivenBack(..) => {
+                return Err(at.violation(format!(
+                    "chunk {chunk} of rank {peer} is read as published although it is given back"
+                )));
+            }
+        };
+        Ok(published.value.expect("only defined chunks are published"))
+    }
+
+    /// Every peer's published chunks are overwritten by the one rank that has read them.
+    fn give_back(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
+        for i in 0..span.len {
+            let value = self.ranks[at.rank as usize].read(at, span, i)?;
+            for peer in (0..self.ranks.len() as u32).filter(|&peer| peer != at.rank) {
+                let published = self.ranks[peer as usize].published(at.slice, span.first + i);
+                match published.and_then(Option::as_mut) {
+                    Some(published) if published.touched == Touched::ReadBy(at.rank) => {
+                        published.value = Some(value);
+                        published.touched = Touched::GivenBack(at.rank, phase);
+                    }
+                    _ => {
+                        return Err(at.violation(format!(
+                            "chunk {} of rank {peer} is overwritten, but this rank is not its one reader",
+                            span.first + i
+                        )));
+                    }
+                }
+            }
+        }
+        self.reach(at, phase)
+    }
+
+    /// What `peer` put in the place of a chunk of this rank's, if this rank has awaited that.
+    fn given_back(&mut self, at: At, peer: u32, chunk: u32) -> Result<Value, Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        let awaited = *own.awaited(at.slice, peer);
+        let published = own.published(at.slice, chunk).and_then(|slot| *slot);
+        match published {
+            Some(Published {
+                value: Some(value),
+                touched: Touched::GivenBack(by, phase),
+                ..
+            }) if by == peer && u16::from(phase) < awaited => Ok(value),
+            _ => Err(at.violation(format!(
+                "chunk {chunk} is taken back without having awaited that rank {peer} gave it"
             ))),
         }
     }

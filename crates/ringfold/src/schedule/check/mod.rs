@@ -359,6 +359,11 @@ fn work(schedule: &Schedule) -> Work {
                 work.chunks_reduced += u64::from(sources.count(n) - 1) * len;
                 work.chunks_stored += others(targets) * len;
             }
+            Action::GiveBack { span, .. } => {
+                let peers = u64::from(schedule.spec.world_size - 1);
+                work.chunks_published += peers * u64::from(span.len);
+            }
+            Action::TakeBack { into, .. } => work.chunks_fetched += u64::from(into.len),
         }
     }
     work

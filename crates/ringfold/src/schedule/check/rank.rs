@@ -50,6 +50,20 @@ struct Chunk {
 pub(super) struct Published {
     pub value: Option<Value>,
     pub phase: u8,
+    pub touched: Touched,
+}
+
+/// What peers have done with a published chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touched {
+    /// Nothing.
+    Not,
+    /// This one has read it, and nobody else.
+    ReadBy(u32),
+    /// Several have read it.
+    ReadByMany,
+    /// This one has read it, and overwritten it in this phase.
+    GivenBack(u32, u8),
 }
 
 /// One channel's steps for all slices in the order of issue, and how far it came.

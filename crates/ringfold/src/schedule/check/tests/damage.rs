@@ -65,13 +65,37 @@ fn a_repeated_message_reduction_or_publication_is_seen() {
         // Other local steps give the same result when they are done again.
         let adds = match steps[at].action {
             Action::Reduce { with, from, into } => with == into || from == into,
-            other => other.is_asynchronous() || matches!(other, Action::Publish { .. }),
+            other => {
+                other.is_asynchronous()
+                    || matches!(other, Action::Publish { .. } | Action::GiveBack { .. })
+            }
         };
         let mut steps = steps.to_vec();
         steps.insert(at, steps[at]);
         adds.then_some(steps)
     };
     assert!(refuse_everywhere(repeat, false) > 1000);
+}
+
+#[test]
+fn a_second_reader_of_what_is_given_back_is_seen() {
+    let intrude: Damage = |schedule, steps, at| {
+        let Action::TakeBack { peer, into } = steps[at].action else {
+            return None;
+        };
+        let spec = &schedule.spec;
+        let third = (0..spec.world_size).find(|&rank| rank != peer && rank != spec.rank)?;
+        let action = Action::CopyFrom {
+            peer: third,
+            first: into.first,
+            into,
+        };
+        let mut steps = steps.to_vec();
+        let round = steps[at].round;
+        steps.insert(at, Step { round, action });
+        Some(steps)
+    };
+    assert!(refuse_everywhere(intrude, false) > 10);
 }
 
 #[test]
