@@ -90,6 +90,8 @@ pub struct Environment {
     pub bind: Option<Bind>,
     /// A variable by which somebody else says where ranks run.
     pub foreign_binding: Option<&'static str>,
+    /// Whether doubtful limits are probed.
+    pub probe: Option<bool>,
 }
 
 impl Environment {
@@ -130,6 +132,7 @@ impl Environment {
             foreign_binding: FOREIGN_BINDINGS
                 .into_iter()
                 .find(|name| lookup(name).is_some()),
+            probe: parse(lookup, "RINGFOLD_PROBE", switch)?,
         })
     }
 }
@@ -152,6 +155,14 @@ fn parse<T>(
 fn count(text: &str) -> Result<usize, String> {
     text.parse()
         .map_err(|_| "must be a whole number, 0 or more".to_string())
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err("must be 0 or 1".into()),
+    }
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -295,6 +306,7 @@ mod tests {
             "RINGFOLD_SHM_BYTES",
             "RINGFOLD_ALGO",
             "RINGFOLD_LIMITS",
+            "RINGFOLD_PROBE",
         ] {
             let error = read(&[(name, "-x")]).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");

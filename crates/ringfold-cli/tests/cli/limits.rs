@@ -13,6 +13,7 @@ fn job(odd: usize) -> (bool, String) {
     command.env("RINGFOLD_DEBUG", "INFO");
     command.env("RINGFOLD_DEBUG_SUBSYS", "TUNING");
     command.env("RINGFOLD_TIMEOUT_MS", "20000");
+    command.env("RINGFOLD_PROBE", "0");
     let done = Running::start(command).finish();
     (done.status.success(), done.stdout + &done.stderr)
 }
@@ -53,4 +54,44 @@ fn info_says_the_limits() {
     let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
     let bytes = json["limits"]["one_shot_bytes_max"].as_str().unwrap();
     assert!(bytes.parse::<u64>().is_ok(), "{bytes}");
+}
+
+/// The tables that the ranks of a job of two say they have after a probe. Of calls that check what they sum.
+fn probed(variables: &[(&str, &str)]) -> Vec<String> {
+    let mut command = ringfold(&[
+        "perf", "--ranks", "2", "-b", "8", "-e", "64K", "-f", "2", "-n", "2", "-c", "1",
+    ]);
+    command.env("RINGFOLD_DEBUG", "INFO");
+    command.env("RINGFOLD_DEBUG_SUBSYS", "TUNING");
+    command.envs(variables.iter().copied());
+    let done = Running::start(command).finish();
+    assert!(done.status.success(), "{}", done.stderr);
+    let lines = done.stderr.lines();
+    lines
+        .filter_map(|line| Some(line.split_once("limits after the probe: ")?.1.to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_probe_ends_in_one_table() {
+    let tables = probed(&[]);
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        assert!(tables.is_empty(), "{tables:?}");
+        return;
+    }
+    assert_eq!(tables.len(), 2, "{tables:?}");
+    assert_eq!(tables[0], tables[1]);
+}
+
+#[test]
+fn a_probe_leaves_what_somebody_insists_on() {
+    for table in probed(&[("RINGFOLD_LIMITS", "one_shot_bytes_max=3K")]) {
+        assert!(table.starts_with("one_shot_bytes_max=3072,"), "{table}");
+    }
+}
+
+#[test]
+fn no_probe_is_made_where_none_is_wanted() {
+    let tables = probed(&[("RINGFOLD_PROBE", "0")]);
+    assert!(tables.is_empty(), "{tables:?}");
 }

@@ -13,29 +13,46 @@ use crate::error::{Error, Result};
 use crate::topology::Machine;
 use crate::tune::Limits;
 
-/// Waits until all ranks are ready, and returns the limits that hold for all.
-/// The ranks of this host have `cores` cores together.
-pub fn agree(group: &Group, cores: usize, health: &Health, deadline: Instant) -> Result<Limits> {
-    let machine = Machine::read(Path::new("/"), cores);
-    let own = Limits::derive(&machine, group.local_ranks().len()).with(&group.settings.limits);
-    let tables = group.exchange("ready", own.to_string().as_bytes(), deadline, &|| {
-        health.fault()
-    })?;
-    let limits = decide(&tables)?;
-    log::info!(
-        target: "ringfold::tuning",
-        "limits, as rank 0 derived them from its caches, cores and RINGFOLD_LIMITS: {limits}"
-    );
-    Ok(limits)
+/// What all ranks of a communicator go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The thresholds of all calls.
+    pub limits: Limits,
+    /// Whether the doubtful ones among them are probed before the first call.
+    pub is_probed: bool,
 }
 
-/// The table that follows from those of all ranks, in rank order.
-fn decide(tables: &[Vec<u8>]) -> Result<Limits> {
+/// What stands behind a table whose rank wants it probed.
+const PROBED: &str = "\nprobe";
+
+/// Waits until all ranks are ready, and returns the terms that hold for all. The ranks of this host have `cores` cores
+/// together. `can_probe`: whether a probe would mean anything.
+pub fn agree(
+    group: &Group,
+    cores: usize,
+    can_probe: bool,
+    health: &Health,
+    deadline: Instant,
+) -> Result<Terms> {
+    let own = Terms::new(group, cores, can_probe).encode();
+    let tables = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
+    let terms = decide(&tables)?;
+    let Terms { limits, is_probed } = terms;
+    let why = if is_probed { "; a probe follows" } else { "" };
+    log::info!(
+        target: "ringfold::tuning",
+        "limits, as rank 0 has them from its caches, its cores and RINGFOLD_LIMITS: {limits}{why}"
+    );
+    Ok(terms)
+}
+
+/// The terms that follow from those of all ranks, in rank order.
+fn decide(tables: &[Vec<u8>]) -> Result<Terms> {
     let tables = tables
         .iter()
         .enumerate()
         .map(|(peer, table)| {
-            Limits::decode(table).ok_or_else(|| Error::Corrupt {
+            Terms::decode(table).ok_or_else(|| Error::Corrupt {
                 peer,
                 what: "a table of limits that means nothing; use one version everywhere".into(),
                 site: None,
@@ -45,9 +62,41 @@ fn decide(tables: &[Vec<u8>]) -> Result<Limits> {
     let (first, others) = tables
         .split_first()
         .unwrap_or_else(|| unreachable!("this rank's own table is there"));
-    Ok(others
+    let limits = others
         .iter()
-        .fold(*first, |limits, other| limits.barring(other)))
+        .fold(first.limits, |limits, other| limits.barring(&other.limits));
+    Ok(Terms { limits, ..*first })
+}
+
+impl Terms {
+    /// What this rank would have.
+    fn new(group: &Group, cores: usize, can_probe: bool) -> Terms {
+        let settings = &group.settings;
+        let machine = || Machine::read(Path::new("/"), cores);
+        let derive = || Limits::derive(&machine(), group.local_ranks().len());
+        let insists = settings.algorithm.is_some() || settings.slice_bytes.is_some();
+        Terms {
+            limits: group
+                .inherited
+                .unwrap_or_else(derive)
+                .with(&settings.limits),
+            // Only where it is the job that begins: parts are made often, and beside each other.
+            is_probed: can_probe && settings.is_probing && group.id == 0 && !insists,
+        }
+    }
+
+    fn encode(&self) -> String {
+        let probed = if self.is_probed { PROBED } else { "" };
+        format!("{}{probed}", self.limits)
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Terms> {
+        let stripped = bytes.strip_suffix(PROBED.as_bytes());
+        Some(Terms {
+            limits: Limits::decode(stripped.unwrap_or(bytes))?,
+            is_probed: stripped.is_some(),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -55,19 +104,26 @@ mod tests {
     use super::*;
     use crate::tune::limits::NEVER;
 
-    fn table(overrides: &str) -> Vec<u8> {
+    fn table(overrides: &str, is_probed: bool) -> Vec<u8> {
         let limits = Limits::derive(&Machine::here(), 2);
-        let overrides = overrides.parse().expect("overrides");
-        limits.with(&overrides).to_string().into_bytes()
+        let limits = limits.with(&overrides.parse().expect("overrides"));
+        Terms { limits, is_probed }.encode().into_bytes()
     }
 
     #[test]
     fn rank_0_decides_and_anyone_bars() {
         let tables = [
-            table("one_shot_bytes_max=1K,cma_bytes_min=1M,stream_bytes_min=never"),
-            table("one_shot_bytes_max=2K,cma_bytes_min=never,stream_bytes_min=1M"),
+            table(
+                "one_shot_bytes_max=1K,cma_bytes_min=1M,stream_bytes_min=never",
+                true,
+            ),
+            table(
+                "one_shot_bytes_max=2K,cma_bytes_min=never,stream_bytes_min=1M",
+                false,
+            ),
         ];
-        let limits = decide(&tables).expect("a table");
+        let Terms { limits, is_probed } = decide(&tables).expect("terms");
+        assert!(is_probed);
         assert_eq!(limits.one_shot_bytes_max, 1 << 10);
         assert_eq!(
             (limits.cma_bytes_min, limits.stream_bytes_min),
@@ -77,7 +133,10 @@ mod tests {
 
     #[test]
     fn nonsense_names_its_rank() {
-        let error = decide(&[table("push_bytes_min=1"), b"one_shot_bytes_max=1".to_vec()]);
+        let error = decide(&[
+            table("push_bytes_min=1", false),
+            b"one_shot_bytes_max=1".to_vec(),
+        ]);
         assert!(
             matches!(error, Err(Error::Corrupt { peer: 1, .. })),
             "{error:?}"

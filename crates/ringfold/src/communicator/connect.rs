@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::group::Group;
 use super::settings::Settings;
 use super::watch::SessionWatch;
-use super::{Communicator, Place, Policy, TinyPolicy, agree, placement, share};
+use super::{Communicator, Place, Policy, TinyPolicy, agree, placement, probe, share};
 use crate::config::{Config, TransportChoice};
 use crate::control::launch::Explicit;
 use crate::control::{Health, Launch, Secret, Session};
@@ -90,6 +90,7 @@ pub fn connect(config: Config) -> Result<Communicator> {
         id: 0,
         world_ranks,
         rank: launch.rank,
+        inherited: None,
     })
 }
 
@@ -127,11 +128,14 @@ pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Opti
     let place = ranks.iter().position(|rank| *rank == group.rank);
     let rank = place.unwrap_or_else(|| unreachable!("this rank's own wish has its color"));
     let world_ranks = ranks.iter().map(|rank| group.world_ranks[*rank]).collect();
+    // A probe was made with as many ranks; with others its answers mean little.
+    let is_as_large = ranks.len() == wishes.len();
     let id = part_id(group.id, number, color);
     establish(Group {
         id,
         world_ranks,
         rank,
+        inherited: is_as_large.then_some(parent.policy.limits),
         ..group.clone()
     })
     .map(Some)
@@ -242,18 +246,20 @@ fn assemble(
     };
     log_choice(&place, cores, settings.transport);
     // Nobody goes on before everybody can.
-    let limits = agree::agree(&group, cores, &health, deadline)?;
-    *engine.helpers() = placement.helpers(&settings, local_ranks.len(), &limits);
-    let communicator = Communicator {
+    let can_probe = slot_bytes.is_some() && local_ranks.len() <= cores;
+    let terms = agree::agree(&group, cores, can_probe, &health, deadline)?;
+    *engine.helpers() = placement.helpers(&settings, local_ranks.len(), &terms.limits);
+    let mut communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {
             algorithm: settings.algorithm,
             slice_bytes: settings.slice_bytes,
             channels: Some(settings.channels),
-            timeout: settings.timeout,
-            limits,
+            // Until the ranks are together.
+            timeout: deadline.saturating_duration_since(Instant::now()),
+            limits: terms.limits,
             tiny: TinyPolicy::new(
-                &limits,
+                &terms.limits,
                 slot_bytes,
                 settings.algorithm.is_some() || settings.slice_bytes.is_some(),
             ),
@@ -268,6 +274,10 @@ fn assemble(
         life: Arc::new(Life::new()),
     };
     warm_up(&communicator)?;
+    if terms.is_probed {
+        probe::probe(&mut communicator, &settings.limits)?;
+    }
+    communicator.policy.timeout = settings.timeout;
     Ok(communicator)
 }
 

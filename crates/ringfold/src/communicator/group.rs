@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::settings::Settings;
 use crate::control::Session;
 use crate::error::{Error, Result};
+use crate::tune::Limits;
 
 /// The ranks of a communicator within their job.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub(crate) struct Group {
     pub world_ranks: Vec<usize>,
     /// This rank.
     pub rank: usize,
+    /// The limits of the communicator that this one is a part of, if they fit it.
+    pub inherited: Option<Limits>,
 }
 
 impl Group {

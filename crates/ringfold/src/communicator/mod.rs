@@ -10,6 +10,7 @@ mod driver;
 mod group;
 mod local;
 mod placement;
+mod probe;
 mod register;
 mod registration;
 mod request;
@@ -128,6 +129,14 @@ impl TinyPolicy {
 }
 
 impl Communicator {
+    /// Has calls decided by these limits from now on; all ranks set the same.
+    fn set_limits(&mut self, limits: Limits) {
+        let policy = &mut self.policy;
+        let insists = policy.algorithm.is_some() || policy.slice_bytes.is_some();
+        policy.tiny = TinyPolicy::new(&limits, policy.slot_bytes, insists);
+        policy.limits = limits;
+    }
+
     /// Joins the job that the environment describes. One process without such an environment is a job of one rank.
     pub fn init() -> Result<Communicator> {
         Communicator::connect(Config::default())

@@ -43,6 +43,8 @@ pub struct Settings {
     pub bind: Bind,
     /// A variable by which somebody else says where ranks run.
     pub foreign_binding: Option<&'static str>,
+    /// Whether doubtful limits may be probed.
+    pub is_probing: bool,
 }
 
 impl Settings {
@@ -74,6 +76,7 @@ impl Settings {
             helpers: config.helpers.or(environment.helpers),
             bind: config.bind.or(environment.bind).unwrap_or_default(),
             foreign_binding: environment.foreign_binding,
+            is_probing: environment.probe.unwrap_or(true),
         }
     }
 }

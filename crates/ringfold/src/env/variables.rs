@@ -160,6 +160,14 @@ pub const VARIABLES: &[Variable] = &[
          between calls. Results are the same bits with and without.",
     ),
     variable(
+        "RINGFOLD_PROBE",
+        "`0`, `1`",
+        "`1`",
+        "Whether the ranks of a host spend up to 5 ms at the start on finding out where one way of carrying out a call \
+         becomes faster than another. With `0`, or with more ranks than cores, what is derived from caches and cores holds. \
+         Rank 0's value counts.",
+    ),
+    variable(
         "RINGFOLD_DEBUG",
         "`NONE`, `VERSION`, `WARN`, `INFO`, `TRACE`",
         "`WARN`",

@@ -80,9 +80,8 @@ impl Limits {
         let (l1, l2, last) = (share(machine.l1), share(machine.l2), share(machine.last));
         let within = |bytes: u64, least: u64, most: u64| bytes.clamp(least << 10, most << 10);
         Limits {
-            // Input, own slot, a peer's slot and the output in the first level.
-            one_shot_bytes_max: within(l1 / 4, 4, 64),
-            // The same of a piece in the second level.
+            one_shot_bytes_max: one_shot_bytes_max(ranks, machine.cores),
+            // Input, own slot, a peer's slot and the output in the second level.
             shared_slice_bytes: within(l2 / 4, 64, 1024),
             // What fits the first level costs less to copy than to have taken away by a peer's stores.
             push_bytes_min: within(l1, 16, 64),
@@ -122,16 +121,31 @@ impl Limits {
     pub fn decode(bytes: &[u8]) -> Option<Limits> {
         let text = std::str::from_utf8(bytes).ok()?;
         let overrides: Overrides = text.parse().ok()?;
-        let is_given = |field: &Field| {
-            overrides
-                .0
-                .iter()
-                .any(|(given, _)| given.name == field.name)
-        };
+        let is_given = |field: &Field| overrides.names(field.name);
         // Every value below is replaced.
         let blank = Limits::derive(&Machine::read(std::path::Path::new(""), 1), 1);
         (FIELDS.iter().all(is_given)).then(|| blank.with(&overrides))
     }
+}
+
+/// What a rank copies or reads in the time that a second synchronisation takes, about half a microsecond.
+const SYNC_BYTES: u64 = 16 << 10;
+
+/// The same where ranks outnumber cores: a synchronisation takes some context switches.
+const SWITCH_BYTES: u64 = 192 << 10;
+
+/// Up to which size saving a synchronisation is worth reading everything. With `n` ranks `one_shot` reads `n − 1` times
+/// the vector where `direct` reads `2(n − 1)/n` times, and each writes half of it more for itself.
+fn one_shot_bytes_max(ranks: usize, cores: usize) -> u64 {
+    let n = ranks.max(2) as u64;
+    let saved = if ranks > cores {
+        SWITCH_BYTES
+    } else {
+        SYNC_BYTES
+    };
+    // saved / ((n − 1)(n − 2)/n + 1/2)
+    let bytes = saved * 2 * n / (2 * (n - 1) * (n - 2) + n);
+    bytes.clamp(1 << 10, 64 << 10)
 }
 
 /// The form that [`Limits::decode`] reads.
@@ -148,6 +162,13 @@ impl fmt::Display for Limits {
 /// Some limits that somebody insists on, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides(Vec<(&'static Field, u64)>);
+
+impl Overrides {
+    /// Whether the limit of this name is among them.
+    pub fn names(&self, name: &str) -> bool {
+        self.0.iter().any(|(field, _)| field.name == name)
+    }
+}
 
 impl std::str::FromStr for Overrides {
     type Err = String;
@@ -258,13 +279,31 @@ mod tests {
     fn a_machine_has_one_table() {
         let limits = Limits::derive(&two_cores(), 2);
         assert_eq!(limits, Limits::derive(&two_cores(), 2));
-        assert_eq!(limits.one_shot_bytes_max, 8 * KIB);
+        assert_eq!(limits.one_shot_bytes_max, 32 * KIB);
         assert_eq!(limits.shared_slice_bytes, 256 * KIB);
         assert_eq!(limits.helper_bytes_min, NEVER);
         let larger = machine((48, 2), (2048, 2), (260 << 10, 128), 128);
         let limits = Limits::derive(&larger, 2);
-        assert_eq!(limits.one_shot_bytes_max, 12 * KIB);
+        assert_eq!(limits.cma_bytes_min, 512 * KIB);
         assert_eq!(limits.helper_bytes_min, 1024 * KIB);
+    }
+
+    /// With more ranks everybody reads more; with too few cores a synchronisation costs more.
+    #[test]
+    fn reading_everything_pays_for_few_ranks_or_few_cores() {
+        let enough = |ranks| {
+            Limits::derive(
+                &Machine {
+                    cores: 64,
+                    ..two_cores()
+                },
+                ranks,
+            )
+        };
+        let sizes = [2, 4, 8, 16].map(|ranks| enough(ranks).one_shot_bytes_max);
+        assert!(sizes.is_sorted_by(|fewer, more| fewer > more), "{sizes:?}");
+        let crowded = Limits::derive(&two_cores(), 8).one_shot_bytes_max;
+        assert!(crowded > enough(8).one_shot_bytes_max);
     }
 
     /// From no cache to absurd ones, from one rank to far more than cores.

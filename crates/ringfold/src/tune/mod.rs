@@ -3,5 +3,6 @@
 pub mod choose;
 pub mod cost;
 pub mod limits;
+pub mod probe;
 
 pub use limits::Limits;
