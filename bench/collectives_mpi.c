@@ -56,7 +56,8 @@ static void all_to_all(float *input, float *output, int count, int in_place) {
 
 static void gather(float *input, float *output, int count, int in_place) {
     int at_root = in_place && rank == ROOT;
-    MPI_Gather(at_root ? MPI_IN_PLACE : input, count, MPI_FLOAT, at_root ? input : output, count, MPI_FLOAT, ROOT,
+    float *own = input + (in_place ? (size_t)rank * count : 0);
+    MPI_Gather(at_root ? MPI_IN_PLACE : own, count, MPI_FLOAT, at_root ? input : output, count, MPI_FLOAT, ROOT,
                MPI_COMM_WORLD);
 }
 

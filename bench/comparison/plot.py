@@ -3,13 +3,14 @@
 
     bench/.venvs/plot/bin/python bench/comparison/plot.py ROWS.csv CURVES.svg
 
-A column of two panels for each number of ranks and placement. Bands are the 95 % intervals. It stands alone, because
+A column of two panels for each number of ranks and placement. Bars are the 95 % intervals. It stands alone, because
 matplotlib is in an environment of its own.
 """
 
 import csv
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -19,22 +20,23 @@ matplotlib.use("svg")
 matplotlib.rcParams.update({"svg.hashsalt": "ringfold", "svg.fonttype": "none", "font.size": 9})
 
 Rows = list[dict[str, str]]
+Libraries = list[str]
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-# ringfold's own curves stand out; the others share a palette that colour-blind readers can tell apart.
-OWN_COLOURS = ("#000000", "#d55e00", "#8c510a", "#999999")
-PEER_COLOURS = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7fff", "#b0b000")
+# The same in every figure. ringfold stands out; the others can be told apart by colour-blind readers.
+COLOURS = {
+    "ringfold": "#000000",
+    "ringfold-registered": "#d55e00",
+    "ringfold-flat": "#8c510a",
+    "ringfold-ring": "#999999",
+    "impi": "#0072b2",
+    "openmpi": "#009e73",
+    "mpich": "#cc79a7",
+    "gloo": "#e69f00",
+    "openmpi-ring": "#56b4e9",
+}
+OTHER_COLOUR = "#b0b000"
 # A library that is farther from the best peer than this is not told apart from others that are.
 RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8)
-
-
-def styles(rows: Rows) -> dict[str, tuple[str, float]]:
-    """By library, in the order of the rows: colour and line width."""
-    own, peers = iter(OWN_COLOURS), iter(PEER_COLOURS)
-    chosen: dict[str, tuple[str, float]] = {}
-    for name in dict.fromkeys(row["library"] for row in rows):
-        is_own = name.startswith("ringfold")
-        chosen[name] = (next(own if is_own else peers, "#666666"), 2.0 if is_own else 1.2)
-    return chosen
 
 
 def size_text(size: float) -> str:
@@ -48,22 +50,27 @@ def curve(rows: Rows, name: str, column: str) -> list[float]:
     return [float(row[column]) for row in rows if row["library"] == name]
 
 
-def draw_times(axes: plt.Axes, rows: Rows, chosen: dict[str, tuple[str, float]]) -> None:
-    for name, (colour, width) in chosen.items():
-        sizes = curve(rows, name, "bytes")
-        axes.plot(sizes, curve(rows, name, "median_us"), "o-", color=colour, lw=width, ms=3, label=name)
-        axes.fill_between(sizes, curve(rows, name, "low_us"), curve(rows, name, "high_us"), color=colour, alpha=0.2, lw=0)
+def style(name: str) -> dict[str, Any]:
+    width = 2.0 if name.startswith("ringfold") else 1.2
+    return {"color": COLOURS.get(name, OTHER_COLOUR), "lw": width, "marker": "o", "ms": 3}
+
+
+def draw_times(axes: plt.Axes, rows: Rows, libraries: Libraries) -> None:
+    for name in libraries:
+        low, median, high = (curve(rows, name, column) for column in ("low_us", "median_us", "high_us"))
+        below = [middle - end for middle, end in zip(median, low, strict=True)]
+        above = [end - middle for middle, end in zip(median, high, strict=True)]
+        axes.errorbar(curve(rows, name, "bytes"), median, (below, above), label=name, capsize=2, elinewidth=0.8, **style(name))
     limits = {float(row["bytes"]): float(row["limit_us"]) for row in rows if row["limit_us"]}
     if limits:
         axes.plot(list(limits), list(limits.values()), ".:", color="#444444", lw=1.2, ms=3, label="memory limit")
     axes.set_yscale("log")
 
 
-def draw_ratios(axes: plt.Axes, rows: Rows, chosen: dict[str, tuple[str, float]]) -> None:
+def draw_ratios(axes: plt.Axes, rows: Rows, libraries: Libraries) -> None:
     compared = [row for row in rows if row["best_ratio"]]
-    for name, (colour, width) in chosen.items():
-        sizes = curve(compared, name, "bytes")
-        axes.plot(sizes, curve(compared, name, "best_ratio"), "o-", color=colour, lw=width, ms=3)
+    for name in libraries:
+        axes.plot(curve(compared, name, "bytes"), curve(compared, name, "best_ratio"), **style(name))
     axes.axhline(1, color="#444444", lw=0.8)
     axes.set_yscale("log", base=2)
     axes.set_ylim(RATIO_TICKS[0], RATIO_TICKS[-1])
@@ -77,15 +84,15 @@ def main() -> None:
     rows = [row for row in everything if row["median_us"]]
     if not rows:
         sys.exit(f"{source} has no times")
-    chosen = styles(rows)
+    libraries = list(dict.fromkeys(row["library"] for row in rows))
     columns = list(dict.fromkeys((row["ranks"], row["placement"]) for row in rows))
     figure, panels = plt.subplots(
         2, len(columns), figsize=(1 + 4.2 * len(columns), 7), sharex=True, sharey="row", squeeze=False, layout="constrained"
     )
     for (ranks, placement), (upper, lower) in zip(columns, panels.T, strict=True):
         here = [row for row in rows if (row["ranks"], row["placement"]) == (ranks, placement)]
-        draw_times(upper, here, chosen)
-        draw_ratios(lower, here, chosen)
+        draw_times(upper, here, libraries)
+        draw_ratios(lower, here, libraries)
         upper.set_title(f"{ranks} ranks, {placement} {'of ' if placement == 'out' else ''}place")
         sizes = sorted({float(row["bytes"]) for row in here})
         if sizes[0] > 0:
