@@ -87,7 +87,7 @@ def main() -> None:
     libraries = list(dict.fromkeys(row["library"] for row in rows))
     columns = list(dict.fromkeys((row["ranks"], row["placement"]) for row in rows))
     figure, panels = plt.subplots(
-        2, len(columns), figsize=(1 + 4.2 * len(columns), 7), sharex=True, sharey="row", squeeze=False, layout="constrained"
+        2, len(columns), figsize=(max(7, 1 + 4.2 * len(columns)), 7), sharex=True, sharey="row", squeeze=False, layout="constrained"
     )
     for (ranks, placement), (upper, lower) in zip(columns, panels.T, strict=True):
         here = [row for row in rows if (row["ranks"], row["placement"]) == (ranks, placement)]
@@ -106,7 +106,7 @@ def main() -> None:
     pinned = ", ranks bound to cores" if rows[0]["pinned"] == "True" else ""
     figure.suptitle(f"{rows[0]['collective']}, f32{pinned}: medians and their 95 % intervals; below 1 is faster")
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, format="svg", metadata={"Date": None})
 
