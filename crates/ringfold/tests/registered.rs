@@ -45,6 +45,10 @@ fn a_rank() {
 
 /// Plays a scene on `ranks` processes; all of them end well.
 fn play(scene: &str, ranks: usize, transport: &str) {
+    play_with(scene, ranks, &[("RINGFOLD_TRANSPORT", transport)]);
+}
+
+fn play_with(scene: &str, ranks: usize, variables: &[(&str, &str)]) {
     let name = u128::from_le_bytes(ringfold::control::socket::random().expect("random bytes"));
     let start = |rank: usize| {
         Command::new(std::env::current_exe().expect("this program"))
@@ -53,7 +57,7 @@ fn play(scene: &str, ranks: usize, transport: &str) {
             .env("RINGFOLD_RANK", rank.to_string())
             .env("RINGFOLD_WORLD_SIZE", ranks.to_string())
             .env("RINGFOLD_ADDR", format!("unix:@ringfold-test-{name:x}"))
-            .env("RINGFOLD_TRANSPORT", transport)
+            .envs(variables.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -89,6 +93,9 @@ fn every_collective_is_right_on_registered_memory() {
     for (ranks, transport) in [(2, "shm"), (3, "auto"), (2, "tcp"), (1, "auto")] {
         play("collectives", ranks, transport);
     }
+    // Every size goes the way of large ones.
+    let variables = [("RINGFOLD_TRANSPORT", "shm"), ("RINGFOLD_ALGO", "push")];
+    play_with("collectives", 3, &variables);
 }
 
 #[test]
@@ -224,6 +231,10 @@ fn collectives(comm: Communicator) {
         assert_eq!(first.registration().is_shared(), is_shared);
         assert_eq!(second[count - 1], 1.0);
         compare(&comm, &mut first, &mut second);
+        // Parts begin and end anywhere.
+        for part in [0..3, 1..count - 1, 5000..5001, count - 900..count] {
+            sum(&comm, &mut second[part]);
+        }
         sum(&comm, &mut second);
     }
     // The contents came back with the pages.

@@ -121,7 +121,7 @@ impl Communicator {
     /// that this gives ends that when dropped, see [`RegisteredMut`] and [`Registration`].
     ///
     /// It costs about as much as 6 to 10 calls on the buffer save: for memory that is used again and again and cannot come
-    /// from [`alloc`](Communicator::alloc), which is cheaper. The buffer's whole pages are moved. Memory of a file, shared
+    /// from [`alloc`](Communicator::alloc), which is cheaper. It may begin and end anywhere. Memory of a file, shared
     /// with other processes, on the stack, or registered already (by any communicator) is `Error::InvalidArgument`. Memory
     /// that a device has pinned must not be registered: the device would keep to the old pages.
     ///

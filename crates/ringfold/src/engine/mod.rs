@@ -355,6 +355,9 @@ impl Engine {
                 break;
             }
             self.collectives.pop_front();
+            if let Some(pushed) = self.operations[id].as_ref().filter(|o| o.plan.exposes) {
+                self.registry.take_back(pushed.buffers.output);
+            }
             self.compare_calls(id)?;
             self.retire(id);
         }

@@ -86,6 +86,12 @@ impl Region {
         self.start == other.start && self.bytes == other.bytes
     }
 
+    /// Whether every byte of `other` belongs to this region.
+    pub fn contains(self, other: Region) -> bool {
+        let offset = (other.address() as usize).checked_sub(self.address() as usize);
+        offset.is_some_and(|offset| offset <= self.bytes && other.bytes <= self.bytes - offset)
+    }
+
     /// Whether any byte belongs to both.
     pub fn overlaps(self, other: Region) -> bool {
         let (start, other_start) = (self.start as usize, other.start as usize);

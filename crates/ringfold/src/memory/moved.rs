@@ -7,7 +7,9 @@
 //! ```
 //!
 //! The interior's pages become the file's, at the addresses where they were. The head and the tail share their pages with
-//! other memory of the process and stay; the file has room for a copy of them.
+//! other memory of the process and stay; the file has a copy of them, which is brought up to date before a call that reads
+//! the buffer (`lend`) and brought back after one that fills it (`take_back`). So for everybody who has the file mapped the
+//! buffer is whole.
 //!
 //! # Invariants
 //!
@@ -33,6 +35,7 @@ use crate::sys;
 /// A buffer's interior that is part of a file.
 #[derive(Debug)]
 pub struct Moved {
+    buffer: Region,
     interior: Region,
     /// Where the file begins, as an address of the buffer.
     origin: usize,
@@ -68,6 +71,7 @@ impl Moved {
             .map_err(|error| Error::system("cannot look at registered memory", error))?
             .st_ino;
         let moved = Moved {
+            buffer,
             interior,
             origin,
             inode,
@@ -107,9 +111,50 @@ impl Moved {
         })
     }
 
-    /// The part of the buffer that is the file's.
-    pub fn interior(&self) -> Region {
-        self.interior
+    /// The whole buffer.
+    pub fn buffer(&self) -> Region {
+        self.buffer
+    }
+
+    /// Brings the file's copy of what could not be moved of `part` up to date.
+    pub fn lend(&self, part: Region, file: Region) {
+        for edge in self.edges(part) {
+            let at = self.offset(edge);
+            file.part(at..at + edge.bytes()).copy_from(edge);
+        }
+    }
+
+    /// Brings what could not be moved of `part` up to date with the file's copy.
+    pub fn take_back(&self, part: Region, file: Region) {
+        for edge in self.edges(part) {
+            let at = self.offset(edge);
+            edge.copy_from(file.part(at..at + edge.bytes()));
+        }
+    }
+
+    /// What of `part` was not moved: in the head, and in the tail.
+    fn edges(&self, part: Region) -> [Region; 2] {
+        let interior = self.within_interior(part);
+        let begin = if interior.is_empty() {
+            // Whole in the head or in the tail, or there is nothing between them.
+            part.bytes()
+        } else {
+            interior.address() as usize - part.address() as usize
+        };
+        let end = (begin + interior.bytes()).min(part.bytes());
+        [part.part(0..begin), part.part(end..part.bytes())]
+    }
+
+    /// What of `part` was moved; nothing if that is empty.
+    fn within_interior(&self, part: Region) -> Region {
+        let start = part.address() as usize;
+        let interior = self.interior.address() as usize;
+        let begin = start.max(interior);
+        let end = (start + part.bytes()).min(interior + self.interior.bytes());
+        match begin < end {
+            true => part.part(begin - start..end - start),
+            false => Region::EMPTY,
+        }
     }
 
     /// Where in the file `part` of the buffer lies.
@@ -117,9 +162,13 @@ impl Moved {
         (part.address() as usize).saturating_sub(self.origin)
     }
 
-    /// Whether the file is still what lies at `part`, and not something that was mapped there after the buffer's memory had
-    /// been freed behind our back. Kernels before 6.11 cannot be asked; there it is taken for granted.
+    /// Whether the file is still what lies at `part`, where it was moved, and not something that was mapped there after the
+    /// buffer's memory had been freed behind our back. Kernels before 6.11 cannot be asked; there it is taken for granted.
     pub fn is_in_place(&self, part: Region) -> bool {
+        let part = self.within_interior(part);
+        if part.is_empty() {
+            return true;
+        }
         let start = part.address() as usize;
         match sys::mapping_at(self.maps.as_fd(), start) {
             Some(Ok(mapping)) => {
@@ -266,8 +315,8 @@ mod tests {
             // SAFETY: `memory` outlives `moved`, and this thread alone uses it.
             let (mut moved, file, fd) = unsafe { Moved::copy_of(buffer) }.expect("a copy");
             moved.move_in(&fd).expect("moved");
-            let interior = moved.interior();
-            assert!(interior.is_empty() || moved.is_in_place(interior));
+            let interior = moved.interior;
+            assert!(moved.is_in_place(buffer));
             let at = moved.offset(interior);
             if !interior.is_empty() {
                 // What is written in one place is read in the other.
@@ -289,6 +338,46 @@ mod tests {
                     .enumerate()
                     .all(|(i, byte)| *byte == pattern(i))
             );
+        }
+    }
+
+    #[test]
+    fn the_file_has_the_whole_buffer_when_it_is_lent_and_gives_it_back() {
+        for (first, bytes) in [
+            (16, 5 * 4096),
+            (100, 3000),
+            (4000, 200),
+            (0, 8192),
+            (4095, 4098),
+        ] {
+            let mut memory = vec![0; 8 * 4096];
+            let buffer = region(&mut memory[first..first + bytes]);
+            // SAFETY: `memory` outlives `moved`, and this thread alone uses it.
+            let (mut moved, file, fd) = unsafe { Moved::copy_of(buffer) }.expect("a copy");
+            moved.move_in(&fd).expect("moved");
+            for (from, to) in [
+                (0, bytes),
+                (0, 1),
+                (bytes / 3, bytes / 2),
+                (bytes - 1, bytes),
+            ] {
+                let part = buffer.part(from..to);
+                let at = moved.offset(part);
+                let in_file = file.data().part(at..at + part.bytes());
+                let mut read = vec![0; part.bytes()];
+                let old: Vec<u8> = (from..to).map(pattern).collect();
+                part.write(&old);
+                moved.lend(part, file.data());
+                in_file.read(&mut read);
+                assert_eq!(read, old);
+                let new: Vec<u8> = old.iter().map(|byte| !byte).collect();
+                in_file.write(&new);
+                moved.take_back(part, file.data());
+                part.read(&mut read);
+                assert_eq!(read, new, "{first} {bytes} {from}..{to}");
+                part.write(&old);
+            }
+            assert!(moved.move_out());
         }
     }
 

@@ -74,17 +74,33 @@ impl Own {
     /// Where in the file `buffer` lies, if it lies whole in this memory.
     pub fn offset(&self, buffer: Region) -> Option<usize> {
         let whole = match &self.moved {
-            Some(moved) => moved.interior(),
+            Some(moved) => moved.buffer(),
             None => self.file(),
         };
-        let begin = (buffer.address() as usize).checked_sub(whole.address() as usize)?;
-        let end = begin.checked_add(buffer.bytes())?;
-        if end > whole.bytes() {
+        if !whole.contains(buffer) {
             return None;
         }
         match &self.moved {
             Some(moved) => moved.is_in_place(buffer).then(|| moved.offset(buffer)),
-            None => Some(begin),
+            None => Some(buffer.address() as usize - whole.address() as usize),
+        }
+    }
+}
+
+impl Own {
+    /// Has the file hold what `buffer`, which lies whole in this memory, holds.
+    pub fn lend(&self, buffer: Region) {
+        if let Some(moved) = &self.moved {
+            moved.lend(buffer, self.file());
+        }
+    }
+
+    /// Has `buffer`, if it lies whole in this memory, hold what the file holds.
+    pub fn take_back(&self, buffer: Region) {
+        if let Some(moved) = &self.moved
+            && moved.buffer().contains(buffer)
+        {
+            moved.take_back(buffer, self.file());
         }
     }
 }

@@ -49,9 +49,8 @@ impl Registration {
             return backing.own.upgrade()?.offset(buffer);
         }
         let own = self.mapped[rank];
-        let offset = (buffer.address() as usize).checked_sub(own.address() as usize)?;
-        let end = offset.checked_add(buffer.bytes())?;
-        (end <= own.bytes()).then_some(offset)
+        own.contains(buffer)
+            .then(|| buffer.address() as usize - own.address() as usize)
     }
 
     /// Unmaps what peers have given up; whether anything is left.
@@ -136,7 +135,7 @@ impl Registry {
     }
 
     /// The handle of `buffer`, if it lies whole in one of this rank's registrations that still stands. Of memory that was
-    /// there before it was registered, whole pages are; the kernel is asked if they still are what they were.
+    /// there before it was registered, the kernel is asked if it still is what it was.
     pub fn find(&self, buffer: Region) -> Option<Handle> {
         self.registrations.iter().find_map(|registration| {
             let offset = registration.own_offset(self.rank, buffer)?;
@@ -147,7 +146,34 @@ impl Registry {
         })
     }
 
-    /// The memory of `peer` that `handle` names, `bytes` long.
+    /// Makes sure that everybody finds in the registered memory what `buffer` holds; `find` has given `handle` for it.
+    pub fn lend(&self, buffer: Region, handle: Handle) {
+        if let Some(own) = self.own(handle.registration) {
+            own.lend(buffer);
+        }
+    }
+
+    /// Makes sure that `buffer`, if it is registered, holds what everybody has left in the registered memory.
+    pub fn take_back(&self, buffer: Region) {
+        let backings = self
+            .registrations
+            .iter()
+            .filter_map(|registration| registration.backing.as_ref());
+        for own in backings.filter_map(|backing| backing.own.upgrade()) {
+            own.take_back(buffer);
+        }
+    }
+
+    fn own(&self, number: u32) -> Option<Arc<Own>> {
+        let known = self
+            .registrations
+            .iter()
+            .find(|registration| registration.number == number)?;
+        known.backing.as_ref()?.own.upgrade()
+    }
+
+    /// The memory of `peer` that `handle` names, `bytes` long, as all ranks share it. `peer` may be this rank, to which it
+    /// may lie elsewhere than its buffer does.
     pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
         let known = self.registrations.iter().find(|registration| {
             registration.number == handle.registration

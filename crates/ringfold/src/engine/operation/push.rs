@@ -95,7 +95,10 @@ impl Operation {
         let input = place(Buffer::Input, self.buffers.input);
         let output = place(Buffer::Output, self.buffers.output);
         let words = match (input, output) {
-            (Some(input), Some(output)) => Exposed { input, output }.encode(),
+            (Some(input), Some(output)) => {
+                registry.lend(self.buffers.input, input);
+                Exposed { input, output }.encode()
+            }
             _ => [0; ATTACHED_WORDS],
         };
         let generation = self.first_generation + slice as u64;
@@ -157,12 +160,12 @@ impl Operation {
         let world_size = context.world_size as u32;
         context.operands.clear();
         for rank in push.sources.numbers(world_size) {
-            let source = self.reach(rank as usize, Buffer::Input, from.clone(), context)?;
+            let source = Self::reach(rank as usize, Buffer::Input, from.clone(), context)?;
             context.operands.push(source);
         }
         context.bench.targets.clear();
         for rank in push.targets.numbers(world_size) {
-            let target = self.reach(rank as usize, Buffer::Output, into.clone(), context)?;
+            let target = Self::reach(rank as usize, Buffer::Output, into.clone(), context)?;
             context.bench.targets.push(target);
         }
         let Workbench { targets, parts, .. } = &mut *context.bench;
@@ -183,21 +186,14 @@ impl Operation {
         }
     }
 
-    /// Where bytes `range` of a rank's buffer lie for this rank.
+    /// Where bytes `range` of a rank's buffer lie for this rank. Its own too it takes from the registry: of memory that was
+    /// there before it was registered, not every page could be shared.
     fn reach(
-        &self,
         rank: usize,
         buffer: Buffer,
         range: Range<usize>,
         context: &Context<'_>,
     ) -> Result<Region> {
-        if rank == context.rank {
-            let own = match buffer {
-                Buffer::Output => self.buffers.output,
-                Buffer::Input | Buffer::Scratch => self.buffers.input,
-            };
-            return Ok(own.part(range));
-        }
         let Handle {
             registration,
             offset,
