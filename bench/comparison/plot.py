@@ -35,6 +35,8 @@ COLOURS = {
     "openmpi-ring": "#56b4e9",
 }
 OTHER_COLOUR = "#b0b000"
+# Room beside the smallest and the largest size.
+SIDE_FACTOR = 1.5
 # A library that is farther from the best peer than this is not told apart from others that are.
 RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8)
 
@@ -97,6 +99,8 @@ def main() -> None:
         sizes = sorted({float(row["bytes"]) for row in here})
         if sizes[0] > 0:
             lower.set_xscale("log", base=2)
+            # A single size leaves matplotlib no range to choose.
+            lower.set_xlim(sizes[0] / SIDE_FACTOR, sizes[-1] * SIDE_FACTOR)
         lower.set_xticks(sizes, [size_text(size) for size in sizes], rotation=60)
         lower.minorticks_off()
         for axes in (upper, lower):
