@@ -116,20 +116,19 @@ impl Driver {
 
     /// Runs `job` and returns when it is done on this rank.
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<()> {
-        match self.state.try_lock() {
-            Ok(mut state) if !self.is_inbox_filled.load(Ordering::Relaxed) => {
-                if let Some(error) = &state.error {
-                    return Err(error.clone());
-                }
-                let id = state.engine.submit(job)?;
-                self.drive(&mut state, &Until::Job(id), on_wait)
+        if let Ok(mut state) = self.state.try_lock()
+            && !self.is_inbox_filled.load(Ordering::Relaxed)
+        {
+            if let Some(error) = &state.error {
+                return Err(error.clone());
             }
-            _ => {
-                let completion = Arc::new(Completion::default());
-                self.enqueue(job, completion.clone());
-                self.wait(&completion, None, on_wait).map(|_| ())
-            }
+            let id = state.engine.submit(job)?;
+            return self.drive(&mut state, &Until::Job(id), on_wait);
         }
+        // Here the state is free again: whoever waits below drives, or lets others drive.
+        let completion = Arc::new(Completion::default());
+        self.enqueue(job, completion.clone());
+        self.wait(&completion, None, on_wait).map(|_| ())
     }
 
     /// Runs a tiny call by the shortest way, if nothing else is under way; `None` when it must go the usual one.

@@ -189,4 +189,30 @@ mod tests {
         let geometry = Geometry::new(Cut::Blocks(4), Blocks::Even(10), 8, 10, 1);
         assert_eq!(geometry.range(1, 2, 0), 80..240);
     }
+
+    #[test]
+    fn buffers_past_32_bits_are_cut_like_small_ones() {
+        const COUNT: u64 = (1 << 40) + 17;
+        const SLICE: u64 = 1 << 20;
+        let slices = COUNT.div_ceil(SLICE) as u32;
+        let vector = Geometry::new(Cut::Vector(3), Blocks::Even(COUNT), 8, SLICE, slices);
+        for slice in [0, 1, slices / 2, slices - 2] {
+            let begin = slice as usize * SLICE as usize * 8;
+            assert_eq!(vector.range(0, 3, slice), begin..begin + SLICE as usize * 8);
+        }
+        assert_eq!(vector.range(0, 3, slices - 1).len(), 17 * 8);
+        assert_eq!(vector.range(2, 1, slices - 1).end as u64, COUNT * 8);
+        let counts = [COUNT, 3, COUNT];
+        for blocks in [Blocks::Even(COUNT), Blocks::uneven(&counts)] {
+            let start = match blocks {
+                Blocks::Even(_) => 2 * COUNT,
+                Blocks::Offsets(_) => COUNT + 3,
+            };
+            let cut = Geometry::new(Cut::Blocks(3), blocks, 8, SLICE, slices);
+            let range = cut.range(2, 1, slices - 1);
+            let begin = start + (slices as u64 - 1) * SLICE;
+            assert_eq!(range, begin as usize * 8..(start + COUNT) as usize * 8);
+            assert_eq!(cut.slot_offset(2, slices - 1), 2 * SLICE as usize * 8);
+        }
+    }
 }

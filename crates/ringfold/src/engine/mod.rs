@@ -344,7 +344,10 @@ impl Engine {
 
     fn advance(&mut self) -> Result<bool> {
         let mut progressed = false;
-        while let Some(&id) = self.collectives.front() {
+        // A tiny call is a collective like any other: those after it wait for its end.
+        while !self.is_tiny_active()
+            && let Some(&id) = self.collectives.front()
+        {
             self.begin(id);
             progressed |= self.with_context(id, |operation, context| operation.advance(context))?;
             if self.fall_back(id)? {
