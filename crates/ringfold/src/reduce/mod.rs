@@ -26,6 +26,7 @@ mod tests;
 
 pub use level::Level;
 pub use scale::{Factor, scale};
+use spread::Targets;
 pub use spread::{Store, spread_copy};
 
 use kernels::{Fold, FoldBrain, Half, Plain};
@@ -37,6 +38,8 @@ use ops::{Band, Bor, Bxor, Join, Max, Min, Prod, Sum};
 pub struct Kernel {
     dtype: DType,
     run: Run<()>,
+    /// Into several places from a few sources at once; where there is none, the general way serves.
+    spread: Option<Run<Targets>>,
 }
 
 impl Kernel {
@@ -64,7 +67,11 @@ impl Kernel {
             Op::Bxor => bytewise::<Bxor>(level),
             Op::Sum | Op::Avg | Op::PremulSum(_) => sum(dtype, level),
         };
-        Ok(Kernel { dtype, run })
+        let spread = match op.combining() {
+            Op::Sum => spread::sum(dtype, level),
+            _ => None,
+        };
+        Ok(Kernel { dtype, run, spread })
     }
 
     /// Sets every element of `into` to the combination of that element of `sources`, from first to last.

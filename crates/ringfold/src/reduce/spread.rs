@@ -1,18 +1,34 @@
 //! Folds whose result goes to several places at once, and copies that do.
 //!
-//! Every source is read once, and every target written once. A block is folded where it stays in the first-level cache and
-//! is stored from there to all targets; so a target may be one of the sources.
+//! Every source is read once, and every target written once; a target may be one of the sources. Sums of a few sources into
+//! as many targets, what an all-reduce among a few ranks is, go through registers, a few elements at a time. All else goes by
+//! the general way: a block is folded where it stays in the first-level cache and is stored from there to all targets. The
+//! bits are the same.
 //!
 //! Stores may be *streamed*, past the caches: a line that nobody will read soon need not be fetched to be overwritten.
 
+use std::marker::PhantomData;
+use std::ops::Mul;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use super::kernels::{Brain, Format, Plain};
+use super::level::{Body, Level, Run, compiled};
+use super::ops::{Join, Sum};
 use super::scale::{Factor, scale};
 use super::{Kernel, check_regions};
 use crate::error::Result;
 use crate::memory::Region;
+use crate::types::DType;
 
-/// Bytes of the block: large enough to hide the start of each loop, small enough to stay in the first-level cache with
-/// what is read.
+/// Bytes of the general way's block: large enough to hide the start of each loop, small enough to stay in the first-level
+/// cache with what is read.
 const BLOCK_BYTES: usize = 4096;
+
+/// Elements that go through registers together. Of more, the compiler keeps them in memory.
+pub(super) const ROW: usize = 16;
+
+/// Sources that have a loop of their own.
+const FEW: std::ops::RangeInclusive<usize> = 2..=4;
 
 /// What streamed stores must be aligned to: a cache line, so that each fills lines whole.
 const LINE_BYTES: usize = 64;
@@ -49,9 +65,10 @@ impl Kernel {
         for target in targets {
             check_regions(self.dtype, *target, sources);
         }
+        let rows = self.spread_rows(targets, sources, factor, store);
         let mut block = Block([0; BLOCK_BYTES]);
         let bytes = sources[0].bytes();
-        for start in (0..bytes).step_by(BLOCK_BYTES) {
+        for start in (rows..bytes).step_by(BLOCK_BYTES) {
             let range = start..bytes.min(start + BLOCK_BYTES);
             // SAFETY: the block outlives the loop, and nothing refers to it but this region.
             let block = unsafe { Region::new((&raw mut block.0).cast(), range.len()) };
@@ -67,6 +84,254 @@ impl Kernel {
         }
         settle(store);
         Ok(())
+    }
+
+    /// Does whole rows by the loop for a few sources, if it serves; how many bytes are done.
+    fn spread_rows(
+        &self,
+        targets: &[Region],
+        sources: &[Region],
+        factor: Option<Factor>,
+        store: Store,
+    ) -> usize {
+        let Some(run) = self.spread else { return 0 };
+        let factor = match factor {
+            None => None,
+            Some(Factor::Multiply(factor)) => Some(factor),
+            Some(Factor::Divide(_)) => return 0,
+        };
+        let is_aligned = |target: &Region| target.address().addr().is_multiple_of(LINE_BYTES);
+        let is_streamed = store == Store::Streamed;
+        if !FEW.contains(&sources.len())
+            || targets.len() != sources.len()
+            || (is_streamed && !targets.iter().all(is_aligned))
+        {
+            return 0;
+        }
+        let row_bytes = ROW * self.dtype.size_bytes();
+        let bytes = sources[0].bytes() / row_bytes * row_bytes;
+        let mut list = [Region::EMPTY; *FEW.end()];
+        for (place, target) in list.iter_mut().zip(targets) {
+            *place = target.part(0..bytes);
+        }
+        let targets = Targets {
+            list,
+            factor,
+            is_streamed,
+        };
+        // SAFETY: lengths and overlap are those that `check_regions` has seen, cut to whole rows, and there is a loop for so
+        // many sources and targets; streamed targets begin at lines; `Kernel::at_level` has chosen a loop of this machine.
+        unsafe { run(Region::EMPTY, sources, targets) };
+        bytes
+    }
+}
+
+/// What the loops for a few sources take besides these.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Targets {
+    /// As many as there are sources; whole rows, which decides how much is done.
+    list: [Region; *FEW.end()],
+    /// Floats only.
+    factor: Option<f64>,
+    /// Then all targets begin at lines.
+    is_streamed: bool,
+}
+
+/// The loop of sums for a few sources, if this type has one.
+pub(super) fn sum(dtype: DType, level: Level) -> Option<Run<Targets>> {
+    Some(match dtype {
+        DType::I8 | DType::U8 => compiled::<Spread<Plain<u8>>, _>(level),
+        DType::I16 | DType::U16 => compiled::<Spread<Plain<u16>>, _>(level),
+        DType::I32 | DType::U32 => compiled::<Spread<Plain<u32>>, _>(level),
+        DType::I64 | DType::U64 => compiled::<Spread<Plain<u64>>, _>(level),
+        DType::F32 => compiled::<SpreadScaled<Plain<f32>>, _>(level),
+        DType::F64 => compiled::<SpreadScaled<Plain<f64>>, _>(level),
+        DType::BF16 => compiled::<SpreadScaled<Brain>, _>(level),
+        #[cfg(target_arch = "x86_64")]
+        DType::F16 if level == Level::Avx2 => {
+            compiled::<SpreadScaled<super::x86::Converted<super::x86::F16c>>, _>(level)
+        }
+        #[cfg(target_arch = "x86_64")]
+        DType::F16 if level == Level::Avx512 => {
+            compiled::<SpreadScaled<super::x86::Converted<super::x86::Avx512>>, _>(level)
+        }
+        _ => return None,
+    })
+}
+
+/// How a row of elements is stored and how it is held while it is combined.
+pub(super) trait Rows {
+    /// In buffers.
+    type Stored: Copy;
+    /// In registers.
+    type Wide: Copy;
+
+    /// # Safety
+    /// The machine has the instructions of this form.
+    unsafe fn widen(stored: [Self::Stored; ROW]) -> [Self::Wide; ROW];
+
+    /// # Safety
+    /// As for `widen`.
+    unsafe fn narrow(wide: [Self::Wide; ROW]) -> [Self::Stored; ROW];
+
+    /// A factor as it is held.
+    fn factor(factor: f64) -> Self::Wide;
+}
+
+macro_rules! rows_of_elements {
+    ($($format:ty, $factor:ty;)*) => {
+        $(
+            impl Rows for $format {
+                type Stored = <$format as Format>::Stored;
+                type Wide = <$format as Format>::Wide;
+
+                #[inline(always)]
+                unsafe fn widen(stored: [Self::Stored; ROW]) -> [Self::Wide; ROW] {
+                    stored.map(<$format as Format>::widen)
+                }
+
+                #[inline(always)]
+                unsafe fn narrow(wide: [Self::Wide; ROW]) -> [Self::Stored; ROW] {
+                    wide.map(<$format as Format>::narrow)
+                }
+
+                #[inline(always)]
+                fn factor(factor: f64) -> Self::Wide {
+                    factor as $factor
+                }
+            }
+        )*
+    };
+}
+
+rows_of_elements! {
+    Plain<u8>, u8;
+    Plain<u16>, u16;
+    Plain<u32>, u32;
+    Plain<u64>, u64;
+    Plain<f32>, f32;
+    Plain<f64>, f64;
+    Brain, f32;
+}
+
+/// Sums that are stored as they are.
+struct Spread<F>(PhantomData<F>);
+
+impl<F: Rows> Body<Targets> for Spread<F>
+where
+    Sum: Join<F::Wide>,
+{
+    #[inline(always)]
+    unsafe fn run(_: Region, sources: &[Region], targets: Targets) {
+        // SAFETY: the same contract.
+        unsafe { by_count::<F>(sources, &targets, |wide| F::narrow(wide)) }
+    }
+}
+
+/// Sums that may be scaled.
+struct SpreadScaled<F>(PhantomData<F>);
+
+impl<F: Rows> Body<Targets> for SpreadScaled<F>
+where
+    Sum: Join<F::Wide>,
+    F::Wide: Mul<Output = F::Wide>,
+{
+    #[inline(always)]
+    unsafe fn run(_: Region, sources: &[Region], targets: Targets) {
+        let Some(factor) = targets.factor.map(F::factor) else {
+            // SAFETY: the same contract.
+            return unsafe { by_count::<F>(sources, &targets, |wide| F::narrow(wide)) };
+        };
+        // The sum is rounded before it is scaled, as elsewhere.
+        // SAFETY: the same contract.
+        unsafe {
+            by_count::<F>(sources, &targets, |wide| {
+                F::narrow(F::widen(F::narrow(wide)).map(|value| value * factor))
+            });
+        }
+    }
+}
+
+/// # Safety
+/// As [`Body::run`]; the targets are as many as the sources, of which there are [`FEW`], and what [`Targets`] says.
+#[inline(always)]
+unsafe fn by_count<F: Rows>(
+    sources: &[Region],
+    targets: &Targets,
+    finish: impl Fn([F::Wide; ROW]) -> [F::Stored; ROW],
+) where
+    Sum: Join<F::Wide>,
+{
+    // SAFETY: the same contract.
+    unsafe {
+        match sources {
+            [a, b] => by_store::<F, 2>([*a, *b], targets, finish),
+            [a, b, c] => by_store::<F, 3>([*a, *b, *c], targets, finish),
+            [a, b, c, d] => by_store::<F, 4>([*a, *b, *c, *d], targets, finish),
+            _ => unreachable!("the caller has counted"),
+        }
+    }
+}
+
+/// # Safety
+/// As [`by_count`].
+#[inline(always)]
+unsafe fn by_store<F: Rows, const N: usize>(
+    sources: [Region; N],
+    targets: &Targets,
+    finish: impl Fn([F::Wide; ROW]) -> [F::Stored; ROW],
+) where
+    Sum: Join<F::Wide>,
+{
+    let into = std::array::from_fn(|number| targets.list[number]);
+    // SAFETY: the same contract; a row is as long as its array.
+    unsafe {
+        if targets.is_streamed {
+            sum_rows::<F, N>(sources, into, finish, |to, row| {
+                stream(to.cast(), (&raw const row).cast(), size_of_val(&row));
+            });
+        } else {
+            sum_rows::<F, N>(sources, into, finish, |to, row| {
+                to.cast::<[_; ROW]>().write_unaligned(row)
+            });
+        }
+    }
+}
+
+/// Sums rows and stores them.
+///
+/// # Safety
+/// As [`by_count`]; `put` may store a row where it is told to.
+#[inline(always)]
+unsafe fn sum_rows<F: Rows, const N: usize>(
+    sources: [Region; N],
+    into: [Region; N],
+    finish: impl Fn([F::Wide; ROW]) -> [F::Stored; ROW],
+    put: impl Fn(*mut F::Stored, [F::Stored; ROW]),
+) where
+    Sum: Join<F::Wide>,
+{
+    let count = into[0].bytes() / size_of::<F::Stored>();
+    let from = sources.map(|source| source.address().cast::<F::Stored>());
+    let into = into.map(|target| target.address().cast::<F::Stored>());
+    for index in (0..count).step_by(ROW) {
+        // SAFETY: a whole row from `index` is inside every region; all sources are read before anything is written.
+        unsafe {
+            let read = |from: *mut F::Stored| {
+                F::widen(from.add(index).cast::<[_; ROW]>().read_unaligned())
+            };
+            let mut wide = read(from[0]);
+            for source in &from[1..] {
+                let other = read(*source);
+                wide = std::array::from_fn(|lane| Sum::join(wide[lane], other[lane]));
+            }
+            let row = finish(wide);
+            for target in into {
+                put(target.add(index), row);
+            }
+        }
+        // A row is what the compiler should make vectors of. It would rather interleave many rows, which is slow.
+        compiler_fence(Ordering::AcqRel);
     }
 }
 
@@ -94,28 +359,32 @@ fn put(into: Region, from: Region, store: Store) {
         return;
     }
     let lines = into.bytes() / LINE_BYTES * LINE_BYTES;
-    stream(into.part(0..lines), from.part(0..lines));
+    // SAFETY: both have so many bytes, whole lines, and the target begins at a line.
+    unsafe { stream(into.address(), from.address(), lines) };
     into.part(lines..into.bytes())
         .copy_from(from.part(lines..from.bytes()));
 }
 
-#[cfg(target_arch = "x86_64")]
-fn stream(into: Region, from: Region) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    assert_eq!(into.bytes(), from.bytes());
-    let (to, at) = (
-        into.address().cast::<__m128i>(),
-        from.address().cast::<__m128i>(),
-    );
-    for index in 0..into.bytes() / size_of::<__m128i>() {
-        // SAFETY: inside both regions; the target is aligned, as `put` has seen; SSE2 is in every CPU of this kind.
-        unsafe { _mm_stream_si128(to.add(index), _mm_loadu_si128(at.add(index))) }
+/// Streams bytes, as far as the CPU can.
+///
+/// # Safety
+/// `bytes` bytes, a multiple of 16, are readable at `from` and writable at `into`, which is aligned to as much.
+#[inline(always)]
+unsafe fn stream(into: *mut u8, from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for offset in (0..bytes).step_by(16) {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
+        // SAFETY: inside both and aligned, by contract; SSE2 is in every CPU of this kind.
+        unsafe {
+            let part = _mm_loadu_si128(from.add(offset).cast());
+            _mm_stream_si128(into.add(offset).cast(), part);
+        }
     }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn stream(into: Region, from: Region) {
-    into.copy_from(from);
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: by contract; the two are apart.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, into, bytes);
+    }
 }
 
 /// Orders streamed stores before all that this thread stores next, such as the flag that says that they are done.
@@ -147,57 +416,91 @@ mod tests {
         bytes
     }
 
-    /// The bits of a fold and a scaling, at every target, for odd lengths and places, in place and not.
+    /// Compares a spread with the bits of a fold and a scaling, at every target.
+    fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
+        let Way {
+            factor,
+            store,
+            shift,
+            in_place,
+        } = way;
+        let size = kernel.dtype.size_bytes();
+        let (begin, bytes) = (shift * size, elements * size);
+        let part = |owned: &Owned| owned.region().part(begin..begin + bytes);
+        let memory = |rank: usize| filled(begin + bytes, 3 + 2 * rank as u8);
+        let inputs: Vec<_> = (0..ranks).map(memory).collect();
+        let outputs: Vec<_> = (0..ranks).map(memory).collect();
+        let sources: Vec<_> = inputs.iter().map(part).collect();
+        let expected = Owned::zeroed(bytes);
+        let expected = expected.region();
+        kernel.fold(expected, &sources);
+        if let Some(factor) = factor {
+            scale(kernel.dtype, expected, expected, factor).unwrap();
+        }
+        let targets: Vec<_> = if in_place {
+            sources.clone()
+        } else {
+            outputs.iter().map(part).collect()
+        };
+        kernel
+            .spread(&targets, &sources, factor, store, &mut Vec::new())
+            .unwrap();
+        for target in targets {
+            assert_eq!(
+                bytes_of(target),
+                bytes_of(expected),
+                "{} from {ranks}, {elements} elements, {way:?}",
+                kernel.dtype
+            );
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    struct Way {
+        factor: Option<Factor>,
+        store: Store,
+        /// Elements before the first.
+        shift: usize,
+        in_place: bool,
+    }
+
     #[test]
     fn a_spread_gives_all_targets_what_a_fold_gives_one() {
-        for (dtype, op, factor) in [
-            (DType::F32, Op::Sum, Some(Factor::Multiply(0.25))),
-            (DType::I32, Op::Max, Some(Factor::Divide(3))),
-            (DType::BF16, Op::Sum, None),
-            (DType::F16, Op::Sum, None),
-            (DType::F32, Op::Sum, None),
-            (DType::F64, Op::Prod, None),
+        let (times, divide) = (Some(Factor::Multiply(0.3)), Some(Factor::Divide(3)));
+        let kinds = [
             (DType::U8, Op::Sum, None),
-        ] {
-            let kernel = Kernel::new(op, dtype).unwrap();
-            let size = dtype.size_bytes();
-            for ranks in [2, 3, 4, 5] {
-                for elements in [0, 1, 15, 16, 17, 1000, 3001] {
-                    for (store, shift) in [
-                        (Store::Cached, 0),
-                        (Store::Streamed, 0),
-                        (Store::Streamed, 1),
-                    ] {
+            (DType::I16, Op::Sum, divide),
+            (DType::I32, Op::Max, None),
+            (DType::U64, Op::Sum, None),
+            (DType::BF16, Op::Sum, None),
+            (DType::BF16, Op::Sum, times),
+            (DType::F16, Op::Sum, None),
+            (DType::F16, Op::Sum, times),
+            (DType::F32, Op::Sum, None),
+            (DType::F32, Op::Sum, times),
+            (DType::F64, Op::Prod, None),
+            (DType::F64, Op::Sum, times),
+        ];
+        let stores = [
+            (Store::Cached, 0),
+            (Store::Cached, 1),
+            (Store::Streamed, 0),
+            (Store::Streamed, 1),
+        ];
+        for level in Level::available() {
+            for (dtype, op, factor) in kinds {
+                let kernel = Kernel::at_level(op, dtype, level).unwrap();
+                for (ranks, elements) in [(2, 0), (2, 15), (2, 16), (3, 1000), (4, 3001), (5, 3001)]
+                {
+                    for (store, shift) in stores {
                         for in_place in [false, true] {
-                            let (begin, bytes) = (shift * size, elements * size);
-                            let inputs: Vec<_> = (0..ranks)
-                                .map(|rank| filled(begin + bytes, 3 + 2 * rank as u8))
-                                .collect();
-                            let outputs: Vec<_> =
-                                (0..ranks).map(|_| filled(begin + bytes, 1)).collect();
-                            let part = |owned: &Owned| owned.region().part(begin..begin + bytes);
-                            let sources: Vec<_> = inputs.iter().map(part).collect();
-                            let expected = Owned::zeroed(bytes);
-                            kernel.fold(expected.region(), &sources);
-                            if let Some(factor) = factor {
-                                scale(dtype, expected.region(), expected.region(), factor).unwrap();
-                            }
-                            let targets: Vec<_> = if in_place {
-                                sources.clone()
-                            } else {
-                                outputs.iter().map(part).collect()
+                            let way = Way {
+                                factor,
+                                store,
+                                shift,
+                                in_place,
                             };
-                            kernel
-                                .spread(&targets, &sources, factor, store, &mut Vec::new())
-                                .unwrap();
-                            for target in targets {
-                                assert_eq!(
-                                    bytes_of(target),
-                                    bytes_of(expected.region()),
-                                    "{dtype} {op} of {ranks}, {elements} elements, {store:?}, shifted by {shift}, in place \
-                                     {in_place}"
-                                );
-                            }
+                            compare(&kernel, ranks, elements, way);
                         }
                     }
                 }

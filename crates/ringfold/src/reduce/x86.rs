@@ -8,11 +8,12 @@ use std::marker::PhantomData;
 
 use super::level::Body;
 use super::ops::{Join, Sum};
+use super::spread::{ROW, Rows};
 use crate::memory::Region;
 
 /// Elements of a block: few enough to stay in registers. Of 32, the compiler keeps the arrays in memory, which costs a
 /// factor of six.
-const BLOCK: usize = 16;
+const BLOCK: usize = ROW;
 
 type Wide = [f32; BLOCK];
 
@@ -81,6 +82,33 @@ impl Convert for Avx512 {
             let halves = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(wide.as_ptr()));
             _mm256_storeu_si256(to.cast(), halves);
         }
+    }
+}
+
+/// Rows of half precision by the conversions `C`.
+pub(super) struct Converted<C>(PhantomData<C>);
+
+impl<C: Convert> Rows for Converted<C> {
+    type Stored = u16;
+    type Wide = f32;
+
+    #[inline(always)]
+    unsafe fn widen(stored: [u16; ROW]) -> [f32; ROW] {
+        // SAFETY: a row is a block; the instructions are the caller's contract.
+        unsafe { C::widen(stored.as_ptr()) }
+    }
+
+    #[inline(always)]
+    unsafe fn narrow(wide: [f32; ROW]) -> [u16; ROW] {
+        let mut stored = [0; ROW];
+        // SAFETY: as above.
+        unsafe { C::narrow(wide, stored.as_mut_ptr()) }
+        stored
+    }
+
+    #[inline(always)]
+    fn factor(factor: f64) -> f32 {
+        factor as f32
     }
 }
 
