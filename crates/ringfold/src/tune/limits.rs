@@ -90,7 +90,7 @@ impl Limits {
             cma_bytes_min: within(l2 / 4, 64, 1024),
             cma_piece_bytes: within(l2 / 8, 64, 256),
             // A result that is not in the last level when it is used next.
-            stream_bytes_min: within((last / 8 * 3).min(l2.saturating_mul(4)), 1024, NEVER >> 10),
+            stream_bytes_min: within((last / 8 * 3).min(l2.saturating_mul(6)), 1024, NEVER >> 10),
             helper_bytes_min: if machine.cores >= 2 * ranks {
                 1 << 20
             } else {
