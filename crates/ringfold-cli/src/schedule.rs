@@ -53,6 +53,10 @@ pub struct Arguments {
     #[arg(long, value_name = "RANK")]
     rank: Option<u32>,
 
+    /// Domains of equal size that the ranks sit in, in rank order, as sockets or last-level caches: for `hierarchical`
+    #[arg(long, value_name = "D", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64))]
+    domains: u32,
+
     /// The root; for send and recv the peer
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
@@ -150,6 +154,7 @@ fn spec(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Spec {
         world_size: arguments.ranks,
         rank: arguments.rank.unwrap_or(0),
         root: arguments.root,
+        domains: arguments.domains,
     }
 }
 
@@ -166,8 +171,7 @@ fn listings(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result
 
 /// The α-β-γ cost in words, if there is a closed form.
 fn cost(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<String> {
-    let (collective, n) = (arguments.collective, arguments.ranks);
-    let terms = cost::terms(collective, algorithm, medium, n)?;
+    let terms = cost::terms_for(&spec(arguments, algorithm, medium))?;
     let time = predict(arguments, algorithm, medium)?;
     Some(format!(
         "cost: {:.0} α + {:.4} S β + {:.4} S γ ({:.0} messages or publications in all); S = {} bytes should take {time:.1} us\n",
@@ -176,15 +180,8 @@ fn cost(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<S
 }
 
 fn predict(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<f64> {
-    let (collective, n) = (arguments.collective, arguments.ranks);
-    cost::predict(
-        collective,
-        algorithm,
-        medium,
-        n,
-        arguments.bytes,
-        &Costs::default(),
-    )
+    let spec = spec(arguments, algorithm, medium);
+    cost::predict_for(&spec, arguments.bytes, &Costs::default())
 }
 
 /// All algorithms side by side.
@@ -209,7 +206,7 @@ fn comparison(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Stri
             algorithm.name(),
             medium.to_string()
         );
-        let terms = cost::terms(arguments.collective, algorithm, medium, arguments.ranks);
+        let terms = cost::terms_for(&spec(arguments, algorithm, medium));
         match terms.zip(predict(arguments, algorithm, medium)) {
             Some((terms, time)) => {
                 let _ = writeln!(
@@ -233,7 +230,7 @@ fn json(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<Val
             Err(Error::Unsupported(_)) if arguments.algorithm.is_none() => continue,
             Err(error) => return Err(error.into()),
         };
-        let terms = cost::terms(collective, algorithm, medium, n);
+        let terms = cost::terms_for(&spec(arguments, algorithm, medium));
         entries.push(json!({
             "algorithm": algorithm.name(),
             "medium": medium.to_string(),

@@ -290,5 +290,7 @@ named_byte! {
         OneShot = 6, "one_shot";
         /// Every rank reads its chunk from all ranks' registered buffers and stores the result into all of them.
         Push = 7, "push";
+        /// Within domains that share a cache or a socket first, then between them.
+        Hierarchical = 8, "hierarchical";
     }
 }

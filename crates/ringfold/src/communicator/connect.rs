@@ -248,6 +248,8 @@ fn assemble(
     // Nobody goes on before everybody can.
     let can_probe = slot_bytes.is_some() && local_ranks.len() <= cores;
     let terms = agree::agree(&group, cores, can_probe, &health, deadline)?;
+    let domains = placement.domains(&group, deadline, &|| health.fault())?;
+    engine.set_domains(domains as u32);
     *engine.helpers() = placement.helpers(&settings, local_ranks.len(), &terms.limits);
     let mut communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
@@ -258,11 +260,13 @@ fn assemble(
             // Until the ranks are together.
             timeout: deadline.saturating_duration_since(Instant::now()),
             limits: terms.limits,
+            domains,
             tiny: TinyPolicy::new(
                 &terms.limits,
                 slot_bytes,
                 settings.algorithm.is_some() || settings.slice_bytes.is_some(),
-            ),
+            )
+            .in_domains(domains, world_size),
             slot_bytes,
         },
         place,

@@ -54,6 +54,7 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     channels: None,
                     timeout: TIMEOUT,
                     limits,
+                    domains: 1,
                     tiny: TinyPolicy::new(&limits, slot_bytes, false),
                     slot_bytes,
                 },

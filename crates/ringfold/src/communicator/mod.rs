@@ -79,6 +79,8 @@ pub(crate) struct Policy {
     pub slot_bytes: Option<usize>,
     /// The same on all ranks.
     pub limits: Limits,
+    /// Domains of equal size that the ranks sit in.
+    pub domains: usize,
     /// What takes the shortest way.
     pub tiny: TinyPolicy,
 }
@@ -103,6 +105,8 @@ pub(crate) struct TinyPolicy {
     one_shot_bytes: usize,
     /// Of one slice, wanted and at most; nothing where there is no published memory, or settings insist on something.
     slice_bytes: Option<(usize, usize)>,
+    /// Whether an `all_reduce` goes by domains first.
+    is_hierarchical: bool,
 }
 
 impl TinyPolicy {
@@ -113,6 +117,17 @@ impl TinyPolicy {
             slice_bytes: slot_bytes
                 .filter(|_| !settings_insist)
                 .map(|slot_bytes| (limits.shared_slice_bytes as usize, slot_bytes)),
+            is_hierarchical: false,
+        }
+    }
+
+    /// The same for ranks that sit in so many domains.
+    pub fn in_domains(self, domains: usize, world_size: usize) -> TinyPolicy {
+        TinyPolicy {
+            is_hierarchical: domains > 1
+                && domains < world_size
+                && !choose::is_flat_quick(world_size),
+            ..self
         }
     }
 
@@ -121,6 +136,7 @@ impl TinyPolicy {
         let (wanted, slot_bytes) = self.slice_bytes?;
         let slice = choose::published_slice_bytes(collective, world_size, slot_bytes, wanted);
         match collective {
+            Collective::AllReduce if self.is_hierarchical => None,
             Collective::AllReduce | Collective::Reduce => Some(slice.min(self.one_shot_bytes)),
             Collective::Send | Collective::Recv | Collective::SendRecv => None,
             _ => Some(slice),
@@ -133,7 +149,8 @@ impl Communicator {
     fn set_limits(&mut self, limits: Limits) {
         let policy = &mut self.policy;
         let insists = policy.algorithm.is_some() || policy.slice_bytes.is_some();
-        policy.tiny = TinyPolicy::new(&limits, policy.slot_bytes, insists);
+        policy.tiny = TinyPolicy::new(&limits, policy.slot_bytes, insists)
+            .in_domains(policy.domains, self.place.world_size);
         policy.limits = limits;
     }
 
@@ -331,11 +348,13 @@ impl Communicator {
             slice_bytes,
             channels,
             slot_bytes,
+            domains,
             limits,
             ..
         } = self.policy;
         choose::choose(&Question {
             collective: request.collective,
+            domains,
             bytes: request.bytes(self.place.world_size),
             world_size: self.place.world_size,
             slot_bytes,

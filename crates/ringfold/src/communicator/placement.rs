@@ -11,25 +11,49 @@ use crate::error::{Error, Result};
 use crate::helpers::{self, Helpers};
 use crate::topology::binding::{self, Decision, Question};
 use crate::topology::cores;
-use crate::topology::layout::Layout;
+use crate::topology::layout::{self, Layout};
 use crate::tune::Limits;
 
 /// Where `proc` and `sys` are.
 const ROOT: &str = "/";
 
 /// Where this rank runs, and how much room there is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Placement {
     /// How many cores the ranks of this host have together, which of ranks that are bound no rank's own affinity tells.
     pub cores: usize,
     /// How many of them this rank may use.
     own_cores: usize,
+    /// The domain that all of those are in, if there is one.
+    domain: Option<usize>,
 }
 
 /// From here on somebody who insists on helpers is helped, where the limits leave the cores to the ranks.
 const HELPED_BYTES_MIN: u64 = 1 << 20;
 
 impl Placement {
+    /// How many domains of equal size the ranks sit in, in rank order: 1 where that is not so, where a rank may run in
+    /// several, and on several hosts. Everybody hears the same from all, so all answer alike.
+    pub fn domains(
+        &self,
+        group: &Group,
+        deadline: Instant,
+        verdict: &dyn Fn() -> Option<Error>,
+    ) -> Result<usize> {
+        if group.hosts() > 1 || group.world_ranks.len() < 2 {
+            return Ok(1);
+        }
+        let text = self
+            .domain
+            .map_or(String::new(), |domain| domain.to_string());
+        let told = group.exchange("domain", text.as_bytes(), deadline, verdict)?;
+        let of_rank = |blob: &Vec<u8>| std::str::from_utf8(blob).ok()?.parse().ok();
+        let domains: Vec<Option<usize>> = told.iter().map(of_rank).collect();
+        let count = layout::equal_domains(&domains);
+        log::info!(target: "ringfold::init", "ranks in {count} domains: {domains:?}");
+        Ok(count)
+    }
+
     /// The helpers of a rank that shares its host with `local_ranks` ranks.
     pub fn helpers(&self, settings: &Settings, local_ranks: usize, limits: &Limits) -> Helpers {
         let least = limits.helper_bytes_min;
@@ -88,8 +112,12 @@ pub fn settle(
             }
         }
     }
-    let own_cores = cores::affinity().len();
-    Ok(Placement { cores, own_cores })
+    let own = cores::affinity();
+    Ok(Placement {
+        cores,
+        own_cores: own.len(),
+        domain: layout.domain(&own),
+    })
 }
 
 /// The affinity that `peer` tells.

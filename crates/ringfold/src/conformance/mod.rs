@@ -92,6 +92,14 @@ impl World {
         }
     }
 
+    /// The same world with its ranks in as many domains of equal size.
+    pub fn in_domains(mut self, domains: u32) -> World {
+        for engine in &mut self.engines {
+            engine.set_domains(domains);
+        }
+        self
+    }
+
     /// The same world with all memory registered, for what makes use of that.
     pub fn registered(self) -> World {
         World {

@@ -218,12 +218,20 @@ conformance! {
     over_local: |n| World::new::<Local>(local(n), SEED), &[1, 2, 3, 4, 5, 8];
     over_rendezvous: |n| World::new::<Local>(rendezvous(n), SEED), &[1, 2, 3, 4, 5, 7, 9];
     over_shm: |n| World::new(shm(n), SEED), &[1, 2, 3, 4, 5, 8, 9];
+    in_domains_over_local: |n| World::new::<Local>(local(n), SEED).in_domains(domains(n)), &[4, 6, 9];
+    in_domains_over_shm: |n| World::new(shm(n), SEED).in_domains(n as u32 / domains(n)), &[4, 6, 8];
     over_tcp: |n| World::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
     over_sim_eager: |n| World::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
     over_sim_rendezvous: |n| World::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
     in_registered_memory_over_local: |n| World::new::<Local>(local(n), SEED).registered(), &[1, 2, 3, 4, 5, 8];
     in_registered_memory_over_shm: |n| World::new(shm(n), SEED).registered(), &[1, 2, 3, 4, 5, 8, 9];
     over_faulty_without_faults: |n| World::new(faulty(n, Faults::default()), SEED), &[2, 3, 4];
+}
+
+/// Domains of equal size of two ranks and more, where that many ranks can sit in several.
+fn domains(world_size: usize) -> u32 {
+    let divides = |count: &usize| world_size.is_multiple_of(*count);
+    (2..=world_size).find(divides).unwrap_or(1) as u32
 }
 
 fn shm(world_size: usize) -> Vec<Shm> {

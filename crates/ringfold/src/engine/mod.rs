@@ -121,6 +121,8 @@ pub struct Engine {
     /// Whether the log says that a push was refused.
     is_refusal_told: bool,
     helpers: Helpers,
+    /// How many domains of equal size the ranks sit in.
+    domains: u32,
     tiny: Option<Tiny>,
     inline: Inline,
     /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
@@ -162,6 +164,7 @@ impl Engine {
             bench: Workbench::default(),
             is_refusal_told: false,
             helpers: Helpers::none(),
+            domains: 1,
             tiny: None,
             inline: Inline::new(world_size),
             unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
@@ -171,6 +174,11 @@ impl Engine {
     /// The threads that share the large steps: nobody, unless replaced here.
     pub(crate) fn helpers(&mut self) -> &mut Helpers {
         &mut self.helpers
+    }
+
+    /// Says that the ranks sit in this many domains of equal size, in rank order, before the first call.
+    pub(crate) fn set_domains(&mut self, domains: u32) {
+        self.domains = domains;
     }
 
     /// The transport, for whoever waits.

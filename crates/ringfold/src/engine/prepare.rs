@@ -109,7 +109,7 @@ impl Engine {
             owned.push(block);
         }
         if !plan.exposes {
-            self.check_slot(&job, &input_cut, &output_cut)?;
+            self.check_slot(&job, schedule.apart, &input_cut, &output_cut)?;
         }
         let call = call.unwrap_or_else(|| self.call(&job));
         let is_helped = self
@@ -146,7 +146,13 @@ impl Engine {
     }
 
     /// Published slices must fit their slots: the chooser sees to it, and this is where it is checked.
-    fn check_slot(&mut self, job: &Job, input: &Geometry, output: &Geometry) -> Result<()> {
+    fn check_slot(
+        &mut self,
+        job: &Job,
+        is_apart: bool,
+        input: &Geometry,
+        output: &Geometry,
+    ) -> Result<()> {
         if job.medium != Medium::Shared {
             return Ok(());
         }
@@ -163,6 +169,7 @@ impl Engine {
             Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
                 input.slice_bytes()
             }
+            _ if is_apart => input.slice_bytes() + output.slice_bytes(),
             _ => input.slice_bytes().max(output.slice_bytes()),
         };
         if needed > slot_bytes && job.count > 0 {
@@ -247,6 +254,7 @@ impl Engine {
             world_size: self.world_size as u32,
             rank: self.rank as u32,
             root: job.root as u32,
+            domains: self.domains,
         };
         let key = PlanKey {
             spec,

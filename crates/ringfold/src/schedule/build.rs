@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Action, Buffer, Cut, Peers, Ranks, Schedule, Span, Spec, Step};
+use super::{Action, Buffer, Cut, Members, Peers, Ranks, Schedule, Span, Spec, Step};
 
 /// `len` chunks of the input.
 pub(super) fn input(first: u32, len: u32) -> Span {
@@ -78,6 +78,7 @@ impl Builder {
                 input,
                 output,
                 scratch: false,
+                apart: false,
                 rounds: 0,
                 channels: Vec::new(),
             },
@@ -138,7 +139,17 @@ impl Builder {
     }
 
     pub(super) fn reduce_from(&mut self, own: Span, into: Span) {
-        self.push(Action::ReduceFrom { own, into });
+        let among = Members::all(self.schedule.spec.world_size);
+        self.reduce_among(among, own, into);
+    }
+
+    pub(super) fn reduce_among(&mut self, among: Members, own: Span, into: Span) {
+        self.push(Action::ReduceFrom { among, own, into });
+    }
+
+    /// Chunks of the output are published in places of their own.
+    pub(super) fn apart(&mut self) {
+        self.schedule.apart = true;
     }
 
     pub(super) fn expose(&mut self, phase: u8) {

@@ -4,11 +4,15 @@
 
 use super::build::{Builder, input, output};
 use super::{Cut, Medium, Schedule, Spec};
-use super::{direct, flat, one_shot, point, push, rabenseifner, recursive_doubling, ring, tree};
+use super::{
+    direct, flat, hierarchical, one_shot, point, push, rabenseifner, recursive_doubling, ring, tree,
+};
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective};
 
-use Algorithm::{Direct, Flat, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Tree};
+use Algorithm::{
+    Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Tree,
+};
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
     Scatter, Send, SendRecv,
@@ -26,7 +30,7 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
             Direct,
             OneShot,
         ],
-        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push],
+        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical],
         (Reduce, Medium::Shared) => &[Direct, Flat, Push],
         (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
         (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
@@ -63,6 +67,7 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (AllReduce, Rabenseifner) => rabenseifner::all_reduce,
         (AllReduce, Direct) => direct::all_reduce,
         (AllReduce, OneShot) => one_shot::all_reduce,
+        (AllReduce, Hierarchical) => hierarchical::all_reduce,
         (Broadcast, Flat) => flat::broadcast,
         (Broadcast, Ring) => ring::broadcast,
         (Broadcast, Tree) => tree::broadcast,
@@ -106,6 +111,12 @@ fn check(spec: &Spec) -> Result<()> {
         return Err(Error::InvalidArgument(format!(
             "rank {} and root {} must be below the world size {n}",
             spec.rank, spec.root
+        )));
+    }
+    if spec.domains == 0 || !n.is_multiple_of(spec.domains) {
+        return Err(Error::InvalidArgument(format!(
+            "{n} ranks do not sit in {} domains of equal size",
+            spec.domains
         )));
     }
     if matches!(spec.collective, Send | Recv) && spec.root == spec.rank {

@@ -101,7 +101,8 @@ impl Action {
                 first,
                 into: other(into),
             },
-            Action::ReduceFrom { own, into } => Action::ReduceFrom {
+            Action::ReduceFrom { among, own, into } => Action::ReduceFrom {
+                among,
                 own: other(own),
                 into: other(into),
             },
@@ -261,6 +262,7 @@ mod tests {
             world_size,
             rank,
             root: 0,
+            domains: 1,
         })
         .unwrap()
     }

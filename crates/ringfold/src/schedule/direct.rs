@@ -297,12 +297,17 @@ fn reduce_own(build: &mut Builder, spec: &Spec, into: Span) {
 
 /// Publishes all inputs but the own chunk, which nobody else reads.
 fn publish_others(build: &mut Builder, spec: &Spec) {
-    let (own, last) = (spec.rank, spec.world_size - 1);
+    publish_all_but(build, spec.rank, spec.world_size, INPUTS);
+}
+
+/// Publishes chunks `0..chunks` of the input but `own`; all of it stands in phase `phase`, a part maybe one earlier.
+pub(super) fn publish_all_but(build: &mut Builder, own: u32, chunks: u32, phase: u8) {
+    let last = chunks - 1;
     if own > 0 {
-        let phase = if own < last { INPUTS - 1 } else { INPUTS };
+        let phase = if own < last { phase - 1 } else { phase };
         build.publish(input(0, own), phase);
     }
     if own < last {
-        build.publish(input(own + 1, last - own), INPUTS);
+        build.publish(input(own + 1, last - own), phase);
     }
 }

@@ -31,6 +31,7 @@ mod catalogue;
 mod direct;
 mod flat;
 mod halving;
+mod hierarchical;
 mod one_shot;
 mod point;
 mod push;
@@ -84,6 +85,39 @@ pub enum Ranks {
     One(u32),
 }
 
+/// Ranks at equal distances: `first`, `first + step` and so on, `count` of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Members {
+    /// The lowest of them.
+    pub first: u32,
+    /// From one to the next.
+    pub step: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Members {
+    /// All ranks of a world.
+    pub fn all(world_size: u32) -> Members {
+        Members {
+            first: 0,
+            step: 1,
+            count: world_size,
+        }
+    }
+
+    /// Their ranks, ascending.
+    pub fn ranks(self) -> impl Iterator<Item = u32> {
+        (0..self.count).map(move |number| self.first + number * self.step)
+    }
+
+    /// All but `rank`, which is one of them, starting with the next.
+    pub(crate) fn others(self, rank: u32) -> impl Iterator<Item = u32> {
+        let own = (rank - self.first) / self.step;
+        (1..self.count).map(move |by| self.first + (own + by) % self.count * self.step)
+    }
+}
+
 /// One thing that a rank does.
 #[expect(missing_docs, reason = "each variant's sentence names its fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,9 +139,13 @@ pub enum Action {
     Await { peers: Peers, phase: u8 },
     /// `into` = chunks `first..first + into.len` as `peer` published them (chunk numbers of the peer's span).
     CopyFrom { peer: u32, first: u32, into: Span },
-    /// `into` = all ranks' chunks combined in rank order: the peers' as published under `own`'s chunk numbers, this
-    /// rank's from `own` itself.
-    ReduceFrom { own: Span, into: Span },
+    /// `into` = the chunks of `among`, this rank among them, combined in rank order: the peers' as published under `own`'s
+    /// chunk numbers, this rank's from `own` itself.
+    ReduceFrom {
+        among: Members,
+        own: Span,
+        into: Span,
+    },
     /// Says where this rank's input and output lie, and that `phase` is reached, as `Publish` does: peers may read the one
     /// and write to the other in place, until this rank has heard from them that they are done.
     Expose { phase: u8 },
@@ -186,6 +224,8 @@ pub struct Spec {
     pub rank: u32,
     /// The root, or for `Send` and `Recv` the peer; 0 where neither means anything.
     pub root: u32,
+    /// How many domains of equal size the ranks sit in, in rank order; 1 where that is not so or not known.
+    pub domains: u32,
 }
 
 /// How the engine cuts `Input` and `Output`.
@@ -219,6 +259,8 @@ pub struct Schedule {
     pub output: Cut,
     /// Whether `Scratch` is used.
     pub scratch: bool,
+    /// Whether chunks of `Output` are published behind those of `Input` and not in their places.
+    pub apart: bool,
     /// The number of rounds: the same on every rank.
     pub rounds: u32,
     /// The steps of each channel, by ascending round. Channels are independent.

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::check::{Proof, Work, check, schedules};
-use super::{Action, Buffer, Cut, Peers, Ranks, Schedule, Span, Spec};
+use super::{Action, Buffer, Cut, Members, Peers, Ranks, Schedule, Span, Spec};
 use crate::error::Result;
 use crate::types::Collective;
 
@@ -186,6 +186,17 @@ impl fmt::Display for Chunks {
     }
 }
 
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = self.first + (self.count - 1) * self.step;
+        match (self.step, self.count) {
+            (1, _) => write!(f, "{} to {last}", self.first),
+            (_, 2) => write!(f, "{} and {last}", self.first),
+            _ => write!(f, "{}, {}, … {last}", self.first, self.first + self.step),
+        }
+    }
+}
+
 impl fmt::Display for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -221,9 +232,9 @@ impl fmt::Display for Action {
             Action::CopyFrom { peer, first, into } => {
                 write!(f, "{into} = {} of {peer}", Chunks(first, into.len))
             }
-            Action::ReduceFrom { own, into } => {
+            Action::ReduceFrom { among, own, into } => {
                 let chunks = Chunks(own.first, own.len);
-                write!(f, "{into} = {own} + {chunks} of all others, in rank order")
+                write!(f, "{into} = {own} + {chunks} of {among}, in rank order")
             }
             Action::Expose { phase } => write!(f, "expose in and out in phase {phase}"),
             Action::Push {
@@ -267,6 +278,7 @@ mod tests {
             world_size: 3,
             rank: 0,
             root: 0,
+            domains: 1,
         };
         Listing::new(&spec, 3000, only).unwrap().to_string()
     }
@@ -299,7 +311,7 @@ rank  sends  recvs          sent      received       reduced     published      
     #[test]
     fn published_memory_is_listed_with_its_phases() {
         let text = listing(Algorithm::Direct, Medium::Shared, None);
-        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of all others, in rank order; \
+        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of 0 to 2, in rank order; \
                     put out[2] into [2] of all others in phase 2\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("    0     1  publish in[0] in phase 0; publish in[2] in phase 1\n"));

@@ -8,7 +8,7 @@
 //! What the kernel does not say is taken as equal for all cores; nothing here is an error. Lists are read once for all
 //! cores they name, so a machine of hundreds of cores costs about one small file a physical core.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -125,6 +125,21 @@ impl Layout {
             share.retain(|core| sibling(*core) == sibling(first));
         }
         share
+    }
+}
+
+/// How many domains of equal size ranks sit in whose domains are these, by rank: 1 unless all are known, each domain's ranks
+/// follow each other, and there are as many in each.
+pub fn equal_domains(of_ranks: &[Option<usize>]) -> usize {
+    if of_ranks.iter().any(Option::is_none) {
+        return 1;
+    }
+    let runs: Vec<&[Option<usize>]> = of_ranks.chunk_by(|one, next| one == next).collect();
+    let distinct: BTreeSet<_> = of_ranks.iter().collect();
+    let is_even = runs.windows(2).all(|pair| pair[0].len() == pair[1].len());
+    match is_even && distinct.len() == runs.len() {
+        true => runs.len().max(1),
+        false => 1,
     }
 }
 
@@ -331,6 +346,34 @@ pub(crate) mod tests {
         assert_eq!(layout.domain(&[7, 8]), None);
         assert_eq!(layout.domain(&[]), None);
         assert_eq!(layout.domain(&[999]), None);
+    }
+
+    #[test]
+    fn bound_ranks_fill_domains_in_order() {
+        let domains_of = |machine: &Machine, ranks: usize| {
+            let layout = machine.layout(&format!("fill-{}-{ranks}", machine.physical()));
+            let domain = |rank| layout.domain(&layout.first(rank, ranks));
+            equal_domains(&(0..ranks).map(domain).collect::<Vec<_>>())
+        };
+        for (ranks, domains) in [(2, 2), (4, 4), (16, 16), (64, 16), (128, 16), (12, 12)] {
+            assert_eq!(domains_of(&EPYC, ranks), domains, "{ranks}");
+        }
+        // Twenty ranks on sixteen caches: some have two.
+        assert_eq!(domains_of(&EPYC, 20), 1);
+        assert_eq!(domains_of(&XEON, 48), 2);
+        assert_eq!(domains_of(&XEON, 96), 2);
+        assert_eq!(domains_of(&XEON, 7), 1);
+        assert_eq!(domains_of(&GRACE, 72), 1);
+        assert_eq!(domains_of(&SMALL, 2), 1);
+    }
+
+    #[test]
+    fn only_domains_of_equal_size_in_order_count() {
+        assert_eq!(equal_domains(&[Some(0), Some(0), Some(8), Some(8)]), 2);
+        assert_eq!(equal_domains(&[Some(0), Some(8), Some(0), Some(8)]), 1);
+        assert_eq!(equal_domains(&[Some(0), Some(8), Some(8)]), 1);
+        assert_eq!(equal_domains(&[Some(0), None]), 1);
+        assert_eq!(equal_domains(&[]), 1);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct Question {
     pub bytes: u64,
     /// The number of ranks.
     pub world_size: usize,
+    /// How many domains of equal size (last-level caches, sockets) the ranks sit in, in rank order; 1 where that is not so.
+    pub domains: usize,
     /// Bytes that one rank can publish in one slice, if all ranks are on one host.
     pub slot_bytes: Option<usize>,
     /// Whether counts differ from rank to rank.
@@ -53,6 +55,13 @@ pub struct Choice {
 /// Up to here latency decides between messages.
 const LATENCY_BYTES_MAX: u64 = 32 << 10;
 
+/// Ranks that read each other's lines in about the time of one transfer: as many misses as a core has in flight, and a few.
+const FLAT_RANKS_MAX: usize = 16;
+
+/// Bytes for each domain below which two levels beat one: above, each byte that is read once more costs more than a wait.
+/// Taken from published measurements (two sockets of 64 cores), and not measured here.
+const DOMAIN_BYTES_MAX: u64 = 64 << 10;
+
 /// What one message of a pipelined schedule carries: large enough for few system calls, small enough to stay in cache.
 const MESSAGE_BYTES: usize = 256 << 10;
 
@@ -69,7 +78,7 @@ pub fn choose(question: &Question) -> Result<Choice> {
         question.channels.unwrap_or(1)
     };
     let slice_bytes = match medium {
-        Medium::Shared => shared_slice_bytes(question),
+        Medium::Shared => shared_slice_bytes(question, algorithm),
         Medium::Messages => question
             .slice_bytes
             .unwrap_or(message_bytes(algorithm) * channels * chunks(question, algorithm)),
@@ -114,6 +123,9 @@ fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
         );
         return Err(Error::Unsupported(text));
     }
+    if shared.contains(&Algorithm::Hierarchical) && prefers_hierarchy(question) {
+        return Ok((Algorithm::Hierarchical, Medium::Shared));
+    }
     if shared.contains(&Algorithm::OneShot) && question.bytes <= question.limits.one_shot_bytes_max
     {
         return Ok((Algorithm::OneShot, Medium::Shared));
@@ -136,6 +148,22 @@ fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
                 question.collective
             ))
         })
+}
+
+/// Whether reducing within domains first pays: while waiting costs more than moving, and not for what few ranks get from
+/// each other in one step.
+fn prefers_hierarchy(question: &Question) -> bool {
+    let domains = question.domains;
+    let has_levels = domains > 1 && domains < question.world_size;
+    let is_flat_quick =
+        is_flat_quick(question.world_size) && question.bytes <= question.limits.one_shot_bytes_max;
+    let bytes_max = DOMAIN_BYTES_MAX.saturating_mul(domains as u64);
+    has_levels && !is_flat_quick && question.bytes < bytes_max
+}
+
+/// Whether so few ranks read each other's lines at once as quickly as in two steps, whatever their domains.
+pub fn is_flat_quick(world_size: usize) -> bool {
+    world_size <= FLAT_RANKS_MAX
 }
 
 /// The algorithms over messages, best first; the first that serves the collective is taken.
@@ -181,12 +209,14 @@ fn chunks(question: &Question, algorithm: Algorithm) -> usize {
     }
 }
 
-fn shared_slice_bytes(question: &Question) -> usize {
+fn shared_slice_bytes(question: &Question, algorithm: Algorithm) -> usize {
     let slot_bytes = question.slot_bytes.unwrap_or(usize::MAX);
+    // Inputs and results have places of their own.
+    let places = 1 + usize::from(algorithm == Algorithm::Hierarchical);
     published_slice_bytes(
         question.collective,
         question.world_size,
-        slot_bytes,
+        slot_bytes / places,
         question
             .slice_bytes
             .unwrap_or(question.limits.shared_slice_bytes as usize),

@@ -77,12 +77,7 @@ pub fn predict(
     let size = bytes as f64;
     let n = f64::from(world_size);
     if medium == Medium::Shared {
-        let at_least = n * costs.memory_us_per_byte;
-        let copy = costs.copy_us_per_byte.max(at_least);
-        let gamma = costs.gamma_us_per_byte.max(at_least);
-        return Some(
-            terms.hops * costs.hop_us + size * (terms.bytes * copy + terms.reduced * gamma),
-        );
+        return Some(over_shared_time(&terms, world_size, size, costs));
     }
     if is_chain(collective, algorithm) && world_size > 1 {
         let reduces = f64::from(u8::from(collective.reduces()));
@@ -101,9 +96,8 @@ fn is_chain(collective: Collective, algorithm: Algorithm) -> bool {
     algorithm == Algorithm::Ring && matches!(collective, Collective::Broadcast | Collective::Reduce)
 }
 
-/// The listing of a collective's schedules with what they should cost, as `ringfold schedule` prints it.
-pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Result<String> {
-    let mut text = Listing::new(spec, bytes, only)?.to_string();
+/// What [`predict`] says, for ranks that sit in domains.
+pub fn predict_for(spec: &Spec, bytes: u64, costs: &Costs) -> Option<f64> {
     let Spec {
         collective,
         algorithm,
@@ -111,9 +105,64 @@ pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Re
         world_size,
         ..
     } = *spec;
-    let priced = terms(collective, algorithm, medium, world_size).zip(predict(
-        collective, algorithm, medium, world_size, bytes, costs,
-    ));
+    if !is_hierarchical(spec) {
+        return predict(collective, algorithm, medium, world_size, bytes, costs);
+    }
+    Some(over_shared_time(
+        &terms_for(spec)?,
+        world_size,
+        bytes as f64,
+        costs,
+    ))
+}
+
+/// What [`terms`] says, for ranks that sit in domains.
+pub fn terms_for(spec: &Spec) -> Option<Terms> {
+    if !is_hierarchical(spec) {
+        return terms(
+            spec.collective,
+            spec.algorithm,
+            spec.medium,
+            spec.world_size,
+        );
+    }
+    let domains = f64::from(spec.domains);
+    let size = f64::from(spec.world_size) / domains;
+    Some(Terms {
+        hops: 3.0,
+        messages: 3.0,
+        bytes: 2.0,
+        reduced: (size + domains - 2.0) / size,
+    })
+}
+
+/// Whether there is more than one level.
+fn is_hierarchical(spec: &Spec) -> bool {
+    spec.algorithm == Algorithm::Hierarchical
+        && spec.collective == Collective::AllReduce
+        && spec.medium == Medium::Shared
+        && spec.domains > 1
+        && spec.domains < spec.world_size
+}
+
+/// The time of a call over shared memory.
+fn over_shared_time(terms: &Terms, world_size: u32, size: f64, costs: &Costs) -> f64 {
+    let at_least = f64::from(world_size) * costs.memory_us_per_byte;
+    let copy = costs.copy_us_per_byte.max(at_least);
+    let gamma = costs.gamma_us_per_byte.max(at_least);
+    terms.hops * costs.hop_us + size * (terms.bytes * copy + terms.reduced * gamma)
+}
+
+/// The listing of a collective's schedules with what they should cost, as `ringfold schedule` prints it.
+pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Result<String> {
+    let mut text = Listing::new(spec, bytes, only)?.to_string();
+    let Spec {
+        collective,
+        algorithm,
+        medium,
+        ..
+    } = *spec;
+    let priced = terms_for(spec).zip(predict_for(spec, bytes, costs));
     if let Some((terms, time_us)) = priced {
         let Terms {
             hops,
@@ -292,7 +341,9 @@ mod tests {
                     Action::CopyFrom { into, .. } | Action::TakeBack { into, .. } => {
                         [0, 0, 0, 0, into.len, 0]
                     }
-                    Action::ReduceFrom { into, .. } => [0, 0, 0, 0, 0, peers * into.len],
+                    Action::ReduceFrom { among, into, .. } => {
+                        [0, 0, 0, 0, 0, (among.count - 1) * into.len]
+                    }
                     Action::Push {
                         sources,
                         targets,
@@ -344,6 +395,7 @@ mod tests {
                             world_size,
                             rank: world_size - 1,
                             root: 0,
+                            domains: 1,
                         };
                         let [messages, bytes, reduced] = counted(&spec);
                         let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
@@ -360,6 +412,29 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn domains_are_priced_as_their_schedules_are() {
+        for (world_size, domains) in [(4, 2), (9, 3), (16, 2), (16, 8), (48, 4), (64, 16)] {
+            let spec = Spec {
+                collective: Collective::AllReduce,
+                algorithm: Algorithm::Hierarchical,
+                medium: Medium::Shared,
+                world_size,
+                rank: 0,
+                root: 0,
+                domains,
+            };
+            let terms = terms_for(&spec).unwrap();
+            let [_, bytes, reduced] = counted(&spec);
+            assert!((bytes - terms.bytes).abs() < 1e-9, "{spec:?}: {bytes}");
+            assert!(
+                (reduced - terms.reduced).abs() < 1e-9,
+                "{spec:?}: {reduced}"
+            );
+            assert_eq!(f64::from(check(&spec, false).unwrap().hops), terms.hops);
         }
     }
 
@@ -416,6 +491,7 @@ mod tests {
             world_size: 4,
             rank: 0,
             root: 0,
+            domains: 1,
         };
         let text = describe(&spec, 1 << 20, None, &Costs::default()).unwrap();
         let price =

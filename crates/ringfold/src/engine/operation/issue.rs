@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::helpers::Helpers;
 use crate::memory::Region;
 use crate::reduce::Kernel;
-use crate::schedule::{Action, Buffer, Cut, Peers, Span};
+use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
 use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream};
 
 /// What became of an attempt to issue a step.
@@ -174,7 +174,16 @@ impl Operation {
     fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
         match buffer {
             Buffer::Input | Buffer::Scratch => self.buffers.input_cut.slot_offset(first, slice),
-            Buffer::Output => self.buffers.output_cut.slot_offset(first, slice),
+            Buffer::Output => {
+                let offset = self.buffers.output_cut.slot_offset(first, slice);
+                let is_behind = self.plan.schedule.apart;
+                offset
+                    + if is_behind {
+                        self.buffers.input_cut.slice_bytes()
+                    } else {
+                        0
+                    }
+            }
         }
     }
 
@@ -290,7 +299,9 @@ impl Operation {
                 };
                 self.copy(target, from, context.helpers);
             }
-            Action::ReduceFrom { own, into } => self.reduce_from(own, into, slice, context)?,
+            Action::ReduceFrom { among, own, into } => {
+                self.reduce_from(among, own, into, slice, context)?
+            }
             Action::Expose { phase } => self.expose(phase, slice, context)?,
             Action::Push {
                 sources,
@@ -334,6 +345,7 @@ impl Operation {
 
     fn reduce_from(
         &mut self,
+        among: Members,
         own: Span,
         into: Span,
         slice: u32,
@@ -344,7 +356,7 @@ impl Operation {
         let offset = self.slot_offset(own.buffer, own.first, slice);
         let windows = windows(context.transport)?;
         context.operands.clear();
-        for rank in 0..context.world_size {
+        for rank in among.ranks().map(|rank| rank as usize) {
             context.operands.push(if rank == context.rank {
                 mine
             } else if Inline::carries(&self.call, context.world_size) {

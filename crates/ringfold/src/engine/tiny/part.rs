@@ -151,6 +151,7 @@ mod tests {
                     world_size: 3,
                     rank: rank as u32,
                     root: root as u32,
+                    domains: 1,
                 })
                 .expect("a schedule");
                 let text = format!("{collective}, rank {rank}, root {root}: {part:?}");

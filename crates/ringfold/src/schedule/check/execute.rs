@@ -9,7 +9,7 @@ use super::rank::{At, Channel, Published, Rank, Touched};
 use super::value::Value;
 use super::{Slices, Violation};
 use crate::schedule::dependence::Place;
-use crate::schedule::{Action, Buffer, Peers, Ranks, Schedule, Span, Step};
+use crate::schedule::{Action, Buffer, Members, Peers, Ranks, Schedule, Span, Step};
 use crate::types::Collective;
 
 /// What is wrong with an action whatever the others do, if anything.
@@ -40,6 +40,14 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
             |ranks: &Ranks| matches!(ranks, Ranks::One(rank) if *rank >= schedule.spec.world_size);
         if one.iter().any(strange) {
             return Some("a rank that does not exist");
+        }
+    }
+    if let Action::ReduceFrom { among, .. } = *action {
+        let n = schedule.spec.world_size;
+        if among.ranks().any(|rank| rank >= n)
+            || among.ranks().all(|rank| rank != schedule.spec.rank)
+        {
+            return Some("a reduction among ranks that do not exist, or without this one");
         }
     }
     let peer = match *action {
@@ -239,12 +247,16 @@ impl<'a> Execution<'a> {
             }
             Action::CopyFrom { peer, first, into } => {
                 for i in 0..into.len {
-                    let value = self.published(at, peer, first + i)?;
+                    let value = self.published(at, peer, into.buffer, first + i)?;
                     self.ranks[at.rank as usize].write(at, into, i, value)?;
                 }
                 Ok(())
             }
-            Action::ReduceFrom { own: span, into } => self.reduce_from(at, span, into),
+            Action::ReduceFrom {
+                among,
+                own: span,
+                into,
+            } => self.reduce_from(at, among, span, into),
             Action::Expose { phase } => {
                 self.exposure.expose(at, phase);
                 let nothing = Span {
@@ -275,7 +287,7 @@ impl<'a> Execution<'a> {
         let own = &mut self.ranks[at.rank as usize];
         for i in 0..span.len {
             let value = Some(own.read(at, span, i)?);
-            let slot = own.published(at.slice, span.first + i);
+            let slot = own.published(at.slice, span.buffer, span.first + i);
             match slot {
                 Some(slot @ None) => {
                     let touched = Touched::Not;
@@ -348,9 +360,15 @@ impl<'a> Execution<'a> {
     }
 
     /// What `peer` published under a chunk number, if this rank has awaited that.
-    fn published(&mut self, at: At, peer: u32, chunk: u32) -> Result<Value, Violation> {
+    fn published(
+        &mut self,
+        at: At,
+        peer: u32,
+        buffer: Buffer,
+        chunk: u32,
+    ) -> Result<Value, Violation> {
         let awaited = *self.ranks[at.rank as usize].awaited(at.slice, peer);
-        let published = self.ranks[peer as usize].published(at.slice, chunk);
+        let published = self.ranks[peer as usize].published(at.slice, buffer, chunk);
         let published = published.and_then(Option::as_mut);
         let published = published.filter(|published| u16::from(published.phase) < awaited);
         let Some(published) = published else {
@@ -376,7 +394,8 @@ impl<'a> Execution<'a> {
         for i in 0..span.len {
             let value = self.ranks[at.rank as usize].read(at, span, i)?;
             for peer in (0..self.ranks.len() as u32).filter(|&peer| peer != at.rank) {
-                let published = self.ranks[peer as usize].published(at.slice, span.first + i);
+                let published =
+                    self.ranks[peer as usize].published(at.slice, Buffer::Input, span.first + i);
                 match published.and_then(Option::as_mut) {
                     Some(published) if published.touched == Touched::ReadBy(at.rank) => {
                         published.value = Some(value);
@@ -398,7 +417,9 @@ impl<'a> Execution<'a> {
     fn given_back(&mut self, at: At, peer: u32, chunk: u32) -> Result<Value, Violation> {
         let own = &mut self.ranks[at.rank as usize];
         let awaited = *own.awaited(at.slice, peer);
-        let published = own.published(at.slice, chunk).and_then(|slot| *slot);
+        let published = own
+            .published(at.slice, Buffer::Input, chunk)
+            .and_then(|slot| *slot);
         match published {
             Some(Published {
                 value: Some(value),
@@ -411,15 +432,21 @@ impl<'a> Execution<'a> {
         }
     }
 
-    fn reduce_from(&mut self, at: At, span: Span, into: Span) -> Result<(), Violation> {
+    fn reduce_from(
+        &mut self,
+        at: At,
+        among: Members,
+        span: Span,
+        into: Span,
+    ) -> Result<(), Violation> {
         for i in 0..into.len {
             let own = self.ranks[at.rank as usize].read(at, span, i)?;
             let mut sum = None;
-            for rank in 0..self.ranks.len() as u32 {
+            for rank in among.ranks() {
                 let value = if rank == at.rank {
                     own
                 } else {
-                    self.published(at, rank, span.first + i)?
+                    self.published(at, rank, span.buffer, span.first + i)?
                 };
                 sum = Some(match sum {
                     None => value,

@@ -338,8 +338,8 @@ fn work(schedule: &Schedule) -> Work {
             Action::Publish { span, .. } => work.chunks_published += u64::from(span.len),
             Action::Await { .. } | Action::Expose { .. } => {}
             Action::CopyFrom { into, .. } => work.chunks_fetched += u64::from(into.len),
-            Action::ReduceFrom { into, .. } => {
-                let peers = u64::from(schedule.spec.world_size - 1);
+            Action::ReduceFrom { among, into, .. } => {
+                let peers = u64::from(among.count - 1);
                 work.chunks_fetched += peers * u64::from(into.len);
                 work.chunks_reduced += peers * u64::from(into.len);
             }

@@ -116,7 +116,11 @@ impl<'a> Rank<'a> {
             delivered: vec![None; steps.len() * slices.count as usize],
             queued: false,
         };
-        let slots = schedule.input.chunks().max(schedule.output.chunks()) as usize;
+        let (input, output) = (schedule.input.chunks(), schedule.output.chunks());
+        let slots = match schedule.apart {
+            true => input + output,
+            false => input.max(output),
+        } as usize;
         let mut rank = Rank {
             schedule,
             waits: dependencies(schedule, in_place),
@@ -283,8 +287,28 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// What this rank published under a chunk number.
-    pub fn published(&mut self, slice: u32, chunk: u32) -> Option<&mut Option<Published>> {
+    /// What this rank published under a chunk number, of `Output` or of the others.
+    pub fn published(
+        &mut self,
+        slice: u32,
+        buffer: Buffer,
+        chunk: u32,
+    ) -> Option<&mut Option<Published>> {
+        let is_behind = self.schedule.apart && buffer == Buffer::Output;
+        let limit = if is_behind {
+            u32::MAX
+        } else {
+            self.schedule.input.chunks()
+        };
+        if self.schedule.apart && chunk >= limit {
+            return None;
+        }
+        let chunk = chunk
+            + if is_behind {
+                self.schedule.input.chunks()
+            } else {
+                0
+            };
         let count = self.published.len() / self.reached.len();
         self.published[slice as usize * count..][..count].get_mut(chunk as usize)
     }

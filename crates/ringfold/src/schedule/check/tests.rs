@@ -32,6 +32,7 @@ fn specs(medium: Medium, world_size: u32, root: u32) -> Vec<Spec> {
                 world_size,
                 rank: if point { world_size - 1 } else { 0 },
                 root,
+                domains: 1,
             });
         }
     }
@@ -76,6 +77,49 @@ fn every_schedule_over_messages_keeps_the_promises_of_its_collective() {
 #[test]
 fn every_schedule_over_shared_memory_keeps_the_promises_of_its_collective() {
     prove_all(Medium::Shared);
+}
+
+#[test]
+fn ranks_in_domains_keep_the_promises_of_an_all_reduce() {
+    let alone = Slices::ONE;
+    let overlapped = Slices {
+        count: 4,
+        distance: 1,
+    };
+    for world_size in 1..=64u32 {
+        for domains in (1..=world_size).filter(|domains| world_size.is_multiple_of(*domains)) {
+            let spec = Spec {
+                collective: Collective::AllReduce,
+                algorithm: Algorithm::Hierarchical,
+                medium: Medium::Shared,
+                world_size,
+                rank: 0,
+                root: 0,
+                domains,
+            };
+            for in_place in [false, true] {
+                let is_its_turn = (world_size + domains).is_multiple_of(2) == in_place;
+                if world_size <= 16 || is_its_turn {
+                    prove(&spec, in_place, alone);
+                }
+                if world_size <= 16 {
+                    prove(&spec, in_place, overlapped);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_do_not_fill_their_domains_are_refused() {
+    let mut spec = specs(Medium::Shared, 6, 0)[0];
+    for domains in [0, 4, 5, 7] {
+        spec.domains = domains;
+        assert!(matches!(
+            Schedule::new(spec),
+            Err(Error::InvalidArgument(_))
+        ));
+    }
 }
 
 #[test]
@@ -147,6 +191,7 @@ fn what_is_listed_exists_and_what_is_not_is_refused_with_what_is() {
                         world_size,
                         rank: 1,
                         root: 0,
+                        domains: 1,
                     });
                     let paired = algorithm == Algorithm::RecursiveDoubling
                         && matches!(
@@ -178,6 +223,7 @@ fn only_messages_of_several_blocks_need_one_slice() {
             world_size: 8,
             rank: 3,
             root: 0,
+            domains: 1,
         };
         Schedule::new(spec).unwrap().needs_one_slice()
     };

@@ -217,6 +217,7 @@ fn receiving_into_what_is_being_sent_is_a_deadlock() {
         world_size: 2,
         rank: 0,
         root: 0,
+        domains: 1,
     };
     let whole = |buffer| Span {
         buffer,
@@ -263,6 +264,7 @@ fn an_order_of_additions_of_its_own_is_seen() {
         world_size: 3,
         rank: 0,
         root: 0,
+        domains: 1,
     };
     let mut schedules = schedules(&spec).unwrap();
     // Rank 0 folds rank 2's message before rank 1's.
