@@ -279,7 +279,7 @@ class Communicator:
     def register(self, x: Any) -> Registration:
         """Register the memory of an array that exists, until the registration is closed (see there).
 
-        Every rank calls it, as it calls a collective; shapes may differ. It costs about as much as 6 to 10 calls on the
+        Every rank calls it, as it calls a collective; shapes may differ. It costs about as much as 6 to 12 calls on the
         array save: memory of `empty` is better where there is a choice.
         """
         return Registration(self._native.register(Buffer(x, True)), x)

@@ -120,7 +120,7 @@ impl Communicator {
     /// Registers `buffer`, which stays where it is: its pages become memory that all ranks' calls reach directly. The value
     /// that this gives ends that when dropped, see [`RegisteredMut`] and [`Registration`].
     ///
-    /// It costs about as much as 6 to 10 calls on the buffer save: for memory that is used again and again and cannot come
+    /// It costs about as much as 6 to 12 calls on the buffer save: for memory that is used again and again and cannot come
     /// from [`alloc`](Communicator::alloc), which is cheaper. It may begin and end anywhere. Memory of a file, shared
     /// with other processes, on the stack, or registered already (by any communicator) is `Error::InvalidArgument`. Memory
     /// that a device has pinned must not be registered: the device would keep to the old pages.
