@@ -148,6 +148,69 @@ mod tests {
         }
     }
 
+    /// The straight way is the `direct` schedule written out: ranks on either way work together, bit for bit, whatever
+    /// the number of slices, in place and not. All sizes are above the most that `one_shot` may get.
+    #[test]
+    fn the_straight_way_and_the_schedule_are_one() {
+        for world_size in [2, 3, 5] {
+            let results = on_all(world_size, |communicator| {
+                let mut outputs = Vec::new();
+                for (turn, count) in [
+                    20_001usize,
+                    17_000,
+                    100_001,
+                    300_000,
+                    1_200_000,
+                    40_097,
+                    70_000,
+                ]
+                .into_iter()
+                .enumerate()
+                {
+                    let value = |index: usize| {
+                        ((communicator.rank() + 1) * (index % 977 + turn)) as f32 / 3.0
+                    };
+                    let mut data: Vec<f32> = (0..count).map(value).collect();
+                    let mut apart = vec![0.0f32; count];
+                    let bytes = size_of_val(data.as_slice());
+                    // SAFETY: the vector outlives the blocking call below.
+                    let from = unsafe { Region::new(data.as_mut_ptr().cast(), bytes) };
+                    // SAFETY: the vector outlives the blocking call below.
+                    let into = unsafe { Region::new(apart.as_mut_ptr().cast(), bytes) };
+                    let in_place = turn % 2 == 1;
+                    let into = if in_place { from } else { into };
+                    let counts = Counts::Even(count as u64);
+                    let mut request =
+                        Request::new(Collective::AllReduce, DType::F32, counts, from, into);
+                    if (communicator.rank() + turn).is_multiple_of(2) {
+                        request.algorithm = Some(Algorithm::Direct);
+                    }
+                    // SAFETY: the regions' vectors live in this scope.
+                    unsafe { communicator.run(&request) }.expect("an all-reduce");
+                    let result = if in_place { data } else { apart };
+                    outputs.push(result.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+                }
+                outputs
+            });
+            assert!(
+                results.windows(2).all(|pair| pair[0] == pair[1]),
+                "{world_size} ranks"
+            );
+            for (turn, output) in results[0].iter().enumerate() {
+                for (index, bits) in output.iter().enumerate() {
+                    let sum: f32 = (1..=world_size)
+                        .map(|rank| (rank * (index % 977 + turn)) as f32 / 3.0)
+                        .fold(0.0, |sum, value| sum + value);
+                    assert_eq!(
+                        f32::from_bits(*bits),
+                        sum,
+                        "{world_size} ranks, element {index}"
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn an_abort_reaches_the_thread_that_waits() {
         let errors = on_all(2, |communicator| {

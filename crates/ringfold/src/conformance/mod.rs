@@ -264,6 +264,8 @@ impl World {
             );
             request.op = case.op;
             request.root = oracle::root(case, rank, world_size);
+            // Ranks that are asked for the algorithm go by its schedule, others straight where there is such a way.
+            request.algorithm = (rank % 2 == 1).then_some(algorithm);
             if case.collective == Collective::Send && rank > 1 {
                 continue;
             }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use crate::error::Result;
 use crate::schedule::{Action, Medium, Peers, Schedule, Spec, Step, dependence};
+use crate::types::{Algorithm, Collective};
 
 /// Slices of one call that may be under way at once: they bound the scratch memory and the messages posted.
 ///
@@ -102,6 +103,15 @@ impl Plan {
             channels,
             schedule,
         })
+    }
+
+    /// Whether `operation::straight` does the same: the `direct` all-reduce over published memory.
+    pub fn has_straight_way(&self) -> bool {
+        let spec = &self.schedule.spec;
+        (spec.collective, spec.algorithm, spec.medium)
+            == (Collective::AllReduce, Algorithm::Direct, Medium::Shared)
+            && self.channels.len() == 1
+            && spec.world_size > 1
     }
 }
 

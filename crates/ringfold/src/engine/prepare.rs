@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::geometry::{Blocks, Geometry};
-use super::operation::{Buffers, ChannelProgress, Operation};
+use super::operation::{Buffers, ChannelProgress, Operation, Straight};
 use super::plan::Plan;
 use super::tiny::BLOCK_ALIGN_BYTES;
 use super::{Engine, Job, PLANS_MAX, PlanKey};
@@ -115,6 +115,9 @@ impl Engine {
         let is_helped = self
             .helpers
             .serve(job.input.bytes().max(job.output.bytes()));
+        // Who asks for an algorithm gets its schedule, step by step, and so does a call that helpers share.
+        let is_straight = plan.has_straight_way() && !job.is_asked_for && !is_helped;
+        let straight = is_straight.then(Straight::default);
         Ok(Operation {
             call,
             buffers: Buffers {
@@ -137,6 +140,7 @@ impl Engine {
             timeout: job.timeout,
             deadline: None,
             channels,
+            straight,
             plan,
         })
     }

@@ -56,6 +56,9 @@ impl Operation {
 
     /// The peers that the present `Await`, or the beginning of the next slice, waits for.
     fn absent_peers(&self, channel: usize, context: &mut Context<'_>) -> Vec<usize> {
+        if let Some(at) = &self.straight {
+            return self.straight_absent(at, context);
+        }
         let at = &self.channels[channel];
         if !self.publishes()
             || at.slice >= self.slices

@@ -148,7 +148,7 @@ impl Operation {
         )))
     }
 
-    fn region(&self, span: Span, slice: u32) -> Region {
+    pub(super) fn region(&self, span: Span, slice: u32) -> Region {
         if span.len == 0 {
             return Region::EMPTY;
         }
@@ -171,7 +171,7 @@ impl Operation {
     }
 
     /// Where chunk `first` of `buffer` stands in a published slot.
-    fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
+    pub(super) fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
         match buffer {
             Buffer::Input | Buffer::Scratch => self.buffers.input_cut.slot_offset(first, slice),
             Buffer::Output => {
@@ -230,7 +230,7 @@ impl Operation {
         start..start + bytes
     }
 
-    fn kernel(&self) -> Kernel {
+    pub(super) fn kernel(&self) -> Kernel {
         self.kernel.expect(
             "a schedule that reduces belongs to a collective that does, whose kernel was made",
         )
@@ -322,9 +322,8 @@ impl Operation {
                 let offset = self.slot_offset(span.buffer, span.first, slice);
                 let windows = windows(context.transport)?;
                 for peer in (0..context.world_size).filter(|&peer| peer != context.rank) {
-                    windows
-                        .view(peer, generation, offset..offset + source.bytes())
-                        .copy_from(source);
+                    let place = windows.view(peer, generation, offset..offset + source.bytes());
+                    self.copy(place, source, context.helpers);
                 }
                 windows.publish(generation, phase, &self.call)?;
             }
@@ -332,11 +331,8 @@ impl Operation {
                 let target = self.region(into, slice);
                 let offset = self.slot_offset(into.buffer, into.first, slice);
                 let windows = windows(context.transport)?;
-                target.copy_from(windows.view(
-                    context.rank,
-                    generation,
-                    offset..offset + target.bytes(),
-                ));
+                let from = windows.view(context.rank, generation, offset..offset + target.bytes());
+                self.copy(target, from, context.helpers);
             }
             _ => unreachable!("message and local steps are issued by `issue`"),
         }

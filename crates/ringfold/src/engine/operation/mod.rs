@@ -16,6 +16,7 @@
 mod diagnosis;
 mod issue;
 mod push;
+mod straight;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use std::time::Duration;
 pub use diagnosis::phase;
 use issue::Issue;
 pub use push::Workbench;
+pub use straight::Straight;
 
 use super::Job;
 use super::geometry::Geometry;
@@ -85,6 +87,8 @@ pub struct Operation {
     pub deadline: Option<Time>,
     /// Progress of each channel.
     pub channels: Vec<ChannelProgress>,
+    /// Progress on the straight way, where it is taken instead of the schedule's steps.
+    pub straight: Option<Straight>,
 }
 
 /// How far one channel has come.
@@ -181,6 +185,9 @@ impl Flight {
 impl Operation {
     /// Issues what can be issued; whether anything was.
     pub fn advance(&mut self, context: &mut Context<'_>) -> Result<bool> {
+        if self.straight.is_some() {
+            return self.advance_straight(context);
+        }
         let mut progressed = false;
         for channel in 0..self.channels.len() {
             progressed |= self.advance_channel(channel, context)?;
