@@ -223,7 +223,8 @@ impl Communicator {
     /// Starts `request` and returns at once; it is carried out by the communicator's own thread.
     ///
     /// # Safety
-    /// As for `run`, until the work is done (waited for, or `is_done`). The work is not leaked.
+    /// As for `run`, until the work is done (waited for, or `is_done`). The work is not leaked. Memory of [`Registered`](crate::Registered)
+    /// is not dropped before.
     pub unsafe fn start(&self, request: Request) -> Result<Work> {
         self.check_open()?;
         let job = self.job(&request)?;
