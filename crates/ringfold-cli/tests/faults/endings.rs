@@ -64,6 +64,19 @@ fn a_killed_rank_is_named_by_every_survivor() {
 }
 
 #[test]
+fn a_killed_rank_is_named_where_all_work_in_its_memory() {
+    let mut random = Random::new("kill in registered memory");
+    for bytes in [64 << 10, 4 << 20] {
+        for world_size in [2, 4] {
+            let plan = Plan::new(world_size, "shm", script("all_reduce_registered", bytes));
+            let victim = random.below(world_size);
+            println!("rank {victim} of {world_size}, {bytes} bytes");
+            kill_one(&plan, victim, &mut random);
+        }
+    }
+}
+
+#[test]
 fn killed_rank_0_is_named_although_it_is_where_the_others_meet() {
     let mut random = Random::new("kill rank 0");
     for transport in TRANSPORTS {

@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use ringfold::{Communicator, Error, Op, Result};
+use ringfold::{Communicator, Error, Op, Registered, Result};
 
 /// What tells a process of this binary that it is a rank.
 pub const SCRIPT: &str = "RANK_SCRIPT";
@@ -191,7 +191,7 @@ fn say_end(good: u64, ending: Result<(), &Error>) {
 
 /// Calls the collective until the script is over.
 fn repeat(communicator: &Communicator, script: &Script, good: &mut u64) -> Result<()> {
-    let mut calls = Calls::new(communicator, script);
+    let mut calls = Calls::new(communicator, script)?;
     while script.iterations == 0 || *good < script.iterations {
         if script.at == *good && !script.act.is_empty() {
             calls.act(&script.act)?;
@@ -215,6 +215,8 @@ struct Calls<'a> {
     collective: &'a str,
     input: Vec<u64>,
     output: Vec<u64>,
+    /// Where input and output are in memory of all ranks.
+    registered: Option<Registered>,
 }
 
 /// What stands at `index` of `rank`'s data in a call: another number everywhere.
@@ -223,7 +225,7 @@ fn element(call: u64, rank: usize, index: usize) -> u64 {
 }
 
 impl<'a> Calls<'a> {
-    fn new(communicator: &'a Communicator, script: &'a Script) -> Calls<'a> {
+    fn new(communicator: &'a Communicator, script: &'a Script) -> Result<Calls<'a>> {
         let world_size = communicator.world_size();
         let count = (script.bytes / 8).max(1);
         let (input, output) = match script.collective.as_str() {
@@ -232,12 +234,15 @@ impl<'a> Calls<'a> {
             "all_to_all" => (count * world_size, count * world_size),
             _ => (count, count),
         };
-        Calls {
+        let is_registered = script.collective == "all_reduce_registered";
+        let registered = is_registered.then(|| communicator.alloc(count * 8));
+        Ok(Calls {
             communicator,
             collective: &script.collective,
             input: vec![0; input],
             output: vec![0; output],
-        }
+            registered: registered.transpose()?,
+        })
     }
 
     /// One call of the collective, whose result is checked.
@@ -254,6 +259,13 @@ impl<'a> Calls<'a> {
             "all_reduce" => {
                 self.communicator.all_reduce_into(input, output, Op::Sum)?;
                 expect(output, call, sum);
+            }
+            "all_reduce_registered" => {
+                let memory = self.registered.as_mut().expect("what `new` has made");
+                let both = memory.as_mut_slice::<u64>();
+                both.copy_from_slice(input);
+                self.communicator.all_reduce(both, Op::Sum)?;
+                expect(both, call, sum);
             }
             "reduce_scatter" => {
                 self.communicator.reduce_scatter(input, output, Op::Sum)?;
