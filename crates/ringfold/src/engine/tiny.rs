@@ -168,6 +168,9 @@ impl Engine {
                 if tiny.part.awaits(peer, self.rank, tiny.job.root) {
                     let phase = tiny.part.phase;
                     if !windows.has_reached(peer, tiny.generation, phase, &tiny.call)? {
+                        if !self.unverified.is_empty() {
+                            self.verify_while_waiting()?;
+                        }
                         return Ok(false);
                     }
                     tiny.take(windows, &self.inline, peer);

@@ -203,12 +203,15 @@ impl Windows for SharedWindows {
         Ok(height >= stamp(generation, phase))
     }
 
-    fn verify(&mut self, generation: u64, call: &Call) -> Result<()> {
+    fn verify(&mut self, generation: u64, call: &Call) -> Result<bool> {
+        let mut are_all_there = true;
         for peer in self.peers() {
             let head = self.segment.slot_head(peer, self.slot(generation));
             let is_same_generation =
                 |height| (entered(generation)..begun(generation + 1)).contains(&height);
-            if !is_same_generation(flag::height(&head.stamp)) {
+            let height = flag::height(&head.stamp);
+            if !is_same_generation(height) {
+                are_all_there &= height >= entered(generation);
                 continue;
             }
             let compared = self.compare(peer, generation, call);
@@ -217,7 +220,7 @@ impl Windows for SharedWindows {
                 compared?;
             }
         }
-        Ok(())
+        Ok(are_all_there)
     }
 
     fn view(&self, peer: usize, generation: u64, range: Range<usize>) -> Region {
