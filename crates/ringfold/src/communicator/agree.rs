@@ -114,11 +114,11 @@ mod tests {
     fn rank_0_decides_and_anyone_bars() {
         let tables = [
             table(
-                "one_shot_bytes_max=1K,cma_bytes_min=1M,stream_bytes_min=never",
+                "one_shot_bytes_max=1K,push_bytes_min=1M,stream_bytes_min=never",
                 true,
             ),
             table(
-                "one_shot_bytes_max=2K,cma_bytes_min=never,stream_bytes_min=1M",
+                "one_shot_bytes_max=2K,push_bytes_min=never,stream_bytes_min=1M",
                 false,
             ),
         ];
@@ -126,7 +126,7 @@ mod tests {
         assert!(is_probed);
         assert_eq!(limits.one_shot_bytes_max, 1 << 10);
         assert_eq!(
-            (limits.cma_bytes_min, limits.stream_bytes_min),
+            (limits.push_bytes_min, limits.stream_bytes_min),
             (NEVER, NEVER)
         );
     }

@@ -14,7 +14,7 @@ use crate::tune::probe::{Answer, DOUBTS, Doubt, Way};
 use crate::types::Op;
 
 /// After this no further call begins: what connecting may cost more.
-const BUDGET_US: f64 = 3000.0;
+const BUDGET_US: f64 = 4500.0;
 
 /// Pairs of calls at each size, after one that is not counted because it makes plans.
 const ROUNDS: usize = 7;

@@ -57,9 +57,9 @@ pub struct Answer {
 }
 
 /// Fewer pairs than this say nothing.
-const PAIRS_MIN: usize = 5;
+const PAIRS_MIN: usize = 4;
 
-/// The part of all pairs that a way must win: with 7 pairs 6, which chance alone does once in 16 times.
+/// The part of all pairs that a way must win: with 7 pairs 6, which chance alone does once in 16 times for either.
 const WINS_MIN: f64 = 0.8;
 
 impl Doubt {
