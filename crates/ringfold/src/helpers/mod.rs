@@ -21,9 +21,10 @@
 
 mod pool;
 
+use crate::error::Result;
 use crate::memory::Region;
-use crate::reduce::Kernel;
-use pool::{Pool, Task};
+use crate::reduce::{self, Factor, Kernel, Store};
+use pool::{Pool, Work};
 
 /// The most helpers of one communicator: a memory controller is busy with fewer.
 pub const HELPERS_MAX: usize = 63;
@@ -80,11 +81,12 @@ impl Helpers {
 
     /// What [`Kernel::fold`] does, with everybody's help.
     pub fn fold(&mut self, kernel: Kernel, into: Region, sources: &[Region]) {
-        match self.pool(into.bytes(), sources.len()) {
+        match self.pool(into.bytes(), sources.len() + 1) {
             Some(pool) => {
                 // Once, for the whole: pieces of what is right are right.
                 kernel.check(into, sources);
-                pool.run(Some(kernel), into, sources);
+                pool.run(Work::Fold(kernel), &[into], sources)
+                    .unwrap_or_else(|error| unreachable!("a fold cannot fail: {error}"));
             }
             None => kernel.fold(into, sources),
         }
@@ -94,9 +96,47 @@ impl Helpers {
     pub fn copy(&mut self, into: Region, from: Region) {
         // Pieces of regions that overlap would have to be copied in order.
         let is_divisible = into.bytes() == from.bytes() && !into.overlaps(from);
-        match self.pool(into.bytes(), 1).filter(|_| is_divisible) {
-            Some(pool) => pool.run(None, into, &[from]),
+        match self.pool(into.bytes(), 2).filter(|_| is_divisible) {
+            Some(pool) => pool
+                .run(Work::Copy, &[into], &[from])
+                .unwrap_or_else(|error| unreachable!("a copy cannot fail: {error}")),
             None => into.copy_from(from),
+        }
+    }
+
+    /// What [`Kernel::spread`] does, with everybody's help.
+    pub fn spread(
+        &mut self,
+        kernel: &Kernel,
+        targets: &[Region],
+        sources: &[Region],
+        (factor, store): (Option<Factor>, Store),
+        parts: &mut Vec<Region>,
+    ) -> Result<()> {
+        match self.pool(sources[0].bytes(), sources.len() + targets.len()) {
+            Some(pool) => {
+                targets
+                    .iter()
+                    .for_each(|target| kernel.check(*target, sources));
+                pool.run(Work::Spread(*kernel, factor, store), targets, sources)
+            }
+            None => kernel.spread(targets, sources, factor, store, parts),
+        }
+    }
+
+    /// What [`reduce::spread_copy`] does, with everybody's help.
+    pub fn spread_copy(&mut self, targets: &[Region], source: Region, store: Store) -> Result<()> {
+        let is_whole = |target: &Region| {
+            target.bytes() == source.bytes() && (target.is_same(source) || !target.overlaps(source))
+        };
+        let is_divisible = targets.iter().all(is_whole);
+        let pool = self.pool(source.bytes(), targets.len() + 1);
+        match pool.filter(|_| is_divisible) {
+            Some(pool) => pool.run(Work::SpreadCopy(store), targets, &[source]),
+            None => {
+                reduce::spread_copy(targets, source, store);
+                Ok(())
+            }
         }
     }
 
@@ -105,9 +145,9 @@ impl Helpers {
         self.pool = None;
     }
 
-    /// The threads, if they gain anything from so many bytes and sources.
-    fn pool(&mut self, bytes: usize, sources: usize) -> Option<&mut Pool> {
-        let touched = bytes.saturating_mul(sources + 1);
+    /// The threads, if they gain anything from so many bytes in so many regions.
+    fn pool(&mut self, bytes: usize, regions: usize) -> Option<&mut Pool> {
+        let touched = bytes.saturating_mul(regions);
         if self.count == 0 || touched < STEP_BYTES_MIN {
             return None;
         }
@@ -121,22 +161,6 @@ fn piece_bytes(bytes: usize, regions: usize, threads: usize) -> usize {
     let even = bytes.div_ceil(threads * PIECES_PER_THREAD);
     let least = PIECE_BYTES_MIN.div_ceil(regions);
     even.max(least).next_multiple_of(PIECE_ALIGN_BYTES)
-}
-
-impl Task {
-    /// Does piece `index`.
-    fn carry_out(&self, index: usize, operands: &mut Vec<Region>) {
-        let begin = index * self.piece_bytes;
-        let range = begin..self.into.bytes().min(begin + self.piece_bytes);
-        let into = self.into.part(range.clone());
-        operands.clear();
-        let parts = self.sources.iter().map(|source| source.part(range.clone()));
-        operands.extend(parts);
-        match &self.kernel {
-            Some(kernel) => kernel.fold(into, operands),
-            None => into.copy_from(operands[0]),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 
 use super::piece_bytes;
+use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::reduce::Kernel;
+use crate::reduce::{self, Factor, Kernel, Store};
 
 /// Looks at the word before a helper sleeps: some 30 µs, the time between two steps of a call.
 const SPINS: u32 = 1000;
@@ -16,13 +17,58 @@ const SPINS: u32 = 1000;
 /// Looks at the count before the caller lets others run: a helper that is still at work may need this core.
 const SPINS_BEFORE_YIELD: u32 = 1000;
 
-/// What is to be done: `into` becomes the combination of `sources`, or the one source where there is no kernel.
+/// What is to be done with a task's regions.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// The one target becomes the one source.
+    Copy,
+    /// The one target becomes the combination of the sources.
+    Fold(Kernel),
+    /// All targets become the one source.
+    SpreadCopy(Store),
+    /// All targets become the combination of the sources, scaled.
+    Spread(Kernel, Option<Factor>, Store),
+}
+
+/// A step of a call.
 #[derive(Debug)]
 pub(super) struct Task {
-    pub kernel: Option<Kernel>,
-    pub into: Region,
-    pub sources: Vec<Region>,
-    pub piece_bytes: usize,
+    work: Work,
+    bytes: usize,
+    targets: Vec<Region>,
+    sources: Vec<Region>,
+    piece_bytes: usize,
+}
+
+/// Room for the parts of a task's regions.
+#[derive(Debug, Default)]
+struct Room {
+    targets: Vec<Region>,
+    sources: Vec<Region>,
+    parts: Vec<Region>,
+}
+
+impl Task {
+    /// Does piece `index`.
+    fn carry_out(&self, index: usize, room: &mut Room) -> Result<()> {
+        let begin = index * self.piece_bytes;
+        let range = begin..self.bytes.min(begin + self.piece_bytes);
+        let part = |region: &Region| region.part(range.clone());
+        room.targets.clear();
+        room.targets.extend(self.targets.iter().map(part));
+        room.sources.clear();
+        room.sources.extend(self.sources.iter().map(part));
+        let (targets, sources) = (&room.targets, &room.sources);
+        match self.work {
+            Work::Copy => targets[0].copy_from(sources[0]),
+            Work::Fold(kernel) => kernel.fold(targets[0], sources),
+            Work::SpreadCopy(store) => reduce::spread_copy(targets, sources[0], store),
+            Work::Spread(kernel, factor, store) => {
+                kernel.spread(targets, sources, factor, store, &mut room.parts)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The threads of one communicator.
@@ -30,8 +76,7 @@ pub(super) struct Task {
 pub(super) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Room for the parts of the sources.
-    operands: Vec<Region>,
+    room: Room,
 }
 
 #[derive(Debug)]
@@ -42,6 +87,8 @@ struct Shared {
     done: AtomicU32,
     /// Written only while no piece is claimed and not done, so that no lock is ever waited for.
     task: RwLock<Task>,
+    /// Why a piece could not be done.
+    failure: Mutex<Option<Error>>,
     /// Whether each thread sleeps, or is about to.
     asleep: Vec<AtomicBool>,
     is_closed: AtomicBool,
@@ -71,11 +118,13 @@ impl Pool {
             claims: AtomicU64::new(0),
             done: AtomicU32::new(0),
             task: RwLock::new(Task {
-                kernel: None,
-                into: Region::EMPTY,
+                work: Work::Copy,
+                bytes: 0,
+                targets: Vec::new(),
                 sources: Vec::new(),
                 piece_bytes: 0,
             }),
+            failure: Mutex::new(None),
             asleep: (0..count).map(|_| AtomicBool::new(false)).collect(),
             is_closed: AtomicBool::new(false),
         });
@@ -98,20 +147,24 @@ impl Pool {
         Pool {
             shared,
             threads,
-            operands: Vec::new(),
+            room: Room::default(),
         }
     }
 
-    /// Carries out one task. Returns when all of it is done.
-    pub fn run(&mut self, kernel: Option<Kernel>, into: Region, sources: &[Region]) {
-        let piece_bytes = piece_bytes(into.bytes(), sources.len() + 1, self.threads.len() + 1);
-        let count = into.bytes().div_ceil(piece_bytes);
+    /// Carries out one task on regions of one length. Returns when all of it is done.
+    pub fn run(&mut self, work: Work, targets: &[Region], sources: &[Region]) -> Result<()> {
+        let bytes = sources[0].bytes();
+        let regions = sources.len() + targets.len();
+        let piece_bytes = piece_bytes(bytes, regions, self.threads.len() + 1);
+        let count = bytes.div_ceil(piece_bytes);
         assert!(count <= PIECES_MAX, "{count} pieces of one task");
         {
             let task = self.shared.task.write();
             let mut task = task.unwrap_or_else(PoisonError::into_inner);
-            task.kernel = kernel;
-            task.into = into;
+            task.work = work;
+            task.bytes = bytes;
+            task.targets.clear();
+            task.targets.extend_from_slice(targets);
             task.sources.clear();
             task.sources.extend_from_slice(sources);
             task.piece_bytes = piece_bytes;
@@ -128,7 +181,7 @@ impl Pool {
                 thread.thread().unpark();
             }
         }
-        self.shared.work(&mut self.operands);
+        self.shared.work(&mut self.room);
         let mut looks = 0;
         // Pairs with the release in `Shared::work`.
         while (self.shared.done.load(Ordering::Acquire) as usize) < count {
@@ -138,6 +191,11 @@ impl Pool {
             } else {
                 thread::yield_now();
             }
+        }
+        let failure = self.shared.failure.lock();
+        match failure.unwrap_or_else(PoisonError::into_inner).take() {
+            None => Ok(()),
+            Some(error) => Err(error),
         }
     }
 }
@@ -157,11 +215,11 @@ impl Drop for Pool {
 impl Shared {
     /// The life of helper `index`.
     fn help(&self, index: usize) {
-        let mut operands = Vec::new();
+        let mut room = Room::default();
         let mut looks = 0;
         // Pairs with the store when the pool is dropped.
         while !self.is_closed.load(Ordering::Acquire) {
-            if self.work(&mut operands) {
+            if self.work(&mut room) {
                 looks = 0;
             } else if looks < SPINS {
                 looks += 1;
@@ -174,14 +232,17 @@ impl Shared {
     }
 
     /// Carries out pieces until none is left; whether there was one.
-    fn work(&self, operands: &mut Vec<Region>) -> bool {
+    fn work(&self, room: &mut Room) -> bool {
         let mut found = false;
         while let Some(piece) = self.claim() {
             found = true;
             {
                 // Never waits: the claimed piece keeps the writer away.
                 let task = self.task.read().unwrap_or_else(PoisonError::into_inner);
-                task.carry_out(piece, operands);
+                if let Err(error) = task.carry_out(piece, room) {
+                    let failure = self.failure.lock();
+                    *failure.unwrap_or_else(PoisonError::into_inner) = Some(error);
+                }
             }
             // What was written comes before the count; pairs with the acquire in `Pool::run`.
             self.done.fetch_add(1, Ordering::Release);

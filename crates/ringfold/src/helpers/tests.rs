@@ -58,6 +58,45 @@ fn a_helped_fold_has_the_bits_of_a_lonely_one() {
 }
 
 #[test]
+fn a_helped_spread_fills_every_target_with_the_same_bits() {
+    let mut helpers = Helpers::new(2, 0);
+    let bytes = 300_004;
+    let inputs: Vec<Owned> = (0..3).map(|seed| noise(bytes, seed + 11)).collect();
+    let sources: Vec<Region> = inputs.iter().map(Owned::region).collect();
+    let kernel = Kernel::new(Op::Sum, DType::F32).expect("a sum");
+    for store in [Store::Cached, Store::Streamed] {
+        let outputs: Vec<Owned> = (0..3).map(|_| Owned::zeroed(bytes)).collect();
+        let targets: Vec<Region> = outputs.iter().map(Owned::region).collect();
+        let alone = Owned::zeroed(bytes);
+        let (factor, mut parts) = (Some(Factor::Multiply(0.25)), Vec::new());
+        kernel
+            .spread(&[alone.region()], &sources, factor, store, &mut parts)
+            .expect("a spread");
+        helpers
+            .spread(&kernel, &targets, &sources, (factor, store), &mut parts)
+            .expect("a spread");
+        for target in &targets {
+            assert!(content(*target) == content(alone.region()), "{store:?}");
+        }
+        helpers
+            .spread_copy(&targets, sources[0], store)
+            .expect("a copy");
+        for target in &targets {
+            assert!(content(*target) == content(sources[0]), "{store:?}");
+        }
+    }
+    let wrong = Some(Factor::Divide(0));
+    let error = helpers.spread(
+        &kernel,
+        &sources,
+        &sources,
+        (wrong, Store::Cached),
+        &mut Vec::new(),
+    );
+    assert!(error.is_err());
+}
+
+#[test]
 fn a_helped_copy_is_whole_and_one_that_overlaps_is_right() {
     let mut helpers = Helpers::new(2, 0);
     let from = noise(3_000_001, 3);

@@ -175,12 +175,18 @@ impl Operation {
         } else {
             Store::Cached
         };
+        let sources = &*context.operands;
         match (&self.kernel, push.sources) {
-            (Some(kernel), Ranks::All) => {
-                kernel.spread(targets, context.operands, self.finish, store, parts)
+            (Some(kernel), Ranks::All) if self.is_helped => {
+                let how = (self.finish, store);
+                context.helpers.spread(kernel, targets, sources, how, parts)
             }
+            (Some(kernel), Ranks::All) => {
+                kernel.spread(targets, sources, self.finish, store, parts)
+            }
+            _ if self.is_helped => context.helpers.spread_copy(targets, sources[0], store),
             _ => {
-                reduce::spread_copy(targets, context.operands[0], store);
+                reduce::spread_copy(targets, sources[0], store);
                 Ok(())
             }
         }
