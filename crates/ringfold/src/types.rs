@@ -292,5 +292,7 @@ named_byte! {
         Push = 7, "push";
         /// Within domains that share a cache or a socket first, then between them.
         Hierarchical = 8, "hierarchical";
+        /// Whoever runs combines what all have published: for ranks that outnumber their cores.
+        Claim = 9, "claim";
     }
 }

@@ -152,6 +152,14 @@ impl Builder {
         self.schedule.apart = true;
     }
 
+    pub(super) fn combine(&mut self, first: u32, len: u32) {
+        self.push(Action::Combine { first, len });
+    }
+
+    pub(super) fn collect(&mut self, into: Span) {
+        self.push(Action::Collect { into });
+    }
+
     pub(super) fn expose(&mut self, phase: u8) {
         self.push(Action::Expose { phase });
     }

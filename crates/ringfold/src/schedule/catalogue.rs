@@ -5,13 +5,14 @@
 use super::build::{Builder, input, output};
 use super::{Cut, Medium, Schedule, Spec};
 use super::{
-    direct, flat, hierarchical, one_shot, point, push, rabenseifner, recursive_doubling, ring, tree,
+    claim, direct, flat, hierarchical, one_shot, point, push, rabenseifner, recursive_doubling,
+    ring, tree,
 };
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective};
 
 use Algorithm::{
-    Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Tree,
+    Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Tree,
 };
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
@@ -30,7 +31,7 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
             Direct,
             OneShot,
         ],
-        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical],
+        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim],
         (Reduce, Medium::Shared) => &[Direct, Flat, Push],
         (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
         (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
@@ -68,6 +69,7 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (AllReduce, Direct) => direct::all_reduce,
         (AllReduce, OneShot) => one_shot::all_reduce,
         (AllReduce, Hierarchical) => hierarchical::all_reduce,
+        (AllReduce, Claim) => claim::all_reduce,
         (Broadcast, Flat) => flat::broadcast,
         (Broadcast, Ring) => ring::broadcast,
         (Broadcast, Tree) => tree::broadcast,

@@ -32,7 +32,9 @@ impl Action {
             | Action::Await { .. }
             | Action::CopyFrom { .. }
             | Action::TakeBack { .. }
-            | Action::Expose { .. } => [None, None],
+            | Action::Expose { .. }
+            | Action::Combine { .. }
+            | Action::Collect { .. } => [None, None],
         }
     }
 
@@ -46,12 +48,14 @@ impl Action {
             | Action::CopyFrom { into, .. }
             | Action::ReduceFrom { into, .. }
             | Action::TakeBack { into, .. }
-            | Action::Push { into, .. } => Some(into),
+            | Action::Push { into, .. }
+            | Action::Collect { into } => Some(into),
             Action::Send { .. }
             | Action::Publish { .. }
             | Action::GiveBack { .. }
             | Action::Await { .. }
-            | Action::Expose { .. } => None,
+            | Action::Expose { .. }
+            | Action::Combine { .. } => None,
         }
     }
 
@@ -84,7 +88,7 @@ impl Action {
                 span: other(span),
                 phase,
             },
-            Action::Await { .. } | Action::Expose { .. } => self,
+            Action::Await { .. } | Action::Expose { .. } | Action::Combine { .. } => self,
             Action::Push {
                 sources,
                 from,
@@ -114,6 +118,7 @@ impl Action {
                 peer,
                 into: other(into),
             },
+            Action::Collect { into } => Action::Collect { into: other(into) },
         }
     }
 

@@ -28,6 +28,7 @@ pub mod print;
 
 mod build;
 mod catalogue;
+mod claim;
 mod direct;
 mod flat;
 mod halving;
@@ -162,6 +163,12 @@ pub enum Action {
     GiveBack { span: Span, phase: u8 },
     /// `into` = the same chunks of what this rank published, as `peer` gave them back.
     TakeBack { peer: u32, into: Span },
+    /// Chunks `first..first + len` as all ranks published them, combined in rank order in the place where rank 0 published
+    /// them: block by block, each by whichever rank claims it. Every rank offers itself, and nobody reads what it was
+    /// made of afterwards.
+    Combine { first: u32, len: u32 },
+    /// Waits until every block of these chunks is combined. `into` = what they are.
+    Collect { into: Span },
 }
 
 /// An action and its round.

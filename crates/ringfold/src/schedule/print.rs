@@ -260,6 +260,11 @@ impl fmt::Display for Action {
                     Chunks(into.first, into.len)
                 )
             }
+            Action::Combine { first, len } => {
+                let chunks = Chunks(first, len);
+                write!(f, "combine blocks of {chunks} of all, in rank order")
+            }
+            Action::Collect { into } => write!(f, "{into} = what was combined"),
         }
     }
 }

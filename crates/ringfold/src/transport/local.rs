@@ -100,6 +100,31 @@ struct Contents {
     attached: [[u64; ATTACHED_WORDS]; SLOTS],
     /// Generations that this rank has finished.
     finished: u64,
+    /// Rank 0's: the blocks that were claimed and completed, by slot.
+    desks: [Desk; SLOTS],
+}
+
+/// The blocks of one generation.
+#[derive(Clone, Default)]
+struct Desk {
+    generation: u64,
+    claimed: u32,
+    complete: u32,
+    /// Who has claimed a block and not completed it.
+    claimants: Vec<usize>,
+}
+
+impl Desk {
+    /// The desk, emptied if it is still an earlier generation's.
+    fn of(&mut self, generation: u64) -> &mut Desk {
+        if self.generation != generation {
+            *self = Desk {
+                generation,
+                ..Desk::default()
+            };
+        }
+        self
+    }
 }
 
 struct Message {
@@ -396,6 +421,44 @@ impl Windows for Local {
             return Err(has_left(peer));
         }
         Ok(false)
+    }
+
+    fn claim(&mut self, generation: u64, blocks: u32) -> Option<u32> {
+        let mut contents = self.boxes[0].lock();
+        let desk = contents.desks[slot(generation)].of(generation);
+        if desk.claimed >= blocks {
+            return None;
+        }
+        desk.claimants.push(self.rank);
+        desk.claimed += 1;
+        Some(desk.claimed - 1)
+    }
+
+    fn complete(&mut self, generation: u64, blocks: u32) {
+        let mut contents = self.boxes[0].lock();
+        let desk = contents.desks[slot(generation)].of(generation);
+        desk.complete += 1;
+        desk.claimants.retain(|rank| *rank != self.rank);
+        let is_last = desk.complete == blocks;
+        drop(contents);
+        if is_last {
+            for peer in self.others() {
+                self.boxes[peer].change(|_| ());
+            }
+        }
+    }
+
+    fn is_complete(&self, generation: u64, blocks: u32) -> bool {
+        let mut contents = self.boxes[0].lock();
+        contents.desks[slot(generation)].of(generation).complete == blocks
+    }
+
+    fn claimants(&self, generation: u64) -> Vec<usize> {
+        let mut contents = self.boxes[0].lock();
+        contents.desks[slot(generation)]
+            .of(generation)
+            .claimants
+            .clone()
     }
 
     fn view(&self, peer: usize, generation: u64, range: Range<usize>) -> Region {

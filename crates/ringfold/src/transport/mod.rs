@@ -245,6 +245,29 @@ pub trait Windows {
     /// This rank will not look at `generation` or an earlier one again. In order, once each.
     fn finish(&mut self, generation: u64);
 
+    /// Like `publish`, but wakes nobody: for what a rank need not see before somebody else has combined it.
+    fn publish_quietly(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
+        self.publish(generation, phase, call)
+    }
+
+    /// Takes one of the `blocks` blocks of this generation, which nobody else gets then; `None` when all are taken. At most
+    /// [`BLOCKS_MAX`](shm::claims::BLOCKS_MAX) blocks.
+    fn claim(&mut self, generation: u64, blocks: u32) -> Option<u32>;
+
+    /// Says that the claimed block is combined. Wakes the peers with the last one of the generation.
+    fn complete(&mut self, generation: u64, blocks: u32);
+
+    /// Whether all blocks of the generation are combined. What they hold is visible then.
+    fn is_complete(&self, generation: u64, blocks: u32) -> bool;
+
+    /// The peers that have claimed a block of this generation and not completed it, for error messages.
+    fn claimants(&self, generation: u64) -> Vec<usize>;
+
+    /// Like `finish`, but wakes nobody: when no rank can be a whole round of slots ahead.
+    fn finish_quietly(&mut self, generation: u64) {
+        self.finish(generation);
+    }
+
     /// Like `finish`, after this rank has heard from all others in `generation`, which each of them entered with nothing
     /// earlier under way. Wakes nobody: no rank can be a whole round of slots ahead.
     fn finish_heard(&mut self, generation: u64) {

@@ -133,6 +133,9 @@ fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
     if shared.contains(&Algorithm::Flat) && question.bytes <= question.limits.one_shot_bytes_max {
         return Ok((Algorithm::Flat, Medium::Shared));
     }
+    if shared.contains(&Algorithm::Claim) && question.bytes >= question.limits.claim_bytes_min {
+        return Ok((Algorithm::Claim, Medium::Shared));
+    }
     if shared.contains(&Algorithm::Direct) {
         return Ok((Algorithm::Direct, Medium::Shared));
     }

@@ -300,6 +300,8 @@ fn over_shared_memory(
         (Collective::AllReduce, Algorithm::OneShot) | (Collective::Reduce, Algorithm::Flat) => {
             [1.0, 1.0, n - 1.0]
         }
+        // The last to come may find that it combines everything.
+        (Collective::AllReduce, Algorithm::Claim) => [2.0, 2.0, n - 1.0],
         (Collective::AllReduce, _) => [2.0, 3.0 * share, share],
         (Collective::Reduce, _) => [2.0, 1.0 + share, share],
         (Collective::ReduceScatter, _) => [1.0, share, share],
@@ -338,9 +340,10 @@ mod tests {
                     Action::Reduce { into, .. } => [0, 0, 0, 0, 0, into.len],
                     Action::Publish { span, .. } => [0, 0, 0, 0, span.len, 0],
                     Action::GiveBack { span, .. } => [0, 0, 0, 0, peers * span.len, 0],
-                    Action::CopyFrom { into, .. } | Action::TakeBack { into, .. } => {
-                        [0, 0, 0, 0, into.len, 0]
-                    }
+                    Action::CopyFrom { into, .. }
+                    | Action::TakeBack { into, .. }
+                    | Action::Collect { into } => [0, 0, 0, 0, into.len, 0],
+                    Action::Combine { len, .. } => [0, 0, 0, 0, 0, peers * len],
                     Action::ReduceFrom { among, into, .. } => {
                         [0, 0, 0, 0, 0, (among.count - 1) * into.len]
                     }

@@ -47,6 +47,8 @@ limits! {
     shared_slice_bytes: 64, 1 << 30;
     /// From here on sums of registered buffers are pushed straight into all of them.
     push_bytes_min: 0, NEVER;
+    /// From here on ranks that outnumber their cores combine whatever is there, block by block (`claim`).
+    claim_bytes_min: 0, NEVER;
     /// From here on results that lie apart from their inputs are stored past the caches.
     stream_bytes_min: 0, NEVER;
     /// From here on idle cores help.
@@ -79,6 +81,8 @@ impl Limits {
             shared_slice_bytes: within(l2 / 8, 64, 1024),
             // What is smaller is in the peers' caches either way.
             push_bytes_min: within(l1 / 4, 4, 64),
+            // With a core for every rank, each has a share of its own.
+            claim_bytes_min: if ranks > machine.cores { 0 } else { NEVER },
             // A result that is not in the last level when it is used next.
             stream_bytes_min: within((last / 8 * 3).min(l2.saturating_mul(6)), 1024, NEVER >> 10),
             helper_bytes_min: if machine.cores >= 2 * ranks {
@@ -122,21 +126,18 @@ impl Limits {
 /// microsecond.
 const SYNC_BYTES: u64 = 2 << 10;
 
-/// The same in the time of a context switch, of which a synchronisation takes many where ranks outnumber cores.
-const SWITCH_BYTES: u64 = 8 << 10;
+/// What all ranks read for themselves in the time that claiming and collecting blocks takes, which waits as seldom.
+const CLAIM_BYTES: u64 = 4 << 10;
 
 /// Up to which size saving a synchronisation is worth reading everything. With `n` ranks `one_shot` reads `n − 1` times
 /// the vector where `direct` reads `2(n − 1)/n` times, and each writes half of it more for itself.
 fn one_shot_bytes_max(ranks: usize, cores: usize) -> u64 {
     let n = ranks.max(2) as u64;
-    let saved = if ranks > cores {
-        // Every rank waits for all others, and on its core the others run in turn.
-        SWITCH_BYTES.saturating_mul(n * n / cores as u64)
-    } else {
-        SYNC_BYTES
-    };
-    // saved / ((n − 1)(n − 2)/n + 1/2)
-    let bytes = saved.saturating_mul(2 * n) / (2 * (n - 1) * (n - 2) + n);
+    if ranks > cores {
+        return CLAIM_BYTES;
+    }
+    // SYNC_BYTES / ((n − 1)(n − 2)/n + 1/2)
+    let bytes = SYNC_BYTES * 2 * n / (2 * (n - 1) * (n - 2) + n);
     bytes.clamp(1 << 10, 64 << 10)
 }
 
@@ -297,12 +298,12 @@ mod tests {
         // Four ranks have half of each cache.
         let crowded = Limits::derive(&machine, 4);
         assert_eq!(crowded.shared_slice_bytes, 128 * KIB);
-        assert_eq!(crowded.one_shot_bytes_max, 32 * KIB);
+        assert_eq!(crowded.one_shot_bytes_max, 4 * KIB);
     }
 
-    /// With more ranks everybody reads more; with too few cores a synchronisation costs more.
+    /// With more ranks everybody reads more.
     #[test]
-    fn reading_everything_pays_for_few_ranks_or_few_cores() {
+    fn reading_everything_pays_for_few_ranks() {
         let enough = |ranks| {
             Limits::derive(
                 &Machine {
@@ -314,8 +315,15 @@ mod tests {
         };
         let sizes = [2, 3, 4].map(|ranks| enough(ranks).one_shot_bytes_max);
         assert!(sizes.is_sorted_by(|fewer, more| fewer > more), "{sizes:?}");
-        let crowded = Limits::derive(&two_cores(), 8).one_shot_bytes_max;
-        assert!(crowded > enough(8).one_shot_bytes_max);
+    }
+
+    #[test]
+    fn only_ranks_that_outnumber_their_cores_claim_blocks() {
+        let claims = |ranks| Limits::derive(&two_cores(), ranks).claim_bytes_min;
+        assert_eq!(
+            (claims(1), claims(2), claims(3), claims(64)),
+            (NEVER, NEVER, 0, 0)
+        );
     }
 
     /// From no cache to absurd ones, from one rank to far more than cores.

@@ -94,6 +94,7 @@ impl Operation {
                     .filter(|peer| absent(peer))
                     .collect()
             }
+            Some(Action::Collect { .. }) => windows.claimants(generation),
             _ => Vec::new(),
         }
     }

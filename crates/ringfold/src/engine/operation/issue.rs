@@ -12,6 +12,16 @@ use crate::reduce::Kernel;
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
 use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream};
 
+/// What one rank combines at a time: large enough that taking it costs little, small enough that nobody waits long for a
+/// rank that loses its core meanwhile.
+const BLOCK_BYTES: usize = 16 << 10;
+
+/// The blocks of a published slice.
+fn blocks(bytes: usize) -> u32 {
+    let blocks = bytes.div_ceil(BLOCK_BYTES);
+    u32::try_from(blocks).expect("slices are cut to fit slots")
+}
+
 /// What became of an attempt to issue a step.
 pub(super) enum Issue {
     Done,
@@ -244,6 +254,7 @@ impl Operation {
         context: &mut Context<'_>,
     ) -> Result<Issue> {
         let generation = self.first_generation + slice as u64;
+        let is_combined = self.plan.is_combined;
         match action {
             Action::Publish { span, phase } => {
                 let windows = windows(context.transport)?;
@@ -258,7 +269,11 @@ impl Operation {
                     let target = windows.target(generation, offset..offset + from.bytes());
                     self.copy(target, from, context.helpers);
                 }
-                windows.publish(generation, phase, &self.call)?;
+                if is_combined {
+                    windows.publish_quietly(generation, phase, &self.call)?;
+                } else {
+                    windows.publish(generation, phase, &self.call)?;
+                }
             }
             Action::Await {
                 peers: Peers::One(peer),
@@ -334,8 +349,55 @@ impl Operation {
                 let from = windows.view(context.rank, generation, offset..offset + target.bytes());
                 self.copy(target, from, context.helpers);
             }
+            Action::Combine { first, len } => self.combine(first, len, slice, context)?,
+            Action::Collect { into } => return self.collect(into, slice, context),
             _ => unreachable!("message and local steps are issued by `issue`"),
         }
+        Ok(Issue::Done)
+    }
+
+    /// Combines the blocks that nobody else takes.
+    fn combine(
+        &mut self,
+        first: u32,
+        len: u32,
+        slice: u32,
+        context: &mut Context<'_>,
+    ) -> Result<()> {
+        let generation = self.first_generation + slice as u64;
+        let span = Span {
+            buffer: Buffer::Input,
+            first,
+            len,
+        };
+        let (offset, bytes) = (
+            self.slot_offset(Buffer::Input, first, slice),
+            self.region(span, slice).bytes(),
+        );
+        let blocks = blocks(bytes);
+        let windows = windows(context.transport)?;
+        while let Some(block) = windows.claim(generation, blocks) {
+            let begin = block as usize * BLOCK_BYTES;
+            let end = bytes.min(begin + BLOCK_BYTES);
+            let part = |rank: usize| windows.view(rank, generation, offset + begin..offset + end);
+            context.operands.clear();
+            context.operands.extend((0..context.world_size).map(part));
+            self.kernel().fold(part(0), context.operands);
+            windows.complete(generation, blocks);
+        }
+        Ok(())
+    }
+
+    /// Fetches what was combined, once all of it is.
+    fn collect(&mut self, into: Span, slice: u32, context: &mut Context<'_>) -> Result<Issue> {
+        let generation = self.first_generation + slice as u64;
+        let target = self.region(into, slice);
+        let offset = self.slot_offset(Buffer::Input, into.first, slice);
+        let windows = windows(context.transport)?;
+        if !windows.is_complete(generation, blocks(target.bytes())) {
+            return Ok(Issue::Blocked);
+        }
+        target.copy_from(windows.view(0, generation, offset..offset + target.bytes()));
         Ok(Issue::Done)
     }
 

@@ -334,7 +334,16 @@ impl Operation {
             let slice = at.retired;
             self.finish_slice(channel, slice)?;
             if self.publishes() {
-                windows(context.transport)?.finish(self.first_generation + slice as u64);
+                let generation = self.first_generation + slice as u64;
+                let windows = windows(context.transport)?;
+                // Who collects has heard all others, so it is at most two flights ahead of the last of them.
+                if self.plan.is_combined
+                    && windows.slots() >= 2 * self.plan.slices_in_flight as usize
+                {
+                    windows.finish_quietly(generation);
+                } else {
+                    windows.finish(generation);
+                }
             }
             self.channels[channel].retired += 1;
             progressed = true;

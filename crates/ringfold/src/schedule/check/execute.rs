@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use super::combined::Combined;
 use super::exposed::{Cell, Exposure};
 use super::rank::{At, Channel, Published, Rank, Touched};
 use super::value::Value;
@@ -97,6 +98,7 @@ pub(super) struct Execution<'a> {
     /// By sender, receiver and channel.
     pairs: Vec<Pair>,
     exposure: Exposure,
+    combined: Combined,
     in_place: bool,
     barrier: bool,
     /// Ranks and channels that may be able to go on.
@@ -115,6 +117,7 @@ impl<'a> Execution<'a> {
             ranks: schedules.iter().map(rank).collect(),
             pairs,
             exposure: Exposure::new(if exposes { schedules.len() } else { 0 }),
+            combined: Combined::new(schedules.len()),
             in_place,
             barrier,
             ready: VecDeque::new(),
@@ -202,10 +205,15 @@ impl<'a> Execution<'a> {
         Ok(true)
     }
 
-    /// For an `Await`: whether the peers got that far.
+    /// For an `Await` or a `Collect`: whether the peers got that far.
     fn phase_is_reached(&self, at: At, step: &Step) -> bool {
-        let Action::Await { peers, phase } = step.action else {
-            return true;
+        let (peers, phase) = match step.action {
+            Action::Await { peers, phase } => (peers, phase),
+            Action::Collect { into } => {
+                let is_there = |i| self.combined.value(at.slice, into.first + i).is_some();
+                return (0..into.len).all(is_there);
+            }
+            _ => return true,
         };
         let reached =
             |peer: u32| self.ranks[peer as usize].reached[at.slice as usize] > u16::from(phase);
@@ -280,6 +288,8 @@ impl<'a> Execution<'a> {
                 }
                 Ok(())
             }
+            Action::Combine { first, len } => self.offer(at, first, len),
+            Action::Collect { into } => self.collect(at, into),
         }
     }
 
@@ -333,7 +343,10 @@ impl<'a> Execution<'a> {
     fn wake_if_awaiting(&mut self, rank: u32, channel: u32) {
         let other = &self.ranks[rank as usize];
         let awaiting = other.next(channel).map(|at| other.step(at).action);
-        if matches!(awaiting, Some(Action::Await { .. })) {
+        if matches!(
+            awaiting,
+            Some(Action::Await { .. } | Action::Collect { .. })
+        ) {
             self.wake(rank, channel);
         }
     }
@@ -359,8 +372,23 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// What `peer` published under a chunk number, if this rank has awaited that.
+    /// What `peer` published under a chunk number, if this rank has awaited that and nobody combines there.
     fn published(
+        &mut self,
+        at: At,
+        peer: u32,
+        buffer: Buffer,
+        chunk: u32,
+    ) -> Result<Value, Violation> {
+        if buffer == Buffer::Input && self.combined.is_touched(at.slice, chunk) {
+            return Err(at.violation(format!(
+                "chunk {chunk} of rank {peer} is read when it may be combined already"
+            )));
+        }
+        self.awaited_value(at, peer, buffer, chunk)
+    }
+
+    fn awaited_value(
         &mut self,
         at: At,
         peer: u32,
@@ -393,6 +421,12 @@ impl<'a> Execution<'a> {
     fn give_back(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
         for i in 0..span.len {
             let value = self.ranks[at.rank as usize].read(at, span, i)?;
+            if self.combined.is_touched(at.slice, span.first + i) {
+                return Err(at.violation(format!(
+                    "chunk {} is given back when it may be combined already",
+                    span.first + i
+                )));
+            }
             for peer in (0..self.ranks.len() as u32).filter(|&peer| peer != at.rank) {
                 let published =
                     self.ranks[peer as usize].published(at.slice, Buffer::Input, span.first + i);
@@ -535,6 +569,54 @@ impl<'a> Execution<'a> {
         }
         for owner in targets.numbers(n) {
             self.touch(at, owner, into, true)?;
+        }
+        Ok(())
+    }
+
+    /// Offers to combine what all have published.
+    fn offer(&mut self, at: At, first: u32, len: u32) -> Result<(), Violation> {
+        let hops = self.channel(at.rank, at.channel).hops;
+        for chunk in first..first.saturating_add(len) {
+            let mut sum = None;
+            for rank in 0..self.ranks.len() as u32 {
+                let value = if rank == at.rank {
+                    self.own_published(at, chunk)?
+                } else {
+                    self.awaited_value(at, rank, Buffer::Input, chunk)?
+                };
+                sum = Some(match sum {
+                    None => value,
+                    Some(sum) => combine(at, sum, value)?,
+                });
+            }
+            let sum = sum.expect("there is at least this rank");
+            if !self.combined.offer((at.slice, chunk), at.rank, sum, hops) {
+                return Err(at.violation(format!("offers chunk {chunk} a second time")));
+            }
+        }
+        for rank in 0..self.ranks.len() as u32 {
+            self.wake_if_awaiting(rank, at.channel);
+        }
+        Ok(())
+    }
+
+    fn own_published(&mut self, at: At, chunk: u32) -> Result<Value, Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        let published = own
+            .published(at.slice, Buffer::Input, chunk)
+            .and_then(|slot| *slot);
+        published
+            .and_then(|published| published.value)
+            .ok_or_else(|| at.violation(format!("combines chunk {chunk}, which it kept")))
+    }
+
+    fn collect(&mut self, at: At, into: Span) -> Result<(), Violation> {
+        for i in 0..into.len {
+            let combined = self.combined.value(at.slice, into.first + i);
+            let (value, hops) = combined.expect("waited for");
+            let channel = self.channel(at.rank, at.channel);
+            channel.hops = channel.hops.max(hops + 1);
+            self.ranks[at.rank as usize].write(at, into, i, value)?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //! * A step is issued after all before it, once the steps it depends on (by [`dependencies`]) are complete. It counts as
 //!   in flight until a later step has waited for it, because no rank need notice a completion earlier. A chunk that is
 //!   being read must not be written, and one being written not be touched; this is tracked apart from the analysis.
+//! * What anybody may combine is combined only when the last rank has offered itself, because the others may have no core.
 //! * What a peer published may be read after a phase was awaited that includes it, and is published once in a slice.
 //! * What a peer exposed may be touched after its exposure was awaited, by nobody else at the same time unless both read,
 //!   and no more once the peer has heard so; this is tracked by vector clocks.
@@ -16,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod combined;
 mod execute;
 mod exposed;
 mod rank;
@@ -337,7 +339,15 @@ fn work(schedule: &Schedule) -> Work {
             Action::Reduce { into, .. } => work.chunks_reduced += u64::from(into.len),
             Action::Publish { span, .. } => work.chunks_published += u64::from(span.len),
             Action::Await { .. } | Action::Expose { .. } => {}
-            Action::CopyFrom { into, .. } => work.chunks_fetched += u64::from(into.len),
+            Action::CopyFrom { into, .. } | Action::Collect { into } => {
+                work.chunks_fetched += u64::from(into.len);
+            }
+            // As if it were the one that finds all inputs there.
+            Action::Combine { len, .. } => {
+                let peers = u64::from(schedule.spec.world_size - 1);
+                work.chunks_fetched += peers * u64::from(len);
+                work.chunks_reduced += peers * u64::from(len);
+            }
             Action::ReduceFrom { among, into, .. } => {
                 let peers = u64::from(among.count - 1);
                 work.chunks_fetched += peers * u64::from(into.len);

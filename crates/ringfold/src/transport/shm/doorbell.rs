@@ -40,6 +40,16 @@ const _: () = assert!(size_of::<Doorbell>() == DOORBELL_BYTES);
 pub struct Armed(u32);
 
 impl Doorbell {
+    /// A doorbell outside of shared memory.
+    #[cfg(all(test, loom))]
+    pub fn new() -> Doorbell {
+        Doorbell {
+            sequence: AtomicU32::new(0),
+            sleeping: AtomicU32::new(0),
+            fences_ringers: AtomicU32::new(0),
+        }
+    }
+
     /// Has the ringers spared their fence: for an owner that sleeps seldom. Called before anybody rings.
     pub fn fence_ringers(&self) {
         if barrier::is_registered() {
@@ -165,11 +175,7 @@ mod loom_tests {
     const PREEMPTIONS: usize = 3;
 
     fn doorbell() -> Doorbell {
-        Doorbell {
-            sequence: AtomicU32::new(0),
-            sleeping: AtomicU32::new(0),
-            fences_ringers: AtomicU32::new(0),
-        }
+        Doorbell::new()
     }
 
     /// A lost wake would be a deadlock, which loom reports.

@@ -6,10 +6,12 @@
 //!
 //! # Invariants
 //!
-//! * Every word is written by one rank only, except a doorbell's, which anyone may ring.
+//! * Every word is written by one rank only, except a doorbell's, which anyone may ring, and those by which blocks are
+//!   claimed.
 //! * What a peer wrote is compared with what was due, and never becomes an offset, a length or a loop bound.
 
 mod barrier;
+pub mod claims;
 mod doorbell;
 mod flag;
 pub mod ring;
@@ -241,4 +243,19 @@ mod tests {
     }
 
     suite::transport_tests!(ranks);
+
+    #[test]
+    fn who_has_claimed_a_block_and_not_completed_it_can_be_named() {
+        let mut ranks = ranks(3);
+        assert_eq!(ranks[1].windows.claim(0, 2), Some(0));
+        assert_eq!(ranks[2].windows.claim(0, 2), Some(1));
+        assert_eq!(ranks[0].windows.claim(0, 2), None);
+        assert_eq!(ranks[0].windows.claimants(0), [1, 2]);
+        ranks[2].windows.complete(0, 2);
+        assert_eq!(ranks[0].windows.claimants(0), [1]);
+        assert!(!ranks[0].windows.is_complete(0, 2));
+        ranks[1].windows.complete(0, 2);
+        assert_eq!(ranks[0].windows.claimants(0), []);
+        assert!(ranks[0].windows.is_complete(0, 2));
+    }
 }

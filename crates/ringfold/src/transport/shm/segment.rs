@@ -3,7 +3,8 @@
 //! # Layout
 //!
 //! ```text
-//! preamble (one page) | control blocks, one a rank | windows, one a rank | rings, one an ordered pair and channel
+//! preamble (one page) | control blocks, one a rank | desks, one a slot | windows, one a rank
+//! | rings, one an ordered pair and channel
 //! ```
 //!
 //! Every offset is computed from [`Shape`], which all ranks derive from their own configuration; the preamble repeats it,
@@ -32,7 +33,7 @@ pub const APART_BYTES: usize = 128;
 pub const HEAD_BYTES: usize = 64;
 
 /// `ringfld` and the layout's version.
-const MAGIC: u64 = 0x0166_6c64_7269_6e67;
+const MAGIC: u64 = 0x0366_6c64_7269_6e67;
 
 /// Bytes of a rank's control block: its doorbell, and what it has finished, each in lines of its own.
 const CONTROL_BYTES: usize = 4 * APART_BYTES;
@@ -51,6 +52,9 @@ pub struct SlotHead {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SlotHead>() == HEAD_BYTES);
+
+/// Bytes of a desk, where the blocks of a generation are claimed and completed: two words, in lines of their own.
+const DESK_BYTES: usize = 2 * APART_BYTES;
 
 /// How the segment is divided: data that all ranks agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +113,12 @@ impl Shape {
         PAGE_BYTES + rank * CONTROL_BYTES
     }
 
+    fn desk_offset(&self, slot: usize) -> usize {
+        self.control_offset(self.ranks) + slot * DESK_BYTES
+    }
+
     fn window_offset(&self, rank: usize) -> usize {
-        (PAGE_BYTES + self.ranks * CONTROL_BYTES).next_multiple_of(PAGE_BYTES)
-            + rank * self.window_bytes()
+        self.desk_offset(self.slots).next_multiple_of(PAGE_BYTES) + rank * self.window_bytes()
     }
 
     fn ring_offset(&self, from: usize, to: usize, channel: usize) -> usize {
@@ -276,6 +283,17 @@ impl Segment {
     /// How many generations a rank has finished.
     pub fn finished(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + APART_BYTES)
+    }
+
+    /// The generation of the block that a rank has claimed and not completed, plus one; or 0.
+    pub fn claimed(&self, rank: usize) -> &AtomicU64 {
+        self.atomic64(self.shape.control_offset(rank) + 3 * APART_BYTES)
+    }
+
+    /// How many blocks of a slot are claimed, and how many complete: written by all ranks.
+    pub fn desk(&self, slot: usize) -> [&AtomicU64; 2] {
+        let offset = self.shape.desk_offset(slot);
+        [self.atomic64(offset), self.atomic64(offset + APART_BYTES)]
     }
 
     /// Says that `rank` leaves in good order.

@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::claims;
 use super::flag;
 use super::segment::Segment;
 use crate::call::{CALL_BYTES, Call};
@@ -178,12 +179,48 @@ impl Windows for SharedWindows {
     }
 
     fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
+        self.publish_quietly(generation, phase, call)?;
+        self.ring_all();
+        Ok(())
+    }
+
+    fn publish_quietly(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
         assert!(phase as u64 + 2 < PHASES, "phase {phase}");
         self.head(generation, call);
         let head = self.segment.slot_head(self.rank, self.slot(generation));
         flag::raise(&head.stamp, stamp(generation, phase));
-        self.ring_all();
         Ok(())
+    }
+
+    fn claim(&mut self, generation: u64, blocks: u32) -> Option<u32> {
+        let [claimed, _] = self.segment.desk(self.slot(generation));
+        let block = claims::claim(claimed, generation, blocks)?;
+        flag::raise(self.segment.claimed(self.rank), generation + 1);
+        Some(block)
+    }
+
+    fn complete(&mut self, generation: u64, blocks: u32) {
+        let [_, complete] = self.segment.desk(self.slot(generation));
+        let is_last = claims::complete(complete, generation, blocks);
+        flag::raise(self.segment.claimed(self.rank), 0);
+        if is_last {
+            self.ring_all();
+        }
+    }
+
+    fn is_complete(&self, generation: u64, blocks: u32) -> bool {
+        let [_, complete] = self.segment.desk(self.slot(generation));
+        claims::is_complete(complete, generation, blocks)
+    }
+
+    fn claimants(&self, generation: u64) -> Vec<usize> {
+        let has_claimed =
+            |peer: &usize| flag::height(self.segment.claimed(*peer)) == generation + 1;
+        self.peers().filter(has_claimed).collect()
+    }
+
+    fn finish_quietly(&mut self, generation: u64) {
+        flag::raise(self.segment.finished(self.rank), generation + 1);
     }
 
     fn has_reached(
@@ -235,7 +272,7 @@ impl Windows for SharedWindows {
     }
 
     fn finish(&mut self, generation: u64) {
-        flag::raise(self.segment.finished(self.rank), generation + 1);
+        self.finish_quietly(generation);
         self.ring_all();
     }
 
