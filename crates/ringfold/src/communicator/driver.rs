@@ -34,8 +34,8 @@ const CRASH_GRACE: Duration = Duration::from_millis(2500);
 /// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody waits for.
 const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
 
-/// Attempts of a tiny call before the waiting begins that looks at verdicts and deadlines: a few microseconds.
-const TINY_SPINS: u32 = 200;
+/// Attempts of a tiny call before the waiting begins that looks at deadlines: a few microseconds while they spin.
+const TINY_ATTEMPTS: u32 = 200;
 
 /// How long a waiting thread goes without calling back (for signals); a sleep may add [`BLOCK_MAX`].
 const ON_WAIT_INTERVAL: Duration = Duration::from_millis(20);
@@ -143,14 +143,20 @@ impl Driver {
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        for attempt in 0..=state.waiter.spins().min(TINY_SPINS) {
+        for attempt in 1..=TINY_ATTEMPTS {
             match state.engine.poll_tiny() {
                 Ok(true) => {
-                    state.waiter.learn(attempt);
+                    state.waiter.learn(attempt - 1);
                     return Some(Ok(()));
                 }
-                Ok(false) => std::hint::spin_loop(),
+                Ok(false) => {}
                 Err(error) => return Some(Err(self.fail(&mut state, error))),
+            }
+            match state.waiter.pause(attempt) {
+                Pause::Spin => std::hint::spin_loop(),
+                // Others take their time with the core, so a verdict may have come meanwhile.
+                Pause::Yield if !self.watch.is_faulty() => thread::yield_now(),
+                Pause::Yield | Pause::Block(_) => break,
             }
         }
         Some(self.drive(&mut state, &Until::Tiny, on_wait))
