@@ -161,7 +161,9 @@ fn prefers_hierarchy(question: &Question) -> bool {
     let is_flat_quick =
         is_flat_quick(question.world_size) && question.bytes <= question.limits.one_shot_bytes_max;
     let bytes_max = DOMAIN_BYTES_MAX.saturating_mul(domains as u64);
-    has_levels && !is_flat_quick && question.bytes < bytes_max
+    // Whoever has a core serves all domains where ranks outnumber cores.
+    let is_crowded = question.bytes >= question.limits.claim_bytes_min;
+    has_levels && !is_crowded && !is_flat_quick && question.bytes < bytes_max
 }
 
 /// Whether so few ranks read each other's lines at once as quickly as in two steps, whatever their domains.

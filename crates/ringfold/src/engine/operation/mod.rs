@@ -336,8 +336,10 @@ impl Operation {
             if self.publishes() {
                 let generation = self.first_generation + slice as u64;
                 let windows = windows(context.transport)?;
-                // Who collects has heard all others, so it is at most two flights ahead of the last of them.
+                // Who collects has heard all others, so it is at most two flights ahead of the last of them. The last slice
+                // rings: whoever comes next may not have heard all.
                 if self.plan.is_combined
+                    && slice + 1 < self.slices
                     && windows.slots() >= 2 * self.plan.slices_in_flight as usize
                 {
                     windows.finish_quietly(generation);
