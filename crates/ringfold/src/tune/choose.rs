@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::schedule::{Medium, Schedule};
 use crate::tune::Limits;
+use crate::tune::limits::NEVER;
 use crate::types::{Algorithm, Collective};
 
 /// What the choice is made from. The same on all ranks.
@@ -162,7 +163,7 @@ fn prefers_hierarchy(question: &Question) -> bool {
         is_flat_quick(question.world_size) && question.bytes <= question.limits.one_shot_bytes_max;
     let bytes_max = DOMAIN_BYTES_MAX.saturating_mul(domains as u64);
     // Whoever has a core serves all domains where ranks outnumber cores.
-    let is_crowded = question.bytes >= question.limits.claim_bytes_min;
+    let is_crowded = question.limits.claim_bytes_min != NEVER;
     has_levels && !is_crowded && !is_flat_quick && question.bytes < bytes_max
 }
 

@@ -74,15 +74,27 @@ impl Limits {
     pub fn derive(machine: &Machine, ranks: usize) -> Limits {
         let share = |cache| machine.share_bytes(cache, ranks) as u64;
         let (l1, l2, last) = (share(machine.l1), share(machine.l2), share(machine.last));
+        let is_crowded = ranks > machine.cores;
         let within = |bytes: u64, least: u64, most: u64| bytes.clamp(least << 10, most << 10);
         Limits {
             one_shot_bytes_max: one_shot_bytes_max(ranks, machine.cores),
-            // Input, output, and the slots of two ranks twice over, because slices overlap, in the second level.
-            shared_slice_bytes: within(l2 / 8, 64, 1024),
-            // What is smaller is in the peers' caches either way.
-            push_bytes_min: within(l1 / 4, 4, 64),
-            // With a core for every rank, each has a share of its own.
-            claim_bytes_min: if ranks > machine.cores { 0 } else { NEVER },
+            // Input, output, and the slots of two ranks twice over, because slices overlap, in the second level. Where ranks
+            // take turns with a core, only one of them is at it, and every slice costs a round of turns.
+            shared_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 8 }, 64, 1024),
+            // What is smaller is in the peers' caches either way; and where ranks take turns, everybody's turn comes twice
+            // before a push is over.
+            push_bytes_min: if is_crowded {
+                CROWDED_PUSH_BYTES * ranks as u64
+            } else {
+                within(l1 / 4, 4, 64)
+            },
+            // With a core for every rank, each has a share of its own; with two ranks a core, turns are few enough for that
+            // until the slices are many.
+            claim_bytes_min: match ranks {
+                _ if !is_crowded => NEVER,
+                _ if ranks <= 2 * machine.cores => 4 << 20,
+                _ => 0,
+            },
             // A result that is not in the last level when it is used next.
             stream_bytes_min: within((last / 8 * 3).min(l2.saturating_mul(6)), 1024, NEVER >> 10),
             helper_bytes_min: if machine.cores >= 2 * ranks {
@@ -121,6 +133,9 @@ impl Limits {
         (FIELDS.iter().all(is_given)).then(|| blank.with(&overrides))
     }
 }
+
+/// What a rank copies in the time of a turn that claiming blocks spares and pushing does not.
+const CROWDED_PUSH_BYTES: u64 = 16 << 10;
 
 /// What a rank reads of a peer's newly written lines in the time that a second synchronisation takes: some half a
 /// microsecond.
@@ -295,9 +310,10 @@ mod tests {
         assert_eq!(limits.shared_slice_bytes, 256 * KIB);
         assert_eq!(limits.push_bytes_min, 12 * KIB);
         assert_eq!(limits.stream_bytes_min, 12 << 20);
-        // Four ranks have half of each cache.
+        // Four ranks have half of each cache, and take turns.
         let crowded = Limits::derive(&machine, 4);
-        assert_eq!(crowded.shared_slice_bytes, 128 * KIB);
+        assert_eq!(crowded.shared_slice_bytes, 256 * KIB);
+        assert_eq!(crowded.push_bytes_min, 64 * KIB);
         assert_eq!(crowded.one_shot_bytes_max, 4 * KIB);
     }
 
@@ -322,7 +338,7 @@ mod tests {
         let claims = |ranks| Limits::derive(&two_cores(), ranks).claim_bytes_min;
         assert_eq!(
             (claims(1), claims(2), claims(3), claims(64)),
-            (NEVER, NEVER, 0, 0)
+            (NEVER, NEVER, 4 << 20, 0)
         );
     }
 
