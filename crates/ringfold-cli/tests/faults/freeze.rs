@@ -5,9 +5,15 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::endings::{TRANSPORTS, assert_all_blame, script};
-use crate::job::Plan;
+use crate::job::{Ending, Plan};
 use crate::random::Random;
 use crate::rank::Script;
+
+/// Calls before the one in which a rank freezes: their deadline is far away, however slowly the ranks start.
+const CALLS_BEFORE: u64 = 5;
+
+/// A machine that does not let a living rank answer within the time of an inquiry has it named too; then once more.
+const ATTEMPTS_MAX: usize = 5;
 
 #[test]
 fn a_frozen_rank_is_named_when_the_deadline_passes() {
@@ -15,25 +21,55 @@ fn a_frozen_rank_is_named_when_the_deadline_passes() {
     for transport in TRANSPORTS {
         for victim in [0, 1] {
             for bytes in [8, 1 << 20] {
-                println!("rank {victim}, {transport}, {bytes} bytes");
-                let timeout = Duration::from_millis(500);
-                let plan = Plan {
-                    timeout,
-                    ..Plan::new(3, transport, script("all_reduce", bytes))
-                };
-                let mut job = plan.start();
-                job.await_all("running");
-                random.pause(Duration::from_millis(10));
-                let frozen = job.ranks.remove(victim);
-                frozen.signal(Signal::STOP);
-                let endings = job.endings();
-                assert_all_blame(&endings, "Timeout", victim);
-                frozen.signal(Signal::CONT);
-                assert_ne!(frozen.finish().class, "", "the others are gone");
-                job.finish();
+                for attempt in 1.. {
+                    println!("rank {victim}, {transport}, {bytes} bytes, attempt {attempt}");
+                    let endings = freeze_one(transport, victim, bytes, &mut random);
+                    let is_named_alone =
+                        |(_, ending): &(usize, Ending)| ending.ranks.as_slice() == [victim];
+                    if attempt == ATTEMPTS_MAX || endings.iter().all(is_named_alone) {
+                        assert_all_blame(&endings, "Timeout", victim);
+                        break;
+                    }
+                }
             }
         }
     }
+}
+
+/// Freezes a rank at a random moment around a call whose deadline begins afterwards; what the others say.
+fn freeze_one(
+    transport: &'static str,
+    victim: usize,
+    bytes: usize,
+    random: &mut Random,
+) -> Vec<(usize, Ending)> {
+    let calls = Script {
+        act: "stop".into(),
+        at: CALLS_BEFORE,
+        deadline_ms: 500,
+        ..script("all_reduce", bytes)
+    };
+    let patient = Script {
+        deadline_ms: 0,
+        ..calls.clone()
+    };
+    let mut job = Plan::new(3, transport, calls).start_with(victim, &patient);
+    for rank in &job.ranks {
+        rank.await_stop();
+    }
+    let frozen = job.ranks.remove(victim);
+    frozen.signal(Signal::CONT);
+    random.pause(Duration::from_millis(10));
+    frozen.signal(Signal::STOP);
+    frozen.await_stop();
+    for rank in &job.ranks {
+        rank.signal(Signal::CONT);
+    }
+    let endings = job.endings();
+    frozen.signal(Signal::CONT);
+    assert_ne!(frozen.finish().class, "", "the others are gone");
+    job.finish();
+    endings
 }
 
 #[test]

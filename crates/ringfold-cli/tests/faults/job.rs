@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::rank::{SCRIPT, Script, monotonic_ns};
 
@@ -278,6 +278,25 @@ impl Rank {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("the rank is running");
+    }
+
+    /// Waits until all threads of the process stand still by a signal.
+    pub fn await_stop(&self) {
+        let deadline = Instant::now() + WATCHDOG;
+        // Its end, if it should come first, is left to the others who wait for it.
+        let how = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        while waitid(WaitId::Pid(self.pid()), how)
+            .expect("a process of our own")
+            .is_none()
+        {
+            assert!(
+                Instant::now() < deadline,
+                "rank {} does not stop: {}",
+                self.number,
+                self.whereabouts()
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn complaints(&self) -> String {

@@ -7,7 +7,9 @@
 use std::io::Write;
 use std::time::Duration;
 
-use ringfold::{Communicator, Error, Op, Registered, Result};
+use ringfold::memory::Region;
+use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Registered, Request, Result};
+use rustix::process::Signal;
 
 /// What tells a process of this binary that it is a rank.
 pub const SCRIPT: &str = "RANK_SCRIPT";
@@ -26,10 +28,12 @@ pub struct Script {
     /// Between two calls.
     pub pause_us: u64,
     /// What is done instead of the call with number `at`: nothing, or `close`, `abort`, `exit`, `count`, `op`, `dtype`,
-    /// `collective`, `root`.
+    /// `collective`, `root`; or `stop`, which stops the process and makes the call when it goes on.
     pub act: String,
     /// When.
     pub at: u64,
+    /// The deadline of an `all_reduce` after `stop`; 0 is the communicator's.
+    pub deadline_ms: u64,
 }
 
 impl Default for Script {
@@ -42,6 +46,7 @@ impl Default for Script {
             pause_us: 0,
             act: String::new(),
             at: 0,
+            deadline_ms: 0,
         }
     }
 }
@@ -49,14 +54,15 @@ impl Default for Script {
 impl Script {
     pub fn encode(&self) -> String {
         format!(
-            "collective={} bytes={} iterations={} in_halves={} pause_us={} act={} at={}",
+            "collective={} bytes={} iterations={} in_halves={} pause_us={} act={} at={} deadline_ms={}",
             self.collective,
             self.bytes,
             self.iterations,
             self.in_halves,
             self.pause_us,
             self.act,
-            self.at
+            self.at,
+            self.deadline_ms
         )
     }
 
@@ -75,6 +81,7 @@ impl Script {
             pause_us: number("pause_us"),
             act: word("act"),
             at: number("at"),
+            deadline_ms: number("deadline_ms"),
         }
     }
 }
@@ -194,7 +201,7 @@ fn repeat(communicator: &Communicator, script: &Script, good: &mut u64) -> Resul
     let mut calls = Calls::new(communicator, script)?;
     while script.iterations == 0 || *good < script.iterations {
         if script.at == *good && !script.act.is_empty() {
-            calls.act(&script.act)?;
+            calls.act(script)?;
         } else {
             calls.call(*good)?;
         }
@@ -217,6 +224,8 @@ struct Calls<'a> {
     output: Vec<u64>,
     /// Where input and output are in memory of all ranks.
     registered: Option<Registered>,
+    /// Of an `all_reduce`; `None` is the communicator's.
+    deadline: Option<Duration>,
 }
 
 /// What stands at `index` of `rank`'s data in a call: another number everywhere.
@@ -242,6 +251,7 @@ impl<'a> Calls<'a> {
             input: vec![0; input],
             output: vec![0; output],
             registered: registered.transpose()?,
+            deadline: None,
         })
     }
 
@@ -257,14 +267,34 @@ impl<'a> Calls<'a> {
         output.fill(u64::MAX);
         match self.collective {
             "all_reduce" => {
-                self.communicator.all_reduce_into(input, output, Op::Sum)?;
+                let counts = Counts::Even(input.len() as u64);
+                // SAFETY: the vectors outlive the blocking call, and nothing else touches them meanwhile.
+                let from = unsafe {
+                    Region::new(input.as_ptr().cast_mut().cast(), size_of_val(&input[..]))
+                };
+                // SAFETY: as above.
+                let into =
+                    unsafe { Region::new(output.as_mut_ptr().cast(), size_of_val(&output[..])) };
+                let mut request =
+                    Request::new(Collective::AllReduce, DType::U64, counts, from, into);
+                request.timeout = self.deadline;
+                // SAFETY: as above.
+                unsafe { self.communicator.run(&request) }?;
                 expect(output, call, sum);
             }
             "all_reduce_registered" => {
                 let memory = self.registered.as_mut().expect("what `new` has made");
                 let both = memory.as_mut_slice::<u64>();
                 both.copy_from_slice(input);
-                self.communicator.all_reduce(both, Op::Sum)?;
+                say("calling", "", "");
+                let result = self.communicator.all_reduce(both, Op::Sum);
+                if result.is_err() {
+                    let share = block / world_size;
+                    let own = rank * share..(rank + 1) * share;
+                    let done = own.filter(|index| both[*index] == sum(*index)).count();
+                    say("share", &format!("elements={share} done={done}"), "");
+                }
+                result?;
                 expect(both, call, sum);
             }
             "reduce_scatter" => {
@@ -302,10 +332,17 @@ impl<'a> Calls<'a> {
         Ok(())
     }
 
-    /// What this rank does wrong, instead of an all-reduce of the sum of 64-bit numbers.
-    fn act(&mut self, act: &str) -> Result<()> {
+    /// What this rank does, mostly wrong, instead of an all-reduce of the sum of 64-bit numbers.
+    fn act(&mut self, script: &Script) -> Result<()> {
+        let act = script.act.as_str();
         let (communicator, output) = (self.communicator, &mut self.output);
         match act {
+            "stop" => {
+                let own = rustix::process::getpid();
+                rustix::process::kill_process(own, Signal::STOP).expect("this process");
+                let is_given = script.deadline_ms > 0;
+                self.deadline = is_given.then(|| Duration::from_millis(script.deadline_ms));
+            }
             "close" => communicator.close()?,
             "exit" => std::process::exit(0),
             "abort" => communicator.abort("the loss is not a number"),
@@ -320,8 +357,8 @@ impl<'a> Calls<'a> {
             other => panic!("the script wants {other}"),
         }
         match act {
-            // This rank's own communicator is over.
-            "close" | "abort" => self.call(0),
+            // After `close` and `abort` this rank's own communicator is over.
+            "close" | "abort" | "stop" => self.call(script.at),
             // The root of a broadcast may be through before anybody objects.
             "collective" => Ok(()),
             _ => panic!("`{act}` came out well"),
