@@ -76,6 +76,31 @@ fn a_killed_rank_is_named_where_all_work_in_its_memory() {
     }
 }
 
+/// Kills, of which one comes while the survivor has done some of its share and not all.
+const KILLS_MAX: usize = 40;
+
+#[test]
+fn a_verdict_ends_a_push_though_much_of_it_is_left() {
+    let mut random = Random::new("kill within a push");
+    // So large that a share takes longer than a verdict.
+    let plan = Plan::new(2, "shm", script("all_reduce_registered", 64 << 20));
+    for kill in 1..=KILLS_MAX {
+        let mut job = plan.start();
+        job.await_all("calling");
+        random.pause(MOMENT);
+        job.kill(1);
+        let share = job.rank(0).await_event("share");
+        let number = |name| share.word(name).parse::<usize>().expect("a number");
+        let (elements, done) = (number("elements"), number("done"));
+        println!("kill {kill}: {done} of {elements} elements done");
+        assert_all_blame(&job.finish(), "PeerFailed", 1);
+        if 0 < done && done < elements {
+            return;
+        }
+    }
+    panic!("a push under way was never ended");
+}
+
 #[test]
 fn killed_rank_0_is_named_although_it_is_where_the_others_meet() {
     let mut random = Random::new("kill rank 0");
