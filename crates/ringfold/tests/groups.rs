@@ -48,7 +48,7 @@ fn threads_share_a_communicator() {
 }
 
 #[test]
-#[ignore = "takes 7 GiB of memory, and is slow unless optimised"]
+#[ignore = "takes 8 GiB of memory, and is slow unless optimised"]
 fn sizes_past_two_gib_arrive_whole() {
     play("past_two_gib", 2, "shm");
 }
@@ -316,4 +316,30 @@ fn past_two_gib(comm: Communicator) {
     comm.reduce_scatter(&data[..whole], &mut part, Op::Max)
         .expect("a block");
     assert!(part == data[rank * share..][..share], "reduce_scatter");
+    drop(part);
+    fill(&mut data, rank);
+    let mut output = vec![0u8; PIECES * PIECE];
+    comm.all_to_all(&data[..whole], &mut output[..whole])
+        .expect("blocks");
+    let pieces = share / PIECE;
+    check("all_to_all", &output[..whole], &|index| {
+        piece(index / pieces, rank * pieces + index % pieces)
+    });
+    output.fill(0);
+    let gathered = if rank == 1 {
+        &mut output[..whole]
+    } else {
+        &mut []
+    };
+    comm.gather(&data[..share], gathered, 1).expect("blocks");
+    if rank == 1 {
+        check("gather", &output[..whole], &|index| {
+            piece(index / pieces, index % pieces)
+        });
+    }
+    let reduced = if rank == 0 { &mut output[..] } else { &mut [] };
+    comm.reduce(&data, reduced, Op::Sum, 0).expect("a sum");
+    if rank == 0 {
+        check("reduce", &output, &sum);
+    }
 }
