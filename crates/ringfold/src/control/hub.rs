@@ -4,15 +4,18 @@
 //! one. A timeout is not believed as reported: all members are asked how far they are, and blamed are those that do not
 //! answer (their process is frozen), else those that are in an earlier call than the reporter, else whom it named.
 
+mod exchange;
+mod verdict;
+
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fault::{Class, Fault};
 use super::frame::{Frame, Presence};
+use exchange::{Gathering, Topic};
+use verdict::Group;
+pub use verdict::INQUIRY;
 
-/// How long the members have to answer an inquiry.
-pub const INQUIRY: Duration = Duration::from_millis(200);
 /// The longest time an exchange may take.
 const EXCHANGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Communicators and exchanges that can be open at once; beyond it a rank is out of its mind.
@@ -26,37 +29,6 @@ enum Rank {
     Departed,
     Failed(String),
 }
-
-/// A communicator.
-#[derive(Debug)]
-struct Group {
-    members: Vec<u32>,
-    /// Members that have opened it.
-    opened: Vec<u32>,
-    /// Members that have closed it in good order.
-    closed: Vec<u32>,
-    verdict: Option<Fault>,
-    inquiry: Option<Inquiry>,
-}
-
-#[derive(Debug)]
-struct Inquiry {
-    number: u64,
-    reporter: u32,
-    fault: Fault,
-    deadline: Instant,
-    answers: HashMap<u32, u64>,
-}
-
-/// An exchange that is not complete.
-#[derive(Debug)]
-struct Gathering {
-    deadline: Instant,
-    /// Of those that came: the token and the blob, in the members' order.
-    parts: Vec<Option<(u64, Vec<u8>)>>,
-}
-
-type Topic = (String, Vec<u32>);
 
 /// The state of a job.
 #[derive(Debug)]
@@ -305,250 +277,6 @@ impl Hub {
         }
     }
 
-    fn gather(
-        &mut self,
-        rank: u32,
-        topic: Topic,
-        part: (u64, Vec<u8>),
-        deadline: Instant,
-    ) -> Result<(), Misconduct> {
-        if self.gatherings.len() >= OPEN_MAX {
-            return Err(Misconduct("began too many exchanges"));
-        }
-        let count = topic.1.len();
-        // Checked by the caller: the speaker is a member.
-        let place = topic.1.binary_search(&rank).unwrap_or(0);
-        let gathering = self
-            .gatherings
-            .entry(topic.clone())
-            .or_insert_with(|| Gathering {
-                deadline,
-                parts: vec![None; count],
-            });
-        if gathering.parts[place].is_some() {
-            return Err(Misconduct("gave two parts to one exchange"));
-        }
-        gathering.deadline = gathering.deadline.min(deadline);
-        gathering.parts[place] = Some(part);
-        if gathering.parts.iter().all(Option::is_some) {
-            self.deliver(&topic);
-            return Ok(());
-        }
-        let gone = topic
-            .1
-            .iter()
-            .find_map(|member| match &self.ranks[*member as usize] {
-                Rank::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
-                Rank::Departed => Some(Fault::peer_failed(*member, "it has left the job")),
-                _ => None,
-            });
-        if let Some(fault) = gone.filter(|fault| self.missing(&topic).contains(&fault.ranks[0])) {
-            self.fail_gathering(&topic, &fault);
-        }
-        Ok(())
-    }
-
-    fn deliver(&mut self, topic: &Topic) {
-        let Some(gathering) = self.gatherings.remove(topic) else {
-            return;
-        };
-        let (tokens, blobs): (Vec<u64>, Vec<Vec<u8>>) =
-            gathering.parts.into_iter().flatten().unzip();
-        let blobs = Arc::new(blobs);
-        for (member, token) in topic.1.iter().zip(tokens) {
-            let blobs = blobs.clone();
-            self.out.push((*member, Frame::Gathered { token, blobs }));
-        }
-    }
-
-    fn missing(&self, topic: &Topic) -> Vec<u32> {
-        let Some(gathering) = self.gatherings.get(topic) else {
-            return Vec::new();
-        };
-        let all = topic.1.iter().zip(&gathering.parts);
-        all.filter(|(_, part)| part.is_none())
-            .map(|(member, _)| *member)
-            .collect()
-    }
-
-    fn fail_gathering(&mut self, topic: &Topic, fault: &Fault) {
-        let Some(gathering) = self.gatherings.remove(topic) else {
-            return;
-        };
-        for (member, part) in topic.1.iter().zip(gathering.parts) {
-            if let Some((token, _)) = part {
-                let fault = fault.clone();
-                self.out.push((*member, Frame::Ungathered { token, fault }));
-            }
-        }
-    }
-
-    /// Ends the exchanges that wait for `rank`.
-    fn fail_gatherings(&mut self, rank: u32, fault: &Fault) {
-        let topics: Vec<Topic> = self
-            .gatherings
-            .keys()
-            .filter(|topic| self.missing(topic).contains(&rank))
-            .cloned()
-            .collect();
-        for topic in topics {
-            self.fail_gathering(&topic, fault);
-        }
-    }
-
-    fn open(&mut self, rank: u32, communicator: u64, members: Vec<u32>) -> Result<(), Misconduct> {
-        if self.groups.len() >= OPEN_MAX {
-            return Err(Misconduct("opened too many communicators"));
-        }
-        let group = self.groups.entry(communicator).or_insert_with(|| Group {
-            members: members.clone(),
-            opened: Vec::new(),
-            closed: Vec::new(),
-            verdict: None,
-            inquiry: None,
-        });
-        if group.members != members || group.opened.contains(&rank) {
-            return Err(Misconduct(
-                "opened a communicator twice or with other members",
-            ));
-        }
-        group.opened.push(rank);
-        for closed in &group.closed {
-            let frame = Frame::Left {
-                communicator,
-                rank: *closed,
-            };
-            self.out.push((rank, frame));
-        }
-        if let Some(fault) = group.verdict.clone() {
-            let frame = Frame::Verdict {
-                communicator,
-                fault,
-            };
-            self.out.push((rank, frame));
-            return Ok(());
-        }
-        let failed = members
-            .iter()
-            .find_map(|member| match &self.ranks[*member as usize] {
-                Rank::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
-                _ => None,
-            });
-        if let Some(fault) = failed.filter(|fault| !group.closed.contains(&fault.ranks[0])) {
-            self.pronounce(communicator, fault);
-        }
-        Ok(())
-    }
-
-    fn close(&mut self, rank: u32, communicator: u64) {
-        let Some(group) = self.groups.get_mut(&communicator) else {
-            return;
-        };
-        if !group.opened.contains(&rank) || group.closed.contains(&rank) {
-            return;
-        }
-        group.closed.push(rank);
-        for to in group.opened.iter().filter(|to| **to != rank) {
-            self.out.push((*to, Frame::Left { communicator, rank }));
-        }
-        self.forget_ended();
-    }
-
-    fn report(&mut self, rank: u32, communicator: u64, fault: Fault, now: Instant) {
-        let Some(group) = self.groups.get_mut(&communicator) else {
-            return;
-        };
-        let is_about_members = fault
-            .ranks
-            .iter()
-            .all(|about| group.members.contains(about));
-        if group.verdict.is_some() || !group.opened.contains(&rank) || !is_about_members {
-            return;
-        }
-        if fault.class != Class::Timeout {
-            self.pronounce(communicator, fault);
-            return;
-        }
-        if group.inquiry.is_some() {
-            return;
-        }
-        self.inquiries += 1;
-        let number = self.inquiries;
-        group.inquiry = Some(Inquiry {
-            number,
-            reporter: rank,
-            fault,
-            deadline: now + INQUIRY,
-            answers: HashMap::new(),
-        });
-        for member in &group.members {
-            if matches!(self.ranks[*member as usize], Rank::Here(_)) {
-                let frame = Frame::Inquiry {
-                    communicator,
-                    inquiry: number,
-                };
-                self.out.push((*member, frame));
-            }
-        }
-    }
-
-    fn answer(&mut self, rank: u32, communicator: u64, inquiry: u64, sequence: u64) {
-        let Some(group) = self.groups.get_mut(&communicator) else {
-            return;
-        };
-        let Some(open) = group.inquiry.as_mut().filter(|open| open.number == inquiry) else {
-            return;
-        };
-        if group.members.contains(&rank) {
-            open.answers.insert(rank, sequence);
-        }
-        let ranks = &self.ranks;
-        let asked = group
-            .members
-            .iter()
-            .filter(|m| matches!(ranks[**m as usize], Rank::Here(_)));
-        if asked.count() <= open.answers.len() {
-            self.conclude(communicator);
-        }
-    }
-
-    /// Blames somebody for a timeout, with what is known by now.
-    fn conclude(&mut self, communicator: u64) {
-        let Some(group) = self.groups.get_mut(&communicator) else {
-            return;
-        };
-        let Some(inquiry) = group.inquiry.take() else {
-            return;
-        };
-        let ranks = &self.ranks;
-        let silent = |member: &&u32| {
-            matches!(ranks[**member as usize], Rank::Here(_))
-                && !inquiry.answers.contains_key(member)
-        };
-        let mut culprits: Vec<u32> = group.members.iter().filter(silent).copied().collect();
-        let own = inquiry.answers.get(&inquiry.reporter).copied();
-        if let (true, Some(own)) = (culprits.is_empty(), own) {
-            let behind = inquiry
-                .answers
-                .iter()
-                .filter(|(_, sequence)| **sequence < own);
-            let behind: Vec<_> = behind.collect();
-            let lowest = behind.iter().map(|(_, sequence)| **sequence).min();
-            culprits.extend(
-                behind
-                    .iter()
-                    .filter(|(_, sequence)| Some(**sequence) == lowest)
-                    .map(|(rank, _)| **rank),
-            );
-            culprits.sort_unstable();
-        }
-        let mut fault = inquiry.fault;
-        if !culprits.is_empty() {
-            fault.ranks = culprits;
-        }
-        self.pronounce(communicator, fault);
-    }
-
     fn suspect(&mut self, witness: u32, suspect: u32) {
         let host_of = |rank: u32| match self.ranks.get(rank as usize) {
             Some(Rank::Here(presence)) => Some(presence.host),
@@ -576,33 +304,5 @@ impl Hub {
         // Last, so that the others have it before the leaver's process can end.
         self.out.push((rank, Frame::Departed { rank }));
         self.forget_ended();
-    }
-
-    fn pronounce(&mut self, communicator: u64, fault: Fault) {
-        let Some(group) = self.groups.get_mut(&communicator) else {
-            return;
-        };
-        if group.verdict.is_some() {
-            return;
-        }
-        group.inquiry = None;
-        group.verdict = Some(fault.clone());
-        for to in &group.opened {
-            let frame = Frame::Verdict {
-                communicator,
-                fault: fault.clone(),
-            };
-            self.out.push((*to, frame));
-        }
-    }
-
-    /// Drops communicators that all members have closed or cannot close any more.
-    fn forget_ended(&mut self) {
-        let ranks = &self.ranks;
-        self.groups.retain(|_, group| {
-            group.members.iter().any(|member| {
-                matches!(ranks[*member as usize], Rank::Here(_)) && !group.closed.contains(member)
-            })
-        });
     }
 }

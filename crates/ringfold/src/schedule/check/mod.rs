@@ -20,6 +20,7 @@
 mod combined;
 mod execute;
 mod exposed;
+mod form;
 mod rank;
 mod value;
 
@@ -201,7 +202,7 @@ fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), 
     for (channel, steps) in schedule.channels.iter().enumerate() {
         let mut round = 0;
         for (number, step) in steps.iter().enumerate() {
-            let form = execute::form(schedule, &step.action);
+            let form = form::form(schedule, &step.action);
             let what = if step.round < round {
                 Some("the round is before that of the step before")
             } else if step.round >= schedule.rounds {

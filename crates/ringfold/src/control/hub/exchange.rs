@@ -1,0 +1,112 @@
+//! Exchanges: every member of a group brings a blob, and all get all of them, or an error that names who did not come.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Hub, Misconduct, OPEN_MAX, Rank};
+use crate::control::fault::Fault;
+use crate::control::frame::Frame;
+
+/// What an exchange is known by: its key and its members.
+pub(super) type Topic = (String, Vec<u32>);
+
+/// An exchange that is not complete.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    pub(super) deadline: Instant,
+    /// Of those that came: the token and the blob, in the members' order.
+    pub(super) parts: Vec<Option<(u64, Vec<u8>)>>,
+}
+
+impl Hub {
+    pub(super) fn gather(
+        &mut self,
+        rank: u32,
+        topic: Topic,
+        part: (u64, Vec<u8>),
+        deadline: Instant,
+    ) -> Result<(), Misconduct> {
+        if self.gatherings.len() >= OPEN_MAX {
+            return Err(Misconduct("began too many exchanges"));
+        }
+        let count = topic.1.len();
+        // Checked by the caller: the speaker is a member.
+        let place = topic.1.binary_search(&rank).unwrap_or(0);
+        let gathering = self
+            .gatherings
+            .entry(topic.clone())
+            .or_insert_with(|| Gathering {
+                deadline,
+                parts: vec![None; count],
+            });
+        if gathering.parts[place].is_some() {
+            return Err(Misconduct("gave two parts to one exchange"));
+        }
+        gathering.deadline = gathering.deadline.min(deadline);
+        gathering.parts[place] = Some(part);
+        if gathering.parts.iter().all(Option::is_some) {
+            self.deliver(&topic);
+            return Ok(());
+        }
+        let gone = topic
+            .1
+            .iter()
+            .find_map(|member| match &self.ranks[*member as usize] {
+                Rank::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
+                Rank::Departed => Some(Fault::peer_failed(*member, "it has left the job")),
+                _ => None,
+            });
+        if let Some(fault) = gone.filter(|fault| self.missing(&topic).contains(&fault.ranks[0])) {
+            self.fail_gathering(&topic, &fault);
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, topic: &Topic) {
+        let Some(gathering) = self.gatherings.remove(topic) else {
+            return;
+        };
+        let (tokens, blobs): (Vec<u64>, Vec<Vec<u8>>) =
+            gathering.parts.into_iter().flatten().unzip();
+        let blobs = Arc::new(blobs);
+        for (member, token) in topic.1.iter().zip(tokens) {
+            let blobs = blobs.clone();
+            self.out.push((*member, Frame::Gathered { token, blobs }));
+        }
+    }
+
+    pub(super) fn missing(&self, topic: &Topic) -> Vec<u32> {
+        let Some(gathering) = self.gatherings.get(topic) else {
+            return Vec::new();
+        };
+        let all = topic.1.iter().zip(&gathering.parts);
+        all.filter(|(_, part)| part.is_none())
+            .map(|(member, _)| *member)
+            .collect()
+    }
+
+    pub(super) fn fail_gathering(&mut self, topic: &Topic, fault: &Fault) {
+        let Some(gathering) = self.gatherings.remove(topic) else {
+            return;
+        };
+        for (member, part) in topic.1.iter().zip(gathering.parts) {
+            if let Some((token, _)) = part {
+                let fault = fault.clone();
+                self.out.push((*member, Frame::Ungathered { token, fault }));
+            }
+        }
+    }
+
+    /// Ends the exchanges that wait for `rank`.
+    pub(super) fn fail_gatherings(&mut self, rank: u32, fault: &Fault) {
+        let topics: Vec<Topic> = self
+            .gatherings
+            .keys()
+            .filter(|topic| self.missing(topic).contains(&rank))
+            .cloned()
+            .collect();
+        for topic in topics {
+            self.fail_gathering(&topic, fault);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Communicators and their verdicts: the first report decides, and a timeout is inquired into.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::{Hub, Misconduct, OPEN_MAX, Rank};
+use crate::control::fault::{Class, Fault};
+use crate::control::frame::Frame;
+
+/// How long the members have to answer an inquiry.
+pub const INQUIRY: Duration = Duration::from_millis(200);
+
+/// A communicator.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) members: Vec<u32>,
+    /// Members that have opened it.
+    pub(super) opened: Vec<u32>,
+    /// Members that have closed it in good order.
+    pub(super) closed: Vec<u32>,
+    pub(super) verdict: Option<Fault>,
+    pub(super) inquiry: Option<Inquiry>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inquiry {
+    pub(super) number: u64,
+    pub(super) reporter: u32,
+    pub(super) fault: Fault,
+    pub(super) deadline: Instant,
+    pub(super) answers: HashMap<u32, u64>,
+}
+
+impl Hub {
+    pub(super) fn open(
+        &mut self,
+        rank: u32,
+        communicator: u64,
+        members: Vec<u32>,
+    ) -> Result<(), Misconduct> {
+        if self.groups.len() >= OPEN_MAX {
+            return Err(Misconduct("opened too many communicators"));
+        }
+        let group = self.groups.entry(communicator).or_insert_with(|| Group {
+            members: members.clone(),
+            opened: Vec::new(),
+            closed: Vec::new(),
+            verdict: None,
+            inquiry: None,
+        });
+        if group.members != members || group.opened.contains(&rank) {
+            return Err(Misconduct(
+                "opened a communicator twice or with other members",
+            ));
+        }
+        group.opened.push(rank);
+        for closed in &group.closed {
+            let frame = Frame::Left {
+                communicator,
+                rank: *closed,
+            };
+            self.out.push((rank, frame));
+        }
+        if let Some(fault) = group.verdict.clone() {
+            let frame = Frame::Verdict {
+                communicator,
+                fault,
+            };
+            self.out.push((rank, frame));
+            return Ok(());
+        }
+        let failed = members
+            .iter()
+            .find_map(|member| match &self.ranks[*member as usize] {
+                Rank::Failed(reason) => Some(Fault::peer_failed(*member, reason.clone())),
+                _ => None,
+            });
+        if let Some(fault) = failed.filter(|fault| !group.closed.contains(&fault.ranks[0])) {
+            self.pronounce(communicator, fault);
+        }
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, rank: u32, communicator: u64) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        if !group.opened.contains(&rank) || group.closed.contains(&rank) {
+            return;
+        }
+        group.closed.push(rank);
+        for to in group.opened.iter().filter(|to| **to != rank) {
+            self.out.push((*to, Frame::Left { communicator, rank }));
+        }
+        self.forget_ended();
+    }
+
+    pub(super) fn report(&mut self, rank: u32, communicator: u64, fault: Fault, now: Instant) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        let is_about_members = fault
+            .ranks
+            .iter()
+            .all(|about| group.members.contains(about));
+        if group.verdict.is_some() || !group.opened.contains(&rank) || !is_about_members {
+            return;
+        }
+        if fault.class != Class::Timeout {
+            self.pronounce(communicator, fault);
+            return;
+        }
+        if group.inquiry.is_some() {
+            return;
+        }
+        self.inquiries += 1;
+        let number = self.inquiries;
+        group.inquiry = Some(Inquiry {
+            number,
+            reporter: rank,
+            fault,
+            deadline: now + INQUIRY,
+            answers: HashMap::new(),
+        });
+        for member in &group.members {
+            if matches!(self.ranks[*member as usize], Rank::Here(_)) {
+                let frame = Frame::Inquiry {
+                    communicator,
+                    inquiry: number,
+                };
+                self.out.push((*member, frame));
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, rank: u32, communicator: u64, inquiry: u64, sequence: u64) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        let Some(open) = group.inquiry.as_mut().filter(|open| open.number == inquiry) else {
+            return;
+        };
+        if group.members.contains(&rank) {
+            open.answers.insert(rank, sequence);
+        }
+        let ranks = &self.ranks;
+        let asked = group
+            .members
+            .iter()
+            .filter(|m| matches!(ranks[**m as usize], Rank::Here(_)));
+        if asked.count() <= open.answers.len() {
+            self.conclude(communicator);
+        }
+    }
+
+    /// Blames somebody for a timeout, with what is known by now.
+    pub(super) fn conclude(&mut self, communicator: u64) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        let Some(inquiry) = group.inquiry.take() else {
+            return;
+        };
+        let ranks = &self.ranks;
+        let silent = |member: &&u32| {
+            matches!(ranks[**member as usize], Rank::Here(_))
+                && !inquiry.answers.contains_key(member)
+        };
+        let mut culprits: Vec<u32> = group.members.iter().filter(silent).copied().collect();
+        let own = inquiry.answers.get(&inquiry.reporter).copied();
+        if let (true, Some(own)) = (culprits.is_empty(), own) {
+            let behind = inquiry
+                .answers
+                .iter()
+                .filter(|(_, sequence)| **sequence < own);
+            let behind: Vec<_> = behind.collect();
+            let lowest = behind.iter().map(|(_, sequence)| **sequence).min();
+            culprits.extend(
+                behind
+                    .iter()
+                    .filter(|(_, sequence)| Some(**sequence) == lowest)
+                    .map(|(rank, _)| **rank),
+            );
+            culprits.sort_unstable();
+        }
+        let mut fault = inquiry.fault;
+        if !culprits.is_empty() {
+            fault.ranks = culprits;
+        }
+        self.pronounce(communicator, fault);
+    }
+
+    pub(super) fn pronounce(&mut self, communicator: u64, fault: Fault) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        if group.verdict.is_some() {
+            return;
+        }
+        group.inquiry = None;
+        group.verdict = Some(fault.clone());
+        for to in &group.opened {
+            let frame = Frame::Verdict {
+                communicator,
+                fault: fault.clone(),
+            };
+            self.out.push((*to, frame));
+        }
+    }
+
+    /// Drops communicators that all members have closed or cannot close any more.
+    pub(super) fn forget_ended(&mut self) {
+        let ranks = &self.ranks;
+        self.groups.retain(|_, group| {
+            group.members.iter().any(|member| {
+                matches!(ranks[*member as usize], Rank::Here(_)) && !group.closed.contains(member)
+            })
+        });
+    }
+}

@@ -1,0 +1,260 @@
+//! What steps do with published memory: it is read after it was awaited, given back by its one reader, or combined by
+//! whoever has a core.
+
+#![forbid(unsafe_code)]
+
+use super::super::Violation;
+use super::super::rank::{At, Published, Touched};
+use super::super::value::Value;
+use super::{Execution, combine};
+use crate::schedule::{Action, Buffer, Members, Peers, Span};
+
+impl Execution<'_> {
+    pub(super) fn publish(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        for i in 0..span.len {
+            let value = Some(own.read(at, span, i)?);
+            let slot = own.published(at.slice, span.buffer, span.first + i);
+            match slot {
+                Some(slot @ None) => {
+                    let touched = Touched::Not;
+                    *slot = Some(Published {
+                        value,
+                        phase,
+                        touched,
+                    });
+                }
+                _ => {
+                    return Err(at.violation(format!(
+                        "chunk {} is published again while peers may read it",
+                        span.first + i
+                    )));
+                }
+            }
+        }
+        self.reach(at, phase)
+    }
+
+    /// This rank says that it has come to `phase`.
+    fn reach(&mut self, at: At, phase: u8) -> Result<(), Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        let reached = &mut own.reached[at.slice as usize];
+        if *reached > u16::from(phase) {
+            return Err(at.violation("the phase does not rise"));
+        }
+        *reached = u16::from(phase) + 1;
+        let hops = own.channels[at.channel as usize].hops;
+        own.hops_at.insert((at.slice, phase), hops);
+        self.exposure.publish(at, phase);
+        let own = &mut self.ranks[at.rank as usize];
+        if self.barrier {
+            let known = own.known[at.slice as usize].clone();
+            own.known_at.insert((at.slice, phase), known);
+        }
+        for rank in 0..self.ranks.len() as u32 {
+            self.wake_if_awaiting(rank, at.channel);
+        }
+        Ok(())
+    }
+
+    fn wake_if_awaiting(&mut self, rank: u32, channel: u32) {
+        let other = &self.ranks[rank as usize];
+        let awaiting = other.next(channel).map(|at| other.step(at).action);
+        if matches!(
+            awaiting,
+            Some(Action::Await { .. } | Action::Collect { .. })
+        ) {
+            self.wake(rank, channel);
+        }
+    }
+
+    pub(super) fn await_phase(&mut self, at: At, peers: Peers, phase: u8) {
+        let peers = match peers {
+            Peers::One(peer) => peer..peer + 1,
+            Peers::Others => 0..self.ranks.len() as u32,
+        };
+        for peer in peers.filter(|&peer| peer != at.rank) {
+            let awaited = self.ranks[at.rank as usize].awaited(at.slice, peer);
+            *awaited = (*awaited).max(u16::from(phase) + 1);
+            self.exposure.hear(at, peer, phase);
+            let published = self.ranks[peer as usize].hops_at.get(&(at.slice, phase));
+            let hops = published.copied().unwrap_or_default() + 1;
+            let own = self.channel(at.rank, at.channel);
+            own.hops = own.hops.max(hops);
+            if self.barrier {
+                let at_phase = self.ranks[peer as usize].known_at.get(&(at.slice, phase));
+                let known = at_phase.cloned().unwrap_or_default();
+                self.ranks[at.rank as usize].learn(at.slice, &known);
+            }
+        }
+    }
+
+    /// What `peer` published under a chunk number, if this rank has awaited that and nobody combines there.
+    pub(super) fn published(
+        &mut self,
+        at: At,
+        peer: u32,
+        buffer: Buffer,
+        chunk: u32,
+    ) -> Result<Value, Violation> {
+        if buffer == Buffer::Input && self.combined.is_touched(at.slice, chunk) {
+            return Err(at.violation(format!(
+                "chunk {chunk} of rank {peer} is read when it may be combined already"
+            )));
+        }
+        self.awaited_value(at, peer, buffer, chunk)
+    }
+
+    fn awaited_value(
+        &mut self,
+        at: At,
+        peer: u32,
+        buffer: Buffer,
+        chunk: u32,
+    ) -> Result<Value, Violation> {
+        let awaited = *self.ranks[at.rank as usize].awaited(at.slice, peer);
+        let published = self.ranks[peer as usize].published(at.slice, buffer, chunk);
+        let published = published.and_then(Option::as_mut);
+        let published = published.filter(|published| u16::from(published.phase) < awaited);
+        let Some(published) = published else {
+            return Err(at.violation(format!(
+                "chunk {chunk} of rank {peer} is read without having awaited its publication"
+            )));
+        };
+        published.touched = match published.touched {
+            Touched::Not => Touched::ReadBy(at.rank),
+            Touched::ReadBy(reader) if reader == at.rank => Touched::ReadBy(reader),
+            Touched::ReadBy(_) | Touched::ReadByMany => Touched::ReadByMany,
+            Touched::GivenBack(..) => {
+                return Err(at.violation(format!(
+                    "chunk {chunk} of rank {peer} is read as published although it is given back"
+                )));
+            }
+        };
+        Ok(published.value.expect("only defined chunks are published"))
+    }
+
+    /// Every peer's published chunks are overwritten by the one rank that has read them.
+    pub(super) fn give_back(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
+        for i in 0..span.len {
+            let value = self.ranks[at.rank as usize].read(at, span, i)?;
+            if self.combined.is_touched(at.slice, span.first + i) {
+                return Err(at.violation(format!(
+                    "chunk {} is given back when it may be combined already",
+                    span.first + i
+                )));
+            }
+            for peer in (0..self.ranks.len() as u32).filter(|&peer| peer != at.rank) {
+                let published =
+                    self.ranks[peer as usize].published(at.slice, Buffer::Input, span.first + i);
+                match published.and_then(Option::as_mut) {
+                    Some(published) if published.touched == Touched::ReadBy(at.rank) => {
+                        published.value = Some(value);
+                        published.touched = Touched::GivenBack(at.rank, phase);
+                    }
+                    _ => {
+                        return Err(at.violation(format!(
+                            "chunk {} of rank {peer} is overwritten, but this rank is not its one reader",
+                            span.first + i
+                        )));
+                    }
+                }
+            }
+        }
+        self.reach(at, phase)
+    }
+
+    /// What `peer` put in the place of a chunk of this rank's, if this rank has awaited that.
+    pub(super) fn given_back(&mut self, at: At, peer: u32, chunk: u32) -> Result<Value, Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        let awaited = *own.awaited(at.slice, peer);
+        let published = own
+            .published(at.slice, Buffer::Input, chunk)
+            .and_then(|slot| *slot);
+        match published {
+            Some(Published {
+                value: Some(value),
+                touched: Touched::GivenBack(by, phase),
+                ..
+            }) if by == peer && u16::from(phase) < awaited => Ok(value),
+            _ => Err(at.violation(format!(
+                "chunk {chunk} is taken back without having awaited that rank {peer} gave it"
+            ))),
+        }
+    }
+
+    pub(super) fn reduce_from(
+        &mut self,
+        at: At,
+        among: Members,
+        span: Span,
+        into: Span,
+    ) -> Result<(), Violation> {
+        for i in 0..into.len {
+            let own = self.ranks[at.rank as usize].read(at, span, i)?;
+            let mut sum = None;
+            for rank in among.ranks() {
+                let value = if rank == at.rank {
+                    own
+                } else {
+                    self.published(at, rank, span.buffer, span.first + i)?
+                };
+                sum = Some(match sum {
+                    None => value,
+                    Some(sum) => combine(at, sum, value)?,
+                });
+            }
+            let sum = sum.expect("there is at least this rank");
+            self.ranks[at.rank as usize].write(at, into, i, sum)?;
+        }
+        Ok(())
+    }
+
+    /// Offers to combine what all have published.
+    pub(super) fn offer(&mut self, at: At, first: u32, len: u32) -> Result<(), Violation> {
+        let hops = self.channel(at.rank, at.channel).hops;
+        for chunk in first..first.saturating_add(len) {
+            let mut sum = None;
+            for rank in 0..self.ranks.len() as u32 {
+                let value = if rank == at.rank {
+                    self.own_published(at, chunk)?
+                } else {
+                    self.awaited_value(at, rank, Buffer::Input, chunk)?
+                };
+                sum = Some(match sum {
+                    None => value,
+                    Some(sum) => combine(at, sum, value)?,
+                });
+            }
+            let sum = sum.expect("there is at least this rank");
+            if !self.combined.offer((at.slice, chunk), at.rank, sum, hops) {
+                return Err(at.violation(format!("offers chunk {chunk} a second time")));
+            }
+        }
+        for rank in 0..self.ranks.len() as u32 {
+            self.wake_if_awaiting(rank, at.channel);
+        }
+        Ok(())
+    }
+
+    fn own_published(&mut self, at: At, chunk: u32) -> Result<Value, Violation> {
+        let own = &mut self.ranks[at.rank as usize];
+        let published = own
+            .published(at.slice, Buffer::Input, chunk)
+            .and_then(|slot| *slot);
+        published
+            .and_then(|published| published.value)
+            .ok_or_else(|| at.violation(format!("combines chunk {chunk}, which it kept")))
+    }
+
+    pub(super) fn collect(&mut self, at: At, into: Span) -> Result<(), Violation> {
+        for i in 0..into.len {
+            let combined = self.combined.value(at.slice, into.first + i);
+            let (value, hops) = combined.expect("waited for");
+            let channel = self.channel(at.rank, at.channel);
+            channel.hops = channel.hops.max(hops + 1);
+            self.ranks[at.rank as usize].write(at, into, i, value)?;
+        }
+        Ok(())
+    }
+}
