@@ -327,20 +327,28 @@ fn kernel_answers_about_mappings() -> bool {
     version >= (6, 11)
 }
 
+/// Maps memory of our own, also in the place of other memory of our own.
+fn map_private(
+    address: *mut libc::c_void,
+    bytes: usize,
+    flags: libc::c_int,
+    file: libc::c_int,
+) -> *mut libc::c_void {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | flags;
+    // SAFETY: a new mapping at an address that the kernel chooses, or in the place of one of ours.
+    let start = unsafe { libc::mmap(address, bytes, protection, flags, file, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    start
+}
+
 fn leaked(comm: Communicator) {
     const BYTES: usize = 1 << 20;
     if !kernel_answers_about_mappings() {
         return;
     }
     // Its own mapping, so that it can be replaced at the same address.
-    let map = |address: *mut libc::c_void, flags| {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-        // SAFETY: a mapping of our own, or in the place of one.
-        let start = unsafe { libc::mmap(address, BYTES, protection, flags, -1, 0) };
-        assert_ne!(start, libc::MAP_FAILED);
-        start
-    };
+    let map = |address, flags| map_private(address, BYTES, libc::MAP_ANONYMOUS | flags, -1);
     let start = map(std::ptr::null_mut(), 0);
     // SAFETY: mapped just now, and used by nobody else.
     let slice = || unsafe { std::slice::from_raw_parts_mut(start.cast::<f32>(), BYTES / 4) };
@@ -441,18 +449,7 @@ fn refused(comm: Communicator) {
         _ => {
             let file = std::fs::File::open("/proc/self/exe").expect("this program");
             use std::os::fd::AsRawFd;
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a new mapping at an address that the kernel chooses.
-            let start = unsafe {
-                libc::mmap(
-                    std::ptr::null_mut(),
-                    8192,
-                    protection,
-                    libc::MAP_PRIVATE,
-                    file.as_raw_fd(),
-                    0,
-                )
-            };
+            let start = map_private(std::ptr::null_mut(), 8192, 0, file.as_raw_fd());
             // SAFETY: mapped with this length, until the end.
             let region = unsafe { Region::new(start.cast(), 8192) };
             // SAFETY: as above, and nobody uses it.

@@ -5,6 +5,7 @@
 //! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
 
 mod life;
+pub(crate) mod mapping;
 mod moved;
 mod owned;
 mod pool;

@@ -4,36 +4,21 @@
 //! data, whole pages | notice page: one word, not 0 once the owner has given the memory up
 //! ```
 //!
-//! # Invariants
-//!
-//! * The file is sealed against resizing before anybody else sees it, and `open` checks seals and size: no access faults.
-//! * What a peer writes there is data, and the one word a claim that costs nobody but its owner: it is neither an offset
-//!   nor a length.
-//! * A mapping is not inherited by a forked child, which would otherwise share it without anybody knowing.
+//! The file is sealed (see [`mapping`](super::mapping)), and no forked child shares it. What a peer writes there is data,
+//! and the one word a claim that costs nobody but its owner: it is neither an offset nor a length.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
-};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-
 use super::Region;
+use super::mapping::{Mapping, make_sealed, size_and_seals};
 use crate::error::{Error, Result};
-
-/// What nobody may do to the file any more.
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
 
 /// One process' mapping of the file.
 #[derive(Debug)]
 pub struct Shared {
-    map: Region,
+    map: Mapping,
     data_bytes: usize,
-    /// Who mapped it: a forked child has the value and not the mapping.
-    process: u32,
 }
 
 /// `bytes` in whole pages.
@@ -67,13 +52,7 @@ impl Shared {
         };
         let data_bytes = in_pages(bytes).ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
         let total = data_bytes + rustix::param::page_size();
-        let fd = memfd_create(
-            "ringfold registered",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )
-        .map_err(refused)?;
-        ftruncate(&fd, total as u64).map_err(refused)?;
-        fcntl_add_seals(&fd, SEALS).map_err(refused)?;
+        let fd = make_sealed("ringfold registered", total).map_err(refused)?;
         Ok((Shared::map(&fd, data_bytes)?, fd))
     }
 
@@ -85,17 +64,16 @@ impl Shared {
             what,
             site: None,
         };
-        let size = fstat(&fd).map_err(failed)?.st_size;
-        let seals = fcntl_get_seals(&fd).map_err(failed)?;
+        let (size, is_sealed) = size_and_seals(&fd).map_err(failed)?;
         let page = rustix::param::page_size();
         let total = data_bytes.checked_add(page);
         let total = total.filter(|_| data_bytes.is_multiple_of(page));
-        if total.is_none() || u64::try_from(size).ok() != total.map(|total| total as u64) {
+        if total.is_none_or(|total| size != total as u64) {
             return Err(corrupt(format!(
                 "registered memory of {size} bytes where {data_bytes} and a page were announced"
             )));
         }
-        if !seals.contains(SEALS) {
+        if !is_sealed {
             return Err(corrupt("registered memory that could be cut off".into()));
         }
         Shared::map(&fd, data_bytes)
@@ -103,20 +81,12 @@ impl Shared {
 
     /// The data.
     pub fn data(&self) -> Region {
-        self.map.part(0..self.data_bytes)
+        self.map.region().part(0..self.data_bytes)
     }
 
     /// Has all pages present, so that calls find them.
     pub fn populate(&self) -> Result<()> {
-        // SAFETY: the range is our mapping, and populating changes no contents.
-        let populated = unsafe {
-            madvise(
-                self.map.address().cast(),
-                self.map.bytes(),
-                Advice::LinuxPopulateWrite,
-            )
-        };
-        match populated {
+        match self.map.populate(self.map.region()) {
             // Kernels before 5.14 lack it: the first call is then slower, nothing else.
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
             Err(error) => {
@@ -137,11 +107,8 @@ impl Shared {
     pub fn free(&self) {
         let data = self.data();
         if !data.is_empty() {
-            // SAFETY: the range is our mapping; the owner has no more use for what is there, and a peer that looks (none
-            // should) reads zeros.
-            let freed =
-                unsafe { madvise(data.address().cast(), data.bytes(), Advice::LinuxRemove) };
-            if let Err(error) = freed {
+            // The owner has no more use for what is there, and a peer that looks (none should) reads zeros.
+            if let Err(error) = self.map.free(data) {
                 log::debug!(target: "ringfold::transport", "registered memory is freed later: {error}");
             }
         }
@@ -152,12 +119,8 @@ impl Shared {
         self.notice().load(Ordering::Relaxed) != 0
     }
 
-    fn is_ours(&self) -> bool {
-        self.process == std::process::id()
-    }
-
     fn notice(&self) -> &AtomicU32 {
-        let word = self.map.part(self.data_bytes..self.data_bytes + 4);
+        let word = self.map.region().part(self.data_bytes..self.data_bytes + 4);
         // SAFETY: in bounds by `part`, aligned as it begins a page, and an atomic, which any process may write.
         unsafe { &*word.address().cast::<AtomicU32>() }
     }
@@ -170,48 +133,17 @@ impl Shared {
                 error,
             )
         };
-        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        }
-        .map_err(refused)?;
-        // SAFETY: mapped with this length until `drop`; the file is sealed, so no access can fault.
-        let map = unsafe { Region::new(start.cast(), bytes) };
-        let shared = Shared {
-            map,
-            data_bytes,
-            process: std::process::id(),
-        };
-        // SAFETY: the range is our mapping; a child of ours will not have it.
-        unsafe { madvise(start, bytes, Advice::LinuxDontFork) }.map_err(refused)?;
-        // SAFETY: the range is our mapping. Only a wish: most kernels have no huge pages for such files.
-        let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
-        Ok(shared)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // A forked child has something else there, or nothing.
-        if !self.is_ours() {
-            return;
-        }
-        // SAFETY: mapped in `map` with this length by this process; the last user is gone.
-        if let Err(error) = unsafe { munmap(self.map.address().cast(), self.map.bytes()) } {
-            log::warn!(target: "ringfold::transport", "cannot unmap registered memory: {error}");
-        }
+        let mut map = Mapping::new(fd, bytes).map_err(refused)?;
+        map.keep_from_children().map_err(refused)?;
+        map.wish_for_huge_pages();
+        Ok(Shared { map, data_bytes })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
     use super::*;
 
     #[test]

@@ -13,14 +13,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
-};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-
 use super::doorbell::{DOORBELL_BYTES, Doorbell};
 use crate::error::{Error, Result};
 use crate::memory::Region;
+use crate::memory::mapping::{Mapping, make_sealed, size_and_seals};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::transport::ATTACHED_WORDS;
 
@@ -155,6 +151,8 @@ impl Shape {
 /// The shared memory, mapped.
 #[derive(Debug)]
 pub struct Segment {
+    /// Keeps `map`, which is all of it, mapped.
+    mapping: Mapping,
     map: Region,
     shape: Shape,
     windows: Strides,
@@ -174,12 +172,8 @@ impl Segment {
         let bytes = shape.total_bytes();
         let refused =
             |error| Error::system(format!("cannot make {bytes} bytes of shared memory"), error);
-        let fd = memfd_create("ringfold", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(refused)?;
-        ftruncate(&fd, bytes as u64).map_err(refused)?;
         // Sealed, so that no peer can cut the memory off under our feet.
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(refused)?;
+        let fd = make_sealed("ringfold", bytes).map_err(refused)?;
         let segment = Segment::map(&fd, shape)?;
         for (index, word) in shape.words().into_iter().enumerate() {
             // Pairs with the loads in `open`, ordered by the descriptor's passing in between.
@@ -190,17 +184,13 @@ impl Segment {
 
     /// Maps the memory behind a descriptor that came from a peer, once it is what it should be.
     pub fn open(fd: OwnedFd, shape: Shape) -> Result<Arc<Segment>> {
-        let stat =
-            fstat(&fd).map_err(|error| Error::system("cannot look at the shared memory", error))?;
-        let seals = fcntl_get_seals(&fd)
-            .map_err(|error| Error::system("shared memory cannot be sealed", error))?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW)
-            || stat.st_size as u64 != shape.total_bytes() as u64
-        {
+        let (size, is_sealed) = size_and_seals(&fd)
+            .map_err(|error| Error::system("cannot look at the shared memory", error))?;
+        if !is_sealed || size != shape.total_bytes() as u64 {
             return Err(Error::Bootstrap(format!(
                 "the shared memory has {} bytes where {} sealed ones were due; set RINGFOLD_SHM_BYTES and \
                  RINGFOLD_CHANNELS alike on all ranks",
-                stat.st_size,
+                size,
                 shape.total_bytes()
             )));
         }
@@ -218,29 +208,17 @@ impl Segment {
 
     fn map(fd: impl AsFd, shape: Shape) -> Result<Segment> {
         let bytes = shape.total_bytes();
-        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        }
-        .map_err(|error| {
+        let mapping = Mapping::new(fd, bytes).map_err(|error| {
             Error::system(format!("cannot map {bytes} bytes of shared memory"), error)
         })?;
-        // SAFETY: mapped with this length until `drop`; the file is sealed, so no access can fault.
-        let map = unsafe { Region::new(start.cast(), bytes) };
         let windows = Strides {
             first: shape.window_offset(0),
             rank: shape.window_bytes(),
             slot: shape.slot_stride(),
         };
         Ok(Segment {
-            map,
+            map: mapping.region(),
+            mapping,
             shape,
             windows,
         })
@@ -258,15 +236,7 @@ impl Segment {
         let window_bytes = self.shape.window_bytes();
         for (offset, bytes) in [(own, window_bytes), (all, self.shape.ranks * window_bytes)] {
             let part = self.map.part(offset..offset + bytes);
-            // SAFETY: the range lies in our mapping, begins at a page, and populating changes no contents.
-            let populated = unsafe {
-                madvise(
-                    part.address().cast(),
-                    part.bytes(),
-                    Advice::LinuxPopulateWrite,
-                )
-            };
-            if let Err(error) = populated {
+            if let Err(error) = self.mapping.populate(part) {
                 // Kernels before 5.14 lack it: the first call is then slower, nothing else.
                 log::debug!(target: "ringfold::transport", "shared memory was not populated: {error}");
             }
@@ -376,14 +346,5 @@ impl Segment {
         // SAFETY: in bounds by `part`, aligned as the mapping is page-aligned and offsets are multiples of 8, and an
         // atomic, which any process may write at any time.
         unsafe { &*word.address().cast::<AtomicU64>() }
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `map` with this length; the last user of the segment is gone.
-        if let Err(error) = unsafe { munmap(self.map.address().cast(), self.map.bytes()) } {
-            log::warn!(target: "ringfold::transport", "cannot unmap shared memory: {error}");
-        }
     }
 }
