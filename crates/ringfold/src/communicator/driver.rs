@@ -132,7 +132,7 @@ impl Driver {
     }
 
     /// Runs a tiny call by the shortest way, if nothing else is under way; `None` when it must go the usual one.
-    pub fn run_tiny(&self, job: TinyJob, on_wait: OnWait<'_>) -> Option<Result<()>> {
+    pub fn run_tiny(&self, job: &TinyJob, on_wait: OnWait<'_>) -> Option<Result<()>> {
         let mut state = self.state.try_lock().ok()?;
         // Pairs with the store in `enqueue`.
         if self.is_inbox_filled.load(Ordering::Acquire) || state.error.is_some() {

@@ -212,7 +212,7 @@ impl Communicator {
     pub unsafe fn run_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<()> {
         self.check_open()?;
         if let Some(job) = self.tiny(request)
-            && let Some(result) = self.driver.run_tiny(job, on_wait)
+            && let Some(result) = self.driver.run_tiny(&job, on_wait)
         {
             return result;
         }

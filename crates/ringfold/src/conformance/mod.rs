@@ -279,7 +279,7 @@ impl World {
                 .then(|| request.tiny(rank, world_size, slice_bytes / 64 * 64, timeout))
                 .flatten();
             let has_begun = match tiny {
-                Some(tiny) => self.engines[rank].begin_tiny(tiny)?,
+                Some(tiny) => self.engines[rank].begin_tiny(&tiny)?,
                 None => false,
             };
             if !has_begun {

@@ -36,8 +36,8 @@ use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::Blocks;
 use operation::{ChannelProgress, Context, Operation, Workbench, ticket_operation};
 use plan::Plan;
+use tiny::TinyCalls;
 pub use tiny::TinyJob;
-use tiny::{Inline, Tiny};
 
 /// Jobs that may be submitted and not finished, at most.
 pub const JOBS_MAX: usize = 4096;
@@ -123,8 +123,7 @@ pub struct Engine {
     helpers: Helpers,
     /// How many domains of equal size the ranks sit in.
     domains: u32,
-    tiny: Option<Tiny>,
-    inline: Inline,
+    tiny: TinyCalls,
     /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
     unverified: VecDeque<(u64, Call)>,
 }
@@ -165,8 +164,7 @@ impl Engine {
             is_refusal_told: false,
             helpers: Helpers::none(),
             domains: 1,
-            tiny: None,
-            inline: Inline::new(world_size),
+            tiny: TinyCalls::new(world_size),
             unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
         }
     }
@@ -338,7 +336,7 @@ impl Engine {
             id,
             operands: &mut self.operands,
             helpers: &mut self.helpers,
-            inline: &self.inline,
+            inline: &self.tiny.inline,
             registry: &self.registry,
             bench: &mut self.bench,
         };

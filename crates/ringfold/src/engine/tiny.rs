@@ -53,13 +53,17 @@ impl Inline {
 
     /// Attaches `payload` to this rank's slot.
     pub(super) fn send(windows: &mut dyn Windows, generation: u64, payload: Region) {
-        let mut bytes = [0; INLINE_BYTES];
-        payload.read(&mut bytes[..payload.bytes()]);
-        let (words, _) = bytes.as_chunks::<8>();
-        windows.attach(
-            generation,
-            std::array::from_fn(|word| u64::from_ne_bytes(words[word])),
-        );
+        let mut words = [0; ATTACHED_WORDS];
+        windows.attach(generation, Inline::words(payload, &mut words));
+    }
+
+    /// `payload` as words.
+    fn words(payload: Region, words: &mut [u64; ATTACHED_WORDS]) -> &[u64] {
+        let words = &mut words[..payload.bytes().div_ceil(8)];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = payload.word(index);
+        }
+        words
     }
 
     /// The bytes `range` of what `peer` attached. Valid until the next one from that peer is taken.
@@ -70,13 +74,21 @@ impl Inline {
         generation: u64,
         range: Range<usize>,
     ) -> Region {
-        let place = self
-            .places
-            .region()
-            .part(peer * INLINE_BYTES..(peer + 1) * INLINE_BYTES);
-        let words = windows.attached(peer, generation).map(u64::to_ne_bytes);
-        place.write(words.as_flattened());
-        place.part(range)
+        for word in range.start / 8..range.end.div_ceil(8) {
+            self.put(peer, word, windows.attached(peer, generation, word));
+        }
+        self.place(peer).part(range)
+    }
+
+    /// Where what `peer` attached is put.
+    fn place(&self, peer: usize) -> Region {
+        let start = peer * INLINE_BYTES;
+        self.places.region().part(start..start + INLINE_BYTES)
+    }
+
+    fn put(&self, peer: usize, word: usize, value: u64) {
+        let place = self.place(peer).part(word * 8..(word + 1) * 8);
+        place.write(&value.to_ne_bytes());
     }
 }
 
@@ -103,14 +115,90 @@ pub struct TinyJob {
     pub timeout: Duration,
 }
 
-/// A tiny call under way, and the last one's preparations.
+impl TinyJob {
+    /// What its rank says about it, but for the sequence.
+    fn call(&self) -> Call {
+        Call {
+            collective: self.collective,
+            dtype: self.dtype,
+            op: if self.collective.reduces() {
+                self.op.wire()
+            } else {
+                0
+            },
+            algorithm: part::algorithm(self.collective),
+            root: self.root as u32,
+            count: self.count,
+            sequence: 0,
+        }
+    }
+}
+
+/// Kinds of tiny calls whose preparations are kept, at most: programs alternate between a few.
+const KINDS_MAX: usize = 4;
+
+/// The tiny call under way, and the preparations of the last few kinds.
 #[derive(Debug)]
-pub(super) struct Tiny {
-    job: TinyJob,
+pub(super) struct TinyCalls {
+    kinds: Vec<Tiny>,
+    /// The kind of the last call.
+    current: usize,
+    is_active: bool,
+    pub(super) inline: Inline,
+}
+
+impl TinyCalls {
+    /// None yet, among `world_size` ranks.
+    pub(super) fn new(world_size: usize) -> TinyCalls {
+        TinyCalls {
+            kinds: Vec::with_capacity(KINDS_MAX),
+            current: 0,
+            is_active: false,
+            inline: Inline::new(world_size),
+        }
+    }
+
+    fn active(&self) -> Option<&Tiny> {
+        self.kinds.get(self.current).filter(|_| self.is_active)
+    }
+
+    /// Makes the kind of `job` the current one; false if there is no such tiny call.
+    fn select(&mut self, job: &TinyJob, rank: usize, world_size: usize) -> Result<bool> {
+        let call = job.call();
+        if let Some(index) = self.kinds.iter().position(|kind| kind.serves(&call)) {
+            self.current = index;
+            return Ok(true);
+        }
+        let Some(kind) = Tiny::prepare(job, call, rank, world_size)? else {
+            return Ok(false);
+        };
+        if self.kinds.is_empty() {
+            announce::tiny(job, world_size);
+        }
+        if self.kinds.len() < KINDS_MAX {
+            self.current = self.kinds.len();
+            self.kinds.push(kind);
+        } else {
+            self.current = (self.current + 1) % KINDS_MAX;
+            self.kinds[self.current] = kind;
+        }
+        Ok(true)
+    }
+}
+
+/// One kind of tiny call, prepared, and the last call of it.
+#[derive(Debug)]
+struct Tiny {
+    input: Region,
+    output: Region,
+    timeout: Duration,
+    block_bytes: usize,
+    root: usize,
     part: Part,
     kernel: Option<Kernel>,
     call: Call,
-    is_inline: bool,
+    /// Words of the input, where it travels in the heads; else 0.
+    inline_words: usize,
     /// Whether this rank waits for all others, so that it has seen which call they are in.
     hears_all: bool,
     /// Whether all ranks wait for all others, so that nobody gets ahead.
@@ -119,12 +207,11 @@ pub(super) struct Tiny {
     deadline: Option<Time>,
     /// The first peer that has not been seen to arrive.
     awaited: usize,
-    is_active: bool,
 }
 
 impl Engine {
     /// Begins `job`, unless something else is under way or its slot is not free: then it goes the usual way.
-    pub fn begin_tiny(&mut self, job: TinyJob) -> Result<bool> {
+    pub fn begin_tiny(&mut self, job: &TinyJob) -> Result<bool> {
         if !self.is_idle() || (job.tries_push && self.registry.is_used()) {
             return Ok(false);
         }
@@ -132,48 +219,46 @@ impl Engine {
         let Some(windows) = self.transport.windows() else {
             return Ok(false);
         };
-        if !windows.is_free(generation) {
+        if !windows.is_free(generation) || !self.tiny.select(job, self.rank, self.world_size)? {
             return Ok(false);
         }
-        if !self.tiny.as_ref().is_some_and(|last| last.serves(&job)) {
-            if self.tiny.is_none() {
-                announce::tiny(&job, self.world_size);
-            }
-            self.tiny = Tiny::prepare(job, self.rank, self.world_size)?;
-        }
-        let Some(tiny) = &mut self.tiny else {
-            return Ok(false);
-        };
         self.sequence += 1;
         self.generation += 1;
-        tiny.job = job;
-        tiny.call.sequence = self.sequence;
-        (tiny.generation, tiny.deadline, tiny.awaited, tiny.is_active) =
-            (generation, None, 0, true);
+        let tiny = &mut self.tiny.kinds[self.tiny.current];
+        (tiny.input, tiny.output, tiny.timeout) = (job.input, job.output, job.timeout);
+        (tiny.call.sequence, tiny.generation) = (self.sequence, generation);
+        (tiny.deadline, tiny.awaited) = (None, 0);
+        self.tiny.is_active = true;
         tiny.tell(windows, self.rank, self.world_size)?;
         Ok(true)
     }
 
     /// Ends the tiny call if all whom it waits for are there; whether it is over.
     pub fn poll_tiny(&mut self) -> Result<bool> {
-        let Some(tiny) = self.tiny.as_mut().filter(|tiny| tiny.is_active) else {
+        if !self.tiny.is_active {
             return Ok(true);
-        };
+        }
         let Some(windows) = self.transport.windows() else {
             return Ok(true);
         };
+        let TinyCalls {
+            kinds,
+            current,
+            is_active,
+            inline,
+        } = &mut self.tiny;
+        let tiny = &mut kinds[*current];
         if tiny.part.awaited != Awaited::Nobody {
             while tiny.awaited < self.world_size {
                 let peer = tiny.awaited;
-                if tiny.part.awaits(peer, self.rank, tiny.job.root) {
-                    let phase = tiny.part.phase;
-                    if !windows.has_reached(peer, tiny.generation, phase, &tiny.call)? {
+                if tiny.part.awaits(peer, self.rank, tiny.root) {
+                    if !tiny.hear(windows, inline, peer)? {
                         if !self.unverified.is_empty() {
                             self.verify_while_waiting()?;
                         }
                         return Ok(false);
                     }
-                    tiny.take(windows, &self.inline, peer);
+                    tiny.take(windows, inline, peer);
                 }
                 tiny.awaited += 1;
             }
@@ -182,21 +267,21 @@ impl Engine {
             self.operands.clear();
             for peer in 0..self.world_size {
                 self.operands.push(if peer == self.rank {
-                    tiny.job.input.part(tiny.range(block))
+                    tiny.input.part(tiny.range(block))
                 } else {
-                    tiny.view(windows, &self.inline, peer, block)
+                    tiny.view(windows, inline, peer, block)
                 });
             }
-            kernel.fold(tiny.job.output, &self.operands);
+            kernel.fold(tiny.output, &self.operands);
         }
-        tiny.is_active = false;
+        *is_active = false;
         if tiny.meets {
             windows.finish_heard(tiny.generation);
         } else {
             windows.finish(tiny.generation);
         }
-        let (hears_all, generation, call) = (tiny.hears_all, tiny.generation, tiny.call);
-        if !hears_all {
+        if !tiny.hears_all {
+            let (generation, call) = (tiny.generation, tiny.call);
             self.compare_later(generation, call);
         } else if !self.unverified.is_empty() {
             self.verify_calls()?;
@@ -206,12 +291,12 @@ impl Engine {
 
     /// Whether a tiny call is under way.
     pub fn is_tiny_active(&self) -> bool {
-        self.tiny.as_ref().is_some_and(|tiny| tiny.is_active)
+        self.tiny.is_active
     }
 
     /// The ranks that the tiny call waits for.
     pub(super) fn tiny_waiting_for(&mut self) -> Vec<usize> {
-        let Some(tiny) = self.tiny.as_ref().filter(|tiny| tiny.is_active) else {
+        let Some(tiny) = self.tiny.active() else {
             return Vec::new();
         };
         let Some(windows) = self.transport.windows() else {
@@ -219,7 +304,7 @@ impl Engine {
         };
         let (rank, world_size) = (self.rank, self.world_size);
         let mut is_absent = |peer: &usize| {
-            tiny.part.awaits(*peer, rank, tiny.job.root)
+            tiny.part.awaits(*peer, rank, tiny.root)
                 && !windows
                     .has_reached(*peer, tiny.generation, tiny.part.phase, &tiny.call)
                     .unwrap_or(false)
@@ -230,7 +315,7 @@ impl Engine {
     /// Where the tiny call stands.
     pub(super) fn tiny_site(&mut self) -> Option<Site> {
         let ranks = self.tiny_waiting_for();
-        let tiny = self.tiny.as_ref().filter(|tiny| tiny.is_active)?;
+        let tiny = self.tiny.active()?;
         Some(Site {
             call: tiny.call,
             phase: phase(&ranks, 1, 1),
@@ -239,10 +324,11 @@ impl Engine {
 
     /// The error of a tiny call whose deadline has passed.
     pub(super) fn check_tiny_deadline(&mut self, now: Time) -> Result<()> {
-        let Some(tiny) = self.tiny.as_mut().filter(|tiny| tiny.is_active) else {
+        if !self.tiny.is_active {
             return Ok(());
-        };
-        let timeout = tiny.job.timeout;
+        }
+        let tiny = &mut self.tiny.kinds[self.tiny.current];
+        let timeout = tiny.timeout;
         if now < *tiny.deadline.get_or_insert(now.after(timeout)) {
             return Ok(());
         }
@@ -256,96 +342,99 @@ impl Engine {
 }
 
 impl Tiny {
-    /// The preparations of `job`; nothing if there is no such tiny call.
-    fn prepare(job: TinyJob, rank: usize, world_size: usize) -> Result<Option<Tiny>> {
+    /// The preparations of `job`, which says `call`; nothing if there is no such tiny call.
+    fn prepare(job: &TinyJob, call: Call, rank: usize, world_size: usize) -> Result<Option<Tiny>> {
         let collective = job.collective;
         let Some(part) = Part::new(collective, rank, job.root) else {
             return Ok(None);
         };
-        let reduces = collective.reduces();
-        let call = Call {
-            collective,
-            dtype: job.dtype,
-            op: if reduces { job.op.wire() } else { 0 },
-            algorithm: part::algorithm(collective),
-            root: if collective.has_root() {
-                job.root as u32
-            } else {
-                0
-            },
-            count: job.count,
-            sequence: 0,
-        };
-        let kernel = match reduces {
+        let block_bytes = job.count as usize * job.dtype.size_bytes();
+        let kernel = match collective.reduces() {
             true => Some(Kernel::new(job.op, job.dtype)?),
             false => None,
         };
         Ok(Some(Tiny {
-            job,
+            input: job.input,
+            output: job.output,
+            timeout: job.timeout,
+            block_bytes,
+            root: job.root,
             part,
             kernel,
             call,
-            is_inline: Inline::carries(&call, world_size),
+            inline_words: if Inline::carries(&call, world_size) {
+                let blocks = part::input_blocks(collective, world_size);
+                (block_bytes * blocks).div_ceil(8)
+            } else {
+                0
+            },
             hears_all: (0..world_size)
                 .all(|peer| peer == rank || part.awaits(peer, rank, job.root)),
             meets: !collective.has_root(),
             generation: 0,
             deadline: None,
             awaited: 0,
-            is_active: false,
         }))
     }
 
-    /// Whether the preparations are those of `job` too.
-    fn serves(&self, job: &TinyJob) -> bool {
-        let last = &self.call;
-        last.collective == job.collective
-            && last.count == job.count
-            && last.dtype == job.dtype
-            && (!job.collective.reduces() || last.op == job.op.wire())
-            && self.job.root == job.root
-    }
-
-    /// The bytes of a vector or block.
-    fn block_bytes(&self) -> usize {
-        self.job.count as usize * self.job.dtype.size_bytes()
+    /// Whether the preparations are those of `call` too.
+    fn serves(&self, call: &Call) -> bool {
+        let ([kind, count, _], [other_kind, other_count, _]) = (self.call.words(), call.words());
+        (kind, count) == (other_kind, other_count)
     }
 
     /// Where `block` lies in a buffer.
     fn range(&self, block: usize) -> Range<usize> {
-        let bytes = self.block_bytes();
+        let bytes = self.block_bytes;
         block * bytes..(block + 1) * bytes
     }
 
     /// Where `block` stands in a slot.
     fn slot_range(&self, block: usize) -> Range<usize> {
-        let bytes = self.block_bytes();
+        let bytes = self.block_bytes;
         let start = block * bytes.next_multiple_of(BLOCK_ALIGN_BYTES);
         start..start + bytes
     }
 
     /// Publishes this rank's part, and copies at home what is its own.
     fn tell(&self, windows: &mut dyn Windows, rank: usize, world_size: usize) -> Result<()> {
-        let (job, generation) = (&self.job, self.generation);
+        let (input, generation) = (self.input, self.generation);
         match self.part.told {
             Told::Presence => windows.enter(generation, &self.call),
-            _ if self.is_inline => Inline::send(windows, generation, job.input),
-            Told::Input => windows.write(generation, 0, job.input),
+            _ if self.inline_words > 0 => {
+                let mut words = [0; ATTACHED_WORDS];
+                let words = Inline::words(input, &mut words);
+                windows.offer(generation, self.part.phase, &self.call, words)?;
+            }
+            Told::Input => windows.write(generation, 0, input),
             Told::Blocks => {
                 for block in (0..world_size).filter(|block| *block != rank) {
                     let offset = self.slot_range(block).start;
-                    windows.write(generation, offset, job.input.part(self.range(block)));
+                    windows.write(generation, offset, input.part(self.range(block)));
                 }
             }
         }
-        if self.part.told != Told::Presence {
+        if self.part.told != Told::Presence && self.inline_words == 0 {
             windows.publish(generation, self.part.phase, &self.call)?;
         }
         if let Some((from, into)) = self.part.kept {
-            let kept = job.input.part(self.range(from));
-            job.output.part(self.range(into)).copy_from(kept);
+            let kept = input.part(self.range(from));
+            self.output.part(self.range(into)).copy_from(kept);
         }
         Ok(())
+    }
+
+    /// Whether `peer` has published; what it attached is put where `view` finds it.
+    fn hear(&self, windows: &mut dyn Windows, inline: &Inline, peer: usize) -> Result<bool> {
+        let mut words = [0; ATTACHED_WORDS];
+        let words = &mut words[..self.inline_words];
+        if !windows.collect(peer, self.generation, self.part.phase, &self.call, words)? {
+            return Ok(false);
+        }
+        for (index, word) in words.iter().enumerate() {
+            inline.put(peer, index, *word);
+        }
+        Ok(true)
     }
 
     /// Copies what is to be had of `peer`, who has published.
@@ -355,14 +444,14 @@ impl Tiny {
             Taken::Collected(block) => (block, peer),
             Taken::Fetched(block) => (block, 0),
         };
-        let target = self.job.output.part(self.range(into));
+        let target = self.output.part(self.range(into));
         target.copy_from(self.view(windows, inline, peer, block));
     }
 
     /// A block that `peer` has published.
     fn view(&self, windows: &dyn Windows, inline: &Inline, peer: usize, block: usize) -> Region {
-        if self.is_inline {
-            inline.take(windows, peer, self.generation, self.range(block))
+        if self.inline_words > 0 {
+            inline.place(peer).part(self.range(block))
         } else {
             windows.view(peer, self.generation, self.slot_range(block))
         }

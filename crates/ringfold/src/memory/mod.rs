@@ -118,10 +118,44 @@ impl Region {
         unsafe { std::ptr::copy(source.as_ptr(), self.start, source.len()) }
     }
 
+    /// The `index`-th eight bytes of this region as a number in the machine's order; zeros behind its end.
+    #[inline]
+    pub fn word(self, index: usize) -> u64 {
+        let rest = self.part(index * 8..self.bytes);
+        if rest.bytes >= 8 {
+            // SAFETY: eight bytes inside the region, which is valid for reads (contract of `new`).
+            return unsafe { rest.start.cast::<u64>().read_unaligned() };
+        }
+        let mut bytes = [0; 8];
+        rest.read(&mut bytes[..rest.bytes]);
+        u64::from_ne_bytes(bytes)
+    }
+
     /// Copies the beginning of this region into `target`.
     pub fn read(self, target: &mut [u8]) {
         assert!(target.len() <= self.bytes);
         // SAFETY: valid for `bytes` (contract of `new`), and `target` is no longer than that.
         unsafe { std::ptr::copy(self.start, target.as_mut_ptr(), target.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_end_in_zeros() {
+        let owned = Owned::zeroed(64);
+        let bytes: Vec<u8> = (1..=64).collect();
+        owned.region().write(&bytes);
+        for length in 0..=17 {
+            let region = owned.region().part(3..3 + length);
+            for index in 0..length.div_ceil(8) {
+                let mut due = [0; 8];
+                let rest = &bytes[3 + index * 8..3 + length.min(index * 8 + 8)];
+                due[..rest.len()].copy_from_slice(rest);
+                assert_eq!(region.word(index).to_ne_bytes(), due, "{length}, {index}");
+            }
+        }
     }
 }

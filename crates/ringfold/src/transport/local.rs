@@ -366,13 +366,14 @@ impl Windows for Local {
         true
     }
 
-    fn attach(&mut self, generation: u64, words: [u64; ATTACHED_WORDS]) {
+    fn attach(&mut self, generation: u64, words: &[u64]) {
         assert!(self.is_free(generation), "attached to a slot in use");
-        self.boxes[self.rank].lock().attached[slot(generation)] = words;
+        self.boxes[self.rank].lock().attached[slot(generation)][..words.len()]
+            .copy_from_slice(words);
     }
 
-    fn attached(&self, peer: usize, generation: u64) -> [u64; ATTACHED_WORDS] {
-        self.boxes[peer].lock().attached[slot(generation)]
+    fn attached(&self, peer: usize, generation: u64, word: usize) -> u64 {
+        self.boxes[peer].lock().attached[slot(generation)][word]
     }
 
     fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region {

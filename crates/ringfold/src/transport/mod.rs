@@ -210,11 +210,12 @@ pub trait Windows {
         Ok(true)
     }
 
-    /// Attaches a few words to this rank's slot; they travel in the same cache line as the next `publish`.
-    fn attach(&mut self, generation: u64, words: [u64; ATTACHED_WORDS]);
+    /// Attaches at most [`ATTACHED_WORDS`] words to this rank's slot; they travel in the same cache line as the next
+    /// `publish`.
+    fn attach(&mut self, generation: u64, words: &[u64]);
 
-    /// What `peer` attached to its slot. Only after `has_reached` said so.
-    fn attached(&self, peer: usize, generation: u64) -> [u64; ATTACHED_WORDS];
+    /// One of the words that `peer` attached to its slot. Only after `has_reached` said so.
+    fn attached(&self, peer: usize, generation: u64, word: usize) -> u64;
 
     /// Part `range` of this rank's slot, to be written. Peers may look once the next `publish` says so.
     fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region;
@@ -223,6 +224,30 @@ pub trait Windows {
     fn write(&mut self, generation: u64, offset: usize, bytes: Region) {
         self.target(generation, offset..offset + bytes.bytes())
             .copy_from(bytes);
+    }
+
+    /// `attach` and `publish`.
+    fn offer(&mut self, generation: u64, phase: u8, call: &Call, words: &[u64]) -> Result<()> {
+        self.attach(generation, words);
+        self.publish(generation, phase, call)
+    }
+
+    /// `has_reached`, and if so the words that `peer` attached, as many as there is room for.
+    fn collect(
+        &mut self,
+        peer: usize,
+        generation: u64,
+        phase: u8,
+        call: &Call,
+        words: &mut [u64],
+    ) -> Result<bool> {
+        if !self.has_reached(peer, generation, phase, call)? {
+            return Ok(false);
+        }
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = self.attached(peer, generation, index);
+        }
+        Ok(true)
     }
 
     /// Says that this rank has reached `phase` in `call`.

@@ -103,7 +103,7 @@ impl Operation {
         };
         let generation = self.first_generation + slice as u64;
         let windows = windows(context.transport)?;
-        windows.attach(generation, words);
+        windows.attach(generation, &words);
         windows.publish(generation, phase, &self.call)
     }
 
@@ -113,7 +113,8 @@ impl Operation {
         let windows = windows(context.transport)?;
         context.bench.exposed.clear();
         for rank in 0..context.world_size {
-            let Some(exposed) = Exposed::decode(windows.attached(rank, generation)) else {
+            let words = std::array::from_fn(|word| windows.attached(rank, generation, word));
+            let Some(exposed) = Exposed::decode(words) else {
                 return Ok(false);
             };
             context.bench.exposed.push(exposed);

@@ -57,7 +57,7 @@ const DESK_BYTES: usize = 2 * APART_BYTES;
 pub struct Shape {
     /// Ranks that share the segment.
     pub ranks: usize,
-    /// Slots of a window.
+    /// Slots of a window: a power of two.
     pub slots: usize,
     /// Bytes of a slot, a multiple of a page.
     pub slot_bytes: usize,
@@ -73,6 +73,7 @@ impl Shape {
     /// The shape for `ranks` ranks that may use about `rank_bytes` each.
     pub fn new(ranks: usize, channels: usize, rank_bytes: usize) -> Shape {
         const SLOTS: usize = 8;
+        const { assert!(SLOTS.is_power_of_two()) };
         const CELLS: usize = 8;
         const SLOT_BYTES_MAX: usize = 256 << 10;
         const CELL_BYTES_MAX: usize = 64 << 10;
@@ -244,6 +245,7 @@ impl Segment {
     }
 
     /// A rank's doorbell.
+    #[inline]
     pub fn doorbell(&self, rank: usize) -> &Doorbell {
         let word = self.word(self.shape.control_offset(rank), DOORBELL_BYTES);
         // SAFETY: in bounds, 128-byte aligned, and made of atomics, which any process may write at any time.
@@ -251,6 +253,7 @@ impl Segment {
     }
 
     /// How many generations a rank has finished.
+    #[inline]
     pub fn finished(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + APART_BYTES)
     }
@@ -336,10 +339,12 @@ impl Segment {
         self.shape.ring_offset(from, to, channel) + APART_BYTES + cell * self.shape.cell_stride()
     }
 
+    #[inline]
     fn word(&self, offset: usize, bytes: usize) -> Region {
         self.map.part(offset..offset + bytes)
     }
 
+    #[inline]
     fn atomic64(&self, offset: usize) -> &AtomicU64 {
         let word = self.word(offset, 8);
         debug_assert!(offset.is_multiple_of(8));

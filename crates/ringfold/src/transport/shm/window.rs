@@ -15,7 +15,7 @@ use crate::call::{CALL_BYTES, Call};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::sync::Ordering;
-use crate::transport::{ATTACHED_WORDS, Windows, mismatch};
+use crate::transport::{Windows, mismatch};
 
 /// Phases of a generation, at most.
 const PHASES: u64 = 8;
@@ -47,8 +47,10 @@ impl SharedWindows {
         (0..self.segment.shape().ranks).filter(move |peer| *peer != rank)
     }
 
+    #[inline]
     fn slot(&self, generation: u64) -> usize {
-        (generation % self.segment.shape().slots as u64) as usize
+        // A power of two, so that this is no division.
+        (generation & (self.segment.shape().slots as u64 - 1)) as usize
     }
 
     fn finished(&self, peer: usize) -> u64 {
@@ -57,6 +59,7 @@ impl SharedWindows {
     }
 
     /// Writes this rank's call into its slot's head, once a generation. The next raise of the flag makes it visible.
+    #[inline]
     fn head(&mut self, generation: u64, call: &Call) {
         if self.headed == generation + 1 {
             return;
@@ -65,23 +68,31 @@ impl SharedWindows {
         let head = self.segment.slot_head(self.rank, self.slot(generation));
         // A peer may still compare the call that stands here, see `verify`.
         flag::begin(&head.stamp, begun(generation));
-        for (place, word) in head.call.iter().zip(words(call)) {
+        for (place, word) in head.call.iter().zip(call.words()) {
             // Made visible by the flag.
             place.store(word, Ordering::Relaxed);
         }
     }
 
+    #[inline]
     fn compare(&self, peer: usize, generation: u64, call: &Call) -> Result<()> {
         let head = self.segment.slot_head(peer, self.slot(generation));
         // Ordered by the flag, which was seen raised before.
-        let theirs = std::array::from_fn(|word| head.call[word].load(Ordering::Relaxed));
-        if theirs == words(call) {
-            Ok(())
-        } else {
-            Err(self.complain(peer, theirs, call))
+        let theirs = || head.call.iter().map(|word| word.load(Ordering::Relaxed));
+        // Word by word: an array compared as a whole is first stored, and then loaded wider than it was stored.
+        if theirs()
+            .zip(call.words())
+            .fold(0, |differs, (word, own)| differs | word ^ own)
+            == 0
+        {
+            return Ok(());
         }
+        let mut words = [0; CALL_BYTES / 8];
+        words.iter_mut().zip(theirs()).for_each(|(w, t)| *w = t);
+        Err(self.complain(peer, words, call))
     }
 
+    #[inline]
     fn ring_all(&self) {
         for peer in self.peers() {
             self.segment.doorbell(peer).ring();
@@ -120,17 +131,6 @@ fn stamp(generation: u64, phase: u8) -> u64 {
     entered(generation) + 1 + phase as u64
 }
 
-fn words(call: &Call) -> [u64; 3] {
-    let bytes = call.encode();
-    std::array::from_fn(|word| {
-        u64::from_le_bytes(
-            bytes[word * 8..word * 8 + 8]
-                .try_into()
-                .expect("eight bytes"),
-        )
-    })
-}
-
 impl Windows for SharedWindows {
     fn slots(&self) -> usize {
         self.segment.shape().slots
@@ -152,18 +152,20 @@ impl Windows for SharedWindows {
         generation < self.all_finished.saturating_add(slots)
     }
 
-    fn attach(&mut self, generation: u64, words: [u64; ATTACHED_WORDS]) {
+    #[inline]
+    fn attach(&mut self, generation: u64, words: &[u64]) {
         let head = self.segment.slot_head(self.rank, self.slot(generation));
         for (place, word) in head.attached.iter().zip(words) {
             // Made visible by the flag.
-            place.store(word, Ordering::Relaxed);
+            place.store(*word, Ordering::Relaxed);
         }
     }
 
-    fn attached(&self, peer: usize, generation: u64) -> [u64; ATTACHED_WORDS] {
+    #[inline]
+    fn attached(&self, peer: usize, generation: u64, word: usize) -> u64 {
         let head = self.segment.slot_head(peer, self.slot(generation));
         // Ordered by the flag, which was seen raised before.
-        std::array::from_fn(|word| head.attached[word].load(Ordering::Relaxed))
+        head.attached[word].load(Ordering::Relaxed)
     }
 
     fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region {
@@ -178,12 +180,14 @@ impl Windows for SharedWindows {
         flag::raise(&head.stamp, entered(generation));
     }
 
+    #[inline]
     fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
         self.publish_quietly(generation, phase, call)?;
         self.ring_all();
         Ok(())
     }
 
+    #[inline]
     fn publish_quietly(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
         assert!(phase as u64 + 2 < PHASES, "phase {phase}");
         self.head(generation, call);
@@ -223,6 +227,7 @@ impl Windows for SharedWindows {
         flag::raise(self.segment.finished(self.rank), generation + 1);
     }
 
+    #[inline]
     fn has_reached(
         &mut self,
         peer: usize,
