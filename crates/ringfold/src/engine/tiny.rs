@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::operation::phase;
-use super::{Engine, announce};
+use super::{Engine, announce, is_read_once};
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::memory::{Owned, Region};
@@ -199,6 +199,8 @@ struct Tiny {
     call: Call,
     /// Words of the input, where it travels in the heads; else 0.
     inline_words: usize,
+    /// Whether what is read of a slot is read by this rank alone.
+    is_read_once: bool,
     /// Whether this rank waits for all others, so that it has seen which call they are in.
     hears_all: bool,
     /// Whether all ranks wait for all others, so that nobody gets ahead.
@@ -273,6 +275,11 @@ impl Engine {
                 });
             }
             kernel.fold(tiny.output, &self.operands);
+            for (peer, read) in self.operands.iter().enumerate() {
+                if peer != self.rank {
+                    tiny.leave(*read);
+                }
+            }
         }
         *is_active = false;
         if tiny.meets {
@@ -368,6 +375,7 @@ impl Tiny {
             } else {
                 0
             },
+            is_read_once: is_read_once(&call, world_size),
             hears_all: (0..world_size)
                 .all(|peer| peer == rank || part.awaits(peer, rank, job.root)),
             meets: !collective.has_root(),
@@ -445,7 +453,16 @@ impl Tiny {
             Taken::Fetched(block) => (block, 0),
         };
         let target = self.output.part(self.range(into));
-        target.copy_from(self.view(windows, inline, peer, block));
+        let read = self.view(windows, inline, peer, block);
+        target.copy_from(read);
+        self.leave(read);
+    }
+
+    /// Leaves what was read of a slot so that its writer gets it back quickly.
+    fn leave(&self, read: Region) {
+        if self.is_read_once {
+            read.touch();
+        }
     }
 
     /// A block that `peer` has published.

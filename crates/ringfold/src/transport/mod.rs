@@ -258,7 +258,7 @@ pub trait Windows {
     -> Result<bool>;
 
     /// What `peer` published at `range` of its slot. Only after `has_reached` said so; to be written only by a schedule's
-    /// `GiveBack`.
+    /// `GiveBack`, and touched only where nobody else reads it.
     fn view(&self, peer: usize, generation: u64, range: std::ops::Range<usize>) -> Region;
 
     /// The peers that have not finished the generation that used this one's slot before, for error messages.

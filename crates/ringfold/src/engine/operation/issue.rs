@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::super::is_read_once;
 use super::super::tiny::Inline;
 use super::push::Push;
 use super::{Context, Operation, ticket, windows};
@@ -234,6 +235,14 @@ impl Operation {
         }
     }
 
+    /// Leaves what was read of a slot so that its writer gets it back quickly. Helpers have read it in parts, each of them
+    /// with a cache of its own.
+    fn leave(&self, read: Region, world_size: usize) {
+        if !self.is_helped && is_read_once(&self.call, world_size) {
+            read.touch();
+        }
+    }
+
     /// Where block `first` of a rank's input stands in what it attaches to its slot.
     fn inline_range(&self, first: u32, bytes: usize) -> Range<usize> {
         let start = self.buffers.input_cut.range(first, 1, 0).start;
@@ -305,14 +314,15 @@ impl Operation {
                 let target = self.region(into, slice);
                 let (peer, bytes) = (peer as usize, target.bytes());
                 let windows = windows(context.transport)?;
-                let from = if Inline::carries(&self.call, context.world_size) {
+                if Inline::carries(&self.call, context.world_size) {
                     let range = self.inline_range(first, bytes);
-                    context.inline.take(windows, peer, generation, range)
-                } else {
-                    let offset = self.slot_offset(into.buffer, first, slice);
-                    windows.view(peer, generation, offset..offset + bytes)
-                };
+                    target.copy_from(context.inline.take(windows, peer, generation, range));
+                    return Ok(Issue::Done);
+                }
+                let offset = self.slot_offset(into.buffer, first, slice);
+                let from = windows.view(peer, generation, offset..offset + bytes);
                 self.copy(target, from, context.helpers);
+                self.leave(from, context.world_size);
             }
             Action::ReduceFrom { among, own, into } => {
                 self.reduce_from(among, own, into, slice, context)?
@@ -425,6 +435,11 @@ impl Operation {
             });
         }
         self.fold(self.region(into, slice), context.operands, context.helpers);
+        for (rank, read) in among.ranks().zip(&*context.operands) {
+            if rank as usize != context.rank {
+                self.leave(*read, context.world_size);
+            }
+        }
         Ok(())
     }
 }
