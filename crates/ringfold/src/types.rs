@@ -294,5 +294,7 @@ named_byte! {
         Hierarchical = 8, "hierarchical";
         /// Whoever runs combines what all have published: for ranks that outnumber their cores.
         Claim = 9, "claim";
+        /// Every rank reads what it needs from the others' private memory, through the kernel.
+        Pull = 10, "pull";
     }
 }

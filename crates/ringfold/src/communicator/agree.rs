@@ -18,6 +18,8 @@ use crate::tune::Limits;
 pub struct Terms {
     /// The thresholds of all calls.
     pub limits: Limits,
+    /// Whether the ranks can read each other's memory.
+    pub can_pull: bool,
     /// Whether the doubtful ones among them are probed before the first call.
     pub is_probed: bool,
 }
@@ -25,19 +27,25 @@ pub struct Terms {
 /// What stands behind a table whose rank wants it probed.
 const PROBED: &str = "\nprobe";
 
+/// What stands behind the table of a rank that can read all others' memory.
+const PULLS: &str = "\npull";
+
 /// Waits until all ranks are ready, and returns the terms that hold for all. The ranks of this host have `cores` cores
-/// together. `can_probe`: whether a probe would mean anything.
+/// together. `can_pull`: whether it can read all others' memory; `can_probe`: whether a probe would mean anything.
 pub fn agree(
     group: &Group,
     cores: usize,
+    can_pull: bool,
     can_probe: bool,
     health: &Health,
     deadline: Instant,
 ) -> Result<Terms> {
-    let own = Terms::new(group, cores, can_probe).encode();
+    let own = Terms::new(group, cores, can_pull, can_probe).encode();
     let tables = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
     let terms = decide(&tables)?;
-    let Terms { limits, is_probed } = terms;
+    let Terms {
+        limits, is_probed, ..
+    } = terms;
     let why = if is_probed { "; a probe follows" } else { "" };
     log::info!(
         target: "ringfold::tuning",
@@ -65,12 +73,21 @@ fn decide(tables: &[Vec<u8>]) -> Result<Terms> {
     let limits = others
         .iter()
         .fold(first.limits, |limits, other| limits.barring(&other.limits));
-    Ok(Terms { limits, ..*first })
+    let can_pull = tables.iter().all(|terms| terms.can_pull);
+    Ok(Terms {
+        limits: if can_pull {
+            limits
+        } else {
+            limits.without_pull()
+        },
+        can_pull,
+        ..*first
+    })
 }
 
 impl Terms {
     /// What this rank would have.
-    fn new(group: &Group, cores: usize, can_probe: bool) -> Terms {
+    fn new(group: &Group, cores: usize, can_pull: bool, can_probe: bool) -> Terms {
         let settings = &group.settings;
         let machine = || Machine::read(Path::new("/"), cores);
         let derive = || Limits::derive(&machine(), group.local_ranks().len());
@@ -80,6 +97,7 @@ impl Terms {
                 .inherited
                 .unwrap_or_else(derive)
                 .with(&settings.limits),
+            can_pull,
             // Only where it is the job that begins: parts are made often, and beside each other.
             is_probed: can_probe && settings.is_probing && group.id == 0 && !insists,
         }
@@ -87,14 +105,21 @@ impl Terms {
 
     fn encode(&self) -> String {
         let probed = if self.is_probed { PROBED } else { "" };
-        format!("{}{probed}", self.limits)
+        let pulls = if self.can_pull { PULLS } else { "" };
+        format!("{}{pulls}{probed}", self.limits)
     }
 
     fn decode(bytes: &[u8]) -> Option<Terms> {
-        let stripped = bytes.strip_suffix(PROBED.as_bytes());
+        let strip = |bytes, mark: &str| match <[u8]>::strip_suffix(bytes, mark.as_bytes()) {
+            Some(rest) => (rest, true),
+            None => (bytes, false),
+        };
+        let (bytes, is_probed) = strip(bytes, PROBED);
+        let (bytes, can_pull) = strip(bytes, PULLS);
         Some(Terms {
-            limits: Limits::decode(stripped.unwrap_or(bytes))?,
-            is_probed: stripped.is_some(),
+            limits: Limits::decode(bytes)?,
+            can_pull,
+            is_probed,
         })
     }
 }
@@ -107,7 +132,14 @@ mod tests {
     fn table(overrides: &str, is_probed: bool) -> Vec<u8> {
         let limits = Limits::derive(&Machine::here(), 2);
         let limits = limits.with(&overrides.parse().expect("overrides"));
-        Terms { limits, is_probed }.encode().into_bytes()
+        let can_pull = true;
+        Terms {
+            limits,
+            can_pull,
+            is_probed,
+        }
+        .encode()
+        .into_bytes()
     }
 
     #[test]
@@ -122,13 +154,31 @@ mod tests {
                 false,
             ),
         ];
-        let Terms { limits, is_probed } = decide(&tables).expect("terms");
+        let Terms {
+            limits,
+            can_pull,
+            is_probed,
+        } = decide(&tables).expect("terms");
+        assert!(can_pull);
         assert!(is_probed);
         assert_eq!(limits.one_shot_bytes_max, 1 << 10);
         assert_eq!(
             (limits.push_bytes_min, limits.stream_bytes_min),
             (NEVER, NEVER)
         );
+    }
+
+    #[test]
+    fn a_rank_that_cannot_read_the_others_keeps_all_from_pulling() {
+        let wish = "pull_bytes_min=1,pull_copy_bytes_min=1";
+        let mut refused = table(wish, false);
+        refused.truncate(refused.len() - PULLS.len());
+        let decided = |other| decide(&[table(wish, false), other]).expect("terms");
+        let terms = decided(table(wish, false));
+        assert!(terms.can_pull && terms.limits.pull_bytes_min == 1);
+        let terms = decided(refused);
+        assert!(!terms.can_pull);
+        assert_eq!(terms.limits, terms.limits.without_pull());
     }
 
     #[test]

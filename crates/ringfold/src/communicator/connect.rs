@@ -15,7 +15,7 @@ use crate::control::{Health, Launch, Secret, Session};
 use crate::engine::Engine;
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
-use crate::memory::{Life, Pool};
+use crate::memory::{Foreign, Life, Pool};
 use crate::transport::Waker;
 use crate::types::Op;
 use crate::wait::Patience;
@@ -247,7 +247,12 @@ fn assemble(
     log_choice(&place, cores, settings.transport);
     // Nobody goes on before everybody can.
     let can_probe = slot_bytes.is_some() && local_ranks.len() <= cores;
-    let terms = agree::agree(&group, cores, can_probe, &health, deadline)?;
+    let can_pull = links.foreign.as_ref().is_some_and(can_pull);
+    let terms = agree::agree(&group, cores, can_pull, can_probe, &health, deadline)?;
+    // By now nobody tries to read the beacon of this rank any more.
+    if let Some(foreign) = links.foreign.filter(|_| terms.can_pull) {
+        engine.set_foreign(foreign);
+    }
     let domains = placement.domains(&group, deadline, &|| health.fault())?;
     engine.set_domains(domains as u32);
     *engine.helpers() = placement.helpers(&settings, local_ranks.len(), &terms.limits);
@@ -279,7 +284,7 @@ fn assemble(
     };
     warm_up(&communicator)?;
     if terms.is_probed {
-        probe::probe(&mut communicator, &settings.limits)?;
+        probe::probe(&mut communicator, &settings.limits, terms.can_pull)?;
     }
     communicator.policy.timeout = settings.timeout;
     Ok(communicator)
@@ -294,6 +299,19 @@ fn warm_up(communicator: &Communicator) -> Result<()> {
     communicator.all_reduce_into(&input, &mut output, Op::Sum)?;
     communicator.all_reduce(&mut output, Op::Sum)?;
     communicator.all_reduce(&mut output[..1], Op::Sum)
+}
+
+/// Whether the memory of all ranks can be read.
+fn can_pull(foreign: &Foreign) -> bool {
+    let refusal = foreign.refusal();
+    match &refusal {
+        Some(why) => log::info!(
+            target: "ringfold::init",
+            "ranks do not read each other's private memory (process_vm_readv): {why}"
+        ),
+        None => log::debug!(target: "ringfold::init", "ranks can read each other's private memory"),
+    }
+    refusal.is_none()
 }
 
 fn log_choice(place: &Place, cores: usize, asked: TransportChoice) {

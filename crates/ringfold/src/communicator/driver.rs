@@ -505,6 +505,7 @@ impl Driver {
     }
 
     fn end(&self, state: &mut State, error: Error) -> Error {
+        state.engine.withdraw();
         let error = state.error.get_or_insert(error).clone();
         for (_, completion) in state.completions.drain() {
             completion.complete(Err(error.clone()));

@@ -319,9 +319,13 @@ impl Communicator {
             .policy
             .tiny
             .block_bytes_max(request.collective, world_size)?;
+        let bytes = request.bytes(world_size);
+        if bytes >= choose::pull_bytes_min(&self.policy.limits, request.collective, world_size) {
+            return None;
+        }
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
         let mut job = request.tiny(rank, world_size, most, timeout)?;
-        job.tries_push = request.bytes(world_size) >= self.policy.limits.push_bytes_min;
+        job.tries_push = bytes >= self.policy.limits.push_bytes_min;
         Some(job)
     }
 

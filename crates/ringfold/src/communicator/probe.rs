@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::tune::Limits;
 use crate::tune::limits::Overrides;
 use crate::tune::probe::{Answer, DOUBTS, Doubt, Way};
-use crate::types::Op;
+use crate::types::{Collective, Op};
 
-/// After this no further call begins: what connecting may cost more.
-const BUDGET_US: f64 = 4500.0;
+/// After this no further call begins for a doubt: a third of what connecting may cost more.
+const BUDGET_US: f64 = 3000.0;
 
 /// Pairs of calls at each size, after one that is not counted because it makes plans.
 const ROUNDS: usize = 7;
@@ -25,12 +25,15 @@ const TABLE_BYTES: usize = 1024;
 /// Bytes of a cache line, or fewer.
 const LINE_BYTES: usize = 64;
 
-/// Tries the doubted limits and sets what follows, except for those that rank 0's `overrides` name. Every rank of the
-/// communicator calls this.
-pub fn probe(communicator: &mut Communicator, overrides: &Overrides) -> Result<()> {
-    let start = Instant::now();
+/// Tries the doubted limits and sets what follows, except for those that rank 0's `overrides` name. `can_pull`: whether the
+/// ranks can read each other's memory. Every rank of the communicator calls this.
+pub fn probe(communicator: &mut Communicator, overrides: &Overrides, can_pull: bool) -> Result<()> {
     let mut limits = communicator.policy.limits;
-    for doubt in DOUBTS {
+    for doubt in DOUBTS
+        .iter()
+        .filter(|doubt| can_pull || !doubt.is_about_pull)
+    {
+        let start = Instant::now();
         let answers = try_both(communicator, doubt, limits, start)?;
         let settled = if overrides.names(doubt.name) {
             limits
@@ -57,6 +60,10 @@ fn try_both(
     let sizes = doubt.sizes(limits);
     let longest = sizes.iter().max().map_or(0, |bytes| *bytes as usize);
     let mut data = vec![0f32; longest / size_of::<f32>()];
+    let mut gathered = match doubt.collective {
+        Collective::AllGather => data.clone(),
+        _ => Vec::new(),
+    };
     let answer = |bytes: &u64| Answer {
         bytes: *bytes,
         pairs: Vec::with_capacity(ROUNDS),
@@ -66,13 +73,21 @@ fn try_both(
     let calls = rounds.flat_map(|bytes| [Way::Small, Way::Large].map(|way| (*bytes, way)));
     let mut times_us = Vec::with_capacity(2 * (ROUNDS + 1) * sizes.len());
     for (bytes, way) in calls {
-        let data = &mut data[..bytes as usize / size_of::<f32>()];
+        let whole = bytes as usize / size_of::<f32>();
+        let block = whole / communicator.world_size();
+        let is_gathered = doubt.collective == Collective::AllGather;
+        let data = &mut data[..if is_gathered { block } else { whole }];
         if !meet(communicator, data, start)? {
             break;
         }
         communicator.set_limits(doubt.forcing(limits, way));
         let begun = Instant::now();
-        communicator.all_reduce(data, Op::Sum)?;
+        if is_gathered {
+            let into = &mut gathered[..block * communicator.world_size()];
+            communicator.all_gather(data, into)?;
+        } else {
+            communicator.all_reduce(data, Op::Sum)?;
+        }
         times_us.push(begun.elapsed().as_secs_f64() * 1e6);
         communicator.set_limits(limits);
     }

@@ -13,7 +13,9 @@ use crate::config::TransportChoice;
 use crate::control::Health;
 use crate::control::fd::{FdListener, Handover};
 use crate::control::mesh::{Mesh, MeshListener, Peer};
+use crate::control::socket;
 use crate::error::{Error, Result};
+use crate::memory::{BEACON_BYTES, Beacon, Foreign, Whereabouts};
 use crate::topology::interfaces;
 use crate::transport::local;
 use crate::transport::routes::Routes;
@@ -27,6 +29,8 @@ pub struct Links {
     pub transport: Box<dyn Transport>,
     /// `shm`, `tcp`, `shm+tcp` or `self`.
     pub name: &'static str,
+    /// The memory of all ranks, if all share this host; whether it can be read is another question.
+    pub foreign: Option<Foreign>,
     /// Says in shared memory that this rank leaves in good order.
     pub depart: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -77,12 +81,14 @@ pub fn link(group: &Group, cores: usize, health: &Health, deadline: Instant) -> 
         return Ok(Links {
             transport: Box::new(alone),
             name: "self",
+            foreign: None,
             depart: None,
         });
     }
     let division = Division::new(group);
     let mesh = listen(group, &division)?;
     let memory = lead(group, &division)?;
+    let beacon = Beacon::new(socket::random()?);
     let card = Card {
         addresses: mesh
             .as_ref()
@@ -90,6 +96,7 @@ pub fn link(group: &Group, cores: usize, health: &Health, deadline: Instant) -> 
         memory: memory
             .as_ref()
             .map(|memory| memory.listener.name().to_owned()),
+        whereabouts: Some(beacon.whereabouts()),
     };
     let cancelled = || health.fault();
     let cards = group.exchange("card", card.encode().as_bytes(), deadline, &cancelled)?;
@@ -100,7 +107,13 @@ pub fn link(group: &Group, cores: usize, health: &Health, deadline: Instant) -> 
         .collect::<Result<Vec<_>>>()?;
     let segment = share_memory(group, &division, memory, &cards, deadline, &cancelled)?;
     let tcp = connect(group, &division, mesh, &cards, deadline, &cancelled)?;
-    combine(group, &division, cores, segment, tcp)
+    let links = combine(group, &division, cores, segment, tcp)?;
+    let ranks: Option<Vec<_>> = cards.iter().map(|card| card.whereabouts).collect();
+    let foreign = ranks.filter(|_| division.remote.is_empty());
+    Ok(Links {
+        foreign: foreign.map(|ranks| Foreign::new(beacon, ranks)),
+        ..links
+    })
 }
 
 fn combine(
@@ -129,6 +142,7 @@ fn combine(
     Ok(Links {
         transport,
         name,
+        foreign: None,
         depart,
     })
 }
@@ -251,11 +265,13 @@ fn connect(
     Tcp::new(group.rank, sockets, TcpOptions::default()).map(Some)
 }
 
-/// Where a rank can be met. As text, a line each: `address 10.0.0.1:4242`, `memory` and a socket's name.
+/// Where a rank can be met. As text, a line each: `address 10.0.0.1:4242`, `memory` and a socket's name, `process` and its
+/// number, its beacon's address and content.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Card {
     addresses: Vec<SocketAddr>,
     memory: Option<String>,
+    whereabouts: Option<Whereabouts>,
 }
 
 impl Card {
@@ -264,8 +280,13 @@ impl Card {
             .addresses
             .iter()
             .map(|address| format!("address {address}\n"));
+        let process = |at: &Whereabouts| {
+            let beacon = u128::from_le_bytes(at.beacon);
+            format!("process {} {:x} {beacon:x}\n", at.pid, at.address)
+        };
         addresses
             .chain(self.memory.iter().map(|name| format!("memory {name}\n")))
+            .chain(self.whereabouts.iter().map(process))
             .collect()
     }
 
@@ -285,10 +306,27 @@ impl Card {
                 ("memory", name) if name.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                     card.memory = Some(name.to_owned());
                 }
+                ("process", place) => {
+                    card.whereabouts = Some(Card::process(place).ok_or_else(nonsense)?);
+                }
                 _ => return Err(nonsense()),
             }
         }
         Ok(card)
+    }
+
+    fn process(text: &str) -> Option<Whereabouts> {
+        let mut words = text.split(' ');
+        let pid = words.next()?.parse().ok()?;
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        let beacon: [u8; BEACON_BYTES] =
+            u128::from_str_radix(words.next()?, 16).ok()?.to_le_bytes();
+        let at = Whereabouts {
+            pid,
+            address,
+            beacon,
+        };
+        words.next().is_none().then_some(at)
     }
 }
 
@@ -305,6 +343,7 @@ mod tests {
         let card = Card {
             addresses,
             memory: Some("00ff".into()),
+            whereabouts: Some(Beacon::new([9; BEACON_BYTES]).whereabouts()),
         };
         assert_eq!(
             Card::decode(1, card.encode().as_bytes()).expect("a card"),
@@ -314,7 +353,15 @@ mod tests {
 
     #[test]
     fn a_card_of_nonsense_names_its_rank() {
-        for text in ["address nowhere", "memory ../x", "what is this", "\u{0}"] {
+        for text in [
+            "address nowhere",
+            "memory ../x",
+            "process 1 2",
+            "process 1 2 3 4",
+            "process -1 2 3",
+            "what is this",
+            "\u{0}",
+        ] {
             let error = Card::decode(3, text.as_bytes()).unwrap_err();
             assert!(matches!(error, Error::Corrupt { peer: 3, .. }), "{text}");
         }

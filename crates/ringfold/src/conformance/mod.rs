@@ -10,10 +10,10 @@ mod tests;
 use std::time::Duration;
 
 use crate::communicator::{Counts, Request};
-use crate::engine::Engine;
 use crate::engine::tiny::part;
+use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
-use crate::memory::{Owned, Pool, Region};
+use crate::memory::{Beacon, Foreign, Owned, Pool, Region};
 use crate::schedule::{Medium, Schedule};
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
@@ -84,8 +84,21 @@ impl World {
         let world_size = ranks.len();
         let engine =
             |(rank, transport)| Engine::new(Box::new(transport), rank, world_size, Pool::default());
+        let mut engines: Vec<Engine> = ranks.into_iter().enumerate().map(engine).collect();
+        let beacon = |rank| Beacon::new((seed as u128 + rank as u128 + 1).to_le_bytes());
+        let beacons: Vec<Beacon> = (0..world_size).map(beacon).collect();
+        let places: Vec<_> = beacons.iter().map(Beacon::whereabouts).collect();
+        for (engine, beacon) in engines.iter_mut().zip(beacons) {
+            let foreign = Foreign::new(beacon, places.clone());
+            // Without it what asks for a pull does without.
+            if let Some(why) = foreign.refusal() {
+                println!("nobody reads private memory here: {why}");
+                break;
+            }
+            engine.set_foreign(foreign);
+        }
         World {
-            engines: ranks.into_iter().enumerate().map(engine).collect(),
+            engines,
             random: Random(seed),
             now: Time(0),
             registers: false,
@@ -233,6 +246,45 @@ impl World {
             }
         }
         self.run_on(&[case.clone(), case.clone()], &buffers)
+    }
+
+    /// Has two ranks begin the call; the first leaves it once its memory can be read, and the second gets nowhere.
+    pub fn leave_and_expect_no_result(&mut self, case: &Case) {
+        let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
+        for (rank, buffers) in buffers.iter().enumerate() {
+            let job = self.job(case, rank, buffers.regions()).expect("a job");
+            self.engines[rank].submit(job).expect("room");
+        }
+        for _ in 0..10 {
+            self.engines[0].progress(self.now).expect("no error");
+        }
+        self.engines[0].withdraw();
+        for _ in 0..100 {
+            self.engines[1].progress(self.now).expect("no error");
+        }
+        assert!(self.engines[1].take_finished().is_none(), "{case:?}");
+    }
+
+    /// The job of one rank.
+    fn job(&self, case: &Case, rank: usize, (input, output): (Region, Region)) -> Result<Job> {
+        let choice = Choice {
+            algorithm: case.algorithm,
+            medium: case.medium,
+            slice_bytes: case.slice_bytes,
+            channels: case.channels,
+            tries_push: case.tries_push,
+            streams: true,
+        };
+        let mut request = Request::new(
+            case.collective,
+            case.dtype,
+            case.counts.clone(),
+            input,
+            output,
+        );
+        request.op = case.op;
+        request.root = oracle::root(case, rank, self.world_size());
+        request.check(rank, self.world_size(), &choice, Duration::from_secs(60))
     }
 
     fn run(&mut self, cases: &[Case], regions: &[(Region, Region)]) -> Result<()> {

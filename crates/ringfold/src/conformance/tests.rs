@@ -463,3 +463,17 @@ fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
     let error = world.run_with_a_false_claim(&pushed(5000)).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }
+
+/// A rank that has left a call with an error may use its memory for something else: nobody takes what is there then for data.
+#[test]
+fn nobody_ends_a_call_with_memory_that_was_withdrawn() {
+    for collective in [
+        Collective::AllToAll,
+        Collective::Scatter,
+        Collective::AllReduce,
+    ] {
+        let medium = crate::schedule::Medium::Shared;
+        let case = Case::new(collective, crate::Algorithm::Pull, medium, 5000);
+        World::new(shm(2), SEED).leave_and_expect_no_result(&case);
+    }
+}

@@ -9,6 +9,7 @@ use crate::types::Algorithm;
 pub fn plan(job: &Job, world_size: usize) {
     let medium = match job.medium {
         Medium::Shared if job.algorithm == Algorithm::Push => "registered buffers",
+        Medium::Shared if job.algorithm == Algorithm::Pull => "private memory",
         Medium::Shared => "published memory",
         Medium::Messages => "messages",
     };
@@ -30,11 +31,15 @@ pub fn plan(job: &Job, world_size: usize) {
     );
 }
 
-/// For the first time a call could not push.
-pub fn refusal(instead: &Call) {
+/// For the first time a call could not go by `refused`.
+pub fn refusal(refused: Algorithm, instead: &Call) {
+    let why = match refused {
+        Algorithm::Pull => "the kernel gives not all ranks' buffers",
+        _ => "not all ranks' buffers are registered",
+    };
     log::info!(
         target: "ringfold::tuning",
-        "{} of {} {}: {} instead of push, because not all ranks' buffers are registered (told once)",
+        "{} of {} {}: {} instead of {refused}, because {why} (told once)",
         instead.collective,
         instead.count,
         instead.dtype,

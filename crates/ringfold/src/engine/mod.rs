@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::helpers::Helpers;
-use crate::memory::{Pool, Region, Registry};
+use crate::memory::{Foreign, Pool, Region, Registry};
 use crate::schedule::{Medium, Spec};
 use crate::transport::{Ticket, Time, Transport, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
@@ -105,6 +105,7 @@ pub struct Engine {
     plans: Vec<(PlanKey, Arc<Plan>, Option<Vec<ChannelProgress>>)>,
     pool: Pool,
     registry: Registry,
+    foreign: Option<Foreign>,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     /// Collectives in order; only the first runs.
@@ -150,6 +151,7 @@ impl Engine {
             plans: Vec::new(),
             pool,
             registry: Registry::new(rank),
+            foreign: None,
             operations: Vec::new(),
             free: Vec::new(),
             collectives: VecDeque::new(),
@@ -187,6 +189,19 @@ impl Engine {
     /// The registered buffers.
     pub fn registry(&mut self) -> &mut Registry {
         &mut self.registry
+    }
+
+    /// Says that the ranks can read each other's private memory, before the first call. All of them do, or none.
+    pub(crate) fn set_foreign(&mut self, foreign: Foreign) {
+        self.foreign = Some(foreign);
+    }
+
+    /// No call will run any more, and the memory of those under way goes back to its owner: peers that still read it are to
+    /// see that it is not what it was.
+    pub(crate) fn withdraw(&self) {
+        if let Some(foreign) = &self.foreign {
+            foreign.withdraw();
+        }
     }
 
     /// The number of the last collective submitted.
@@ -338,6 +353,7 @@ impl Engine {
             helpers: &mut self.helpers,
             inline: &self.tiny.inline,
             registry: &self.registry,
+            foreign: self.foreign.as_ref(),
             bench: &mut self.bench,
         };
         f(
@@ -364,7 +380,10 @@ impl Engine {
                 break;
             }
             self.collectives.pop_front();
-            if let Some(pushed) = self.operations[id].as_ref().filter(|o| o.plan.exposes) {
+            if let Some(pushed) = self.operations[id]
+                .as_ref()
+                .filter(|o| o.plan.exposes && !o.plan.pulls)
+            {
                 self.registry.take_back(pushed.buffers.output);
             }
             self.compare_calls(id)?;
@@ -397,11 +416,11 @@ impl Engine {
         if let Some(windows) = self.transport.windows() {
             windows.finish(refused.last_generation());
         }
-        let deadline = refused.deadline;
+        let (deadline, refused_algorithm) = (refused.deadline, refused.call.algorithm);
         let mut operation = self.prepare_instead(refused)?;
         operation.deadline = deadline;
         if !std::mem::replace(&mut self.is_refusal_told, true) {
-            announce::refusal(&operation.call);
+            announce::refusal(refused_algorithm, &operation.call);
         }
         self.operations[id] = Some(operation);
         Ok(true)

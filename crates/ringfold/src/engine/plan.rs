@@ -35,6 +35,8 @@ pub struct Plan {
     pub hears_all: bool,
     /// Whether the ranks work in each other's buffers.
     pub exposes: bool,
+    /// Whether they read each other's private memory so.
+    pub pulls: bool,
     /// Whether what it publishes may be combined by anybody, so that only the result is waited for.
     pub is_combined: bool,
     /// Ticks between the starts of consecutive slices: `slices_in_flight * skew >= rounds`, so a slice ends before the one that
@@ -100,6 +102,7 @@ impl Plan {
                 )
             }),
             exposes: schedule.exposes(),
+            pulls: spec.algorithm == Algorithm::Pull && schedule.exposes(),
             is_combined: actions().any(|action| matches!(action, Action::Combine { .. })),
             hears_all: (0..spec.world_size).all(awaited),
             skew,

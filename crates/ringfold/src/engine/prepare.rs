@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::geometry::{Blocks, Geometry};
-use super::operation::{Buffers, ChannelProgress, Operation, Straight};
+use super::operation::{Buffers, ChannelProgress, Operation, Straight, scratch_bytes};
 use super::plan::Plan;
 use super::tiny::BLOCK_ALIGN_BYTES;
 use super::{Engine, Job, PLANS_MAX, PlanKey};
@@ -19,34 +19,45 @@ impl Engine {
     pub(super) fn prepare(&mut self, job: Job) -> Result<Operation> {
         let is_asked_for = job.algorithm == Algorithm::Push;
         if self.world_size == 1 || !(is_asked_for || (job.tries_push && self.registry.is_used())) {
-            return self.ready(job, None);
+            return self.prepare_unregistered(job, None);
         }
         let mut instead = job.clone();
         if is_asked_for {
             instead.algorithm = Algorithm::Direct;
         }
         let algorithm = Algorithm::Push;
-        let mut operation = self.ready(Job { algorithm, ..job }, None)?;
-        if let Op::PremulSum(_) = instead.op {
-            // What is left to do once the input is scaled.
-            instead.op = Op::Sum;
-            instead.input = operation.buffers.input;
-            instead.in_place |= instead.input.is_same(instead.output);
-        }
-        operation.instead = Some(instead);
-        Ok(operation)
+        let operation = self.ready(Job { algorithm, ..job }, None)?;
+        Ok(operation.or(instead))
     }
 
-    /// Makes what is done instead of a push that was refused ready to run.
+    /// Makes `job` ready to run on memory that is not registered; `call` is what the peers are told, unless it is a new call.
+    fn prepare_unregistered(&mut self, job: Job, call: Option<Call>) -> Result<Operation> {
+        if self.world_size == 1 || job.algorithm != Algorithm::Pull {
+            return self.ready(job, call);
+        }
+        let algorithm = Algorithm::Direct;
+        let instead = Job {
+            algorithm,
+            ..job.clone()
+        };
+        // The same on all ranks.
+        if self.foreign.is_none() {
+            let call = call.map(|call| Call { algorithm, ..call });
+            return self.ready(instead, call);
+        }
+        Ok(self.ready(job, call)?.or(instead))
+    }
+
+    /// Makes what is done instead of an operation that was refused ready to run.
     pub(super) fn prepare_instead(&mut self, refused: Operation) -> Result<Operation> {
         let job = refused
             .instead
-            .expect("what pushes was prepared with what to do instead");
+            .expect("what can be refused was prepared with what to do instead");
         let call = Call {
             algorithm: job.algorithm,
             ..refused.call
         };
-        let mut operation = self.ready(job, Some(call))?;
+        let mut operation = self.prepare_unregistered(job, Some(call))?;
         operation.buffers.owned.extend(refused.buffers.owned);
         self.keep(refused.plan, refused.channels);
         Ok(operation)
@@ -110,6 +121,12 @@ impl Engine {
         }
         if !plan.exposes {
             self.check_slot(&job, schedule.apart, &input_cut, &output_cut)?;
+        }
+        if plan.pulls && kernel.is_some() {
+            let bytes = scratch_bytes(slice_bytes(&job), self.world_size);
+            let block = self.pool.take(bytes);
+            scratch = block.region().part(0..bytes);
+            owned.push(block);
         }
         let call = call.unwrap_or_else(|| self.call(&job));
         let is_helped = self
@@ -285,6 +302,28 @@ impl Engine {
         let channels = new_progress(&plan);
         Ok((plan, channels))
     }
+}
+
+impl Operation {
+    /// The same operation, which does `instead` when it is refused.
+    fn or(mut self, mut instead: Job) -> Operation {
+        if let Op::PremulSum(_) = instead.op {
+            // What is left to do once the input is scaled.
+            instead.op = Op::Sum;
+            instead.input = self.buffers.input;
+            instead.in_place |= instead.input.is_same(instead.output);
+        }
+        self.instead = Some(instead);
+        self
+    }
+}
+
+/// Bytes of a slice that `job` asks for.
+fn slice_bytes(job: &Job) -> usize {
+    let bytes = job
+        .slice_elements
+        .saturating_mul(job.dtype.size_bytes() as u64);
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 fn new_progress(plan: &Plan) -> Vec<ChannelProgress> {

@@ -163,7 +163,7 @@ pub const VARIABLES: &[Variable] = &[
         "RINGFOLD_PROBE",
         "`0`, `1`",
         "`1`",
-        "Whether the ranks of a host spend up to 5 ms at the start on finding out where one way of carrying out a call \
+        "Whether the ranks of a host spend up to 10 ms at the start on finding out where one way of carrying out a call \
          becomes faster than another. With `0`, or with more ranks than cores, what is derived from caches and cores holds. \
          Rank 0's value counts.",
     ),

@@ -4,6 +4,7 @@
 //! bytes may be written by another process, by a peer thread or through the user's aliasing buffer at any time. Whoever
 //! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
 
+mod foreign;
 mod life;
 pub(crate) mod mapping;
 mod moved;
@@ -15,6 +16,7 @@ mod shared;
 
 use std::ops::Range;
 
+pub(crate) use foreign::{BEACON_BYTES, Beacon, Foreign, Whereabouts};
 pub(crate) use life::{Life, Stage};
 pub(crate) use moved::Moved;
 pub use owned::Owned;

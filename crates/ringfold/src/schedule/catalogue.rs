@@ -5,14 +5,15 @@
 use super::build::{Builder, input, output};
 use super::{Cut, Medium, Schedule, Spec};
 use super::{
-    claim, direct, flat, hierarchical, one_shot, point, push, rabenseifner, recursive_doubling,
-    ring, tree,
+    claim, direct, flat, hierarchical, one_shot, point, pull, push, rabenseifner,
+    recursive_doubling, ring, tree,
 };
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective};
 
 use Algorithm::{
-    Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Tree,
+    Claim, Direct, Flat, Hierarchical, OneShot, Pull, Push, Rabenseifner, RecursiveDoubling, Ring,
+    Tree,
 };
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
@@ -31,7 +32,7 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
             Direct,
             OneShot,
         ],
-        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim],
+        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim, Pull],
         (Reduce, Medium::Shared) => &[Direct, Flat, Push],
         (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
         (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
@@ -40,7 +41,8 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
         (AllToAll | Send | Recv | SendRecv, Medium::Messages) => &[Direct],
         (Send | Recv | SendRecv, Medium::Shared) => &[],
         (Barrier, Medium::Shared) => &[Direct],
-        (_, Medium::Shared) => &[Direct, Push],
+        (Gather, Medium::Shared) => &[Direct, Push],
+        (_, Medium::Shared) => &[Direct, Push, Pull],
     }
 }
 
@@ -96,6 +98,13 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (Gather, Push) => push::gather,
         (Scatter, Push) => push::scatter,
         (AllToAll, Push) => push::all_to_all,
+        (AllReduce, Pull) => pull::all_reduce,
+        (Broadcast, Pull) => pull::broadcast,
+        (AllGather, Pull) => pull::all_gather,
+        // What is pushed into one's own memory only is pulled.
+        (ReduceScatter, Pull) => push::reduce_scatter,
+        (Scatter, Pull) => push::scatter,
+        (AllToAll, Pull) => push::all_to_all,
         (AllToAll, Direct) => direct::all_to_all,
         (Barrier, RecursiveDoubling) => recursive_doubling::barrier,
         (Barrier, Direct) => direct::barrier,

@@ -35,6 +35,7 @@ mod halving;
 mod hierarchical;
 mod one_shot;
 mod point;
+mod pull;
 mod push;
 mod rabenseifner;
 mod recursive_doubling;
@@ -148,9 +149,9 @@ pub enum Action {
         into: Span,
     },
     /// Says where this rank's input and output lie, and that `phase` is reached, as `Publish` does: peers may read the one
-    /// and write to the other in place, until this rank has heard from them that they are done.
+    /// and read or write the other in place, until this rank has heard from them that they are done.
     Expose { phase: u8 },
-    /// Reads `from` where the input of each of `sources` lies, combines it in rank order, and stores the result to `into`
+    /// Reads `from` where the buffers of each of `sources` lie, combines it in rank order, and stores the result to `into`
     /// where the output of each of `targets` lies.
     Push {
         sources: Ranks,

@@ -70,6 +70,9 @@ const MESSAGE_BYTES: usize = 256 << 10;
 /// while a rank waits for its partner.
 const HALVING_MESSAGE_BYTES: usize = 64 << 10;
 
+/// Ranks from which on they read from a root side by side what it alone would have to copy.
+const PULLED_SCATTER_RANKS_MIN: usize = 3;
+
 /// Decides.
 pub fn choose(question: &Question) -> Result<Choice> {
     let (algorithm, medium) = algorithm(question)?;
@@ -124,6 +127,12 @@ fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
         );
         return Err(Error::Unsupported(text));
     }
+    if shared.contains(&Algorithm::Pull)
+        && question.bytes
+            >= pull_bytes_min(&question.limits, question.collective, question.world_size)
+    {
+        return Ok((Algorithm::Pull, Medium::Shared));
+    }
     if shared.contains(&Algorithm::Hierarchical) && prefers_hierarchy(question) {
         return Ok((Algorithm::Hierarchical, Medium::Shared));
     }
@@ -152,6 +161,16 @@ fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
                 question.collective
             ))
         })
+}
+
+/// From which size on a collective is pulled. Where a rank that reads is no quicker than two that copy side by side, never.
+pub fn pull_bytes_min(limits: &Limits, collective: Collective, world_size: usize) -> u64 {
+    match collective {
+        Collective::AllReduce | Collective::ReduceScatter => limits.pull_bytes_min,
+        Collective::AllGather | Collective::AllToAll => limits.pull_copy_bytes_min,
+        Collective::Scatter if world_size >= PULLED_SCATTER_RANKS_MIN => limits.pull_copy_bytes_min,
+        _ => NEVER,
+    }
 }
 
 /// Whether reducing within domains first pays: while waiting costs more than moving, and not for what few ranks get from

@@ -47,6 +47,10 @@ limits! {
     shared_slice_bytes: 64, 1 << 30;
     /// From here on sums of registered buffers are pushed straight into all of them.
     push_bytes_min: 0, NEVER;
+    /// From here on sums of private buffers are pulled out of the peers' memory. Never, unless a probe finds it quicker.
+    pull_bytes_min: 0, NEVER;
+    /// From here on copies of private buffers are, likewise.
+    pull_copy_bytes_min: 0, NEVER;
     /// From here on ranks that outnumber their cores combine whatever is there, block by block (`claim`).
     claim_bytes_min: 0, NEVER;
     /// From here on results that lie apart from their inputs are stored past the caches.
@@ -88,6 +92,9 @@ impl Limits {
             } else {
                 within(l1 / 4, 4, 64)
             },
+            // How the kernel's way compares with two copies is written down nowhere.
+            pull_bytes_min: NEVER,
+            pull_copy_bytes_min: NEVER,
             // With a core for every rank, each has a share of its own; with two ranks a core, turns are few enough for that
             // until the slices are many.
             claim_bytes_min: match ranks {
@@ -111,6 +118,15 @@ impl Limits {
             (field.write)(&mut self, *value);
         }
         self
+    }
+
+    /// These limits where the kernel does not let ranks read each other's memory.
+    pub fn without_pull(self) -> Limits {
+        Limits {
+            pull_bytes_min: NEVER,
+            pull_copy_bytes_min: NEVER,
+            ..self
+        }
     }
 
     /// These limits, with every way barred that `other` bars.

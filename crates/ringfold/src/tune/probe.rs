@@ -7,12 +7,17 @@
 //! stands. What two calls cannot tell apart in a few milliseconds is not asked.
 
 use super::Limits;
+use crate::types::Collective;
 
 /// A derived limit that is doubted.
 #[derive(Clone, Copy, Debug)]
 pub struct Doubt {
     /// The limit's name.
     pub name: &'static str,
+    /// A collective for which it holds, and which is tried.
+    pub collective: Collective,
+    /// Whether it is about reading the memory of others, which not everybody may.
+    pub is_about_pull: bool,
     limit: fn(&mut Limits) -> &mut u64,
     bound: Bound,
     /// The sizes tried lie between these.
@@ -38,14 +43,41 @@ pub enum Way {
     Large,
 }
 
+/// At which size pulling is tried: large enough that what it saves is more than what it costs to begin, small enough for a
+/// probe.
+const PULLED_BYTES: u64 = 1 << 20;
+
 /// What is doubted.
-pub const DOUBTS: &[Doubt] = &[Doubt {
-    name: "one_shot_bytes_max",
-    limit: |limits| &mut limits.one_shot_bytes_max,
-    bound: Bound::Above,
-    least: 512,
-    most: 64 << 10,
-}];
+pub const DOUBTS: &[Doubt] = &[
+    Doubt {
+        name: "one_shot_bytes_max",
+        collective: Collective::AllReduce,
+        is_about_pull: false,
+        limit: |limits| &mut limits.one_shot_bytes_max,
+        bound: Bound::Above,
+        least: 512,
+        most: 64 << 10,
+    },
+    Doubt {
+        name: "pull_bytes_min",
+        collective: Collective::AllReduce,
+        is_about_pull: true,
+        limit: |limits| &mut limits.pull_bytes_min,
+        bound: Bound::Below,
+        least: PULLED_BYTES,
+        most: PULLED_BYTES,
+    },
+    // Of all copies that may be pulled the one that gains least by it.
+    Doubt {
+        name: "pull_copy_bytes_min",
+        collective: Collective::AllGather,
+        is_about_pull: true,
+        limit: |limits| &mut limits.pull_copy_bytes_min,
+        bound: Bound::Below,
+        least: PULLED_BYTES,
+        most: PULLED_BYTES,
+    },
+];
 
 /// Times of one size: those of the small way and of the large way, pair by pair, in any unit.
 #[derive(Clone, Debug)]
@@ -63,7 +95,7 @@ const PAIRS_MIN: usize = 4;
 const WINS_MIN: f64 = 0.8;
 
 impl Doubt {
-    /// The sizes to try: the limit, three halvings and two doublings of it.
+    /// The sizes to try: the limit, three halvings and two doublings of it, as far as they lie within bounds.
     pub fn sizes(&self, mut limits: Limits) -> Vec<u64> {
         let derived = (*(self.limit)(&mut limits)).clamp(self.least, self.most);
         let sizes = [
@@ -144,6 +176,7 @@ impl Answer {
 mod tests {
     use super::*;
     use crate::topology::Machine;
+    use crate::tune::limits::NEVER;
 
     const ONE_SHOT: Doubt = DOUBTS[0];
 
@@ -210,6 +243,22 @@ mod tests {
             let small = |bytes| if bytes <= crossing { 5.0 } else { 20.0 };
             let after = below.settle(derived, &answers(derived, small));
             assert_eq!(after, limits(settled), "crossing at {crossing}");
+        }
+    }
+
+    #[test]
+    fn what_is_never_done_is_done_once_it_wins() {
+        let doubt = DOUBTS[2];
+        let derived = limits(8 << 10);
+        assert_eq!(doubt.sizes(derived), [PULLED_BYTES]);
+        for (large, settled) in [(5.0, PULLED_BYTES), (10.0, NEVER), (20.0, NEVER)] {
+            let answer = Answer {
+                bytes: PULLED_BYTES,
+                pairs: vec![[10.0, large]; 7],
+            };
+            let after = doubt.settle(derived, &[answer]);
+            assert_eq!(after.pull_copy_bytes_min, settled);
+            assert_eq!(after.pull_bytes_min, NEVER);
         }
     }
 

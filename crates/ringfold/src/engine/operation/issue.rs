@@ -327,6 +327,9 @@ impl Operation {
             Action::ReduceFrom { among, own, into } => {
                 self.reduce_from(among, own, into, slice, context)?
             }
+            Action::Expose { phase } if self.plan.pulls => {
+                self.expose_private(phase, slice, context)?
+            }
             Action::Expose { phase } => self.expose(phase, slice, context)?,
             Action::Push {
                 sources,
@@ -340,7 +343,11 @@ impl Operation {
                     targets,
                     into,
                 };
-                return self.push(push, channel, slice, context);
+                return if self.plan.pulls {
+                    self.pull(push, channel, slice, context)
+                } else {
+                    self.push(push, channel, slice, context)
+                };
             }
             Action::GiveBack { span, phase } => {
                 let source = self.region(span, slice);

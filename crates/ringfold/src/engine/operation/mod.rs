@@ -15,6 +15,7 @@
 
 mod diagnosis;
 mod issue;
+mod pull;
 mod push;
 mod straight;
 
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 pub use diagnosis::phase;
 use issue::Issue;
+pub(super) use pull::scratch_bytes;
 pub use push::Workbench;
 pub use straight::Straight;
 
@@ -33,7 +35,7 @@ use super::tiny::Inline;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::helpers::Helpers;
-use crate::memory::{Block, Region, Registry};
+use crate::memory::{Block, Foreign, Region, Registry};
 use crate::reduce::{self, Factor, Kernel};
 use crate::transport::{Ticket, Time, Transport, Windows};
 
@@ -44,7 +46,7 @@ pub struct Buffers {
     pub input: Region,
     /// What is filled.
     pub output: Region,
-    /// The engine's memory, `slices_in_flight` slices of `input_cut.slice_bytes()`.
+    /// The engine's memory, `slices_in_flight` slices of `input_cut.slice_bytes()`; in a pull room for what is read.
     pub scratch: Region,
     /// How `input` and `scratch` are cut.
     pub input_cut: Geometry,
@@ -77,7 +79,7 @@ pub struct Operation {
     pub is_begun: bool,
     /// Whether results that replace nothing are stored past the caches.
     pub streams: bool,
-    /// What to do when not all ranks' buffers are registered.
+    /// What to do when not all ranks' buffers are registered, or can be read.
     pub instead: Option<Job>,
     /// Whether that is so.
     pub is_refused: bool,
@@ -135,6 +137,8 @@ pub struct Context<'a> {
     pub inline: &'a Inline,
     /// The buffers that peers have mapped, and theirs.
     pub registry: &'a Registry,
+    /// The private memory of peers, where it can be read.
+    pub foreign: Option<&'a Foreign>,
     /// More such room.
     pub bench: &'a mut Workbench,
 }
