@@ -82,7 +82,7 @@ impl Operation {
         };
         let generation = self.first_generation + slice as u64;
         let windows = windows(context.transport)?;
-        windows.attach(generation, words);
+        windows.attach(generation, &words);
         windows.publish(generation, phase, &self.call)
     }
 
@@ -92,7 +92,8 @@ impl Operation {
         let windows = windows(context.transport)?;
         context.bench.lying.clear();
         for rank in 0..context.world_size {
-            let Some(lying) = Lying::decode(windows.attached(rank, generation)) else {
+            let words = std::array::from_fn(|word| windows.attached(rank, generation, word));
+            let Some(lying) = Lying::decode(words) else {
                 return Ok(false);
             };
             context.bench.lying.push(lying);
