@@ -3,6 +3,7 @@
 mod facilities;
 mod machine;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result};
 use ringfold::control::{Explicit, Launch};
 use ringfold::env::Environment;
 use ringfold::reduce::Level;
+use ringfold::topology::neighbours::{Neighbour, neighbours};
 use ringfold::topology::{self, cores, interfaces};
 use ringfold::tune::Limits;
 use ringfold::tune::limits::FIELDS;
@@ -45,6 +47,8 @@ struct Info {
     /// By name.
     interfaces: Result<Vec<interfaces::Interface>, ringfold::Error>,
     launch: Result<Launch, ringfold::Error>,
+    /// Processes that are in a job.
+    at_work: Vec<Neighbour>,
 }
 
 /// Prints and returns the exit status.
@@ -58,6 +62,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
             list
         }),
         launch: Launch::detect(&Explicit::default()),
+        at_work: neighbours(Path::new(ROOT)),
     };
     let text = match arguments.json {
         true => format!("{:#}\n", info.json()),
@@ -164,6 +169,7 @@ impl Info {
             &format!("{}, {} available", memory.0, memory.1),
         );
         entry(&mut text, "launcher", &self.launcher());
+        entry(&mut text, "processes", &self.processes());
         self.lists(&mut text);
         text
     }
@@ -219,6 +225,20 @@ impl Info {
         text
     }
 
+    fn processes(&self) -> String {
+        if self.at_work.is_empty() {
+            return "none".into();
+        }
+        let running = self.at_work.iter().filter(|one| one.is_running).count();
+        let cores = self.at_work.iter().flat_map(|one| &one.cores).copied();
+        let cores: Vec<usize> = cores.collect::<BTreeSet<_>>().into_iter().collect();
+        format!(
+            "{} in a job, {running} of them running now, on cores {}",
+            self.at_work.len(),
+            cores::format_list(&cores)
+        )
+    }
+
     fn launcher(&self) -> String {
         match &self.launch {
             Ok(launch) if launch.origin == crate::perf::NO_LAUNCHER => "none".into(),
@@ -243,6 +263,11 @@ impl Info {
             "machine": self.machine,
             "cores_usable": cores::available(),
             "cores_quota": cores::quota(Path::new(ROOT)),
+            "processes_in_jobs": self.at_work.iter().map(|one| json!({
+                "pid": one.pid,
+                "cores": one.cores,
+                "is_running": one.is_running,
+            })).collect::<Vec<_>>(),
             "kernels": level_name(),
             "caches": cores::caches(Path::new(ROOT)).iter().map(|cache| json!({
                 "level": cache.level,

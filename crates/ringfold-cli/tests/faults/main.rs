@@ -10,6 +10,7 @@ mod freeze;
 mod job;
 mod lab;
 mod misuse;
+mod neighbours;
 mod netlab;
 mod random;
 mod rank;

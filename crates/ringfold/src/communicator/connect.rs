@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
 use crate::memory::{Foreign, Life, Pool};
+use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
 use crate::types::Op;
 use crate::wait::Patience;
@@ -33,6 +34,8 @@ pub(crate) struct Joint {
     /// Says in shared memory that this rank leaves in good order.
     depart: Option<Box<dyn Fn() + Send + Sync>>,
     splits: AtomicU64,
+    /// Tells other jobs of this host that this process is in one.
+    _mark: Option<Arc<Mark>>,
 }
 
 impl Joint {
@@ -42,6 +45,7 @@ impl Joint {
             group: None,
             depart: None,
             splits: AtomicU64::new(0),
+            _mark: None,
         }
     }
 
@@ -216,6 +220,7 @@ fn assemble(
     let world_size = group.world_ranks.len();
     let local_ranks = group.local_ranks();
     let hosts = group.hosts();
+    let mark = neighbours::mark();
     let placement = placement::settle(&group, &local_ranks, deadline, &|| health.fault())?;
     let cores = placement.cores;
     let links = share::link(&group, cores, &health, deadline)?;
@@ -279,6 +284,7 @@ fn assemble(
             group: Some(group),
             depart: links.depart,
             splits: AtomicU64::new(0),
+            _mark: mark,
         },
         life: Arc::new(Life::new()),
     };

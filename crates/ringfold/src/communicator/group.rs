@@ -64,6 +64,12 @@ impl Group {
             .collect()
     }
 
+    /// The processes of these ranks, which share a host.
+    pub fn pids(&self, ranks: &[usize]) -> Vec<u32> {
+        let pid = |rank: &usize| self.session.pid(self.world_ranks[*rank]);
+        ranks.iter().map(pid).collect()
+    }
+
     /// The number of hosts.
     pub fn hosts(&self) -> usize {
         let first_of_host =

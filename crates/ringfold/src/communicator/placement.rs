@@ -12,6 +12,7 @@ use crate::helpers::{self, Helpers};
 use crate::topology::binding::{self, Decision, Question};
 use crate::topology::cores;
 use crate::topology::layout::{self, Layout};
+use crate::topology::neighbours;
 use crate::tune::Limits;
 
 /// Where `proc` and `sys` are.
@@ -22,7 +23,9 @@ const ROOT: &str = "/";
 pub struct Placement {
     /// How many cores the ranks of this host have together, which of ranks that are bound no rank's own affinity tells.
     pub cores: usize,
-    /// How many of them this rank may use.
+    /// Processes of other communicators that were at work on this host's cores when this one began.
+    neighbours: usize,
+    /// How many of the cores this rank may use.
     own_cores: usize,
     /// The domain that all of those are in, if there is one.
     domain: Option<usize>,
@@ -60,7 +63,12 @@ impl Placement {
         match settings.helpers {
             Some(count) => Helpers::new(count, least.min(HELPED_BYTES_MIN)),
             None => Helpers::new(
-                helpers::automatic(self.cores, local_ranks, self.own_cores),
+                // A neighbour's core is not idle.
+                helpers::automatic(
+                    self.cores.saturating_sub(self.neighbours),
+                    local_ranks,
+                    self.own_cores,
+                ),
                 least,
             ),
         }
@@ -115,9 +123,27 @@ pub fn settle(
     let own = cores::affinity();
     Ok(Placement {
         cores,
+        neighbours: busy_neighbours(&group.pids(local_ranks), &union),
         own_cores: own.len(),
         domain: layout.domain(&own),
     })
+}
+
+/// How many processes other than these ranks' are at work on `cores` now.
+fn busy_neighbours(ours: &[u32], cores: &BTreeSet<usize>) -> usize {
+    let mut others = neighbours::neighbours(Path::new(ROOT));
+    others.retain(|neighbour| !ours.contains(&neighbour.pid));
+    let busy = others.iter().filter(|other| other.is_busy_on(cores));
+    let busy = busy.count();
+    if !others.is_empty() {
+        let pids: Vec<u32> = others.iter().map(|other| other.pid).collect();
+        log::info!(
+            target: "ringfold::init",
+            "{} processes of other communicators on this host, {busy} of them at work on these cores: {pids:?}",
+            pids.len()
+        );
+    }
+    busy
 }
 
 /// The affinity that `peer` tells.

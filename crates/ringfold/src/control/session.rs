@@ -250,6 +250,11 @@ impl Session {
         self.0.ranks[rank].host
     }
 
+    /// The process of a rank, in its host's numbers.
+    pub fn pid(&self, rank: usize) -> u32 {
+        self.0.ranks[rank].pid
+    }
+
     /// Gives `blob` to all `members` (world ranks, ascending, this one among them) and gets theirs, in their order.
     ///
     /// All members use the same `key`; one key is used again only after all of them are through. An error names the

@@ -156,7 +156,8 @@ pub const VARIABLES: &[Variable] = &[
         "what the cores leave",
         "Threads of each communicator that share the copies and reductions of large calls with the calling thread. Unless set: \
          the host's cores divided by its ranks, less one, 7 at most, and no more than the rank's own affinity leaves; none \
-         where a rank is bound to one core. They start with the first large call (`helper_bytes_min` in the log) and sleep \
+         where a rank is bound to one core. Cores on which processes of other communicators run when this one begins do not \
+         count; those in another network or process namespace are not seen. They start with the first large call (`helper_bytes_min` in the log) and sleep \
          between calls. Results are the same bits with and without.",
     ),
     variable(

@@ -1,4 +1,5 @@
-//! What this machine is: its identity, its cores and caches, and its network interfaces.
+//! What this machine is: its identity, its cores and caches, its network interfaces, and who else is at
+//! work on it.
 
 pub mod binding;
 pub mod cores;
@@ -6,6 +7,7 @@ pub mod host;
 pub mod interfaces;
 pub mod layout;
 pub mod machine;
+pub mod neighbours;
 
 pub use host::HostId;
 pub use machine::Machine;

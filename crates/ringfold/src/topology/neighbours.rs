@@ -1,0 +1,171 @@
+//! The other processes of this host that are in a job of ringfold, whoever started them.
+//!
+//! While a process has a communicator, it holds a name in the abstract namespace of UNIX sockets: a *mark*,
+//! `ringfold-process-<process namespace>-<process id>`. The kernel lists such names to everybody in `/proc/net/unix`, and
+//! drops them with the process, however that ends: there is no daemon and no file that could be left behind. Only the same
+//! network namespace sees a mark, and only the same process namespace can say whose it is.
+//!
+//! A mark is a claim that anybody can make about any process. It says where to look, and nothing else is believed: what
+//! counts is what the kernel says of that process, whether it runs at this moment and on which cores. So a false mark
+//! names, at worst, a process that takes time on these cores without ringfold. Nothing connects to a mark.
+//!
+//! Processes are counted, not communicators: those of one process are driven by threads that mostly do not run at once.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+
+use super::cores::parse_list;
+
+/// What all marks begin with.
+const PREFIX: &str = "ringfold-process-";
+
+/// Processes and threads that are looked at: more than a host runs in earnest.
+const LOOKED_AT_MAX: usize = 4096;
+
+/// This process' mark; it goes with the last clone.
+#[derive(Debug)]
+pub struct Mark {
+    /// A forked child has the value, and is another process.
+    process: u32,
+    /// Bound and nothing else: whoever connects is refused by the kernel.
+    _socket: OwnedFd,
+}
+
+/// Marks this process for as long as the value lives. `None` where the kernel does not let it, which costs its neighbours
+/// a number.
+pub fn mark() -> Option<Arc<Mark>> {
+    static MARK: Mutex<Weak<Mark>> = Mutex::new(Weak::new());
+    let mut known = MARK.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some(mark) = known.upgrade().filter(|mark| mark.process == process) {
+        return Some(mark);
+    }
+    let socket = || -> rustix::io::Result<OwnedFd> {
+        let name = format!("{PREFIX}{}-{process}", namespace(Path::new("/")));
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        bind(
+            &socket,
+            &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+        )?;
+        Ok(socket)
+    };
+    match socket() {
+        Ok(socket) => {
+            let _socket = socket;
+            let mark = Arc::new(Mark { process, _socket });
+            *known = Arc::downgrade(&mark);
+            Some(mark)
+        }
+        Err(error) => {
+            log::debug!(target: "ringfold::init", "this process is not marked: {error}");
+            None
+        }
+    }
+}
+
+/// A process that is in a job of ringfold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its number in this process namespace.
+    pub pid: u32,
+    /// The cores that its first thread may use, ascending.
+    pub cores: Vec<usize>,
+    /// Whether one of its threads runs at this moment, or would if there was a core for it.
+    pub is_running: bool,
+}
+
+/// The marked processes that exist, by number, this one among them if it is marked. `root` is where `proc` is.
+pub fn neighbours(root: &Path) -> Vec<Neighbour> {
+    let table = fs::read_to_string(root.join("proc/net/unix")).unwrap_or_default();
+    let prefix = format!("@{PREFIX}{}-", namespace(root));
+    let names = table
+        .lines()
+        .filter_map(|line| line.split_whitespace().next_back());
+    let numbers = names.filter_map(|name| name.strip_prefix(&prefix)?.parse().ok());
+    let pids: BTreeSet<u32> = numbers.take(LOOKED_AT_MAX).collect();
+    pids.into_iter()
+        .filter_map(|pid| look_at(root, pid))
+        .collect()
+}
+
+impl Neighbour {
+    /// Whether it takes time on one of `cores` at this moment.
+    pub fn is_busy_on(&self, cores: &BTreeSet<usize>) -> bool {
+        self.is_running && self.cores.iter().any(|core| cores.contains(core))
+    }
+}
+
+/// What the kernel says of a process; nothing if it is gone or hidden.
+fn look_at(root: &Path, pid: u32) -> Option<Neighbour> {
+    let folder = root.join(format!("proc/{pid}"));
+    let status = fs::read_to_string(folder.join("status")).ok()?;
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let (_, list) = lines.find(|(name, _)| *name == "Cpus_allowed_list")?;
+    let threads = fs::read_dir(folder.join("task")).into_iter().flatten();
+    let is_running = threads.flatten().take(LOOKED_AT_MAX).any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the command's name, which may hold brackets itself.
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|state| state.starts_with('R'))
+    });
+    Some(Neighbour {
+        pid,
+        cores: parse_list(list.trim())?,
+        is_running,
+    })
+}
+
+/// The number of the process namespace; 0 where it is not told.
+fn namespace(root: &Path) -> u64 {
+    fs::metadata(root.join("proc/self/ns/pid")).map_or(0, |metadata| metadata.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cores::tests::Tree;
+    use super::*;
+
+    #[test]
+    fn marked_processes_are_judged_by_what_the_kernel_says_of_them() {
+        // The recorded host does not say its process namespace, which counts as 0.
+        let marks = format!(
+            "Num RefCount Path\n1: 2 0 0 1 01 55\n1: 2 0 0 1 01 5 @{PREFIX}1234-10\n1: 2 0 0 1 01 5 @{PREFIX}0-x\n\
+             1: 2 0 0 1 01 5 @{PREFIX}0-7\n1: 2 0 0 1 01 6 @{PREFIX}0-8\n1: 2 0 0 1 01 7 @{PREFIX}0-9\n"
+        );
+        let tree = Tree::new(
+            "neighbours",
+            &[
+                ("proc/net/unix", &marks),
+                ("proc/7/status", "Name:\tx\nCpus_allowed_list:\t0-1,4\n"),
+                ("proc/7/task/7/stat", "7 (a) R (b)) S 1 7"),
+                ("proc/7/task/9/stat", "9 (x) R 1 7"),
+                ("proc/8/status", "Cpus_allowed_list:\t5\n"),
+                ("proc/8/task/8/stat", "8 (R ) R) S 1"),
+            ],
+        );
+        let found = neighbours(tree.root());
+        let expected = [(7, vec![0, 1, 4], true), (8, vec![5], false)];
+        let expected = expected.map(|(pid, cores, is_running)| Neighbour {
+            pid,
+            cores,
+            is_running,
+        });
+        // Process 9 has a mark, and is gone.
+        assert_eq!(found, expected);
+        assert!(found[0].is_busy_on(&BTreeSet::from([4])));
+        assert!(!found[0].is_busy_on(&BTreeSet::from([5])));
+        assert!(!found[1].is_busy_on(&BTreeSet::from([5])));
+    }
+
+    #[test]
+    fn a_host_that_tells_nothing_has_no_neighbours() {
+        assert_eq!(neighbours(Path::new("/no/such/root")), []);
+    }
+}
