@@ -33,15 +33,14 @@ pub fn probe(communicator: &mut Communicator, overrides: &Overrides, can_pull: b
         .iter()
         .filter(|doubt| can_pull || !doubt.is_about_pull)
     {
-        let start = Instant::now();
-        let answers = try_both(communicator, doubt, limits, start)?;
+        let (answers, elapsed) = try_both(communicator, doubt, limits)?;
         let settled = if overrides.names(doubt.name) {
             limits
         } else {
             doubt.settle(limits, &answers)
         };
         if communicator.rank() == 0 {
-            log_answers(doubt, &answers, start.elapsed());
+            log_answers(doubt, &answers, elapsed);
         }
         limits = from_rank_0(communicator, settled)?;
         communicator.set_limits(limits);
@@ -50,20 +49,21 @@ pub fn probe(communicator: &mut Communicator, overrides: &Overrides, can_pull: b
     Ok(())
 }
 
-/// Calls by both ways at all sizes, in turn, while there is time. The times are the slowest rank's.
+/// Calls by both ways at all sizes, in turn, while there is time. The times are the slowest rank's. Also says how long that took.
 fn try_both(
     communicator: &mut Communicator,
     doubt: &Doubt,
     limits: Limits,
-    start: Instant,
-) -> Result<Vec<Answer>> {
+) -> Result<(Vec<Answer>, Duration)> {
     let sizes = doubt.sizes(limits);
     let longest = sizes.iter().max().map_or(0, |bytes| *bytes as usize);
-    let mut data = vec![0f32; longest / size_of::<f32>()];
+    // Not zeros, of which the system would give no pages yet.
+    let mut data = vec![1f32; longest / size_of::<f32>()];
     let mut gathered = match doubt.collective {
         Collective::AllGather => data.clone(),
         _ => Vec::new(),
     };
+    let start = Instant::now();
     let answer = |bytes: &u64| Answer {
         bytes: *bytes,
         pairs: Vec::with_capacity(ROUNDS),
@@ -96,7 +96,7 @@ fn try_both(
     for (number, pair) in pairs.enumerate() {
         answers[number % sizes.len()].pairs.push([pair[0], pair[1]]);
     }
-    Ok(answers)
+    Ok((answers, start.elapsed()))
 }
 
 /// Rewrites the data and meets the other ranks. Whether there is time for another call, on which all agree.
