@@ -9,7 +9,7 @@ use super::{Context, Operation, ticket, windows};
 use crate::error::{Error, Result};
 use crate::helpers::Helpers;
 use crate::memory::Region;
-use crate::reduce::Kernel;
+use crate::reduce::{self, Kernel, Store};
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
 use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream};
 
@@ -73,7 +73,7 @@ impl Operation {
             }
             Action::Copy { from, into } => {
                 let (into, from) = (self.region(into, slice), self.region(from, slice));
-                self.copy(into, from, context.helpers);
+                self.deliver(into, from, context.helpers)?;
                 Posted::Done
             }
             Action::Reduce { with, from, into } => {
@@ -226,6 +226,19 @@ impl Operation {
         }
     }
 
+    /// Copies what is a result as it is: of a large call past the caches, which would fetch each line before it is overwritten
+    /// and lose others for it.
+    fn deliver(&self, into: Region, from: Region, helpers: &mut Helpers) -> Result<()> {
+        if !self.streams || into.overlaps(from) {
+            self.copy(into, from, helpers);
+        } else if self.is_helped {
+            helpers.spread_copy(&[into], from, Store::Streamed)?;
+        } else {
+            reduce::spread_copy(&[into], from, Store::Streamed);
+        }
+        Ok(())
+    }
+
     /// Combines, with help where the call is large.
     fn fold(&self, into: Region, sources: &[Region], helpers: &mut Helpers) {
         if self.is_helped {
@@ -321,7 +334,7 @@ impl Operation {
                 }
                 let offset = self.slot_offset(into.buffer, first, slice);
                 let from = windows.view(peer, generation, offset..offset + bytes);
-                self.copy(target, from, context.helpers);
+                self.deliver(target, from, context.helpers)?;
                 self.leave(from, context.world_size);
             }
             Action::ReduceFrom { among, own, into } => {
