@@ -30,9 +30,9 @@ pub struct Arguments {
 
     /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///
-    /// auto: to its share of the cores (one rank per core: one core each), unless ranks outnumber cores, the affinity of this
-    /// command was narrowed (taskset), or a variable such as SLURM_CPU_BIND or OMP_PLACES says that somebody else arranges
-    /// it. core: to one core, spread over caches and sockets; all threads of a rank share it, those of OpenMP and torch too.
+    /// auto: to its share of the cores (one rank per core: one core each; more ranks: as many on each core), unless that does
+    /// not come out even, the affinity of this command was narrowed (taskset), or a variable such as SLURM_CPU_BIND or
+    /// OMP_PLACES says that somebody else arranges it. core: to one core, spread over caches and sockets; all threads of a rank share it, those of OpenMP and torch too.
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
 

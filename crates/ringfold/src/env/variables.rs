@@ -144,8 +144,8 @@ pub const VARIABLES: &[Variable] = &[
         "`auto`, `none`, `core`",
         "`none`; `auto` in `ringfold run` and `ringfold perf`",
         "Whether each rank is bound to cores of its own, within its affinity. `auto`: to its share of them (one rank per core: \
-         one core), but not when ranks outnumber cores, when their affinities differ or were narrowed, or when a variable \
-         such as `SLURM_CPU_BIND` or `OMP_PLACES` says that somebody else arranges it. `core`: to one core, spread over \
+         one core; as many ranks on each where they outnumber the cores), but not when they cannot share them evenly, when \
+         their affinities differ or were narrowed, or when a variable such as `SLURM_CPU_BIND` or `OMP_PLACES` says that somebody else arranges it. `core`: to one core, spread over \
          caches and sockets; an error without a core for each rank. `ringfold run` and `ringfold perf` bind the processes \
          that they start. In a program that was started otherwise the thread that joins is bound, and threads that it makes \
          later (OpenMP's, torch's) share its cores: that is why nothing is bound there unless this is set.",

@@ -6,8 +6,9 @@
 //! that are made later inherit it.
 //!
 //! A rank is bound to its share of the cores that the ranks have in common, so that one rank per core is one core each, and
-//! ranks with threads of their own keep room for them. Neighbouring ranks get neighbouring cores, the same number in every
-//! domain when that comes out even. The decision is a pure function of what all ranks of the host know, so they decide
+//! ranks with threads of their own keep room for them. Ranks that outnumber the cores, so many on each, are bound to one core
+//! each: left to themselves, all of them may take turns on one core while nobody waits on another, because none of them ever
+//! sleeps. Neighbouring ranks get neighbouring cores, the same number in every domain when that comes out even. The decision is a pure function of what all ranks of the host know, so they decide
 //! alike.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -58,6 +59,7 @@ impl Question<'_> {
         let (place, sharers) = self.sharers(local_rank)?;
         let own = match self.bind {
             Bind::Core => self.layout.first(place, sharers),
+            _ if self.is_crowded() => return Ok(Decision::Bind(self.layout.seat(place, sharers))),
             _ => self.layout.share(place, sharers),
         };
         if own.is_empty() || self.affinities.len() > self.cores {
@@ -87,7 +89,16 @@ impl Question<'_> {
             return Some("somebody narrowed the affinity".into());
         }
         let cores = self.cores.min(first.len());
-        (ranks > cores).then(|| format!("{ranks} ranks outnumber {cores} cores"))
+        // With less time than cores nobody knows which of them to take.
+        let is_even = cores == first.len() && ranks.is_multiple_of(cores);
+        (self.is_crowded() && !is_even)
+            .then(|| format!("{ranks} ranks do not share {cores} cores evenly"))
+    }
+
+    /// Whether ranks outnumber their cores; asked where all have the same.
+    fn is_crowded(&self) -> bool {
+        let cores = self.affinities.first().map_or(0, Vec::len);
+        self.affinities.len() > self.cores.min(cores)
     }
 
     /// This rank's number among the ranks with the same affinity, and how many they are.
@@ -117,10 +128,13 @@ pub fn bind_thread(cores: &[usize]) -> Result<()> {
         .map_err(|error| Error::system(format!("cannot bind to cores {cores:?}"), error))
 }
 
-/// Moves the calling thread to the core that is its own among `local_size` ranks which share this affinity, and lets it
-/// go again. Nothing is done where ranks outnumber cores.
+/// Moves the calling thread to the core that is its own among `local_size` ranks which share this affinity, or that it has
+/// with as few others as can be, and lets it go again.
 pub fn start_apart(layout: &Layout, local_rank: usize, local_size: usize) {
-    let own = layout.first(local_rank, local_size);
+    let mut own = layout.first(local_rank, local_size);
+    if own.is_empty() {
+        own = layout.seat(local_rank, local_size);
+    }
     let Ok(affinity) = sched_getaffinity(None) else {
         return;
     };
@@ -169,6 +183,26 @@ mod tests {
             assert_eq!(question.decide(0).unwrap(), Decision::Bind(vec![0]));
             assert_eq!(question.decide(1).unwrap(), Decision::Bind(vec![1]));
         }
+    }
+
+    #[test]
+    fn ranks_that_outnumber_cores_share_them_evenly_or_not_at_all() {
+        let tree = SMALL.tree("bind-crowded");
+        let layout = Layout::read(tree.root(), &[0, 1]);
+        let decisions = |ranks: usize, cores: usize| {
+            let affinities = vec![vec![0, 1]; ranks];
+            let question = Question {
+                cores,
+                ..question(Bind::Auto, &affinities, &layout)
+            };
+            let decide = |rank| question.decide(rank).unwrap();
+            (0..ranks).map(decide).collect::<Vec<_>>()
+        };
+        let seats = [0, 0, 1, 1].map(|core| Decision::Bind(vec![core]));
+        assert_eq!(decisions(4, usize::MAX), seats);
+        let is_left = |decision: &Decision| matches!(decision, Decision::Leave(_));
+        assert!(decisions(3, usize::MAX).iter().all(is_left));
+        assert!(decisions(4, 1).iter().all(is_left), "a quota of one core");
     }
 
     #[test]

@@ -114,6 +114,14 @@ impl Layout {
         }
     }
 
+    /// The core of `rank` of `ranks` that outnumber these cores: as many on each core as comes out even, neighbours together.
+    /// Empty where there are no cores.
+    pub fn seat(&self, rank: usize, ranks: usize) -> Vec<usize> {
+        let place = rank * self.positions.len() / ranks.max(1);
+        let seat = self.positions.get(place);
+        seat.map(|position| position.core).into_iter().collect()
+    }
+
     /// The first physical core of [`share`](Layout::share).
     pub fn first(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let mut share = self.share(rank, ranks);
