@@ -253,6 +253,13 @@ named_byte! {
     }
 }
 
+impl Algorithm {
+    /// Whether it works in all ranks' registered buffers, and gives way to another where they are not all registered.
+    pub const fn works_in_registered(self) -> bool {
+        matches!(self, Algorithm::Push | Algorithm::Serve)
+    }
+}
+
 impl Collective {
     /// Whether elements are combined, so that an operation matters.
     pub const fn reduces(self) -> bool {
@@ -296,5 +303,7 @@ named_byte! {
         Claim = 9, "claim";
         /// Every rank reads what it needs from the others' private memory, through the kernel.
         Pull = 10, "pull";
+        /// Whoever runs does a block of what `push` does: for ranks that outnumber their cores.
+        Serve = 11, "serve";
     }
 }

@@ -325,7 +325,8 @@ impl Communicator {
         }
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
         let mut job = request.tiny(rank, world_size, most, timeout)?;
-        job.tries_push = bytes >= self.policy.limits.push_bytes_min;
+        let tried = choose::in_registered(request.collective, bytes, &self.policy.limits);
+        job.tries_registered = tried.is_some();
         Some(job)
     }
 

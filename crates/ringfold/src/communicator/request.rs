@@ -129,7 +129,7 @@ impl Request {
             in_place,
             slice_elements: slice.max(1) as u64,
             channels: choice.channels as u32,
-            tries_push: choice.tries_push,
+            tries: choice.tries,
             streams: choice.streams,
             timeout,
             is_asked_for: self.algorithm.is_some(),
@@ -169,7 +169,7 @@ impl Request {
             count,
             input,
             output,
-            tries_push: false,
+            tries_registered: false,
             timeout,
         })
     }

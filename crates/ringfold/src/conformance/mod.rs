@@ -32,7 +32,7 @@ pub struct Case {
     pub in_place: bool,
     pub slice_bytes: usize,
     pub channels: usize,
-    pub tries_push: bool,
+    pub tries: Option<Algorithm>,
 }
 
 impl Case {
@@ -49,7 +49,7 @@ impl Case {
             in_place: false,
             slice_bytes: 1 << 10,
             channels: 1,
-            tries_push: false,
+            tries: None,
         }
     }
 }
@@ -129,7 +129,7 @@ impl World {
     pub fn serves(&mut self, (algorithm, medium): (Algorithm, Medium)) -> bool {
         let has_medium =
             medium == Medium::Messages || crate::engine::windows(&mut self.engines[0]).is_some();
-        has_medium && (!self.registers || algorithm == Algorithm::Push)
+        has_medium && (!self.registers || algorithm.works_in_registered())
     }
 
     /// Registers memory of `rank`, as it is mapped when all ranks are one process. Gives the registration's number.
@@ -272,7 +272,7 @@ impl World {
             medium: case.medium,
             slice_bytes: case.slice_bytes,
             channels: case.channels,
-            tries_push: case.tries_push,
+            tries: case.tries,
             streams: true,
         };
         let mut request = Request::new(
@@ -296,7 +296,7 @@ impl World {
                 medium,
                 slice_bytes,
                 channels,
-                tries_push,
+                tries,
                 ..
             } = *case;
             let choice = Choice {
@@ -304,7 +304,7 @@ impl World {
                 medium,
                 slice_bytes,
                 channels,
-                tries_push,
+                tries,
                 streams: true,
             };
             let mut request = Request::new(

@@ -439,9 +439,10 @@ fn calls_with_an_unregistered_buffer_are_exact() {
         // Nobody's memory, but a registration: the ranks ask each other.
         let elsewhere = crate::memory::Owned::zeroed(64);
         world.register(0, elsewhere.region());
-        for tries_push in [false, true, true, false] {
+        let push = Some(crate::Algorithm::Push);
+        for tries in [None, push, Some(crate::Algorithm::Serve), push, None] {
             let case = Case {
-                tries_push,
+                tries,
                 algorithm: crate::Algorithm::Direct,
                 op: Op::PremulSum(2.0),
                 ..pushed(5001)
@@ -452,6 +453,21 @@ fn calls_with_an_unregistered_buffer_are_exact() {
                 ..case.clone()
             });
             world.check_with_one_unregistered(&case);
+        }
+    }
+}
+
+/// Vectors of many blocks, which ranks on one thread in a random order take from each other, in attempts of some.
+#[test]
+fn whoever_runs_serves_the_blocks_of_all() {
+    for world_size in [3, 5] {
+        let mut world = World::new(shm(world_size), SEED).registered();
+        for in_place in [false, true] {
+            world.check(&Case {
+                algorithm: crate::Algorithm::Serve,
+                in_place,
+                ..pushed(600_001)
+            });
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::types::Algorithm;
 /// A plan has been made for `job`, and will serve later calls that differ in size only.
 pub fn plan(job: &Job, world_size: usize) {
     let medium = match job.medium {
-        Medium::Shared if job.algorithm == Algorithm::Push => "registered buffers",
+        Medium::Shared if job.algorithm.works_in_registered() => "registered buffers",
         Medium::Shared if job.algorithm == Algorithm::Pull => "private memory",
         Medium::Shared => "published memory",
         Medium::Messages => "messages",

@@ -83,8 +83,8 @@ pub struct Job {
     pub channels: u32,
     /// How long it may take.
     pub timeout: Duration,
-    /// Whether to ask first if all ranks' buffers are registered, and to push if they are: the same on all ranks.
-    pub tries_push: bool,
+    /// How to work in all ranks' buffers, if it turns out that all are registered; `None` to not ask: the same on all ranks.
+    pub tries: Option<Algorithm>,
     /// Whether results that lie apart from their inputs are stored past the caches.
     pub streams: bool,
     /// Whether somebody asked for this algorithm: for the log.

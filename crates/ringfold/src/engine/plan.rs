@@ -39,6 +39,8 @@ pub struct Plan {
     pub pulls: bool,
     /// Whether what it publishes may be combined by anybody, so that only the result is waited for.
     pub is_combined: bool,
+    /// Whether the ranks' buffers are worked in by anybody, so that only the end of that is waited for.
+    pub is_served: bool,
     /// Ticks between the starts of consecutive slices: `slices_in_flight * skew >= rounds`, so a slice ends before the one that
     /// takes its place begins.
     pub skew: u32,
@@ -104,6 +106,7 @@ impl Plan {
             exposes: schedule.exposes(),
             pulls: spec.algorithm == Algorithm::Pull && schedule.exposes(),
             is_combined: actions().any(|action| matches!(action, Action::Combine { .. })),
+            is_served: actions().any(|action| matches!(action, Action::Serve { .. })),
             hears_all: (0..spec.world_size).all(awaited),
             skew,
             channels,

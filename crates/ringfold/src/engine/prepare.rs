@@ -17,15 +17,19 @@ use crate::types::{Algorithm, Collective, Op};
 impl Engine {
     /// Makes `job` ready to run.
     pub(super) fn prepare(&mut self, job: Job) -> Result<Operation> {
-        let is_asked_for = job.algorithm == Algorithm::Push;
-        if self.world_size == 1 || !(is_asked_for || (job.tries_push && self.registry.is_used())) {
+        let is_asked_for = job.algorithm.works_in_registered();
+        let tried = if is_asked_for {
+            Some(job.algorithm)
+        } else {
+            job.tries.filter(|_| self.registry.is_used())
+        };
+        let Some(algorithm) = tried.filter(|_| self.world_size > 1) else {
             return self.prepare_unregistered(job, None);
-        }
+        };
         let mut instead = job.clone();
         if is_asked_for {
             instead.algorithm = Algorithm::Direct;
         }
-        let algorithm = Algorithm::Push;
         let operation = self.ready(Job { algorithm, ..job }, None)?;
         Ok(operation.or(instead))
     }
@@ -210,7 +214,7 @@ impl Engine {
             return Ok(());
         }
         // Where the peers can read it, if they are to push.
-        let is_output_free = job.in_place || job.algorithm == Algorithm::Push;
+        let is_output_free = job.in_place || job.algorithm.works_in_registered();
         let target = if job.collective == Collective::AllReduce && is_output_free {
             job.output
         } else {

@@ -110,7 +110,7 @@ pub struct TinyJob {
     /// What is filled; apart from `input`, or the same memory as the collective's in-place form has it.
     pub output: Region,
     /// Whether registered buffers would be worked in directly, in a call of this size.
-    pub tries_push: bool,
+    pub tries_registered: bool,
     /// How long it may take.
     pub timeout: Duration,
 }
@@ -214,7 +214,7 @@ struct Tiny {
 impl Engine {
     /// Begins `job`, unless something else is under way or its slot is not free: then it goes the usual way.
     pub fn begin_tiny(&mut self, job: &TinyJob) -> Result<bool> {
-        if !self.is_idle() || (job.tries_push && self.registry.is_used()) {
+        if !self.is_idle() || (job.tries_registered && self.registry.is_used()) {
             return Ok(false);
         }
         let generation = self.generation;

@@ -173,6 +173,19 @@ impl Builder {
         });
     }
 
+    pub(super) fn serve(&mut self, sources: Ranks, from: Span, targets: Ranks, into: Span) {
+        self.push(Action::Serve {
+            sources,
+            from,
+            targets,
+            into,
+        });
+    }
+
+    pub(super) fn await_served(&mut self, span: Span) {
+        self.push(Action::AwaitServed { span });
+    }
+
     pub(super) fn give_back(&mut self, span: Span, phase: u8) {
         self.push(Action::GiveBack { span, phase });
     }

@@ -6,14 +6,14 @@ use super::build::{Builder, input, output};
 use super::{Cut, Medium, Schedule, Spec};
 use super::{
     claim, direct, flat, hierarchical, one_shot, point, pull, push, rabenseifner,
-    recursive_doubling, ring, tree,
+    recursive_doubling, ring, serve, tree,
 };
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective};
 
 use Algorithm::{
     Claim, Direct, Flat, Hierarchical, OneShot, Pull, Push, Rabenseifner, RecursiveDoubling, Ring,
-    Tree,
+    Serve, Tree,
 };
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
@@ -32,8 +32,9 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
             Direct,
             OneShot,
         ],
-        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim, Pull],
-        (Reduce, Medium::Shared) => &[Direct, Flat, Push],
+        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim, Pull, Serve],
+        (Broadcast, Medium::Shared) => &[Direct, Push, Pull, Serve],
+        (Reduce, Medium::Shared) => &[Direct, Flat, Push, Serve],
         (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
         (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
         (Gather | Scatter, Medium::Messages) => &[Flat, Direct],
@@ -90,6 +91,9 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (Gather, Direct) => direct::gather,
         (Scatter, Flat) => flat::scatter,
         (Scatter, Direct) => direct::scatter,
+        (AllReduce, Serve) => serve::all_reduce,
+        (Broadcast, Serve) => serve::broadcast,
+        (Reduce, Serve) => serve::reduce,
         (AllReduce, Push) => push::all_reduce,
         (Broadcast, Push) => push::broadcast,
         (Reduce, Push) => push::reduce,

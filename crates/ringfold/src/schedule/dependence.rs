@@ -27,14 +27,15 @@ impl Action {
             Action::Reduce { with, from, .. } => [Some(with), Some(from)],
             Action::ReduceFrom { own, .. } => [Some(own), None],
             // Of this rank's own memory, if at all.
-            Action::Push { from, .. } => [Some(from), None],
+            Action::Push { from, .. } | Action::Serve { from, .. } => [Some(from), None],
             Action::Recv { .. }
             | Action::Await { .. }
             | Action::CopyFrom { .. }
             | Action::TakeBack { .. }
             | Action::Expose { .. }
             | Action::Combine { .. }
-            | Action::Collect { .. } => [None, None],
+            | Action::Collect { .. }
+            | Action::AwaitServed { .. } => [None, None],
         }
     }
 
@@ -49,13 +50,15 @@ impl Action {
             | Action::ReduceFrom { into, .. }
             | Action::TakeBack { into, .. }
             | Action::Push { into, .. }
+            | Action::Serve { into, .. }
             | Action::Collect { into } => Some(into),
             Action::Send { .. }
             | Action::Publish { .. }
             | Action::GiveBack { .. }
             | Action::Await { .. }
             | Action::Expose { .. }
-            | Action::Combine { .. } => None,
+            | Action::Combine { .. }
+            | Action::AwaitServed { .. } => None,
         }
     }
 
@@ -100,6 +103,18 @@ impl Action {
                 targets,
                 into: other(into),
             },
+            Action::Serve {
+                sources,
+                from,
+                targets,
+                into,
+            } => Action::Serve {
+                sources,
+                from: other(from),
+                targets,
+                into: other(into),
+            },
+            Action::AwaitServed { span } => Action::AwaitServed { span: other(span) },
             Action::CopyFrom { peer, first, into } => Action::CopyFrom {
                 peer,
                 first,

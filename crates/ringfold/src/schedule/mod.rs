@@ -40,6 +40,7 @@ mod push;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
+mod serve;
 mod tree;
 
 use std::fmt;
@@ -78,7 +79,7 @@ pub enum Peers {
     One(u32),
 }
 
-/// Whose exposed memory a `Push` reads or writes.
+/// Whose exposed memory a `Push` or a `Serve` reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ranks {
     /// That of all ranks, this one among them.
@@ -170,6 +171,16 @@ pub enum Action {
     Combine { first: u32, len: u32 },
     /// Waits until every block of these chunks is combined. `into` = what they are.
     Collect { into: Span },
+    /// What `Push` does, block by block, each by whichever rank claims it. Every rank offers itself. The blocks are done
+    /// when `AwaitServed` is over, and their memory is touched by others until then.
+    Serve {
+        sources: Ranks,
+        from: Span,
+        targets: Ranks,
+        into: Span,
+    },
+    /// Waits until every block is served of which the results go to these chunks.
+    AwaitServed { span: Span },
 }
 
 /// An action and its round.

@@ -206,6 +206,22 @@ impl fmt::Display for Ranks {
     }
 }
 
+/// What is stored where, of sources to targets.
+struct Pushed((Ranks, Span), (Ranks, Span));
+
+impl fmt::Display for Pushed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Pushed((sources, from), (targets, into)) = self;
+        match sources {
+            Ranks::All => write!(
+                f,
+                "{into} of {targets} = sum of {from} of all, in rank order"
+            ),
+            Ranks::One(_) => write!(f, "{into} of {targets} = {from} of {sources}"),
+        }
+    }
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -242,13 +258,17 @@ impl fmt::Display for Action {
                 from,
                 targets,
                 into,
-            } => match sources {
-                Ranks::All => write!(
-                    f,
-                    "{into} of {targets} = sum of {from} of all, in rank order"
-                ),
-                Ranks::One(_) => write!(f, "{into} of {targets} = {from} of {sources}"),
-            },
+            } => write!(f, "{}", Pushed((sources, from), (targets, into))),
+            Action::Serve {
+                sources,
+                from,
+                targets,
+                into,
+            } => {
+                let pushed = Pushed((sources, from), (targets, into));
+                write!(f, "blocks of {pushed}")
+            }
+            Action::AwaitServed { span } => write!(f, "await all blocks of {span}"),
             Action::GiveBack { span, phase } => {
                 let chunks = Chunks(span.first, span.len);
                 write!(f, "put {span} into {chunks} of all others in phase {phase}")
@@ -329,6 +349,15 @@ rank  sends  recvs          sent      received       reduced     published      
         let line = "    0     2  expose in and out in phase 0; await phase 0 of all; \
                     out[2] of all = sum of in[2] of all, in rank order; \
                     publish in[] in phase 1; await phase 1 of all\n";
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn blocks_that_anybody_serves_are_listed() {
+        let text = listing(Algorithm::Serve, Medium::Shared, None);
+        let line = "    0     2  expose in and out in phase 0; await phase 0 of all; \
+                    blocks of out[0] of all = sum of in[0] of all, in rank order; \
+                    await all blocks of out[0]\n";
         assert!(text.contains(line), "{text}");
     }
 }

@@ -109,6 +109,8 @@ struct Contents {
 struct Desk {
     generation: u64,
     claimed: u32,
+    /// By home, where there is one.
+    claimed_of: Vec<u32>,
     complete: u32,
     /// Who has claimed a block and not completed it.
     claimants: Vec<usize>,
@@ -433,6 +435,18 @@ impl Windows for Local {
         desk.claimants.push(self.rank);
         desk.claimed += 1;
         Some(desk.claimed - 1)
+    }
+
+    fn claim_of(&mut self, home: usize, generation: u64, blocks: u32) -> Option<u32> {
+        let mut contents = self.boxes[0].lock();
+        let desk = contents.desks[slot(generation)].of(generation);
+        desk.claimed_of.resize(self.boxes.len(), 0);
+        if desk.claimed_of[home] >= blocks {
+            return None;
+        }
+        desk.claimants.push(self.rank);
+        desk.claimed_of[home] += 1;
+        Some(desk.claimed_of[home] - 1)
     }
 
     fn complete(&mut self, generation: u64, blocks: u32) {

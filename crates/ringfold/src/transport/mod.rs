@@ -279,6 +279,10 @@ pub trait Windows {
     /// [`BLOCKS_MAX`](shm::claims::BLOCKS_MAX) blocks.
     fn claim(&mut self, generation: u64, blocks: u32) -> Option<u32>;
 
+    /// Takes one of the `blocks` blocks of this generation that are `home`'s, as long as there are any; anybody may. In one
+    /// generation at a time: nobody claims before all are done with the one before.
+    fn claim_of(&mut self, home: usize, generation: u64, blocks: u32) -> Option<u32>;
+
     /// Says that the claimed block is combined. Wakes the peers with the last one of the generation.
     fn complete(&mut self, generation: u64, blocks: u32);
 

@@ -47,8 +47,8 @@ pub struct Choice {
     pub slice_bytes: usize,
     /// Independent pipelines.
     pub channels: usize,
-    /// Whether to ask first if all ranks' buffers are registered, and to push if they are.
-    pub tries_push: bool,
+    /// How to work in all ranks' buffers, if it turns out that all are registered; `None` to not ask.
+    pub tries: Option<Algorithm>,
     /// Whether results that lie apart from their inputs are stored past the caches.
     pub streams: bool,
 }
@@ -93,12 +93,21 @@ pub fn choose(question: &Question) -> Result<Choice> {
         medium,
         slice_bytes,
         channels,
-        tries_push: is_left_to_us
-            && question.bytes >= question.limits.push_bytes_min
-            && medium == Medium::Shared
-            && Schedule::algorithms(question.collective, medium).contains(&Algorithm::Push),
+        tries: (is_left_to_us && medium == Medium::Shared)
+            .then(|| in_registered(question.collective, question.bytes, &question.limits))
+            .flatten(),
         streams: question.bytes >= question.limits.stream_bytes_min,
     })
+}
+
+/// How a call of this size works in the buffers of all ranks, where all are registered.
+pub fn in_registered(collective: Collective, bytes: u64, limits: &Limits) -> Option<Algorithm> {
+    let serves = |way| Schedule::algorithms(collective, Medium::Shared).contains(&way);
+    let is_served = (limits.serve_bytes_min..=limits.serve_bytes_max).contains(&bytes);
+    if is_served && serves(Algorithm::Serve) {
+        return Some(Algorithm::Serve);
+    }
+    (bytes >= limits.push_bytes_min && serves(Algorithm::Push)).then_some(Algorithm::Push)
 }
 
 fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {

@@ -302,6 +302,10 @@ fn over_shared_memory(
         (Collective::Scatter, Algorithm::Pull) => [2.0, 1.0 / n, 0.0],
         (Collective::Broadcast, Algorithm::Pull) => [if n > 2.0 { 3.0 } else { 2.0 }, 1.0, 0.0],
         (_, Algorithm::Pull) => [2.0, 1.0, 0.0],
+        // The last to come may find that it does everything.
+        (Collective::AllReduce, Algorithm::Serve) => [2.0, n - 1.0, n - 1.0],
+        (Collective::Reduce, Algorithm::Serve) => [2.0, 0.0, n - 1.0],
+        (_, Algorithm::Serve) => [2.0, n, 0.0],
         (Collective::AllReduce, Algorithm::OneShot) | (Collective::Reduce, Algorithm::Flat) => {
             [1.0, 1.0, n - 1.0]
         }
@@ -357,6 +361,12 @@ mod tests {
                         targets,
                         into,
                         ..
+                    }
+                    | Action::Serve {
+                        sources,
+                        targets,
+                        into,
+                        ..
                     } => {
                         // The first store of what was combined goes with the combining.
                         let (n, reduces) = (spec.world_size, sources == Ranks::All);
@@ -364,7 +374,10 @@ mod tests {
                         let reduced = sources.count(n) - 1;
                         [0, 0, 0, 0, stores * into.len, reduced * into.len]
                     }
-                    Action::Copy { .. } | Action::Await { .. } | Action::Expose { .. } => [0; 6],
+                    Action::Copy { .. }
+                    | Action::Await { .. }
+                    | Action::Expose { .. }
+                    | Action::AwaitServed { .. } => [0; 6],
                 };
                 for (load, added) in load.iter_mut().zip(added) {
                     *load += added;

@@ -51,6 +51,10 @@ limits! {
     pull_bytes_min: 0, NEVER;
     /// From here on copies of private buffers are, likewise.
     pull_copy_bytes_min: 0, NEVER;
+    /// From here on ranks that outnumber their cores do what is pushed block by block, whoever runs (`serve`) ...
+    serve_bytes_min: 0, NEVER;
+    /// ... and up to here.
+    serve_bytes_max: 0, 1 << 30;
     /// From here on ranks that outnumber their cores combine whatever is there, block by block (`claim`).
     claim_bytes_min: 0, NEVER;
     /// From here on results that lie apart from their inputs are stored past the caches.
@@ -80,6 +84,7 @@ impl Limits {
         let (l1, l2, last) = (share(machine.l1), share(machine.l2), share(machine.last));
         let is_crowded = ranks > machine.cores;
         let within = |bytes: u64, least: u64, most: u64| bytes.clamp(least << 10, most << 10);
+        let crowded_push_bytes = CROWDED_PUSH_BYTES.saturating_mul(ranks as u64);
         Limits {
             one_shot_bytes_max: one_shot_bytes_max(ranks, machine.cores),
             // Input, output, and the slots of two ranks twice over, because slices overlap, in the second level. Where ranks
@@ -88,13 +93,15 @@ impl Limits {
             // What is smaller is in the peers' caches either way; and where ranks take turns, everybody's turn comes twice
             // before a push is over.
             push_bytes_min: if is_crowded {
-                CROWDED_PUSH_BYTES * ranks as u64
+                crowded_push_bytes
             } else {
                 within(l1 / 4, 4, 64)
             },
             // How the kernel's way compares with two copies is written down nowhere.
             pull_bytes_min: NEVER,
             pull_copy_bytes_min: NEVER,
+            serve_bytes_min: if is_crowded { SERVED_BYTES_MIN } else { NEVER },
+            serve_bytes_max: crowded_push_bytes.clamp(SERVED_BYTES_MAX, 1 << 30),
             // With a core for every rank, each has a share of its own; with two ranks a core, turns are few enough for that
             // until the slices are many.
             claim_bytes_min: match ranks {
@@ -153,19 +160,27 @@ impl Limits {
 /// What a rank copies in the time of a turn that claiming blocks spares and pushing does not.
 const CROWDED_PUSH_BYTES: u64 = 16 << 10;
 
+/// What is smaller every rank reads for itself in the time in which blocks are claimed.
+const SERVED_BYTES_MIN: u64 = 8 << 10;
+
+/// A vector some of whose blocks may change cores in the time of a turn that serving spares; of a larger one each rank keeps
+/// to its own part.
+const SERVED_BYTES_MAX: u64 = 256 << 10;
+
 /// What a rank reads of a peer's newly written lines in the time that a second synchronisation takes: some half a
 /// microsecond.
 const SYNC_BYTES: u64 = 2 << 10;
 
-/// What all ranks read for themselves in the time that claiming and collecting blocks takes, which waits as seldom.
-const CLAIM_BYTES: u64 = 4 << 10;
+/// What a rank reads in the time in which all of them take another turn.
+const TURN_BYTES: u64 = 64 << 10;
 
 /// Up to which size saving a synchronisation is worth reading everything. With `n` ranks `one_shot` reads `n − 1` times
 /// the vector where `direct` reads `2(n − 1)/n` times, and each writes half of it more for itself.
 fn one_shot_bytes_max(ranks: usize, cores: usize) -> u64 {
     let n = ranks.max(2) as u64;
     if ranks > cores {
-        return CLAIM_BYTES;
+        // Each reads the vectors of all.
+        return (TURN_BYTES / n).clamp(1 << 10, 16 << 10);
     }
     // SYNC_BYTES / ((n − 1)(n − 2)/n + 1/2)
     let bytes = SYNC_BYTES * 2 * n / (2 * (n - 1) * (n - 2) + n);
@@ -330,7 +345,10 @@ mod tests {
         let crowded = Limits::derive(&machine, 4);
         assert_eq!(crowded.shared_slice_bytes, 256 * KIB);
         assert_eq!(crowded.push_bytes_min, 64 * KIB);
-        assert_eq!(crowded.one_shot_bytes_max, 4 * KIB);
+        assert_eq!(crowded.serve_bytes_min, 8 * KIB);
+        assert_eq!(crowded.serve_bytes_max, 256 * KIB);
+        assert_eq!(limits.serve_bytes_min, NEVER);
+        assert_eq!(crowded.one_shot_bytes_max, 16 * KIB);
     }
 
     /// With more ranks everybody reads more.

@@ -94,7 +94,9 @@ impl Operation {
                     .filter(|peer| absent(peer))
                     .collect()
             }
-            Some(Action::Collect { .. }) => windows.claimants(generation),
+            Some(Action::Collect { .. } | Action::AwaitServed { .. }) => {
+                windows.claimants(generation)
+            }
             _ => Vec::new(),
         }
     }

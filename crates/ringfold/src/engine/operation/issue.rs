@@ -362,6 +362,25 @@ impl Operation {
                     self.push(push, channel, slice, context)
                 };
             }
+            Action::Serve {
+                sources,
+                from,
+                targets,
+                into,
+            } => {
+                let push = Push {
+                    sources,
+                    from,
+                    targets,
+                    into,
+                };
+                return self.serve(push, channel, slice, context);
+            }
+            Action::AwaitServed { span } => {
+                if !self.is_served(span, slice, context)? {
+                    return Ok(Issue::Blocked);
+                }
+            }
             Action::GiveBack { span, phase } => {
                 let source = self.region(span, slice);
                 let offset = self.slot_offset(span.buffer, span.first, slice);

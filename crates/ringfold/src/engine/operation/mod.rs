@@ -17,6 +17,7 @@ mod diagnosis;
 mod issue;
 mod pull;
 mod push;
+mod serve;
 mod straight;
 
 use std::sync::Arc;
@@ -104,7 +105,7 @@ pub struct ChannelProgress {
     retired: u32,
     /// The first peer that an `Await` has not seen arrive.
     awaited: u32,
-    /// Bytes that are done of the present `Push`.
+    /// Bytes that are done of the present `Push`; not 0 while a `Serve` goes on.
     pushed: usize,
     /// One a slice in flight, at `slice % slices_in_flight`.
     flights: Vec<Flight>,
@@ -347,6 +348,8 @@ impl Operation {
                     && windows.slots() >= 2 * self.plan.slices_in_flight as usize
                 {
                     windows.finish_quietly(generation);
+                } else if self.plan.is_served {
+                    windows.finish_heard(generation);
                 } else {
                     windows.finish(generation);
                 }

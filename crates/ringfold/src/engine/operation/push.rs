@@ -107,11 +107,14 @@ impl Operation {
         let generation = self.first_generation + slice as u64;
         let windows = windows(context.transport)?;
         windows.attach(generation, &words);
+        if self.plan.is_served {
+            return windows.publish_quietly(generation, phase, &self.call);
+        }
         windows.publish(generation, phase, &self.call)
     }
 
     /// Whether all ranks have exposed registered buffers: the same answer on all of them.
-    fn is_agreed(&self, slice: u32, context: &mut Context<'_>) -> Result<bool> {
+    pub(super) fn is_agreed(&self, slice: u32, context: &mut Context<'_>) -> Result<bool> {
         let generation = self.first_generation + slice as u64;
         let windows = windows(context.transport)?;
         context.bench.exposed.clear();
@@ -154,7 +157,7 @@ impl Operation {
     }
 
     /// Combines bytes `from` of all sources' inputs, and stores the result as bytes `into` of all targets' outputs.
-    fn push_piece(
+    pub(super) fn push_piece(
         &self,
         push: Push,
         from: Range<usize>,

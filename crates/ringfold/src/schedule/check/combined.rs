@@ -1,5 +1,5 @@
-//! Chunks that whichever rank has a core combines, in the least friendly reading: nobody does before the last rank has
-//! offered itself.
+//! Chunks that whichever rank has a core combines or serves, in the least friendly reading: nobody does before the last rank
+//! has offered itself.
 
 #![forbid(unsafe_code)]
 

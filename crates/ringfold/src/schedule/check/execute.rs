@@ -39,6 +39,7 @@ pub(super) struct Execution<'a> {
     pairs: Vec<Pair>,
     exposure: Exposure,
     combined: Combined,
+    served: Combined,
     in_place: bool,
     barrier: bool,
     /// Ranks and channels that may be able to go on.
@@ -58,6 +59,7 @@ impl<'a> Execution<'a> {
             pairs,
             exposure: Exposure::new(if exposes { schedules.len() } else { 0 }),
             combined: Combined::new(schedules.len()),
+            served: Combined::new(schedules.len()),
             in_place,
             barrier,
             ready: VecDeque::new(),
@@ -133,7 +135,7 @@ impl<'a> Execution<'a> {
         let own = &mut self.ranks[rank as usize];
         own.finish_waits(at);
         own.channels[channel as usize].next += 1;
-        if matches!(step.action, Action::Push { .. }) {
+        if matches!(step.action, Action::Push { .. } | Action::Serve { .. }) {
             self.check_agreed(at)?;
         }
         let own = &mut self.ranks[rank as usize];
@@ -145,13 +147,17 @@ impl<'a> Execution<'a> {
         Ok(true)
     }
 
-    /// For an `Await` or a `Collect`: whether the peers got that far.
+    /// For what waits without a message: whether the peers got that far.
     fn phase_is_reached(&self, at: At, step: &Step) -> bool {
         let (peers, phase) = match step.action {
             Action::Await { peers, phase } => (peers, phase),
             Action::Collect { into } => {
                 let is_there = |i| self.combined.value(at.slice, into.first + i).is_some();
                 return (0..into.len).all(is_there);
+            }
+            Action::AwaitServed { span } => {
+                let is_done = |i| self.served.value(at.slice, span.first + i).is_some();
+                return (0..span.len).all(is_done);
             }
             _ => return true,
         };
@@ -226,6 +232,16 @@ impl<'a> Execution<'a> {
                     let value = self.given_back(at, peer, into.first + i)?;
                     self.ranks[at.rank as usize].write(at, into, i, value)?;
                 }
+                Ok(())
+            }
+            Action::Serve {
+                sources,
+                from,
+                targets,
+                into,
+            } => self.serve(at, (sources, from), (targets, into)),
+            Action::AwaitServed { span } => {
+                self.await_served(at, span);
                 Ok(())
             }
             Action::Combine { first, len } => self.offer(at, first, len),

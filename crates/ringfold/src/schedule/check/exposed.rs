@@ -7,16 +7,28 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 
 use super::Violation;
 use super::rank::At;
 
-/// An interval of a rank between two of its publications.
+/// When somebody touched a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Moment {
-    rank: u32,
-    interval: u32,
+enum Moment {
+    /// In an interval of a rank between two of its publications.
+    Of { rank: u32, interval: u32 },
+    /// While the blocks of this slice were served.
+    Served { slice: u32 },
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Moment::Of { rank, .. } => write!(f, "rank {rank}"),
+            Moment::Served { .. } => f.write_str("whoever serves"),
+        }
+    }
 }
 
 /// Who touched a chunk, as far as it matters for those who come later.
@@ -24,6 +36,15 @@ struct Moment {
 struct Touches {
     written: Option<Moment>,
     read: Vec<Moment>,
+}
+
+/// Who touches a chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Toucher {
+    /// The rank itself that says so.
+    Itself,
+    /// Anybody, once this rank has offered itself: at any time until all have heard that the blocks are done.
+    Anybody,
 }
 
 /// A chunk of a rank's memory in a slice; the index is that rank's own.
@@ -44,6 +65,8 @@ pub(super) struct Exposure {
     /// In which phase a rank exposed its memory, by rank and slice.
     exposed: HashMap<(u32, u32), u8>,
     touches: HashMap<Cell, Touches>,
+    /// Which ranks have heard of which slice that its blocks are served.
+    heard_served: HashSet<(u32, u32)>,
 }
 
 impl Exposure {
@@ -98,17 +121,42 @@ impl Exposure {
         exposed.is_some_and(|phase| awaited > u16::from(*phase))
     }
 
-    /// A rank touches a chunk.
-    pub fn touch(&mut self, at: At, cell: Cell, writes: bool) -> Result<(), Violation> {
+    /// A rank has heard that all blocks of its slice are served.
+    pub fn hear_served(&mut self, at: At) {
+        self.heard_served.insert((at.rank, at.slice));
+    }
+
+    /// Whether `rank` knows that what happened at `moment` is over.
+    fn is_known(&self, rank: u32, moment: &Moment) -> bool {
+        match *moment {
+            Moment::Of { rank: by, interval } => {
+                by == rank || self.clocks[rank as usize][by as usize] >= interval
+            }
+            Moment::Served { slice } => self.heard_served.contains(&(rank, slice)),
+        }
+    }
+
+    /// A rank touches a chunk, or may do so from now on.
+    pub fn touch(
+        &mut self,
+        at: At,
+        by: Toucher,
+        cell: Cell,
+        writes: bool,
+    ) -> Result<(), Violation> {
         if !self.is_watched() {
             return Ok(());
         }
-        let clock = &self.clocks[at.rank as usize];
-        let touches = self.touches.entry(cell).or_default();
-        let mut earlier = touches.written.iter().chain(&touches.read);
-        let is_unknown = |moment: &&Moment| {
-            moment.rank != at.rank && clock[moment.rank as usize] < moment.interval
+        let now = match by {
+            Toucher::Itself => Moment::Of {
+                rank: at.rank,
+                interval: self.clocks[at.rank as usize][at.rank as usize],
+            },
+            Toucher::Anybody => Moment::Served { slice: at.slice },
         };
+        let mut touches = self.touches.remove(&cell).unwrap_or_default();
+        let mut earlier = touches.written.iter().chain(&touches.read);
+        let is_unknown = |moment: &&Moment| **moment != now && !self.is_known(at.rank, moment);
         let conflict = if writes {
             earlier.find(is_unknown)
         } else {
@@ -116,37 +164,31 @@ impl Exposure {
         };
         if let Some(other) = conflict {
             return Err(at.violation(format!(
-                "touches memory of rank {} at the same time as rank {} does",
-                cell.owner, other.rank
+                "touches memory of rank {} at the same time as {other} does",
+                cell.owner
             )));
         }
-        let now = Moment {
-            rank: at.rank,
-            interval: clock[at.rank as usize],
-        };
         if writes {
             touches.written = Some(now);
             touches.read.clear();
         } else {
             touches.read.push(now);
         }
+        self.touches.insert(cell, touches);
         Ok(())
     }
 
     /// Whether every owner knows at its end that its peers are done with its memory.
     pub fn check_ended(&self) -> Result<(), Violation> {
         for (cell, touches) in &self.touches {
-            let clock = &self.clocks[cell.owner as usize];
             let mut all = touches.written.iter().chain(&touches.read);
-            let late = all.find(|moment| {
-                moment.rank != cell.owner && clock[moment.rank as usize] < moment.interval
-            });
+            let late = all.find(|moment| !self.is_known(cell.owner, moment));
             if let Some(late) = late {
                 return Err(Violation {
                     at: None,
                     what: format!(
-                        "rank {} may return while rank {} still works in its memory",
-                        cell.owner, late.rank
+                        "rank {} may return while {late} still works in its memory",
+                        cell.owner
                     ),
                 });
             }

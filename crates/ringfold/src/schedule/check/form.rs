@@ -19,12 +19,16 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         if span.first.saturating_add(span.len) > chunks(span) {
             return Some("a span beyond the end of its buffer");
         }
-        let is_elsewhere = matches!(action, Action::Push { .. }) || span.len == 0;
+        let is_elsewhere =
+            matches!(action, Action::Push { .. } | Action::Serve { .. }) || span.len == 0;
         if !schedule.has(span.buffer) && !is_elsewhere {
             return Some("a buffer that this rank does not have");
         }
     }
     if let Action::Push {
+        sources, targets, ..
+    }
+    | Action::Serve {
         sources, targets, ..
     } = *action
     {

@@ -8,6 +8,7 @@
 //!   in flight until a later step has waited for it, because no rank need notice a completion earlier. A chunk that is
 //!   being read must not be written, and one being written not be touched; this is tracked apart from the analysis.
 //! * What anybody may combine is combined only when the last rank has offered itself, because the others may have no core.
+//!   What anybody may serve is touched from the first offer on, and done with the last.
 //! * What a peer published may be read after a phase was awaited that includes it, and is published once in a slice.
 //! * What a peer exposed may be touched after its exposure was awaited, by nobody else at the same time unless both read,
 //!   and no more once the peer has heard so; this is tracked by vector clocks.
@@ -339,7 +340,7 @@ fn work(schedule: &Schedule) -> Work {
             Action::Copy { into, .. } => work.chunks_copied += u64::from(into.len),
             Action::Reduce { into, .. } => work.chunks_reduced += u64::from(into.len),
             Action::Publish { span, .. } => work.chunks_published += u64::from(span.len),
-            Action::Await { .. } | Action::Expose { .. } => {}
+            Action::Await { .. } | Action::Expose { .. } | Action::AwaitServed { .. } => {}
             Action::CopyFrom { into, .. } | Action::Collect { into } => {
                 work.chunks_fetched += u64::from(into.len);
             }
@@ -354,7 +355,14 @@ fn work(schedule: &Schedule) -> Work {
                 work.chunks_fetched += peers * u64::from(into.len);
                 work.chunks_reduced += peers * u64::from(into.len);
             }
+            // `Serve` as if it were the one that finds all others there.
             Action::Push {
+                sources,
+                targets,
+                into,
+                ..
+            }
+            | Action::Serve {
                 sources,
                 targets,
                 into,

@@ -29,10 +29,10 @@ pub const APART_BYTES: usize = 128;
 pub const HEAD_BYTES: usize = 64;
 
 /// `ringfld` and the layout's version.
-const MAGIC: u64 = 0x0366_6c64_7269_6e67;
+const MAGIC: u64 = 0x0466_6c64_7269_6e67;
 
-/// Bytes of a rank's control block: its doorbell, and what it has finished, each in lines of its own.
-const CONTROL_BYTES: usize = 4 * APART_BYTES;
+/// Bytes of a rank's control block: its doorbell, what it has finished and so on, each in lines of its own.
+const CONTROL_BYTES: usize = 5 * APART_BYTES;
 
 /// The first line of a slot.
 #[repr(C)]
@@ -261,6 +261,11 @@ impl Segment {
     /// The generation of the block that a rank has claimed and not completed, plus one; or 0.
     pub fn claimed(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 3 * APART_BYTES)
+    }
+
+    /// How many of a rank's own blocks are claimed: written by all ranks.
+    pub fn shared_out(&self, rank: usize) -> &AtomicU64 {
+        self.atomic64(self.shape.control_offset(rank) + 4 * APART_BYTES)
     }
 
     /// How many blocks of a slot are claimed, and how many complete: written by all ranks.

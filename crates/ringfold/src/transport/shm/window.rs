@@ -204,6 +204,12 @@ impl Windows for SharedWindows {
         Some(block)
     }
 
+    fn claim_of(&mut self, home: usize, generation: u64, blocks: u32) -> Option<u32> {
+        let block = claims::claim(self.segment.shared_out(home), generation, blocks)?;
+        flag::raise(self.segment.claimed(self.rank), generation + 1);
+        Some(block)
+    }
+
     fn complete(&mut self, generation: u64, blocks: u32) {
         let [_, complete] = self.segment.desk(self.slot(generation));
         let is_last = claims::complete(complete, generation, blocks);

@@ -57,12 +57,12 @@ impl Execution<'_> {
         Ok(())
     }
 
-    fn wake_if_awaiting(&mut self, rank: u32, channel: u32) {
+    pub(super) fn wake_if_awaiting(&mut self, rank: u32, channel: u32) {
         let other = &self.ranks[rank as usize];
         let awaiting = other.next(channel).map(|at| other.step(at).action);
         if matches!(
             awaiting,
-            Some(Action::Await { .. } | Action::Collect { .. })
+            Some(Action::Await { .. } | Action::Collect { .. } | Action::AwaitServed { .. })
         ) {
             self.wake(rank, channel);
         }
