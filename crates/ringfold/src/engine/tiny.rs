@@ -5,8 +5,12 @@
 //! way and one that runs the schedule understand each other; a test holds the two together. A rank that needs nobody (the
 //! root of a broadcast) returns as soon as it has published, as long as its slots are free.
 //!
+//! A store waits until its line has come from the core that read it last, as long as the whole rest of such a call takes. So
+//! after each call the lines of a later one are asked for ([`Windows::prepare`]).
+//!
 //! What fits beside the call in the slot's head travels there: one line says that the rank has come and what it brings.
 
+pub mod inline;
 pub mod part;
 
 use std::ops::Range;
@@ -16,81 +20,21 @@ use super::operation::phase;
 use super::{Engine, announce, is_read_once};
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
-use crate::memory::{Owned, Region};
+use crate::memory::Region;
 use crate::reduce::Kernel;
 use crate::transport::{ATTACHED_WORDS, Time, Windows};
 use crate::types::{Collective, DType, Op};
+use inline::Inline;
 use part::{Awaited, Part, Taken, Told};
 
-/// What fits into the words attached to a slot.
-const INLINE_BYTES: usize = ATTACHED_WORDS * 8;
+/// How many calls ahead a slot's lines are asked for: those of the next one would come too late, if it follows at once.
+const PREPARED_AHEAD: u64 = 2;
+
+/// Of a payload so much is asked for ahead: a core has some sixteen misses under way, and needs them for other things too.
+const PREPARED_BYTES_MAX: usize = 1 << 10;
 
 /// Blocks of a call of one slice begin at multiples of this in their slot.
 pub const BLOCK_ALIGN_BYTES: usize = 64;
-
-/// Payloads that travel in the heads of slots, one place a rank.
-#[derive(Debug)]
-pub struct Inline {
-    places: Owned,
-}
-
-impl Inline {
-    /// Places for the payloads of `world_size` ranks.
-    pub(super) fn new(world_size: usize) -> Inline {
-        Inline {
-            places: Owned::zeroed(world_size * INLINE_BYTES),
-        }
-    }
-
-    /// Whether the inputs of this call travel in the heads, whole and as they lie in memory: the same on all ranks.
-    pub(super) fn carries(call: &Call, world_size: usize) -> bool {
-        let blocks = part::input_blocks(call.collective, world_size) as u64;
-        let most = (INLINE_BYTES / call.dtype.size_bytes()) as u64;
-        call.count > 0
-            && call.count.saturating_mul(blocks) <= most
-            && call.algorithm == part::algorithm(call.collective)
-    }
-
-    /// Attaches `payload` to this rank's slot.
-    pub(super) fn send(windows: &mut dyn Windows, generation: u64, payload: Region) {
-        let mut words = [0; ATTACHED_WORDS];
-        windows.attach(generation, Inline::words(payload, &mut words));
-    }
-
-    /// `payload` as words.
-    fn words(payload: Region, words: &mut [u64; ATTACHED_WORDS]) -> &[u64] {
-        let words = &mut words[..payload.bytes().div_ceil(8)];
-        for (index, word) in words.iter_mut().enumerate() {
-            *word = payload.word(index);
-        }
-        words
-    }
-
-    /// The bytes `range` of what `peer` attached. Valid until the next one from that peer is taken.
-    pub(super) fn take(
-        &self,
-        windows: &dyn Windows,
-        peer: usize,
-        generation: u64,
-        range: Range<usize>,
-    ) -> Region {
-        for word in range.start / 8..range.end.div_ceil(8) {
-            self.put(peer, word, windows.attached(peer, generation, word));
-        }
-        self.place(peer).part(range)
-    }
-
-    /// Where what `peer` attached is put.
-    fn place(&self, peer: usize) -> Region {
-        let start = peer * INLINE_BYTES;
-        self.places.region().part(start..start + INLINE_BYTES)
-    }
-
-    fn put(&self, peer: usize, word: usize, value: u64) {
-        let place = self.place(peer).part(word * 8..(word + 1) * 8);
-        place.write(&value.to_ne_bytes());
-    }
-}
 
 /// A tiny call, checked.
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +145,8 @@ struct Tiny {
     inline_words: usize,
     /// Whether what is read of a slot is read by this rank alone.
     is_read_once: bool,
+    /// What a later call of this kind is likely to write, as far as it is asked for ahead.
+    prepared_bytes: usize,
     /// Whether this rank waits for all others, so that it has seen which call they are in.
     hears_all: bool,
     /// Whether all ranks wait for all others, so that nobody gets ahead.
@@ -287,6 +233,7 @@ impl Engine {
         } else {
             windows.finish(tiny.generation);
         }
+        windows.prepare(tiny.generation + PREPARED_AHEAD, tiny.prepared_bytes);
         if !tiny.hears_all {
             let (generation, call) = (tiny.generation, tiny.call);
             self.compare_later(generation, call);
@@ -376,6 +323,10 @@ impl Tiny {
                 0
             },
             is_read_once: is_read_once(&call, world_size),
+            prepared_bytes: match part.told {
+                Told::Presence => 0,
+                _ => block_bytes.min(PREPARED_BYTES_MAX),
+            },
             hears_all: (0..world_size)
                 .all(|peer| peer == rank || part.awaits(peer, rank, job.root)),
             meets: !collective.has_root(),

@@ -129,6 +129,24 @@ impl Region {
         }
     }
 
+    /// Asks for each cache line so that later stores find it at hand: a hint, which waits for nothing and changes nothing.
+    #[inline]
+    pub fn prefetch_for_writing(self) {
+        for offset in (0..self.bytes).step_by(LINE_BYTES) {
+            let place = self.start.wrapping_add(offset);
+            // SAFETY: a hint: it faults nowhere and touches no register. Processors without it do nothing.
+            #[cfg(target_arch = "x86_64")]
+            unsafe {
+                std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags));
+            }
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            unsafe {
+                std::arch::asm!("prfm pstl1keep, [{}]", in(reg) place, options(nostack, preserves_flags));
+            }
+        }
+    }
+
     /// Copies `source` to the beginning of this region.
     pub fn write(self, source: &[u8]) {
         assert!(source.len() <= self.bytes);

@@ -210,6 +210,12 @@ pub trait Windows {
         Ok(true)
     }
 
+    /// Has what this rank is likely to write in `generation` at hand by then: its head and the first `bytes` bytes of its
+    /// slot. A hint.
+    fn prepare(&mut self, generation: u64, bytes: usize) {
+        let _ = (generation, bytes);
+    }
+
     /// Attaches at most [`ATTACHED_WORDS`] words to this rank's slot; they travel in the same cache line as the next
     /// `publish`.
     fn attach(&mut self, generation: u64, words: &[u64]);

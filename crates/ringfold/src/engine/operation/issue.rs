@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::is_read_once;
-use super::super::tiny::Inline;
+use super::super::tiny::inline::Inline;
 use super::push::Push;
 use super::{Context, Operation, ticket, windows};
 use crate::error::{Error, Result};

@@ -32,7 +32,7 @@ pub use straight::Straight;
 use super::Job;
 use super::geometry::Geometry;
 use super::plan::Plan;
-use super::tiny::Inline;
+use super::tiny::inline::Inline;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::helpers::Helpers;

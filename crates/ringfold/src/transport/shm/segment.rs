@@ -302,6 +302,13 @@ impl Segment {
         unsafe { &*line.address().cast::<SlotHead>() }
     }
 
+    /// The head of a slot and the first `bytes` bytes of its payload, for hints.
+    #[inline]
+    pub fn slot_start(&self, rank: usize, slot: usize, bytes: usize) -> Region {
+        let bytes = HEAD_BYTES + bytes.min(self.shape.slot_bytes);
+        self.word(self.slot_offset(rank, slot), bytes)
+    }
+
     /// The payload of a slot.
     pub fn slot(&self, rank: usize, slot: usize) -> Region {
         let offset = self.slot_offset(rank, slot) + HEAD_BYTES;

@@ -154,6 +154,14 @@ impl Windows for SharedWindows {
     }
 
     #[inline]
+    fn prepare(&mut self, generation: u64, bytes: usize) {
+        let slot = self.slot(generation);
+        self.segment
+            .slot_start(self.rank, slot, bytes)
+            .prefetch_for_writing();
+    }
+
+    #[inline]
     fn attach(&mut self, generation: u64, words: &[u64]) {
         let head = self.segment.slot_head(self.rank, self.slot(generation));
         for (place, word) in head.attached.iter().zip(words) {

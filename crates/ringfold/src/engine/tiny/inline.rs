@@ -1,0 +1,77 @@
+//! Payloads that travel in the heads of slots: one line says that a rank has come and what it brings.
+
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+
+use super::part::{algorithm, input_blocks};
+use crate::call::Call;
+use crate::memory::{Owned, Region};
+use crate::transport::{ATTACHED_WORDS, Windows};
+
+/// What fits into the words attached to a slot.
+const INLINE_BYTES: usize = ATTACHED_WORDS * 8;
+
+/// Payloads that travel in the heads of slots, one place a rank.
+#[derive(Debug)]
+pub struct Inline {
+    places: Owned,
+}
+
+impl Inline {
+    /// Places for the payloads of `world_size` ranks.
+    pub(in crate::engine) fn new(world_size: usize) -> Inline {
+        Inline {
+            places: Owned::zeroed(world_size * INLINE_BYTES),
+        }
+    }
+
+    /// Whether the inputs of this call travel in the heads, whole and as they lie in memory: the same on all ranks.
+    pub(in crate::engine) fn carries(call: &Call, world_size: usize) -> bool {
+        let blocks = input_blocks(call.collective, world_size) as u64;
+        let most = (INLINE_BYTES / call.dtype.size_bytes()) as u64;
+        call.count > 0
+            && call.count.saturating_mul(blocks) <= most
+            && call.algorithm == algorithm(call.collective)
+    }
+
+    /// Attaches `payload` to this rank's slot.
+    pub(in crate::engine) fn send(windows: &mut dyn Windows, generation: u64, payload: Region) {
+        let mut words = [0; ATTACHED_WORDS];
+        windows.attach(generation, Inline::words(payload, &mut words));
+    }
+
+    /// `payload` as words.
+    pub(super) fn words(payload: Region, words: &mut [u64; ATTACHED_WORDS]) -> &[u64] {
+        let words = &mut words[..payload.bytes().div_ceil(8)];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = payload.word(index);
+        }
+        words
+    }
+
+    /// The bytes `range` of what `peer` attached. Valid until the next one from that peer is taken.
+    pub(in crate::engine) fn take(
+        &self,
+        windows: &dyn Windows,
+        peer: usize,
+        generation: u64,
+        range: Range<usize>,
+    ) -> Region {
+        for word in range.start / 8..range.end.div_ceil(8) {
+            self.put(peer, word, windows.attached(peer, generation, word));
+        }
+        self.place(peer).part(range)
+    }
+
+    /// Where what `peer` attached is put.
+    pub(super) fn place(&self, peer: usize) -> Region {
+        let start = peer * INLINE_BYTES;
+        self.places.region().part(start..start + INLINE_BYTES)
+    }
+
+    pub(super) fn put(&self, peer: usize, word: usize, value: u64) {
+        let place = self.place(peer).part(word * 8..(word + 1) * 8);
+        place.write(&value.to_ne_bytes());
+    }
+}
