@@ -20,6 +20,7 @@ pub mod geometry;
 pub mod operation;
 pub mod plan;
 mod prepare;
+pub mod slots;
 pub mod tiny;
 
 use std::collections::VecDeque;
@@ -529,17 +530,6 @@ impl Engine {
             *spare = Some(channels);
         }
     }
-}
-
-/// Whether each part that a rank publishes in `call` is read by one other rank alone, which then touches it
-/// ([`Region::touch`](crate::memory::Region::touch)): its writer gets such lines back quickly.
-fn is_read_once(call: &Call, world_size: usize) -> bool {
-    use Collective::{AllToAll, Gather, Reduce, ReduceScatter, Scatter};
-    let has_one_reader = matches!(
-        call.collective,
-        AllToAll | Gather | Reduce | ReduceScatter | Scatter
-    );
-    has_one_reader || world_size == 2
 }
 
 /// The windows of an engine's transport, where it has them.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::geometry::{Blocks, Geometry};
 use super::operation::{Buffers, ChannelProgress, Operation, Straight, scratch_bytes};
 use super::plan::Plan;
+use super::slots::SlotUse;
 use super::tiny::BLOCK_ALIGN_BYTES;
 use super::{Engine, Job, PLANS_MAX, PlanKey};
 use crate::call::{Call, REGISTRATION};
@@ -140,7 +141,6 @@ impl Engine {
         let is_straight = plan.has_straight_way() && !job.is_asked_for && !is_helped;
         let straight = is_straight.then(Straight::default);
         Ok(Operation {
-            call,
             buffers: Buffers {
                 input: job.input,
                 output: job.output,
@@ -152,6 +152,8 @@ impl Engine {
             kernel,
             finish,
             is_helped,
+            slot_use: SlotUse::of(&call, self.world_size),
+            call,
             slices,
             first_generation: 0,
             is_begun: false,

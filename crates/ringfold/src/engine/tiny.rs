@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::operation::phase;
-use super::{Engine, announce, is_read_once};
+use super::slots::SlotUse;
+use super::{Engine, announce};
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::memory::Region;
@@ -143,8 +144,7 @@ struct Tiny {
     call: Call,
     /// Words of the input, where it travels in the heads; else 0.
     inline_words: usize,
-    /// Whether what is read of a slot is read by this rank alone.
-    is_read_once: bool,
+    slot_use: SlotUse,
     /// What a later call of this kind is likely to write, as far as it is asked for ahead.
     prepared_bytes: usize,
     /// Whether this rank waits for all others, so that it has seen which call they are in.
@@ -223,7 +223,7 @@ impl Engine {
             kernel.fold(tiny.output, &self.operands);
             for (peer, read) in self.operands.iter().enumerate() {
                 if peer != self.rank {
-                    tiny.leave(*read);
+                    tiny.slot_use.leave(*read);
                 }
             }
         }
@@ -307,6 +307,7 @@ impl Tiny {
             true => Some(Kernel::new(job.op, job.dtype)?),
             false => None,
         };
+        let slot_use = SlotUse::of(&call, world_size);
         Ok(Some(Tiny {
             input: job.input,
             output: job.output,
@@ -322,9 +323,11 @@ impl Tiny {
             } else {
                 0
             },
-            is_read_once: is_read_once(&call, world_size),
+            slot_use,
             prepared_bytes: match part.told {
                 Told::Presence => 0,
+                // It is here: this rank has read it.
+                _ if slot_use == SlotUse::Traded => 0,
                 _ => block_bytes.min(PREPARED_BYTES_MAX),
             },
             hears_all: (0..world_size)
@@ -365,11 +368,11 @@ impl Tiny {
                 let words = Inline::words(input, &mut words);
                 windows.offer(generation, self.part.phase, &self.call, words)?;
             }
-            Told::Input => windows.write(generation, 0, input),
+            Told::Input => self.place(windows, rank, 0..input.bytes()).copy_from(input),
             Told::Blocks => {
                 for block in (0..world_size).filter(|block| *block != rank) {
-                    let offset = self.slot_range(block).start;
-                    windows.write(generation, offset, input.part(self.range(block)));
+                    let place = self.place(windows, rank, self.slot_range(block));
+                    place.copy_from(input.part(self.range(block)));
                 }
             }
         }
@@ -406,14 +409,12 @@ impl Tiny {
         let target = self.output.part(self.range(into));
         let read = self.view(windows, inline, peer, block);
         target.copy_from(read);
-        self.leave(read);
+        self.slot_use.leave(read);
     }
 
-    /// Leaves what was read of a slot so that its writer gets it back quickly.
-    fn leave(&self, read: Region) {
-        if self.is_read_once {
-            read.touch();
-        }
+    /// Where `range` of the slot of `writer` stands.
+    fn place(&self, windows: &dyn Windows, writer: usize, range: Range<usize>) -> Region {
+        self.slot_use.place(windows, writer, self.generation, range)
     }
 
     /// A block that `peer` has published.
@@ -421,7 +422,7 @@ impl Tiny {
         if self.inline_words > 0 {
             inline.place(peer).part(self.range(block))
         } else {
-            windows.view(peer, self.generation, self.slot_range(block))
+            self.place(windows, peer, self.slot_range(block))
         }
     }
 }

@@ -264,7 +264,7 @@ pub trait Windows {
     -> Result<bool>;
 
     /// What `peer` published at `range` of its slot. Only after `has_reached` said so; to be written only by a schedule's
-    /// `GiveBack`, and touched only where nobody else reads it.
+    /// `GiveBack`, and touched or traded as the engine's `slots` says.
     fn view(&self, peer: usize, generation: u64, range: std::ops::Range<usize>) -> Region;
 
     /// The peers that have not finished the generation that used this one's slot before, for error messages.

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::super::is_read_once;
 use super::super::tiny::inline::Inline;
 use super::push::Push;
 use super::{Context, Operation, ticket, windows};
@@ -248,11 +247,11 @@ impl Operation {
         }
     }
 
-    /// Leaves what was read of a slot so that its writer gets it back quickly. Helpers have read it in parts, each of them
-    /// with a cache of its own.
-    fn leave(&self, read: Region, world_size: usize) {
-        if !self.is_helped && is_read_once(&self.call, world_size) {
-            read.touch();
+    /// Leaves what was read of a slot so that it is soon written again. Helpers have read it in parts, each of them with a
+    /// cache of its own.
+    fn leave(&self, read: Region) {
+        if !self.is_helped {
+            self.slot_use.leave(read);
         }
     }
 
@@ -288,7 +287,10 @@ impl Operation {
                 for part in self.contiguous_in_slot(span) {
                     let offset = self.slot_offset(part.buffer, part.first, slice);
                     let from = self.region(part, slice);
-                    let target = windows.target(generation, offset..offset + from.bytes());
+                    let range = offset..offset + from.bytes();
+                    let target = self
+                        .slot_use
+                        .place(windows, context.rank, generation, range);
                     self.copy(target, from, context.helpers);
                 }
                 if is_combined {
@@ -333,9 +335,11 @@ impl Operation {
                     return Ok(Issue::Done);
                 }
                 let offset = self.slot_offset(into.buffer, first, slice);
-                let from = windows.view(peer, generation, offset..offset + bytes);
+                let from = self
+                    .slot_use
+                    .place(windows, peer, generation, offset..offset + bytes);
                 self.deliver(target, from, context.helpers)?;
-                self.leave(from, context.world_size);
+                self.leave(from);
             }
             Action::ReduceFrom { among, own, into } => {
                 self.reduce_from(among, own, into, slice, context)?
@@ -470,13 +474,14 @@ impl Operation {
                 let range = self.inline_range(own.first, mine.bytes());
                 context.inline.take(windows, rank, generation, range)
             } else {
-                windows.view(rank, generation, offset..offset + mine.bytes())
+                self.slot_use
+                    .place(windows, rank, generation, offset..offset + mine.bytes())
             });
         }
         self.fold(self.region(into, slice), context.operands, context.helpers);
         for (rank, read) in among.ranks().zip(&*context.operands) {
             if rank as usize != context.rank {
-                self.leave(*read, context.world_size);
+                self.leave(*read);
             }
         }
         Ok(())

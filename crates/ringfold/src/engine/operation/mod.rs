@@ -32,6 +32,7 @@ pub use straight::Straight;
 use super::Job;
 use super::geometry::Geometry;
 use super::plan::Plan;
+use super::slots::SlotUse;
 use super::tiny::inline::Inline;
 use crate::call::Call;
 use crate::error::{Error, Result};
@@ -72,6 +73,8 @@ pub struct Operation {
     pub finish: Option<Factor>,
     /// Whether the call is large enough to be helped with.
     pub is_helped: bool,
+    /// Whose slots are written to.
+    pub slot_use: SlotUse,
     /// How many slices.
     pub slices: u32,
     /// The first window generation, when memory is published; set when the operation begins.

@@ -1,6 +1,6 @@
 //! Published memory in a segment: each rank copies into its own slots, and all ranks of the host read them. Where a schedule
-//! says that one peer alone reads a part, that peer may also overwrite it (`GiveBack`), until it raises its own flag. Where it
-//! does not, it stores to each line what stands there ([`Region::touch`]), for the same reason: the next write is quick.
+//! says that one peer alone reads a part, that peer may also overwrite it (`GiveBack`), until it raises its own flag. For the same
+//! reason, that lines are best written by whoever has read them, two ranks may trade slots (`engine::slots`).
 //!
 //! A slot's stamp counts up through generations and, within one, from its beginning through the phases. Whoever sees a stamp also
 //! sees what was published before it. A slot is used again once all ranks have finished its generation; each rank says

@@ -1,0 +1,94 @@
+//! Into whose slot a rank writes, and how a reader leaves what it has read there.
+//!
+//! What costs time in published memory is not reading lines that another core has just written, but writing lines that
+//! another core has read: its copy is asked for first, one line after the other, at a tenth of the rate. A line that the other
+//! core has changed comes over at once. So lines are best written next by whoever has read them, and second best by somebody
+//! else once their reader has changed them.
+//!
+//! Either is right only where a part of a slot has one reader. Flags and calls always stand in a rank's own slot.
+
+use std::ops::Range;
+
+use crate::call::Call;
+use crate::memory::Region;
+use crate::transport::Windows;
+use crate::types::{Algorithm, Collective};
+
+/// How the slots of a call are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotUse {
+    /// Every rank writes into its own.
+    Own,
+    /// Every rank writes into its own, and the one reader of a part touches it.
+    Touched,
+    /// Two ranks that read each other's slots whole write into their own and into the other's in turn: into the one that they
+    /// have read when it was used last.
+    Traded,
+}
+
+impl SlotUse {
+    /// How those of `call` are used, which all its ranks know alike.
+    pub fn of(call: &Call, world_size: usize) -> SlotUse {
+        use Collective::{AllGather, AllReduce, AllToAll, Gather, Reduce, ReduceScatter, Scatter};
+        match (call.collective, call.algorithm) {
+            // Who reduces gives back what it reads, or anybody reads anything.
+            (AllReduce, Algorithm::OneShot) if world_size == 2 => SlotUse::Traded,
+            (AllReduce, _) => SlotUse::Own,
+            (AllGather | AllToAll | ReduceScatter, _) if world_size == 2 => SlotUse::Traded,
+            (AllToAll | Gather | Reduce | ReduceScatter | Scatter, _) => SlotUse::Touched,
+            _ if world_size == 2 => SlotUse::Touched,
+            _ => SlotUse::Own,
+        }
+    }
+
+    /// The rank whose slot holds what `writer` publishes in `generation`, among `slots` slots a rank. All slots of one
+    /// number are free together, so it does not matter whose was written before.
+    fn holder(self, writer: usize, generation: u64, slots: usize) -> usize {
+        match self {
+            SlotUse::Own | SlotUse::Touched => writer,
+            SlotUse::Traded => writer ^ (generation / slots as u64 % 2) as usize,
+        }
+    }
+
+    /// Where the part that `writer` publishes as `range` of its slot stands. A traded slot has one part, always in one place.
+    pub fn place(
+        self,
+        windows: &dyn Windows,
+        writer: usize,
+        generation: u64,
+        range: Range<usize>,
+    ) -> Region {
+        let holder = self.holder(writer, generation, windows.slots());
+        let range = match self {
+            SlotUse::Own | SlotUse::Touched => range,
+            SlotUse::Traded => 0..range.len(),
+        };
+        windows.view(holder, generation, range)
+    }
+
+    /// Leaves what was read of a slot so that it is soon written again.
+    pub fn leave(self, read: Region) {
+        if self == SlotUse::Touched {
+            read.touch();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is done in between: what a rank reads in a slot, it writes when that is used next.
+    #[test]
+    fn traded_slots_are_written_by_their_last_reader() {
+        const SLOTS: usize = 8;
+        for generation in 0..5 * SLOTS as u64 {
+            for rank in [0, 1] {
+                let read = SlotUse::Traded.holder(1 - rank, generation, SLOTS);
+                let written = SlotUse::Traded.holder(rank, generation + SLOTS as u64, SLOTS);
+                assert_eq!(read, written);
+                assert_ne!(read, SlotUse::Traded.holder(rank, generation, SLOTS));
+            }
+        }
+    }
+}
