@@ -212,6 +212,7 @@ impl Segment {
         let mapping = Mapping::new(fd, bytes).map_err(|error| {
             Error::system(format!("cannot map {bytes} bytes of shared memory"), error)
         })?;
+        mapping.wish_for_huge_pages();
         let windows = Strides {
             first: shape.window_offset(0),
             rank: shape.window_bytes(),
