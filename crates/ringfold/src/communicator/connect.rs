@@ -223,7 +223,8 @@ fn assemble(
     let mark = neighbours::mark();
     let placement = placement::settle(&group, &local_ranks, deadline, &|| health.fault())?;
     let cores = placement.cores;
-    let links = share::link(&group, cores, &health, deadline)?;
+    let domains = placement.domains(&group, deadline, &|| health.fault())?;
+    let links = share::link(&group, cores, domains, &health, deadline)?;
     let local_rank = local_ranks
         .iter()
         .position(|rank| *rank == group.rank)
@@ -258,7 +259,6 @@ fn assemble(
     if let Some(foreign) = links.foreign.filter(|_| terms.can_pull) {
         engine.set_foreign(foreign);
     }
-    let domains = placement.domains(&group, deadline, &|| health.fault())?;
     engine.set_domains(domains as u32);
     *engine.helpers() = placement.helpers(&settings, local_ranks.len(), &terms.limits);
     let mut communicator = Communicator {

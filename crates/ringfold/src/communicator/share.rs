@@ -73,8 +73,14 @@ impl Division {
 }
 
 /// Sets the links up. `health` ends the set-up early when a rank fails in it.
-/// The ranks of this host have `cores` cores together.
-pub fn link(group: &Group, cores: usize, health: &Health, deadline: Instant) -> Result<Links> {
+/// The ranks of this host have `cores` cores together, and sit in `domains` domains.
+pub fn link(
+    group: &Group,
+    cores: usize,
+    domains: usize,
+    health: &Health,
+    deadline: Instant,
+) -> Result<Links> {
     let world_size = group.world_ranks.len();
     if world_size == 1 {
         let alone = local::local(1).pop().ok_or(Error::Closed)?;
@@ -107,7 +113,7 @@ pub fn link(group: &Group, cores: usize, health: &Health, deadline: Instant) -> 
         .collect::<Result<Vec<_>>>()?;
     let segment = share_memory(group, &division, memory, &cards, deadline, &cancelled)?;
     let tcp = connect(group, &division, mesh, &cards, deadline, &cancelled)?;
-    let links = combine(group, &division, cores, segment, tcp)?;
+    let links = combine(group, &division, (cores, domains), segment, tcp)?;
     let ranks: Option<Vec<_>> = cards.iter().map(|card| card.whereabouts).collect();
     let foreign = ranks.filter(|_| division.remote.is_empty());
     Ok(Links {
@@ -119,14 +125,14 @@ pub fn link(group: &Group, cores: usize, health: &Health, deadline: Instant) -> 
 fn combine(
     group: &Group,
     division: &Division,
-    cores: usize,
+    (cores, domains): (usize, usize),
     segment: Option<Arc<Segment>>,
     tcp: Option<Tcp>,
 ) -> Result<Links> {
     let own = division.own_number(group.rank);
     let shm = segment
         .as_ref()
-        .map(|segment| Shm::new(segment.clone(), own, cores));
+        .map(|segment| Shm::new(segment.clone(), own, cores).in_domains(domains));
     let depart =
         segment.map(|segment| Box::new(move || segment.depart(own)) as Box<dyn Fn() + Send + Sync>);
     let (transport, name): (Box<dyn Transport>, _) = match (shm, tcp) {

@@ -219,7 +219,7 @@ conformance! {
     over_rendezvous: |n| World::new::<Local>(rendezvous(n), SEED), &[1, 2, 3, 4, 5, 7, 9];
     over_shm: |n| World::new(shm(n), SEED), &[1, 2, 3, 4, 5, 8, 9];
     in_domains_over_local: |n| World::new::<Local>(local(n), SEED).in_domains(domains(n)), &[4, 6, 9];
-    in_domains_over_shm: |n| World::new(shm(n), SEED).in_domains(n as u32 / domains(n)), &[4, 6, 8];
+    in_domains_over_shm: |n| World::new(shm_in_domains(n), SEED).in_domains(n as u32 / domains(n)), &[4, 6, 8];
     over_tcp: |n| World::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
     over_sim_eager: |n| World::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
     over_sim_rendezvous: |n| World::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
@@ -240,6 +240,12 @@ fn shm(world_size: usize) -> Vec<Shm> {
     (0..world_size)
         .map(|rank| Shm::new(segment.clone(), rank, world_size))
         .collect()
+}
+
+fn shm_in_domains(world_size: usize) -> Vec<Shm> {
+    let domains = world_size / domains(world_size) as usize;
+    let ranks = shm(world_size).into_iter();
+    ranks.map(|rank| rank.in_domains(domains)).collect()
 }
 
 fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {

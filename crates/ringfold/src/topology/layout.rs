@@ -288,7 +288,7 @@ pub(crate) mod tests {
             Tree::new(name, &files)
         }
 
-        fn layout(&self, name: &str) -> Layout {
+        pub(crate) fn layout(&self, name: &str) -> Layout {
             let all: Vec<usize> = (0..self.physical() * self.threads_per_core).collect();
             Layout::read(self.tree(name).root(), &all)
         }

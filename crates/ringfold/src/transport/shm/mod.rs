@@ -87,6 +87,12 @@ impl Shm {
         }
     }
 
+    /// The same for ranks that sit in so many domains of equal size, in rank order.
+    pub fn in_domains(mut self, domains: usize) -> Shm {
+        self.windows.set_domains(domains);
+        self
+    }
+
     /// Announces a sleep. The caller looks for something to do once more, then calls `block` or `disarm`.
     fn arm(&mut self) {
         self.armed = Some(self.segment.doorbell(self.rank).arm());
@@ -243,6 +249,18 @@ mod tests {
     }
 
     suite::transport_tests!(ranks);
+
+    mod in_domains {
+        use super::*;
+
+        /// In pairs, where that many ranks are pairs.
+        fn ranks(world_size: usize) -> Vec<Shm> {
+            let ranks = super::ranks(world_size).into_iter();
+            ranks.map(|rank| rank.in_domains(world_size / 2)).collect()
+        }
+
+        suite::transport_tests!(ranks);
+    }
 
     #[test]
     fn who_has_claimed_a_block_and_not_completed_it_can_be_named() {

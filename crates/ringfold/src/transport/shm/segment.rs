@@ -90,6 +90,7 @@ impl Shape {
         }
     }
 
+    /// A slot: its head, its payload, and the copy of its head that ranks of other domains look at.
     fn slot_stride(&self) -> usize {
         HEAD_BYTES + self.slot_bytes + HEAD_BYTES
     }
@@ -297,7 +298,18 @@ impl Segment {
     /// The line at the head of a slot.
     #[inline]
     pub fn slot_head(&self, rank: usize, slot: usize) -> &SlotHead {
-        let line = self.word(self.slot_offset(rank, slot), HEAD_BYTES);
+        self.head_at(self.slot_offset(rank, slot))
+    }
+
+    /// The line behind a slot's payload: the head once more, for ranks of other domains.
+    #[inline]
+    pub fn far_head(&self, rank: usize, slot: usize) -> &SlotHead {
+        self.head_at(self.slot_offset(rank, slot) + HEAD_BYTES + self.shape.slot_bytes)
+    }
+
+    #[inline]
+    fn head_at(&self, offset: usize) -> &SlotHead {
+        let line = self.word(offset, HEAD_BYTES);
         // SAFETY: in bounds by `part`, aligned as windows begin at pages and slots at lines, and made of atomics, which
         // any process may write at any time.
         unsafe { &*line.address().cast::<SlotHead>() }
