@@ -10,9 +10,10 @@ use ringfold::memory::Region;
 use ringfold::{Algorithm, Collective, Communicator, Counts, DType, Error, Op, Request};
 use scenes::{Scene, play, play_with};
 
-const SCENES: [(&str, Scene); 3] = [
+const SCENES: [(&str, Scene); 4] = [
     ("collectives", collectives),
     ("refused", refused),
+    ("secret", secret),
     ("killed", killed),
 ];
 
@@ -50,6 +51,11 @@ fn a_kernel_that_refuses_one_rank_keeps_all_from_reading() {
     }
     let by_name = ("RINGFOLD_ALGO", "pull");
     play_with("collectives", 3, &[SHM, by_name, (FORBIDDEN, "1")]);
+}
+
+#[test]
+fn memory_that_the_kernel_gives_nobody_goes_the_usual_way() {
+    play_with("secret", 3, &[SHM, PULL]);
 }
 
 #[test]
@@ -175,6 +181,58 @@ fn all_gather_in_place(comm: &Communicator, count: usize) {
 fn refused(comm: Communicator) {
     assert_eq!(chosen(&comm), Algorithm::Direct);
     collectives(comm);
+}
+
+/// The input of one rank is memory that only that rank can read, in every other call.
+fn secret(comm: Communicator) {
+    const BYTES: usize = 16 << 10;
+    let (rank, ranks, count) = (comm.rank(), comm.world_size(), BYTES / size_of::<f32>());
+    let hidden = (rank == 1).then(|| secret_memory(BYTES)).flatten();
+    if rank == 1 && hidden.is_none() {
+        eprintln!("this kernel has no secret memory");
+    }
+    for turn in 0..4 {
+        let mut own = filled(rank, count);
+        let input = match hidden {
+            Some(start) if turn % 2 == 0 => start.cast::<f32>(),
+            _ => own.as_mut_ptr(),
+        };
+        // SAFETY: this memory is as long, stays mapped or outlives the turn, and nobody else uses it meanwhile.
+        let input = unsafe { std::slice::from_raw_parts_mut(input, count) };
+        for (index, value) in input.iter_mut().enumerate() {
+            *value = element(rank, index);
+        }
+        let mut gathered = vec![0.0; count * ranks];
+        comm.all_gather(input, &mut gathered).expect("blocks");
+        let of = |at: usize| element(at / count, at % count);
+        assert!((0..gathered.len()).all(|at| gathered[at] == of(at)));
+        comm.all_reduce(input, Op::Sum).expect("a sum");
+        assert!((0..count).all(|index| input[index] == sum(ranks, index)));
+    }
+    comm.close().expect("all calls are over");
+}
+
+/// Memory that the kernel does not read for anybody, where it has such; mapped until the process ends.
+fn secret_memory(bytes: usize) -> Option<*mut u8> {
+    // SAFETY: takes a number only.
+    let file = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) } as i32;
+    // SAFETY: takes numbers only; a descriptor that there is not is refused.
+    if file < 0 || unsafe { libc::ftruncate(file, bytes as libc::off_t) } != 0 {
+        return None;
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at a place that the kernel chooses.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            protection,
+            libc::MAP_SHARED,
+            file,
+            0,
+        )
+    };
+    (start != libc::MAP_FAILED).then_some(start.cast())
 }
 
 /// The last rank ends without a word while all read each other's memory.

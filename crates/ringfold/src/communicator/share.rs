@@ -102,7 +102,7 @@ pub fn link(
         memory: memory
             .as_ref()
             .map(|memory| memory.listener.name().to_owned()),
-        whereabouts: Some(beacon.whereabouts()),
+        whereabouts: division.remote.is_empty().then(|| beacon.whereabouts()),
     };
     let cancelled = || health.fault();
     let cards = group.exchange("card", card.encode().as_bytes(), deadline, &cancelled)?;
@@ -115,9 +115,8 @@ pub fn link(
     let tcp = connect(group, &division, mesh, &cards, deadline, &cancelled)?;
     let links = combine(group, &division, (cores, domains), segment, tcp)?;
     let ranks: Option<Vec<_>> = cards.iter().map(|card| card.whereabouts).collect();
-    let foreign = ranks.filter(|_| division.remote.is_empty());
     Ok(Links {
-        foreign: foreign.map(|ranks| Foreign::new(beacon, ranks)),
+        foreign: ranks.map(|ranks| Foreign::new(beacon, ranks)),
         ..links
     })
 }
