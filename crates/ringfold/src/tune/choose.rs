@@ -247,14 +247,29 @@ fn shared_slice_bytes(question: &Question, algorithm: Algorithm) -> usize {
     let slot_bytes = question.slot_bytes.unwrap_or(usize::MAX);
     // Inputs and results have places of their own.
     let places = 1 + usize::from(algorithm == Algorithm::Hierarchical);
-    published_slice_bytes(
-        question.collective,
-        question.world_size,
-        slot_bytes / places,
-        question
-            .slice_bytes
-            .unwrap_or(question.limits.shared_slice_bytes as usize),
-    )
+    let (collective, world_size) = (question.collective, question.world_size);
+    let published =
+        |wanted| published_slice_bytes(collective, world_size, slot_bytes / places, wanted);
+    let limits = &question.limits;
+    let slice = question
+        .slice_bytes
+        .unwrap_or(limits.shared_slice_bytes as usize);
+    let one = published(slice);
+    let is_rooted = collective.has_root() && !collective.reduces();
+    // What fits one slice is one, whoever asks: it may go the tiny way.
+    if is_rooted && question.slice_bytes.is_none() && block_bytes(question) > one as u64 {
+        published(slice.min(limits.rooted_slice_bytes as usize))
+    } else {
+        one
+    }
+}
+
+/// Bytes of the vector, or of each block.
+fn block_bytes(question: &Question) -> u64 {
+    match question.collective {
+        Collective::Broadcast => question.bytes,
+        _ => question.bytes / question.world_size as u64,
+    }
 }
 
 /// The slice of a vector or of each block that is published when `wanted` would be best.

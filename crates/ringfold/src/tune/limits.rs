@@ -45,6 +45,8 @@ limits! {
     one_shot_bytes_max: 0, 1 << 30;
     /// The piece in which published memory is pipelined; a slot's size bounds it too.
     shared_slice_bytes: 64, 1 << 30;
+    /// The same where only the root gives or takes and nothing is combined, once a call has more than one piece.
+    rooted_slice_bytes: 64, 1 << 30;
     /// From here on sums of registered buffers are pushed straight into all of them.
     push_bytes_min: 0, NEVER;
     /// From here on sums of private buffers are pulled out of the peers' memory. Never, unless a probe finds it quicker.
@@ -90,6 +92,8 @@ impl Limits {
             // Input, output, and the slots of two ranks twice over, because slices overlap, in the second level. Where ranks
             // take turns with a core, only one of them is at it, and every slice costs a round of turns.
             shared_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 8 }, 64, 1024),
+            // All slots of a rank twice over in the second level: one rank fills them while another empties them.
+            rooted_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 16 }, 32, 1024),
             // What is smaller is in the peers' caches either way; and where ranks take turns, everybody's turn comes twice
             // before a push is over.
             push_bytes_min: if is_crowded {
@@ -328,6 +332,7 @@ mod tests {
         assert_eq!(limits, Limits::derive(&machine, 2));
         assert_eq!(limits.one_shot_bytes_max, 4 * KIB);
         assert_eq!(limits.shared_slice_bytes, 128 * KIB);
+        assert_eq!(limits.rooted_slice_bytes, 64 * KIB);
         assert_eq!(limits.push_bytes_min, 8 * KIB);
         assert_eq!(limits.stream_bytes_min, 6 << 20);
         assert_eq!(limits.helper_bytes_min, NEVER);
