@@ -14,6 +14,10 @@ use crate::memory::Region;
 use crate::transport::Windows;
 use crate::types::{Algorithm, Collective};
 
+/// Of a payload so much can be asked for ahead ([`Windows::prepare`]), which is better still: a core has some sixteen misses
+/// under way, and needs them for other things too.
+pub const PREPARED_BYTES_MAX: usize = 1 << 10;
+
 /// How the slots of a call are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotUse {
@@ -30,6 +34,10 @@ impl SlotUse {
     /// How those of `call` are used, which all its ranks know alike.
     pub fn of(call: &Call, world_size: usize) -> SlotUse {
         use Collective::{AllGather, AllReduce, AllToAll, Gather, Reduce, ReduceScatter, Scatter};
+        let bytes = call.count.saturating_mul(call.dtype.size_bytes() as u64);
+        if world_size == 2 && bytes <= PREPARED_BYTES_MAX as u64 {
+            return SlotUse::Touched;
+        }
         match (call.collective, call.algorithm) {
             // Who reduces gives back what it reads, or anybody reads anything.
             (AllReduce, Algorithm::OneShot) if world_size == 2 => SlotUse::Traded,
@@ -51,6 +59,7 @@ impl SlotUse {
     }
 
     /// Where the part that `writer` publishes as `range` of its slot stands. A traded slot has one part, always in one place.
+    #[inline(always)]
     pub fn place(
         self,
         windows: &dyn Windows,
@@ -58,12 +67,13 @@ impl SlotUse {
         generation: u64,
         range: Range<usize>,
     ) -> Region {
-        let holder = self.holder(writer, generation, windows.slots());
-        let range = match self {
-            SlotUse::Own | SlotUse::Touched => range,
-            SlotUse::Traded => 0..range.len(),
-        };
-        windows.view(holder, generation, range)
+        match self {
+            SlotUse::Own | SlotUse::Touched => windows.view(writer, generation, range),
+            SlotUse::Traded => {
+                let holder = self.holder(writer, generation, windows.slots());
+                windows.view(holder, generation, 0..range.len())
+            }
+        }
     }
 
     /// Leaves what was read of a slot so that it is soon written again.

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::operation::phase;
-use super::slots::SlotUse;
+use super::slots::{PREPARED_BYTES_MAX, SlotUse};
 use super::{Engine, announce};
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
@@ -30,9 +30,6 @@ use part::{Awaited, Part, Taken, Told};
 
 /// How many calls ahead a slot's lines are asked for: those of the next one would come too late, if it follows at once.
 const PREPARED_AHEAD: u64 = 2;
-
-/// Of a payload so much is asked for ahead: a core has some sixteen misses under way, and needs them for other things too.
-const PREPARED_BYTES_MAX: usize = 1 << 10;
 
 /// Blocks of a call of one slice begin at multiples of this in their slot.
 pub const BLOCK_ALIGN_BYTES: usize = 64;

@@ -35,15 +35,15 @@ pub struct SharedWindows {
     all_finished: u64,
     /// The generation whose call stands in this rank's slot head, plus one.
     headed: u64,
-    /// The ranks of this rank's domain, which look at the same heads: all, where there is one.
-    near: Range<usize>,
+    /// The ranks of this rank's domain, which look at the same heads; nothing where all ranks do.
+    near: Option<Range<usize>>,
 }
 
 impl SharedWindows {
     /// The windows as `rank` (its number on this host) uses them.
     pub fn new(segment: Arc<Segment>, rank: usize) -> SharedWindows {
         SharedWindows {
-            near: 0..segment.shape().ranks,
+            near: None,
             segment,
             rank,
             all_finished: 0,
@@ -69,31 +69,28 @@ impl SharedWindows {
     }
 
     /// The head of a peer's slot that this rank looks at.
-    #[inline]
+    #[inline(always)]
     fn peers_head(&self, peer: usize, generation: u64) -> &SlotHead {
         let slot = self.slot(generation);
-        if self.near.contains(&peer) {
-            self.segment.slot_head(peer, slot)
-        } else {
-            self.segment.far_head(peer, slot)
+        match &self.near {
+            Some(near) if !near.contains(&peer) => self.segment.far_head(peer, slot),
+            _ => self.segment.slot_head(peer, slot),
         }
     }
 
-    /// The heads of this rank's slot: what its own domain looks at comes first.
-    #[inline]
-    fn own_heads(&self, generation: u64) -> impl Iterator<Item = &SlotHead> {
+    /// Has `change` change the heads of this rank's slot: what its own domain looks at comes first.
+    #[inline(always)]
+    fn change_heads(&self, generation: u64, change: impl Fn(&SlotHead)) {
         let slot = self.slot(generation);
-        let is_divided = self.near.len() < self.segment.shape().ranks;
-        let near = self.segment.slot_head(self.rank, slot);
-        let far = is_divided.then(|| self.segment.far_head(self.rank, slot));
-        std::iter::once(near).chain(far)
+        change(self.segment.slot_head(self.rank, slot));
+        if self.near.is_some() {
+            change(self.segment.far_head(self.rank, slot));
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn raise(&self, generation: u64, height: u64) {
-        for head in self.own_heads(generation) {
-            flag::raise(&head.stamp, height);
-        }
+        self.change_heads(generation, |head| flag::raise(&head.stamp, height));
     }
 
     fn finished(&self, peer: usize) -> u64 {
@@ -102,23 +99,24 @@ impl SharedWindows {
     }
 
     /// Writes this rank's call into its slot's head, once a generation. The next raise of the flag makes it visible.
-    #[inline]
+    #[inline(always)]
     fn head(&mut self, generation: u64, call: &Call) {
         if self.headed == generation + 1 {
             return;
         }
         self.headed = generation + 1;
-        for head in self.own_heads(generation) {
+        let words = call.words();
+        self.change_heads(generation, |head| {
             // A peer may still compare the call that stands here, see `verify`.
             flag::begin(&head.stamp, begun(generation));
-            for (place, word) in head.call.iter().zip(call.words()) {
+            for (place, word) in head.call.iter().zip(words) {
                 // Made visible by the flag.
                 place.store(word, Ordering::Relaxed);
             }
-        }
+        });
     }
 
-    #[inline]
+    #[inline(always)]
     fn compare(&self, peer: usize, generation: u64, call: &Call) -> Result<()> {
         let head = self.peers_head(peer, generation);
         // Ordered by the flag, which was seen raised before.
@@ -160,15 +158,15 @@ impl SharedWindows {
     }
 }
 
-/// The ranks of `rank`'s domain where `ranks` ranks sit in `domains` domains of equal size: all of them, unless there are
-/// several of them in each of several domains.
-fn near(rank: usize, ranks: usize, domains: usize) -> Range<usize> {
+/// The ranks of `rank`'s domain where `ranks` ranks sit in `domains` domains of equal size, several in each of several
+/// domains; otherwise nothing.
+fn near(rank: usize, ranks: usize, domains: usize) -> Option<Range<usize>> {
     let size = ranks / domains.max(1);
     if domains < 2 || size < 2 || !ranks.is_multiple_of(domains) {
-        return 0..ranks;
+        return None;
     }
     let first = rank / size * size;
-    first..first + size
+    Some(first..first + size)
 }
 
 /// How high a slot's flag is while its rank writes down that it is in `generation`.
@@ -217,12 +215,12 @@ impl Windows for SharedWindows {
 
     #[inline]
     fn attach(&mut self, generation: u64, words: &[u64]) {
-        for head in self.own_heads(generation) {
+        self.change_heads(generation, |head| {
             for (place, word) in head.attached.iter().zip(words) {
                 // Made visible by the flag.
                 place.store(*word, Ordering::Relaxed);
             }
-        }
+        });
     }
 
     #[inline]
@@ -295,7 +293,7 @@ impl Windows for SharedWindows {
         flag::raise(self.segment.finished(self.rank), generation + 1);
     }
 
-    #[inline]
+    #[inline(always)]
     fn has_reached(
         &mut self,
         peer: usize,
@@ -382,7 +380,11 @@ mod tests {
                     let is_divided = domains > 1 && domains < ranks;
                     for peer in 0..ranks {
                         let is_near = !is_divided || of_rank[peer] == of_rank[rank];
-                        assert_eq!(near.contains(&peer), is_near, "{name}, {ranks} ranks");
+                        assert_eq!(
+                            near.as_ref().is_none_or(|near| near.contains(&peer)),
+                            is_near,
+                            "{name}, {ranks} ranks"
+                        );
                     }
                 }
             }
