@@ -275,8 +275,9 @@ fn assemble(
                 &terms.limits,
                 slot_bytes,
                 settings.algorithm.is_some() || settings.slice_bytes.is_some(),
-            )
-            .in_domains(domains, world_size),
+                world_size,
+                domains,
+            ),
             slot_bytes,
         },
         place,

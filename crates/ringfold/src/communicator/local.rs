@@ -55,7 +55,7 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     timeout: TIMEOUT,
                     limits,
                     domains: 1,
-                    tiny: TinyPolicy::new(&limits, slot_bytes, false),
+                    tiny: TinyPolicy::new(&limits, slot_bytes, false, world_size, 1),
                     slot_bytes,
                 },
                 joint: Joint::none(),

@@ -98,49 +98,42 @@ pub struct Choice {
     pub channels: usize,
 }
 
-/// What takes the shortest way.
+/// What takes the shortest way: worked out once, as every call asks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TinyPolicy {
-    /// Of what is reduced by every rank for itself, or by the root.
-    one_shot_bytes: usize,
-    /// Of one slice, wanted and at most; nothing where there is no published memory, or settings insist on something.
-    slice_bytes: Option<(usize, usize)>,
-    /// Whether an `all_reduce` goes by domains first.
-    is_hierarchical: bool,
+    /// The most bytes of a vector or block, by collective.
+    block_bytes_max: [Option<usize>; Collective::ALL.len()],
 }
 
 impl TinyPolicy {
-    /// Where the shortest way is the one that would be chosen anyway.
-    pub fn new(limits: &Limits, slot_bytes: Option<usize>, settings_insist: bool) -> TinyPolicy {
-        TinyPolicy {
-            one_shot_bytes: limits.one_shot_bytes_max as usize,
-            slice_bytes: slot_bytes
-                .filter(|_| !settings_insist)
-                .map(|slot_bytes| (limits.shared_slice_bytes as usize, slot_bytes)),
-            is_hierarchical: false,
+    /// Where the shortest way is the one that would be chosen anyway: for `world_size` ranks in so many domains. Nowhere
+    /// without published memory, or if settings insist on something.
+    pub fn new(
+        limits: &Limits,
+        slot_bytes: Option<usize>,
+        settings_insist: bool,
+        world_size: usize,
+        domains: usize,
+    ) -> TinyPolicy {
+        let one_shot = limits.one_shot_bytes_max as usize;
+        let wanted = limits.shared_slice_bytes as usize;
+        let is_hierarchical =
+            domains > 1 && domains < world_size && !choose::is_flat_quick(world_size);
+        let most = |collective: &Collective| {
+            let slot_bytes = slot_bytes.filter(|_| !settings_insist)?;
+            let slice = choose::published_slice_bytes(*collective, world_size, slot_bytes, wanted);
+            match collective {
+                Collective::AllReduce if is_hierarchical => None,
+                Collective::AllReduce | Collective::Reduce => Some(slice.min(one_shot)),
+                Collective::Send | Collective::Recv | Collective::SendRecv => None,
+                _ => Some(slice),
+            }
+        };
+        let mut block_bytes_max = [None; Collective::ALL.len()];
+        for collective in Collective::ALL {
+            block_bytes_max[*collective as usize] = most(collective);
         }
-    }
-
-    /// The same for ranks that sit in so many domains.
-    pub fn in_domains(self, domains: usize, world_size: usize) -> TinyPolicy {
-        TinyPolicy {
-            is_hierarchical: domains > 1
-                && domains < world_size
-                && !choose::is_flat_quick(world_size),
-            ..self
-        }
-    }
-
-    /// The most bytes of a vector or block with which a call of this collective takes it.
-    fn block_bytes_max(&self, collective: Collective, world_size: usize) -> Option<usize> {
-        let (wanted, slot_bytes) = self.slice_bytes?;
-        let slice = choose::published_slice_bytes(collective, world_size, slot_bytes, wanted);
-        match collective {
-            Collective::AllReduce if self.is_hierarchical => None,
-            Collective::AllReduce | Collective::Reduce => Some(slice.min(self.one_shot_bytes)),
-            Collective::Send | Collective::Recv | Collective::SendRecv => None,
-            _ => Some(slice),
-        }
+        TinyPolicy { block_bytes_max }
     }
 }
 
@@ -149,8 +142,8 @@ impl Communicator {
     fn set_limits(&mut self, limits: Limits) {
         let policy = &mut self.policy;
         let insists = policy.algorithm.is_some() || policy.slice_bytes.is_some();
-        policy.tiny = TinyPolicy::new(&limits, policy.slot_bytes, insists)
-            .in_domains(policy.domains, self.place.world_size);
+        let (slot_bytes, world_size) = (policy.slot_bytes, self.place.world_size);
+        policy.tiny = TinyPolicy::new(&limits, slot_bytes, insists, world_size, policy.domains);
         policy.limits = limits;
     }
 
@@ -211,10 +204,13 @@ impl Communicator {
     /// As for `run`.
     pub unsafe fn run_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<()> {
         self.check_open()?;
-        if let Some(job) = self.tiny(request)
-            && let Some(result) = self.driver.run_tiny(&job, on_wait)
-        {
-            return result;
+        if let Some(job) = self.tiny(request) {
+            // Told apart here, so that success is not copied about as an error would be.
+            match self.driver.run_tiny(&job, on_wait) {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(error)) => return Err(error),
+                None => {}
+            }
         }
         let job = self.job(request)?;
         self.driver.run(job, on_wait)
@@ -315,10 +311,7 @@ impl Communicator {
         let Place {
             rank, world_size, ..
         } = self.place;
-        let most = self
-            .policy
-            .tiny
-            .block_bytes_max(request.collective, world_size)?;
+        let most = self.policy.tiny.block_bytes_max[request.collective as usize]?;
         let bytes = request.bytes(world_size);
         if bytes >= choose::pull_bytes_min(&self.policy.limits, request.collective, world_size) {
             return None;

@@ -150,7 +150,8 @@ impl Request {
             return None;
         };
         let count = *count * u64::from(self.collective != Collective::Barrier);
-        let is_tiny = count <= (block_bytes_max / self.dtype.size_bytes()) as u64;
+        let bytes = count.saturating_mul(self.dtype.size_bytes() as u64);
+        let is_tiny = bytes <= block_bytes_max as u64;
         let scales = self.collective.reduces() && matches!(self.op, Op::Avg | Op::PremulSum(_));
         if !is_tiny || scales || (count == 0 && self.collective != Collective::Barrier) {
             return None;

@@ -107,7 +107,8 @@ impl TinyCalls {
     /// Makes the kind of `job` the current one; false if there is no such tiny call.
     fn select(&mut self, job: &TinyJob, rank: usize, world_size: usize) -> Result<bool> {
         let call = job.call();
-        if let Some(index) = self.kinds.iter().position(|kind| kind.serves(&call)) {
+        let words = call.words();
+        if let Some(index) = self.kinds.iter().position(|kind| kind.serves(words)) {
             self.current = index;
             return Ok(true);
         }
@@ -139,6 +140,8 @@ struct Tiny {
     part: Part,
     kernel: Option<Kernel>,
     call: Call,
+    /// What tells it from other kinds: the words of the call but for the sequence.
+    key: [u64; 2],
     /// Words of the input, where it travels in the heads; else 0.
     inline_words: usize,
     slot_use: SlotUse,
@@ -314,6 +317,7 @@ impl Tiny {
             part,
             kernel,
             call,
+            key: [call.words()[0], call.words()[1]],
             inline_words: if Inline::carries(&call, world_size) {
                 let blocks = part::input_blocks(collective, world_size);
                 (block_bytes * blocks).div_ceil(8)
@@ -337,9 +341,9 @@ impl Tiny {
     }
 
     /// Whether the preparations are those of `call` too.
-    fn serves(&self, call: &Call) -> bool {
-        let ([kind, count, _], [other_kind, other_count, _]) = (self.call.words(), call.words());
-        (kind, count) == (other_kind, other_count)
+    #[inline]
+    fn serves(&self, [kind, count, _]: [u64; 3]) -> bool {
+        self.key == [kind, count]
     }
 
     /// Where `block` lies in a buffer.
