@@ -252,6 +252,11 @@ impl World {
     pub fn leave_and_expect_no_result(&mut self, case: &Case) {
         let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
         for (rank, buffers) in buffers.iter().enumerate() {
+            for memory in buffers.memory.iter().map(Owned::region) {
+                self.register(rank, memory);
+            }
+        }
+        for (rank, buffers) in buffers.iter().enumerate() {
             let job = self.job(case, rank, buffers.regions()).expect("a job");
             self.engines[rank].submit(job).expect("room");
         }

@@ -489,13 +489,17 @@ fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
 /// A rank that has left a call with an error may use its memory for something else: nobody takes what is there then for data.
 #[test]
 fn nobody_ends_a_call_with_memory_that_was_withdrawn() {
-    for collective in [
-        Collective::AllToAll,
-        Collective::Scatter,
-        Collective::AllReduce,
+    use crate::Algorithm::{Pull, Push, Serve};
+    for (collective, algorithm) in [
+        (Collective::AllToAll, Pull),
+        (Collective::Scatter, Pull),
+        (Collective::AllReduce, Pull),
+        (Collective::Scatter, Push),
+        (Collective::AllReduce, Serve),
+        (Collective::Broadcast, Serve),
     ] {
         let medium = crate::schedule::Medium::Shared;
-        let case = Case::new(collective, crate::Algorithm::Pull, medium, 5000);
+        let case = Case::new(collective, algorithm, medium, 5000);
         World::new(shm(2), SEED).leave_and_expect_no_result(&case);
     }
 }

@@ -199,9 +199,12 @@ impl Engine {
 
     /// No call will run any more, and the memory of those under way goes back to its owner: peers that still read it are to
     /// see that it is not what it was.
-    pub(crate) fn withdraw(&self) {
+    pub(crate) fn withdraw(&mut self) {
         if let Some(foreign) = &self.foreign {
             foreign.withdraw();
+        }
+        if let Some(windows) = self.transport.windows() {
+            windows.withdraw();
         }
     }
 

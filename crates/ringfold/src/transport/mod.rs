@@ -216,6 +216,16 @@ pub trait Windows {
         let _ = (generation, bytes);
     }
 
+    /// Says that no call of this rank runs any more, and that what it exposed goes back to its owner: before the owner is
+    /// told. See [`has_withdrawn`](Windows::has_withdrawn).
+    fn withdraw(&self) {}
+
+    /// Whether `peer` has said so. If not, everything that was read of its exposed memory until now is good.
+    fn has_withdrawn(&self, peer: usize) -> bool {
+        let _ = peer;
+        false
+    }
+
     /// Attaches at most [`ATTACHED_WORDS`] words to this rank's slot; they travel in the same cache line as the next
     /// `publish`.
     fn attach(&mut self, generation: u64, words: &[u64]);

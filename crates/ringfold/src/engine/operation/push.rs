@@ -4,6 +4,9 @@
 //! says that it has none, and after hearing all of them everybody knows alike whether to go on. A handle is a claim, which
 //! the registry checks.
 //!
+//! A rank that returns an error says first that it withdraws its memory, which its owner may then write. So a rank looks for
+//! that after it has read, and gets no further with what it may have read too late.
+//!
 //! A push is done a piece at a time, so that whoever drives the engine can look up in between.
 
 use std::ops::Range;
@@ -140,6 +143,10 @@ impl Operation {
         if done == 0 && !self.is_agreed(slice, context)? {
             return Ok(Issue::Refused);
         }
+        // Neither does it begin to write there.
+        if Self::is_withdrawn(context)? {
+            return Ok(Issue::Blocked);
+        }
         let cuts = [&self.buffers.input_cut, &self.buffers.output_cut];
         let from = cuts[0].range(push.from.first, push.from.len, slice);
         let into = cuts[1].range(push.into.first, push.into.len, slice);
@@ -153,7 +160,18 @@ impl Operation {
         }
         let is_done = range.end == into.len();
         self.channels[channel].pushed = if is_done { 0 } else { range.end };
+        if is_done && Self::is_withdrawn(context)? {
+            return Ok(Issue::Blocked);
+        }
         Ok(if is_done { Issue::Done } else { Issue::Begun })
+    }
+
+    /// Whether some peer's memory is not what it had there in the call. What was read before the answer no is good.
+    pub(super) fn is_withdrawn(context: &mut Context<'_>) -> Result<bool> {
+        let (own, world_size) = (context.rank, context.world_size);
+        let windows = windows(context.transport)?;
+        let mut peers = (0..world_size).filter(|rank| *rank != own);
+        Ok(peers.any(|peer| windows.has_withdrawn(peer)))
     }
 
     /// Combines bytes `from` of all sources' inputs, and stores the result as bytes `into` of all targets' outputs.

@@ -79,6 +79,9 @@ impl Operation {
         if self.channels[channel].pushed == 0 && !self.is_agreed(slice, context)? {
             return Ok(Issue::Refused);
         }
+        if Self::is_withdrawn(context)? {
+            return Ok(Issue::Blocked);
+        }
         let generation = self.first_generation + slice as u64;
         let cuts = [&self.buffers.input_cut, &self.buffers.output_cut];
         let from = cuts[0].range(push.from.first, push.from.len, slice);
@@ -118,7 +121,8 @@ impl Operation {
         let generation = self.first_generation + slice as u64;
         let into = self.buffers.output_cut.range(span.first, span.len, slice);
         let count = Blocks::new(into.len(), context.world_size).count();
-        Ok(windows(context.transport)?.is_complete(generation, count))
+        let is_complete = windows(context.transport)?.is_complete(generation, count);
+        Ok(is_complete && !Self::is_withdrawn(context)?)
     }
 }
 

@@ -295,6 +295,11 @@ impl Segment {
         unsafe { &*word.address().cast::<AtomicU32>() }
     }
 
+    /// Not 0 once no call of a rank runs any more, so that its memory is not what it was in the last one.
+    pub fn withdrawn(&self, rank: usize) -> &AtomicU64 {
+        self.atomic64(self.shape.control_offset(rank) + 2 * APART_BYTES + 8)
+    }
+
     /// The line at the head of a slot.
     #[inline]
     pub fn slot_head(&self, rank: usize, slot: usize) -> &SlotHead {

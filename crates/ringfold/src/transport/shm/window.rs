@@ -205,6 +205,15 @@ impl Windows for SharedWindows {
         generation < self.all_finished.saturating_add(slots)
     }
 
+    fn withdraw(&self) {
+        // Before whatever the owner writes to memory that a peer may still read.
+        flag::begin(self.segment.withdrawn(self.rank), 1);
+    }
+
+    fn has_withdrawn(&self, peer: usize) -> bool {
+        flag::recheck(self.segment.withdrawn(peer)) != 0
+    }
+
     #[inline]
     fn prepare(&mut self, generation: u64, bytes: usize) {
         let slot = self.slot(generation);
