@@ -1,0 +1,91 @@
+//! Ranks that have nothing to do, or wait for one that has not come, leave the processor to others.
+//!
+//! What is asserted is processor time, which a busy machine does not lengthen, and not how long anything takes.
+
+mod scenes;
+
+use std::time::Duration;
+
+use ringfold::{Communicator, Op};
+use scenes::{Scene, play};
+
+const SCENES: [(&str, Scene); 2] = [("idle", idle), ("waiting", waiting)];
+
+/// How long nothing happens.
+const PAUSE: Duration = Duration::from_millis(1500);
+
+/// The share of a pause that a rank may spend on looking around; one that spun or yielded would spend most of it.
+const SHARE_MAX: f64 = 0.2;
+
+#[test]
+#[ignore = "what the other tests start as ranks"]
+fn a_rank() {
+    scenes::act(&SCENES);
+}
+
+#[test]
+fn idle_communicators_burn_no_processor_time() {
+    for (ranks, transport) in [(2, "shm"), (4, "shm"), (2, "tcp")] {
+        play("idle", ranks, transport);
+    }
+}
+
+#[test]
+fn who_waits_for_a_late_rank_burns_no_processor_time() {
+    for (ranks, transport) in [(2, "shm"), (4, "shm"), (2, "tcp")] {
+        play("waiting", ranks, transport);
+    }
+}
+
+/// Calls of every way, and then none.
+fn idle(comm: Communicator) {
+    call(&comm);
+    let before = processor_time();
+    std::thread::sleep(PAUSE);
+    check(&comm, "idle", before);
+    call(&comm);
+}
+
+/// The last rank is late.
+fn waiting(comm: Communicator) {
+    call(&comm);
+    if comm.rank() + 1 == comm.world_size() {
+        std::thread::sleep(PAUSE);
+        return call(&comm);
+    }
+    let before = processor_time();
+    comm.all_reduce(&mut [1f32], Op::Sum).expect("a small call");
+    check(&comm, "waiting", before);
+    comm.all_reduce(&mut vec![1f32; 1 << 18], Op::Sum)
+        .expect("a large call");
+}
+
+fn call(comm: &Communicator) {
+    comm.all_reduce(&mut [1f32], Op::Sum).expect("a small call");
+    comm.all_reduce(&mut vec![1f32; 1 << 18], Op::Sum)
+        .expect("a large call");
+}
+
+fn check(comm: &Communicator, what: &str, before: Duration) {
+    let spent = processor_time() - before;
+    assert!(
+        spent < PAUSE.mul_f64(SHARE_MAX),
+        "rank {} of {} spent {spent:?} of {PAUSE:?} {what}",
+        comm.rank(),
+        comm.world_size()
+    );
+}
+
+/// What all threads of this process have spent.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
+    // The name, in parentheses, may hold anything.
+    let (_, fields) = stat.rsplit_once(") ").expect("a name");
+    let ticks: u64 = fields
+        .split(' ')
+        .skip(11)
+        .take(2)
+        .map(|field| field.parse::<u64>().expect("ticks"))
+        .sum();
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+}
