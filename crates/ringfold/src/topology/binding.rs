@@ -8,8 +8,8 @@
 //! A rank is bound to its share of the cores that the ranks have in common, so that one rank per core is one core each, and
 //! ranks with threads of their own keep room for them. Ranks that outnumber the cores, so many on each, are bound to one core
 //! each: left to themselves, all of them may take turns on one core while nobody waits on another, because none of them ever
-//! sleeps. Neighbouring ranks get neighbouring cores, the same number in every domain when that comes out even. The decision is a pure function of what all ranks of the host know, so they decide
-//! alike.
+//! sleeps. Neighbouring ranks get neighbouring cores, the same number in every domain when that comes out even. The decision
+//! is a pure function of what all ranks of the host know, so they decide alike.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

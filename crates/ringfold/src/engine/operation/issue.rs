@@ -353,20 +353,8 @@ impl Operation {
                 from,
                 targets,
                 into,
-            } => {
-                let push = Push {
-                    sources,
-                    from,
-                    targets,
-                    into,
-                };
-                return if self.plan.pulls {
-                    self.pull(push, channel, slice, context)
-                } else {
-                    self.push(push, channel, slice, context)
-                };
             }
-            Action::Serve {
+            | Action::Serve {
                 sources,
                 from,
                 targets,
@@ -378,7 +366,13 @@ impl Operation {
                     targets,
                     into,
                 };
-                return self.serve(push, channel, slice, context);
+                return if self.plan.is_served {
+                    self.serve(push, channel, slice, context)
+                } else if self.plan.pulls {
+                    self.pull(push, channel, slice, context)
+                } else {
+                    self.push(push, channel, slice, context)
+                };
             }
             Action::AwaitServed { span } => {
                 if !self.is_served(span, slice, context)? {
