@@ -1,0 +1,172 @@
+"""Tests of the PyTorch backend: ranks are forked by one server for the whole session (see `rank_server`)."""
+
+import importlib.util
+import json
+import os
+import pickle
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RANK_SERVER = Path(__file__).with_name("rank_server.py")
+# What all ranks of a test may take, and how long the server may need beyond that.
+WATCHDOG_S = 90.0
+SERVER_WATCHDOG_S = 60.0
+# The deadline of a process group's calls, unless a test asks for another.
+TIMEOUT_S = 20.0
+BACKENDS = ("gloo", "ringfold")
+
+
+def has_torch() -> bool:
+    """Whether torch is installed; this folder is called torch, too, but is no package."""
+    found = importlib.util.find_spec("torch")
+    return found is not None and found.origin is not None
+
+
+class WithoutTorch(pytest.Module):
+    """A module of tests where torch is missing."""
+
+    def collect(self) -> Any:
+        pytest.skip("torch is not installed", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> Any:
+    return None if has_torch() else WithoutTorch.from_parent(parent, path=module_path)
+
+
+class Outcome:
+    """What the ranks of a test returned or raised."""
+
+    def __init__(self, folder: Path, statuses: list[int | None]) -> None:
+        self.folder = folder
+        # How each rank ended; a negative signal's number; none if it had to be killed because its time was over.
+        self.statuses = statuses
+
+    def logs(self) -> str:
+        texts = [self._read(f"log{rank}").decode(errors="replace") for rank in range(len(self.statuses))]
+        return "\n".join(f"--- rank {rank}\n{text}" for rank, text in enumerate(texts))
+
+    def result(self, rank: int) -> Any:
+        """What the function returned on `rank`."""
+        status = self.statuses[rank]
+        assert status == 0, f"rank {rank} {'hangs' if status is None else f'ended with {status}'}:\n{self.logs()}"
+        return pickle.loads(self._read(f"result{rank}"))[1]
+
+    def error(self, rank: int) -> BaseException:
+        """What it raised on `rank`."""
+        assert self.statuses[rank] == 1, f"rank {rank} ended with {self.statuses[rank]}:\n{self.logs()}"
+        returned, error = pickle.loads(self._read(f"result{rank}"))
+        assert not returned and isinstance(error, BaseException)
+        return error
+
+    def results(self, but: Collection[int] = ()) -> list[Any]:
+        """What it returned on every rank, except these."""
+        return [self.result(rank) for rank in range(len(self.statuses)) if rank not in but]
+
+    def _read(self, name: str) -> bytes:
+        file = self.folder / name
+        return file.read_bytes() if file.exists() else b""
+
+
+class RankServer:
+    """The process that forks ranks, started on first use."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self.process is None or self.process.poll() is not None:
+            threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", str(RANK_SERVER)],
+                env=os.environ | threads,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], request["limit_s"] + SERVER_WATCHDOG_S)
+        answer = self.process.stdout.readline() if ready else ""
+        if not answer:
+            self.end()
+            pytest.fail("the server that forks ranks " + ("ended" if ready else "hangs"))
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+
+
+class RankStarter:
+    """Calls functions of a test's module in process groups of forked ranks."""
+
+    def __init__(self, server: RankServer, folder: Path, seed: int) -> None:
+        self.server = server
+        self.folder = folder
+        self.seed = seed
+        self.started = 0
+
+    def __call__(
+        self,
+        function: Any,
+        count: int,
+        backend: str | None,
+        timeout_s: float = TIMEOUT_S,
+        variables: dict[str, str] | None = None,
+        **arguments: Any,
+    ) -> Outcome:
+        """Have `count` ranks call `function(**arguments)` in a process group of `backend`, or in none."""
+        folder = self.folder / f"ranks{self.started}"
+        folder.mkdir()
+        self.started += 1
+        print(f"seed {self.seed}")
+        request = {
+            "path": function.__code__.co_filename,
+            "function": function.__name__,
+            "count": count,
+            "backend": backend,
+            "timeout_s": timeout_s,
+            "limit_s": WATCHDOG_S,
+            "seed": self.seed,
+            "variables": variables or {},
+            "arguments": arguments,
+            "folder": str(folder),
+        }
+        return Outcome(folder, self.server.ask(request)["statuses"])
+
+
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[RankServer]:
+    server = RankServer()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def seed() -> int:
+    """TEST_SEED, or another one each time; failing tests print it."""
+    return int(os.environ.get("TEST_SEED", time.time_ns() % 1_000_000))
+
+
+@pytest.fixture
+def ranks(rank_server: RankServer, tmp_path: Path, seed: int) -> RankStarter:
+    return RankStarter(rank_server, tmp_path, seed)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: Any) -> str:
+    """Every backend in turn: what holds for ringfold shall hold for gloo, or the test is wrong."""
+    name: str = request.param
+    if name == "ringfold" and importlib.util.find_spec("ringfold.torch") is None:
+        pytest.skip("ringfold has no backend for torch yet")
+    return name

@@ -1,0 +1,121 @@
+"""Ranks as forked processes: a program imports torch once and has many sets of ranks, each within a tenth of a second.
+
+Who forks must be a single thread and must not have used torch's thread pools. Every rank leads a session of its own, so
+that what it starts ends with it; ranks end with the program that forked them.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# From <linux/prctl.h>.
+PR_SET_PDEATHSIG = 1
+# What a rank ends with when its function raised.
+RAISED_STATUS = 1
+# How often who waits for ranks looks.
+LOOK_S = 0.005
+
+
+class Ranks:
+    """`count` forked processes that call `function(rank)` and end with the status it returns.
+
+    What rank 0 prints goes to the file `log` with a 0 after its name, and so on. After `limit_s` seconds, or `grace_s` after
+    one of them ended in failure, those that are left are killed.
+    """
+
+    def __init__(self, function: Callable[[int], int], count: int, log: Path, limit_s: float, grace_s: float) -> None:
+        self.logs = [log.with_name(f"{log.name}{rank}") for rank in range(count)]
+        self.begin = time.monotonic()
+        self.deadline = self.begin + limit_s
+        self.grace_s = grace_s
+        self.timed_out = False
+        # By rank: how it ended, as `os.waitstatus_to_exitcode` has it. Those that were killed here have none.
+        self.statuses: dict[int, int] = {}
+        self.seconds = 0.0
+        self._pids: dict[int, int] = {}
+        for rank in range(count):
+            pid = os.fork()
+            if pid == 0:
+                be_rank(function, rank, self.logs[rank])
+            self._pids[rank] = pid
+
+    def done(self) -> bool:
+        """Whether all have ended; kills those whose time is over."""
+        for rank, pid in list(self._pids.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self._pids[rank]
+                kill_session(pid)
+                self.statuses[rank] = os.waitstatus_to_exitcode(status)
+                if self.statuses[rank] != 0:
+                    self.deadline = min(self.deadline, time.monotonic() + self.grace_s)
+        if self._pids and time.monotonic() > self.deadline:
+            self.timed_out = all(status == 0 for status in self.statuses.values())
+            self.kill()
+        self.seconds = time.monotonic() - self.begin
+        return not self._pids
+
+    def kill(self) -> None:
+        """End those that are left."""
+        for pid in self._pids.values():
+            kill_session(pid)
+            # It may not lead its session yet.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self._pids.clear()
+
+    def printed(self) -> list[str]:
+        """What each rank has printed."""
+        return [log.read_text(errors="replace") if log.exists() else "" for log in self.logs]
+
+    def wait(self) -> None:
+        while not self.done():
+            time.sleep(LOOK_S)
+
+
+def be_rank(function: Callable[[int], int], rank: int, log: Path) -> None:
+    """What a forked rank does; never returns."""
+    status = RAISED_STATUS
+    try:
+        os.setsid()
+        end_with_parent()
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for stream in (1, 2):
+            os.dup2(descriptor, stream)
+        # Not the parent's, which may hold what it has yet to write, or be a test's that is captured.
+        sys.stdout, sys.stderr = (open(stream, "w", buffering=1, closefd=False) for stream in (1, 2))
+        # A shell that runs the tests in its background has them ignore Ctrl-C, and Python then keeps to that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        status = function(rank)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Not `sys.exit`: what the parent would do at its end is none of this process' business.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def end_with_parent() -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot have a rank end with its parent")
+
+
+def kill_session(leader: int) -> None:
+    """Kill what is left of the session: the rank, and what it has started."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def described(statuses: Sequence[int]) -> str:
+    """How ranks ended, for people."""
+    return ", ".join(signal.Signals(-status).name if status < 0 else str(status) for status in statuses)
