@@ -1,0 +1,89 @@
+"""PyTorch's own test-suite, run against ringfold, and what judges its results."""
+
+import functools
+import importlib.util
+import time
+from pathlib import Path
+
+import pytest
+
+import conformance
+from conformance import ALIASES, WORLDS, Run
+from forks import Ranks
+from suite_run import FAIL, PASS, SKIP, TIMEOUT, Result, judge
+
+# The 115 tests that gloo passes over its runs, and four with uneven blocks which gloo does not have.
+DISTINCT_TESTS = 119
+# Torch's tests leave their pauses out of account, so a machine under load gets time.
+LIMIT_S = 120.0
+
+
+@functools.cache
+def results(alias: str, world: int) -> dict[str, Result]:
+    return Run("ringfold", alias, world, timeout_s=LIMIT_S, preload=("ringfold.torch",)).results()
+
+
+needs_backend = pytest.mark.skipif(
+    importlib.util.find_spec("ringfold.torch") is None, reason="ringfold has no backend for torch yet"
+)
+
+
+@needs_backend
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("alias", ALIASES)
+def test_no_test_of_the_suite_fails(alias: str, world: int) -> None:
+    print(conformance.summary(results(alias, world)))
+    assert conformance.failed(results(alias, world)) == {}
+
+
+@needs_backend
+def test_more_tests_pass_than_for_gloo() -> None:
+    passed = conformance.passed(results(alias, world) for alias in ALIASES for world in WORLDS)
+    assert len(passed) >= DISTINCT_TESTS
+
+
+def test_verdicts_are_told_apart() -> None:
+    # A test that passes, one for GPUs, one whose decorator asks for another backend, and one that gloo cannot do.
+    pattern = "^test_(reduce_sum|all_reduce_sum_cuda|send_recv_nccl|all_to_all_full_group)$"
+    found = Run("gloo", "mpi", 2, pattern).results(shown=False)
+    assert {name: result.verdict for name, result in found.items()} == {
+        "test_all_reduce_sum_cuda": SKIP,
+        "test_all_to_all_full_group": FAIL,
+        "test_reduce_sum": PASS,
+        "test_send_recv_nccl": SKIP,
+    }
+    assert found["test_all_to_all_full_group"].reason.startswith("RuntimeError: ProcessGroupGloo::alltoall")
+    assert "NCCL Send Recv Only" in found["test_send_recv_nccl"].reason
+
+
+def end_as_told(rank: int) -> int:
+    print("RuntimeError: rank 2 has had enough" if rank == 2 else "all is well")
+    if rank == 3:
+        time.sleep(1000)
+    return (0, 73, 10)[rank]
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict", "reason"),
+    [
+        ([0, 0], PASS, ""),
+        ([0, 1], SKIP, "too few ranks"),
+        ([1, 3], SKIP, "too few ranks"),
+        ([1, 2], FAIL, "RuntimeError: rank 2 has had enough"),
+        ([2, 3], FAIL, "RuntimeError: rank 2 has had enough"),
+        ([0, 3], TIMEOUT, "1 of 2 ranks had ended"),
+    ],
+)
+def test_verdicts_follow_from_how_ranks_end(ends: list[int], verdict: str, reason: str, tmp_path: Path) -> None:
+    ranks = Ranks(lambda rank: end_as_told(ends[rank]), len(ends), tmp_path / "log", limit_s=1.0, grace_s=0.1)
+    ranks.wait()
+    assert judge(ranks, {73: "too few ranks"}) == (verdict, reason)
+
+
+def test_runs_are_united() -> None:
+    first = {"a": Result(PASS, "", 1.0), "b": Result(FAIL, "x", 1.0), "c": Result(SKIP, "no GPU", 0.0)}
+    second = {"a": Result(PASS, "", 1.0), "b": Result(PASS, "", 1.0), "c": Result(TIMEOUT, "slow", 9.0)}
+    assert conformance.passed([first, second]) == {"a", "b"}
+    assert conformance.failed(second) == {"c": "slow"}
+    assert conformance.summary(first) == "1 pass, 1 skip, 1 fail, 0 timeout"
+    assert conformance.skips(first) == ["    1  no GPU"]
