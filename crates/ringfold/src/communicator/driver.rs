@@ -14,10 +14,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::notifier::Notifier;
 use super::watch::Watch;
 use super::work::Completion;
 use crate::engine::{Engine, Job, JobId, TinyJob};
@@ -54,6 +55,8 @@ pub struct Driver {
     for_worker: Condvar,
     watch: Box<dyn Watch>,
     waker: Waker,
+    /// Held from the first use on, so that its thread is not made anew for every call.
+    notifier: OnceLock<Arc<Notifier>>,
     origin: Instant,
 }
 
@@ -105,6 +108,7 @@ impl Driver {
             for_worker: Condvar::new(),
             watch,
             waker,
+            notifier: OnceLock::new(),
             origin: Instant::now(),
         }
     }
@@ -112,6 +116,15 @@ impl Driver {
     /// The health of the peers.
     pub fn watch(&self) -> &dyn Watch {
         self.watch.as_ref()
+    }
+
+    /// Who tells those that want to know when a call is done.
+    pub fn notifier(&self) -> Result<Arc<Notifier>> {
+        if let Some(notifier) = self.notifier.get() {
+            return Ok(notifier.clone());
+        }
+        let notifier = Notifier::shared()?;
+        Ok(self.notifier.get_or_init(|| notifier).clone())
     }
 
     /// Runs `job` and returns when it is done on this rank.

@@ -9,6 +9,7 @@ mod connect;
 mod driver;
 mod group;
 mod local;
+mod notifier;
 mod placement;
 mod probe;
 mod register;
@@ -257,10 +258,15 @@ impl Communicator {
         connect::split(self, color, key)
     }
 
+    /// Whether this process was forked from the one that joined: nothing can be done with the communicator here.
+    pub fn is_forked(&self) -> bool {
+        self.life.stage() == Stage::Forked
+    }
+
     /// Ends this communicator on all ranks: whoever waits in it gets `Error::Aborted` with this rank and `reason`, unless
     /// something else ended it just before, which then stands on all ranks. Does nothing in a forked child.
     pub fn abort(&self, reason: &str) {
-        if self.life.stage() == Stage::Forked {
+        if self.is_forked() {
             return;
         }
         let error = Error::Aborted {

@@ -1,30 +1,43 @@
 //! A call that is under way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::driver::{Driver, OnWait};
 use super::forked;
+use super::notifier::{Notifier, Told};
 use crate::error::Result;
 use crate::memory::{Life, Stage};
 
-/// The end of a call, for those who wait for it.
-#[derive(Debug, Default)]
+/// The end of a call, for those who wait for it and those who want to be told.
+#[derive(Default)]
 pub struct Completion {
     is_done: AtomicBool,
-    result: Mutex<Option<Result<()>>>,
+    end: Mutex<End>,
     arrived: Condvar,
 }
 
+#[derive(Default)]
+struct End {
+    result: Option<Result<()>>,
+    /// Whom to tell, until there is a result.
+    told: Vec<(Arc<Notifier>, Told)>,
+}
+
 impl Completion {
-    /// The call is done.
+    /// The call is done. Whoever wants to be told is told by another thread, so this may be called under any lock.
     pub fn complete(&self, result: Result<()>) {
-        let mut place = self.result.lock().unwrap_or_else(PoisonError::into_inner);
-        place.get_or_insert(result);
+        let mut end = lock(&self.end);
+        end.result.get_or_insert(result);
+        let told = std::mem::take(&mut end.told);
         // Pairs with the load in `result`.
         self.is_done.store(true, Ordering::Release);
         self.arrived.notify_all();
+        drop(end);
+        for (notifier, told) in told {
+            notifier.tell(told);
+        }
     }
 
     /// How it ended, if it has.
@@ -33,20 +46,31 @@ impl Completion {
         if !self.is_done.load(Ordering::Acquire) {
             return None;
         }
-        self.result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.end).result.clone()
+    }
+
+    /// Has `notifier` call `told` when the call is done; gives it back if it is done already.
+    fn when_done(&self, notifier: Arc<Notifier>, told: Told) -> Option<Told> {
+        let mut end = lock(&self.end);
+        if end.result.is_some() {
+            return Some(told);
+        }
+        end.told.push((notifier, told));
+        None
     }
 
     /// Waits at most `timeout`.
     pub fn wait(&self, timeout: Duration) {
-        let result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
-        if result.is_none() {
+        let end = lock(&self.end);
+        if end.result.is_none() {
             // Spurious or not, the caller looks again.
-            let _ = self.arrived.wait_timeout(result, timeout);
+            let _ = self.arrived.wait_timeout(end, timeout);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A call that is under way. Dropping it waits for the call, because the call uses the caller's buffers.
@@ -92,17 +116,44 @@ impl Work {
         self.completion.result().is_some()
     }
 
+    /// Has `call` called once, after the call is done, well or not; [`wait`](Work::wait) then returns at once.
+    ///
+    /// If it is done already, this calls it before it returns. Otherwise a thread named `ringfold-done` does, of which a
+    /// process has one: made when it is first needed, gone with the last communicator that needed it. It holds no lock of
+    /// this library, so `call` may use communicators; it makes one call after the other, so who waits in one has the others
+    /// wait. A panic in it goes no further than the panic message.
+    ///
+    /// # Errors
+    /// `Unsupported` in a forked child, `System` if there is no thread to be had; `call` is dropped uncalled then.
+    pub fn when_done(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.check_process()?;
+        if self.is_done() {
+            call();
+            return Ok(());
+        }
+        let notifier = self.driver.notifier()?;
+        if let Some(call) = self.completion.when_done(notifier, Box::new(call)) {
+            call();
+        }
+        Ok(())
+    }
+
+    /// Whether this process was forked from the one that made the call: it is not under way here.
+    pub fn is_forked(&self) -> bool {
+        self.life.stage() == Stage::Forked
+    }
+
     fn check_process(&self) -> Result<()> {
-        match self.life.stage() {
-            Stage::Forked => Err(forked()),
-            _ => Ok(()),
+        match self.is_forked() {
+            true => Err(forked()),
+            false => Ok(()),
         }
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if self.life.stage() == Stage::Forked {
+        if self.is_forked() {
             std::mem::forget(self.driver.clone());
             return;
         }
@@ -116,5 +167,144 @@ impl std::fmt::Debug for Work {
         f.debug_struct("Work")
             .field("is_done", &self.is_done())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+
+    use super::*;
+    use crate::memory::Region;
+    use crate::{Collective, Communicator, Counts, DType, Error, Op, Request};
+
+    /// More than any of these tests takes on a busy machine.
+    const WATCHDOG: Duration = Duration::from_secs(30);
+
+    /// A started `collective` on memory of its own.
+    struct Started {
+        // Declared first, so dropped first: that waits for the call.
+        work: Work,
+        _memory: Box<[f32; 4]>,
+    }
+
+    fn start(communicator: &Communicator, collective: Collective) -> Started {
+        let mut memory = Box::new([1f32; 4]);
+        // SAFETY: boxed memory stays where it is, and goes after the work.
+        let region = unsafe { Region::new(memory.as_mut_ptr().cast(), size_of_val(&*memory)) };
+        let mut request = Request::new(collective, DType::F32, Counts::Even(4), region, region);
+        request.root = 1 - communicator.rank();
+        // SAFETY: as above, and nobody else uses it.
+        let work = unsafe { communicator.start(request) }.expect("a started call");
+        Started {
+            work,
+            _memory: memory,
+        }
+    }
+
+    fn pair() -> (Communicator, Communicator) {
+        let mut ranks = Communicator::threads(2).into_iter();
+        let mut next = || ranks.next().expect("two ranks");
+        (next(), next())
+    }
+
+    fn told<T>(told: &Receiver<T>) -> T {
+        told.recv_timeout(WATCHDOG).expect("somebody who is told")
+    }
+
+    #[test]
+    fn who_asks_is_told_once() {
+        let (zero, one) = pair();
+        let (sender, receiver) = channel();
+        let calls: Vec<Started> = (0..20)
+            .map(|index| {
+                let started = start(&zero, Collective::AllReduce);
+                let sender = sender.clone();
+                let tell = move || {
+                    let thread = thread::current().name().map(str::to_owned);
+                    sender.send((index, thread)).expect("somebody who listens");
+                };
+                started.work.when_done(tell).expect("a promise");
+                started
+            })
+            .collect();
+        drop(sender);
+        assert!(receiver.try_recv().is_err(), "told before the end");
+        for _ in 0..20 {
+            one.all_reduce(&mut [1f32; 4], Op::Sum)
+                .expect("an all-reduce");
+        }
+        let (mut indices, threads): (Vec<i32>, Vec<_>) = (0..20).map(|_| told(&receiver)).unzip();
+        indices.sort();
+        assert_eq!(indices, (0..20).collect::<Vec<_>>());
+        let is_ours = |name: &Option<String>| name.as_deref() == Some("ringfold-done");
+        assert!(threads.iter().all(is_ours), "{threads:?}");
+        assert!(calls.iter().all(|started| started.work.is_done()));
+        // All that could tell again are gone.
+        assert!(receiver.recv_timeout(WATCHDOG).is_err());
+    }
+
+    #[test]
+    fn who_asks_after_the_end_is_told_at_once() {
+        let (zero, one) = pair();
+        let started = start(&zero, Collective::AllReduce);
+        one.all_reduce(&mut [1f32; 4], Op::Sum)
+            .expect("an all-reduce");
+        started.work.wait().expect("an all-reduce");
+        let (sender, receiver) = channel();
+        let tell = move || sender.send(thread::current().id()).expect("a listener");
+        started.work.when_done(tell).expect("a promise");
+        assert_eq!(receiver.try_recv(), Ok(thread::current().id()));
+    }
+
+    #[test]
+    fn an_end_by_an_error_is_told_too() {
+        let (zero, one) = pair();
+        let started = start(&zero, Collective::Recv);
+        let (sender, receiver) = channel();
+        let tell = move || sender.send(()).expect("a listener");
+        started.work.when_done(tell).expect("a promise");
+        one.abort("the other rank gives up");
+        told(&receiver);
+        let ended = started.work.wait();
+        assert!(matches!(ended, Err(Error::Aborted { .. })), "{ended:?}");
+    }
+
+    #[test]
+    fn who_is_told_may_make_calls_and_wait() {
+        let (zero, one) = pair();
+        let zero = Arc::new(zero);
+        let started = start(&zero, Collective::AllReduce);
+        let (sender, receiver) = channel();
+        let caller = zero.clone();
+        let tell = move || {
+            let mut data = [2f32];
+            let outcome = caller.all_reduce(&mut data, Op::Sum);
+            sender.send(outcome.map(|()| data[0])).expect("a listener");
+        };
+        started.work.when_done(tell).expect("a promise");
+        one.all_reduce(&mut [1f32; 4], Op::Sum)
+            .expect("an all-reduce");
+        one.all_reduce(&mut [3f32], Op::Sum)
+            .expect("the told one's");
+        assert_eq!(told(&receiver).ok(), Some(5.0));
+    }
+
+    #[test]
+    fn a_panic_of_one_who_is_told_keeps_nothing_from_the_others() {
+        let (zero, one) = pair();
+        let (first, second) = (
+            start(&zero, Collective::Recv),
+            start(&zero, Collective::Recv),
+        );
+        let (sender, receiver) = channel();
+        let tell = || panic!("what this test is about");
+        first.work.when_done(tell).expect("a promise");
+        let tell = move || sender.send(()).expect("a listener");
+        second.work.when_done(tell).expect("a promise");
+        one.send(&[1f32; 4], 0, 0).expect("a message");
+        one.send(&[1f32; 4], 0, 0).expect("a message");
+        told(&receiver);
     }
 }
