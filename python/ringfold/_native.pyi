@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import final
 
 __all__ = ["__version__", "Buffer", "Communicator", "Memory", "Registration", "Request", "Work"]
@@ -48,6 +49,22 @@ class Request:
         algorithm: str | None = None,
         timeout: float | None = None,
     ) -> Request: ...
+    @staticmethod
+    def raw(
+        collective: str,
+        dtype: str,
+        counts: int | list[int] | tuple[list[int], list[int]],
+        input: tuple[int, int],
+        output: tuple[int, int],
+        *,
+        op: str = "sum",
+        factor: float = 1.0,
+        root: int = 0,
+        tag: int = 0,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+        owner: object = None,
+    ) -> Request: ...
 
 @final
 class Communicator:
@@ -86,3 +103,4 @@ class Communicator:
 class Work:
     def wait(self, timeout: float | None = None) -> bool: ...
     def done(self) -> bool: ...
+    def when_done(self, call: Callable[[], object]) -> None: ...

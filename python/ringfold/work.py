@@ -31,6 +31,14 @@ class Work:
         """Whether the call is done, well or not."""
         return self._native.done()
 
+    def when_done(self, call: Callable[[], object]) -> None:
+        """Have `call()` made once, when the call is done, well or not.
+
+        A thread of the library does it, `ringfold-done`, one call after the other; if the call is done already, it is done
+        here and now. What it raises goes to `sys.unraisablehook`.
+        """
+        self._native.when_done(call)
+
     def result(self) -> Any:
         """The result, waited for if need be."""
         return self.wait()

@@ -1,9 +1,12 @@
 """How a communicator is used: started calls, arguments, its end."""
 
 import gc
+import os
+import queue
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 
 import ringfold
+from ringfold._native import Request
 
 
 @pytest.fixture
@@ -229,3 +233,127 @@ def test_torch_tensors_come_in_and_out() -> None:
             comm.all_reduce(x[::2], out=x[::2])
         with pytest.raises(ringfold.Unsupported, match="device"):
             comm.all_reduce(torch.empty(3, device="meta"))
+
+
+def end_and_tell(comm: ringfold.Communicator) -> Any:
+    native, told = comm._native, queue.SimpleQueue[Any]()
+    x = np.ones(1000)
+    memory = (x.ctypes.data, x.nbytes)
+    if comm.rank == 1:
+        comm.recv(np.empty(1), 0)
+        comm.all_reduce(x)
+        comm.all_reduce(x)
+        return None
+    work = native.start(Request.raw("all_reduce", "float64", 1000, memory, memory, owner=x))
+    call = lambda: told.put(threading.current_thread())  # noqa: E731
+    alive = weakref.ref(call)
+    work.when_done(call)
+    del call
+    early = told.empty()
+    comm.send(np.empty(1), 1)
+    elsewhere = told.get(timeout=30) is not threading.main_thread()
+    # Asked once more it is told at once, by whoever asks.
+    work.when_done(lambda: told.put(threading.current_thread()))
+    here = told.get_nowait() is threading.main_thread()
+    raised: list[Any] = []
+    sys.unraisablehook = raised.append
+    again = native.start(Request.raw("all_reduce", "float64", 1000, memory, memory, owner=x))
+    # Whether told at once or later, what is raised goes to the hook.
+    again.when_done(lambda: 1 // 0)
+    again.wait()
+    again.when_done(lambda: told.put(0))
+    told.get(timeout=30)
+    while not raised:
+        time.sleep(0.001)
+    return early, elsewhere, here, alive() is None, raised[0].exc_type is ZeroDivisionError
+
+
+def test_who_asks_is_told_when_a_call_is_done(jobs: Any) -> None:
+    assert jobs(end_and_tell, 2).results() == [(True,) * 5, None]
+
+
+def tell_at_the_end(comm: ringfold.Communicator) -> Any:
+    comm.barrier()
+    x = np.ones(3)
+    memory = (x.ctypes.data, x.nbytes)
+    work = comm._native.start(Request.raw("recv", "float64", 3, (0, 0), memory, root=1 - comm.rank, owner=x))
+    work.when_done(lambda: time.sleep(0.05))
+    comm.abort("enough")
+    # The notifier is in Python, or about to be, when the interpreter ends.
+    raise SystemExit(0)
+
+
+def test_the_end_of_the_interpreter_waits_for_nobody_who_is_told(jobs: Any) -> None:
+    job = jobs(tell_at_the_end, 2)
+    assert [job.status(rank) for rank in range(2)] == [0, 0]
+
+
+def fork_and_ask(comm: ringfold.Communicator) -> Any:
+    def is_told(communicator: ringfold.Communicator) -> bool:
+        told, x = threading.Event(), np.ones(3)
+        memory = (x.ctypes.data, x.nbytes)
+        request = Request.raw("all_reduce", "float64", 3, memory, memory, owner=x)
+        works = [communicator._native.start(request) for _ in range(100)]
+        for work in works:
+            work.when_done(told.set)
+        return told.wait(30)
+
+    here = is_told(comm)
+    child = os.fork()
+    if child == 0:
+        # The child has no thread of its parent's, and makes its own.
+        alone = ringfold.init(rank=0, world_size=1)
+        os._exit(0 if is_told(alone) else 1)
+    return here, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_is_told_by_a_thread_of_its_own(jobs: Any) -> None:
+    assert jobs(fork_and_ask, 2).results() == [(True, 0)] * 2
+
+
+def reduce_by_address(comm: ringfold.Communicator) -> Any:
+    x, y = np.full(5, comm.rank + 1.0, "float32"), np.zeros(5, "float32")
+    places = (x.ctypes.data, x.nbytes), (y.ctypes.data, y.nbytes)
+    comm._native.run(Request.raw("all_reduce", "float32", 5, *places, op="premul_sum", factor=2.0, owner=(x, y)))
+    comm._native.run(Request.raw("barrier", "uint8", 0, (0, 0), (0, 0), timeout=20.0))
+    counts = [index + 1 for index in range(comm.world_size)]
+    all_of_them = np.zeros(sum(counts), "float32")
+    gathered = (all_of_them.ctypes.data, all_of_them.nbytes)
+    own = (x.ctypes.data, 4 * counts[comm.rank])
+    comm._native.run(Request.raw("all_gather", "float32", counts, own, gathered, owner=(x, all_of_them)))
+    return y.tolist(), all_of_them.tolist()
+
+
+def test_calls_are_made_by_address(jobs: Any) -> None:
+    assert jobs(reduce_by_address, 3).results() == [([12.0] * 5, [1.0, 2.0, 2.0, 3.0, 3.0, 3.0])] * 3
+
+
+class Owner:
+    """What keeps memory alive."""
+
+
+def test_an_owner_is_held_until_the_call_is_done(alone: ringfold.Communicator) -> None:
+    x, owner = np.ones(3), Owner()
+    alive = weakref.ref(owner)
+    memory = (x.ctypes.data, x.nbytes)
+    work = alone._native.start(Request.raw("all_reduce", "float64", 3, memory, memory, owner=owner))
+    del owner
+    work.wait()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("collective", "dtype", "place", "problem"),
+    [
+        ("all_reduce", "float32", (0, 12), "nowhere"),
+        ("all_reduce", "float32", (4098, 12), "not aligned"),
+        ("all_reduce", "complex64", (4096, 24), "complex64"),
+        ("reduce_all", "float32", (4096, 12), "reduce_all"),
+        ("all_reduce", "float32", (4096, 8), "needs 12 bytes"),
+    ],
+)
+def test_what_is_wrong_with_a_call_by_address_is_said(
+    alone: ringfold.Communicator, collective: str, dtype: str, place: tuple[int, int], problem: str
+) -> None:
+    with pytest.raises((ringfold.InvalidArgument, ringfold.Unsupported), match=problem):
+        alone._native.run(Request.raw(collective, dtype, 3, place, place))

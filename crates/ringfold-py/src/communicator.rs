@@ -36,10 +36,7 @@ impl Communicator {
             .outstanding
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let (done, under_way): (Vec<_>, Vec<_>) = std::mem::take(&mut *calls)
-            .into_iter()
-            .partition(|call| call.is_done());
-        *calls = under_way;
+        let done: Vec<_> = calls.extract_if(.., |call| call.is_done()).collect();
         // A call's end may run Python code, which must not find the lock taken.
         drop(calls);
         drop(done);
@@ -120,7 +117,7 @@ impl Communicator {
         let mut signals = Signals::default();
         let (core, call) = (&**self.core, request.get().core());
         let outcome = py.detach(|| {
-            // SAFETY: `request` holds the buffers until after this. That nobody else uses them meanwhile is the Python
+            // SAFETY: `request` holds its memory until after this. That nobody else uses them meanwhile is the Python
             // caller's part, as with every library that works on arrays without the GIL.
             unsafe { core.run_with(call, &mut || signals.look()) }
         });
@@ -132,12 +129,12 @@ impl Communicator {
         self.core.check()?;
         self.settle();
         let (core, call) = (&**self.core, request.get().core().clone());
-        let buffers = request.get().buffers(py);
         let started = py.detach(|| {
-            // SAFETY: the buffers are held by the `Call` below, and it by `outstanding`, until the work is done.
+            // SAFETY: the request is held by the `Call` below, and it by `outstanding`, until the work is done.
             unsafe { core.start(call) }
         });
-        let call = Arc::new(Call::new(started.map_err(exception)?, buffers));
+        let call = Call::new(started.map_err(exception)?, request.clone().unbind());
+        let call = Arc::new(call);
         self.outstanding
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -8,6 +8,24 @@ use ringfold::Error;
 
 use crate::exceptions::exception;
 
+/// What knows by itself, and quickly, that a fork has taken it elsewhere.
+pub trait Origin {
+    /// Whether this process was forked from the one that made it.
+    fn is_forked(&self) -> bool;
+}
+
+impl Origin for ringfold::Communicator {
+    fn is_forked(&self) -> bool {
+        self.is_forked()
+    }
+}
+
+impl Origin for ringfold::Work {
+    fn is_forked(&self) -> bool {
+        self.is_forked()
+    }
+}
+
 /// A value that ends without the GIL, and does not end at all in a forked child: the child has none of the threads that
 /// serve it, and its goodbye would be the parent's.
 #[derive(Debug)]
@@ -28,10 +46,12 @@ impl<T: Send> Connection<T> {
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
+}
 
-    /// Refuses to be used in a forked child.
+impl<T: Origin + Send> Connection<T> {
+    /// Refuses to be used in a forked child: one load, where asking for the process' number is a system call.
     pub fn check(&self) -> PyResult<()> {
-        if self.is_ours() {
+        if !self.is_forked() {
             return Ok(());
         }
         Err(exception(Error::Unsupported(format!(

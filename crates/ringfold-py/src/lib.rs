@@ -14,6 +14,7 @@ mod memory;
 mod request;
 mod signals;
 mod sources;
+mod told;
 mod work;
 
 use pyo3::prelude::*;
@@ -32,5 +33,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Registration>()?;
     module.add_class::<Request>()?;
     module.add_class::<Work>()?;
+    told::prepare_exit(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -6,7 +6,11 @@ use ringfold::{Algorithm, Collective, Counts, DType, Op};
 
 use crate::buffer::Buffer;
 use crate::exceptions::{exception, invalid_argument};
+use crate::layout::dtype_named;
 use crate::signals::seconds;
+
+/// Where memory begins, and how many bytes it has; `(0, 0)` is none.
+type Place = (usize, usize);
 
 /// How many elements: a number, a list with one for each rank, or a pair of lists (given to, got from each rank).
 #[derive(FromPyObject)]
@@ -26,27 +30,26 @@ impl From<CountsArgument> for Counts {
     }
 }
 
-/// A call to make, with the buffers that it uses.
+/// A call to make, and what keeps its memory alive.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Request {
     request: ringfold::Request,
-    input: Option<Py<Buffer>>,
-    output: Option<Py<Buffer>>,
+    #[allow(dead_code, reason = "held, not read")]
+    memory: Memory,
+}
+
+#[derive(Debug)]
+#[allow(dead_code, reason = "held, not read")]
+enum Memory {
+    Buffers(Option<Py<Buffer>>, Option<Py<Buffer>>),
+    Owner(Option<Py<PyAny>>),
 }
 
 impl Request {
-    /// The core's form; its regions are valid as long as `self`, or what `buffers` gives, is held.
+    /// The core's form; its regions are valid as long as `self` is held.
     pub fn core(&self) -> &ringfold::Request {
         &self.request
-    }
-
-    /// The buffers, to be held by whoever outlives this request.
-    pub fn buffers(&self, py: Python<'_>) -> Vec<Py<Buffer>> {
-        let both = [&self.input, &self.output];
-        both.iter()
-            .filter_map(|buffer| buffer.as_ref().map(|held| held.clone_ref(py)))
-            .collect()
     }
 }
 
@@ -67,29 +70,89 @@ impl Request {
         algorithm: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<Request> {
-        let collective: Collective = collective.parse().map_err(exception)?;
         let (read, filled) = (input.as_ref().map(Py::get), output.as_ref().map(Py::get));
-        let mut request = ringfold::Request::new(
-            collective,
-            same_dtype(read, filled)?,
-            counts.into(),
+        let regions = (
             read.map_or(Region::EMPTY, Buffer::region),
             filled.map_or(Region::EMPTY, Buffer::region),
         );
-        request.op = match op.parse().map_err(exception)? {
-            Op::PremulSum(_) => Op::PremulSum(factor),
-            other => other,
-        };
-        request.root = root;
-        request.tag = tag;
-        request.algorithm = algorithm_named(algorithm)?;
-        request.timeout = seconds(timeout)?;
+        let dtype = same_dtype(read, filled)?;
         Ok(Request {
-            request,
-            input,
-            output,
+            request: core(
+                collective, dtype, counts, regions, op, factor, root, tag, algorithm, timeout,
+            )?,
+            memory: Memory::Buffers(input, output),
         })
     }
+
+    /// A call on memory by its address: contiguous, aligned, in this process, and kept by `owner`. Whoever makes it
+    /// vouches for that; nothing is looked up.
+    #[staticmethod]
+    #[pyo3(signature = (collective, dtype, counts, input, output, *, op="sum", factor=1.0, root=0, tag=0, algorithm=None, timeout=None, owner=None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    fn raw(
+        collective: &str,
+        dtype: &str,
+        counts: CountsArgument,
+        input: Place,
+        output: Place,
+        op: &str,
+        factor: f64,
+        root: usize,
+        tag: u32,
+        algorithm: Option<&str>,
+        timeout: Option<f64>,
+        owner: Option<Py<PyAny>>,
+    ) -> PyResult<Request> {
+        let dtype = dtype_named(dtype)?;
+        let regions = (region(input, dtype)?, region(output, dtype)?);
+        Ok(Request {
+            request: core(
+                collective, dtype, counts, regions, op, factor, root, tag, algorithm, timeout,
+            )?,
+            memory: Memory::Owner(owner),
+        })
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "as many as a call has")]
+fn core(
+    collective: &str,
+    dtype: DType,
+    counts: CountsArgument,
+    (input, output): (Region, Region),
+    op: &str,
+    factor: f64,
+    root: usize,
+    tag: u32,
+    algorithm: Option<&str>,
+    timeout: Option<f64>,
+) -> PyResult<ringfold::Request> {
+    let collective: Collective = collective.parse().map_err(exception)?;
+    let mut request = ringfold::Request::new(collective, dtype, counts.into(), input, output);
+    request.op = match op.parse().map_err(exception)? {
+        Op::PremulSum(_) => Op::PremulSum(factor),
+        other => other,
+    };
+    request.root = root;
+    request.tag = tag;
+    request.algorithm = algorithm_named(algorithm)?;
+    request.timeout = seconds(timeout)?;
+    Ok(request)
+}
+
+/// The memory at a place that a Python caller vouches for.
+fn region((address, bytes): Place, dtype: DType) -> PyResult<Region> {
+    if bytes == 0 {
+        return Ok(Region::EMPTY);
+    }
+    if address == 0 || !address.is_multiple_of(dtype.size_bytes()) {
+        return Err(invalid_argument(format!(
+            "{bytes} bytes of {dtype} at address {address:#x}, which is not aligned to that type, or nowhere"
+        )));
+    }
+    let start = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: the Python caller's promise; the request holds the memory's owner, and every call holds the request.
+    Ok(unsafe { Region::new(start, bytes) })
 }
 
 /// The algorithm of that name; `None` leaves the choice to the tuner.

@@ -5,34 +5,35 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 
-use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::exceptions::exception;
+use crate::request::Request;
 use crate::signals::{SIGNAL_PERIOD, Signals, seconds};
+use crate::told;
 
-/// A started call and the buffers it uses, which are held until it is done even when nobody holds its handle.
+/// A started call and its request, whose memory is held until it is done even when nobody holds its handle.
 #[derive(Debug)]
 pub struct Call {
-    // Declared first, so dropped first: the buffers outlive the call.
+    // Declared first, so dropped first: the memory outlives the call.
     work: Connection<ringfold::Work>,
-    buffers: Mutex<Vec<Py<Buffer>>>,
+    request: Mutex<Option<Py<Request>>>,
 }
 
 impl Call {
-    pub fn new(work: ringfold::Work, buffers: Vec<Py<Buffer>>) -> Call {
+    pub fn new(work: ringfold::Work, request: Py<Request>) -> Call {
         Call {
             work: Connection::new(work),
-            buffers: Mutex::new(buffers),
+            request: Mutex::new(Some(request)),
         }
     }
 
-    /// Whether the call is done; if so its buffers are let go.
+    /// Whether the call is done; if so its memory is let go.
     pub fn is_done(&self) -> bool {
         let done = self.work.is_done();
         if done {
-            let mut held = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-            let released = std::mem::take(&mut *held);
-            // A buffer's end may run Python code, which must not find the lock taken.
+            let mut held = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+            let released = held.take();
+            // The end of an array may run Python code, which must not find the lock taken.
             drop(held);
             drop(released);
         }
@@ -107,6 +108,19 @@ impl Work {
     fn done(&self) -> PyResult<bool> {
         self.call.work.check()?;
         Ok(self.call.is_done())
+    }
+
+    /// Has `call()` made once, when the call is done, well or not: on the library's thread for that, or here and now if it
+    /// is done already. What it raises goes to `sys.unraisablehook`.
+    fn when_done(&self, py: Python<'_>, call: Py<PyAny>) -> PyResult<()> {
+        self.call.work.check()?;
+        if self.call.is_done() {
+            told::here(py, call);
+            return Ok(());
+        }
+        // Whoever ends calls does not wait for the GIL, so it may be held here.
+        let later = move || told::tell(call);
+        self.call.work.when_done(later).map_err(exception)
     }
 }
 
