@@ -1,9 +1,46 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change lands: format, lints, docs, Rust tests, the wheel, Python tests, a real job.
-# Needs Rust, a C compiler and Python 3.11 or newer. The Python side lives in .venv, which is made on the first run and
-# used without the network afterwards.
 set -euo pipefail
 cd "$(dirname "$0")"
+
+# The release of torch that all is tested with, and where Python's side lives.
+torch=2.13.0
+venv=.venv
+
+usage() {
+    cat <<END
+usage: check.sh [--torch VERSION]
+
+Checks everything that must hold before a change lands: format, lints, docs, Rust tests, the wheel, Python tests with
+torch $torch, a real job. Needs Rust, a C compiler, Python 3.11 or newer (PYTHON=... names another than python3) and 6 GB of
+disk. The Python side lives in $venv, which is made on the first run and used without the network afterwards.
+
+  --torch VERSION   only the tests of the PyTorch backend, with this release of torch, in .venv-torch-VERSION
+  --help            print this
+
+Test runs print their seeds; TEST_SEED=... repeats one of torch's tests.
+END
+}
+
+only_torch=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --torch)
+        [ -n "${2:-}" ] || { echo "check.sh: --torch needs a version, such as $torch" >&2 && exit 2; }
+        only_torch=1 torch=$2 venv=.venv-torch-$2
+        shift
+        ;;
+    --help | -h)
+        usage
+        exit
+        ;;
+    *)
+        echo "check.sh: no option $1; see check.sh --help" >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
 
 current="nothing yet"
 trap 'status=$?; [ "$status" = 0 ] || printf "\ncheck.sh: FAILED in: %s\n" "$current" >&2' EXIT
@@ -34,47 +71,58 @@ loom_tests() {
     }
 }
 
-# Makes .venv, and completes it if a tool is missing.
+# Makes the environment, and completes it if a tool is missing. torch is only looked for, because to import it takes seconds.
 python_environment() {
-    [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
-    .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-    .venv/bin/python -c 'import maturin, ml_dtypes, mypy, numpy, pytest, sklearn' 2>/dev/null ||
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-            'maturin>=1.9,<2' ml_dtypes mypy numpy pytest scikit-learn
+    [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+    "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+    "$venv/bin/python" -c 'import expecttest, maturin, ml_dtypes, mypy, numpy, pytest, sklearn' 2>/dev/null &&
+        [ "$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>&1)" = "$torch" ] ||
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+            expecttest 'maturin>=1.9,<2' ml_dtypes mypy numpy pytest scikit-learn "torch==$torch"
 }
 
 wheel() {
     rm -rf target/wheels
-    .venv/bin/python -m maturin build --quiet --release --interpreter .venv/bin/python --out target/wheels
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall \
+    "$venv/bin/python" -m maturin build --quiet --release --interpreter "$venv/bin/python" --out target/wheels
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall \
         target/wheels/ringfold-*.whl
 }
 
 python_types() {
-    .venv/bin/python -m mypy
-    .venv/bin/python -m mypy.stubtest ringfold._native
+    "$venv/bin/python" -m mypy
+    "$venv/bin/python" -m mypy.stubtest ringfold._native
 }
 
 python_tests() {
-    .venv/bin/python -m pytest --quiet
+    "$venv/bin/python" -m pytest --quiet --ignore python/tests/torch
+}
+
+# One thread per rank: the ranks are the parallelism.
+torch_tests() {
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet python/tests/torch
 }
 
 digits() {
     # One thread of linear algebra per rank: the ranks are the parallelism.
     export OPENBLAS_NUM_THREADS=1
-    .venv/bin/python examples/digits_numpy.py
-    cargo run --quiet -- run --ranks 4 -- .venv/bin/python examples/digits_numpy.py
+    "$venv/bin/python" examples/digits_numpy.py
+    cargo run --quiet -- run --ranks 4 -- "$venv/bin/python" examples/digits_numpy.py
 }
 
-stage "format" cargo fmt --all --check
-stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
-stage "docs" docs
-stage "rust tests" cargo test --quiet
-stage "loom tests" loom_tests
+if [ -z "$only_torch" ]; then
+    stage "format" cargo fmt --all --check
+    stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
+    stage "docs" docs
+    stage "rust tests" cargo test --quiet
+    stage "loom tests" loom_tests
+fi
 stage "python environment" python_environment
 stage "wheel" wheel
-stage "python types" python_types
-stage "python tests" python_tests
-stage "digits" digits
+if [ -z "$only_torch" ]; then
+    stage "python types" python_types
+    stage "python tests" python_tests
+    stage "digits" digits
+fi
+stage "torch tests" torch_tests
 
 printf '\ncheck.sh: all passed in %d s\n' "$SECONDS"
