@@ -71,7 +71,7 @@ def init(
     PMI, Kubernetes). A process without either is a job of one rank.
 
     rank, world_size: this process' number, and how many there are.
-    address: where rank 0 is met, `host:port`, or `unix:@name` on one host.
+    address: where rank 0 is met, `host:port`, or `unix:@name` on one host; several, separated by commas, are tried in order.
     secret: the job's secret; without one nothing listens beyond this host.
     timeout: the deadline in seconds of every call that has none of its own.
     transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.

@@ -1,7 +1,17 @@
 from collections.abc import Callable
 from typing import final
 
-__all__ = ["__version__", "Buffer", "Communicator", "Memory", "Registration", "Request", "Work"]
+__all__ = [
+    "__version__",
+    "Buffer",
+    "Communicator",
+    "Meeting",
+    "Memory",
+    "Registration",
+    "Request",
+    "Work",
+    "host_id",
+]
 
 __version__: str
 
@@ -19,6 +29,14 @@ class Buffer:
     @property
     def copied(self) -> bool: ...
     def tobytes(self) -> bytes: ...
+
+def host_id() -> str: ...
+@final
+class Meeting:
+    @staticmethod
+    def open(toward: str | None = None) -> Meeting: ...
+    @property
+    def address(self) -> str: ...
 
 @final
 class Memory:
@@ -80,6 +98,7 @@ class Communicator:
         transport: str | None = None,
         algorithm: str | None = None,
         channels: int | None = None,
+        meeting: Meeting | None = None,
     ) -> Communicator: ...
     @property
     def rank(self) -> int: ...

@@ -8,6 +8,7 @@ use ringfold::Config;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::exceptions::exception;
+use crate::meeting::Meeting;
 use crate::memory::{Memory, Registration};
 use crate::request::{Request, algorithm_named};
 use crate::signals::{Signals, interruptible, seconds};
@@ -52,9 +53,9 @@ impl Communicator {
 
 #[pymethods]
 impl Communicator {
-    /// Joins a job; `None` comes from the environment.
+    /// Joins a job; `None` comes from the environment. Rank 0 may give a meeting instead of an address.
     #[staticmethod]
-    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, transport=None, algorithm=None, channels=None))]
+    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, transport=None, algorithm=None, channels=None, meeting=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn connect(
         py: Python<'_>,
@@ -67,6 +68,7 @@ impl Communicator {
         transport: Option<&str>,
         algorithm: Option<&str>,
         channels: Option<usize>,
+        meeting: Option<Py<Meeting>>,
     ) -> PyResult<Communicator> {
         let transport = transport.map(str::parse).transpose().map_err(exception)?;
         let config = Config {
@@ -81,7 +83,11 @@ impl Communicator {
             channels,
             ..Config::default()
         };
-        let connect = move || ringfold::Communicator::connect(config);
+        let meeting = meeting.map(|meeting| meeting.get().take()).transpose()?;
+        let connect = move || match meeting {
+            Some(meeting) => ringfold::Communicator::connect_at(config, meeting),
+            None => ringfold::Communicator::connect(config),
+        };
         interruptible(py, connect, || ()).map(Communicator::new)
     }
 

@@ -10,6 +10,7 @@ mod connection;
 mod dlpack;
 mod exceptions;
 mod layout;
+mod meeting;
 mod memory;
 mod request;
 mod signals;
@@ -21,6 +22,7 @@ use pyo3::prelude::*;
 
 use buffer::Buffer;
 use communicator::Communicator;
+use meeting::{Meeting, host_id};
 use memory::{Memory, Registration};
 use request::Request;
 use work::Work;
@@ -29,10 +31,12 @@ use work::Work;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Buffer>()?;
     module.add_class::<Communicator>()?;
+    module.add_class::<Meeting>()?;
     module.add_class::<Memory>()?;
     module.add_class::<Registration>()?;
     module.add_class::<Request>()?;
     module.add_class::<Work>()?;
+    module.add_function(wrap_pyfunction!(host_id, module)?)?;
     told::prepare_exit(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

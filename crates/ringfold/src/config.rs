@@ -88,7 +88,8 @@ pub struct Config {
     pub rank: Option<usize>,
     /// The number of ranks.
     pub world_size: Option<usize>,
-    /// Where rank 0 is met: `host:port`, or `unix:@name` on one host.
+    /// Where rank 0 is met: `host:port`, or `unix:@name` on one host. Several, separated by commas, are tried in order, each
+    /// for a few seconds at most, until one answers.
     pub address: Option<String>,
     /// The job's secret.
     pub secret: Option<String>,

@@ -16,6 +16,7 @@ pub use logging::{Logging, init_logging, note_rank};
 pub use variables::{VARIABLES, Variable, document};
 
 use crate::config::{Bind, TransportChoice};
+use crate::control::socket::addresses;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
 use crate::tune::limits::Overrides;
@@ -62,8 +63,8 @@ pub struct Environment {
     pub local_rank: Option<usize>,
     /// The number of ranks on this host.
     pub local_world_size: Option<usize>,
-    /// Where rank 0 is met.
-    pub address: Option<Address>,
+    /// Where rank 0 may be met.
+    pub addresses: Vec<Address>,
     /// The job's secret.
     pub secret: Option<Secret>,
     /// Which interfaces may be used; see [`crate::topology::interfaces`].
@@ -108,9 +109,10 @@ impl Environment {
             world_size: parse(lookup, "RINGFOLD_WORLD_SIZE", positive)?,
             local_rank: parse(lookup, "RINGFOLD_LOCAL_RANK", count)?,
             local_world_size: parse(lookup, "RINGFOLD_LOCAL_WORLD_SIZE", positive)?,
-            address: parse(lookup, "RINGFOLD_ADDR", |text| {
-                text.parse().map_err(|error: Error| error.to_string())
-            })?,
+            addresses: parse(lookup, "RINGFOLD_ADDR", |text| {
+                addresses(text).map_err(|error: Error| error.to_string())
+            })?
+            .unwrap_or_default(),
             secret: secret(lookup)?,
             socket_ifname: lookup("RINGFOLD_SOCKET_IFNAME"),
             timeout: parse(lookup, "RINGFOLD_TIMEOUT_MS", milliseconds)?,
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!(environment.transport, Some(TransportChoice::Tcp));
         assert_eq!(environment.algorithm, Some(Algorithm::Ring));
         assert_eq!(environment.slice_bytes, Some(65536));
-        assert_eq!(environment.address, Some("node1:7".parse().unwrap()));
+        assert_eq!(environment.addresses, ["node1:7".parse().unwrap()]);
     }
 
     #[test]

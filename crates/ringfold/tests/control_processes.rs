@@ -28,7 +28,7 @@ fn join(rank: usize, address: &str) -> Session {
         world_size: 3,
         local_rank: None,
         local_world_size: None,
-        address: Some(address.parse().unwrap()),
+        addresses: vec![address.parse().unwrap()],
         origin: "test",
     };
     Session::join(&launch, None, ample()).unwrap()

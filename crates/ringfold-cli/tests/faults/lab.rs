@@ -18,6 +18,9 @@ use crate::rank::Script;
 /// The port of the rendezvous: the namespace is new, so every port is free.
 const PORT: u16 = 29400;
 
+/// An address that no host answers for on the cable.
+pub const UNREACHABLE: &str = "10.78.0.1/32";
+
 /// Where named namespaces stand.
 const NAMESPACES: &str = "/run/netns";
 
@@ -128,6 +131,20 @@ impl Lab {
             move_into_link_name_space(namespace.as_fd(), kind).expect("the lab's maker may enter");
             work()
         })
+    }
+
+    /// Gives host 0 one more address, on `side0`, to which the others know a way that leads nowhere.
+    pub fn add_unreachable_address(&self) -> Result<(), String> {
+        let first = &self.hosts[0];
+        ip(&[
+            "-n", first, "link", "add", "side0", "type", "veth", "peer", "name", "side1",
+        ])?;
+        ip(&["-n", first, "link", "set", "side0", "up"])?;
+        ip(&["-n", first, "address", "add", UNREACHABLE, "dev", "side0"])?;
+        for host in &self.hosts[1..] {
+            ip(&["-n", host, "route", "add", UNREACHABLE, "dev", "eth0"])?;
+        }
+        Ok(())
     }
 
     /// Pulls a host's cable.

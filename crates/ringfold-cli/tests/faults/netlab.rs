@@ -10,7 +10,7 @@ use crate::endings::{assert_all_blame, script};
 use crate::job::Plan;
 use crate::lab::{self, Lab};
 use crate::random::Random;
-use crate::rank::{Script, monotonic_ns};
+use crate::rank::{MEETING, Script, monotonic_ns};
 
 const HOSTS: usize = 4;
 
@@ -180,6 +180,44 @@ fn a_rank_may_leave_while_its_last_data_is_on_the_wire() {
         assert_eq!(
             (ending.class.as_str(), ending.good),
             ("", 2),
+            "rank {rank}: {ending:?}"
+        );
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn ranks_meet_where_rank_0_can_be_reached() {
+    let Some(lab) = Lab::new(3) else { return };
+    if let Err(refusal) = lab.add_unreachable_address() {
+        println!("skipped: {refusal}");
+        return;
+    }
+    let calls = Script {
+        iterations: 3,
+        ..script("all_reduce", 64)
+    };
+    let file = std::env::temp_dir().join(format!("ringfold-meeting-{}", std::process::id()));
+    let mut plan = lab.plan(4, "auto", calls);
+    plan.variables = vec![
+        (MEETING, file.display().to_string()),
+        // On rank 0's host the address that does not answer comes first.
+        ("RINGFOLD_SOCKET_IFNAME", "side0,eth0".into()),
+    ];
+    let endings = lab.start(&plan).finish();
+    let met_at = std::fs::read_to_string(&file).expect("rank 0 has passed it on");
+    std::fs::remove_file(&file).expect("the test's own file");
+    let candidates: Vec<&str> = met_at.split(',').collect();
+    let [name, first, second] = candidates[..] else {
+        panic!("met at {met_at}")
+    };
+    assert!(name.starts_with("unix:@ringfold-"), "{met_at}");
+    assert!(first.starts_with("10.78.0.1:"), "{met_at}");
+    assert!(second.starts_with(&lab::address(0)), "{met_at}");
+    for (rank, ending) in endings {
+        assert_eq!(
+            (ending.class.as_str(), ending.good),
+            ("", 3),
             "rank {rank}: {ending:?}"
         );
     }

@@ -5,14 +5,21 @@
 //! `event NAME NANOSECONDS name=value … | text`, with the time of the monotonic clock.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ringfold::memory::Region;
-use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Registered, Request, Result};
+use ringfold::{
+    Collective, Communicator, Config, Counts, DType, Error, Meeting, Op, Registered, Request,
+    Result,
+};
 use rustix::process::Signal;
 
 /// What tells a process of this binary that it is a rank.
 pub const SCRIPT: &str = "RANK_SCRIPT";
+
+/// The file by which rank 0 passes on where it is met, if the ranks are to meet that way.
+pub const MEETING: &str = "RANK_MEETING";
 
 /// What a rank is to do.
 #[derive(Clone, Debug)]
@@ -160,7 +167,7 @@ fn say(name: &str, words: &str, text: &str) {
 /// All that this rank does; its communicator is gone when this returns.
 fn work(script: &Script) {
     let mut good = 0;
-    let joined = Communicator::init().and_then(|whole| {
+    let joined = join().and_then(|whole| {
         let color = (whole.rank() % 2) as u32;
         let half = script.in_halves.then(|| whole.split(Some(color), 0));
         Ok((half.transpose()?.flatten(), whole))
@@ -183,6 +190,29 @@ fn work(script: &Script) {
             &format!("after {error:?} a call gives {again:?}"),
         );
     }
+}
+
+fn join() -> Result<Communicator> {
+    let Some(path) = std::env::var_os(MEETING).map(PathBuf::from) else {
+        return Communicator::init();
+    };
+    if std::env::var("RINGFOLD_RANK").is_ok_and(|rank| rank == "0") {
+        let meeting = Meeting::open(None)?;
+        let draft = path.with_extension("draft");
+        std::fs::write(&draft, meeting.address()).expect("the test's own folder");
+        std::fs::rename(&draft, &path).expect("the test's own folder");
+        return Communicator::connect_at(Config::default(), meeting);
+    }
+    let address = loop {
+        match std::fs::read_to_string(&path) {
+            Ok(address) => break address,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    Communicator::connect(Config {
+        address: Some(address),
+        ..Config::default()
+    })
 }
 
 fn say_end(good: u64, ending: Result<(), &Error>) {

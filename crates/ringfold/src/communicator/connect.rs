@@ -11,7 +11,8 @@ use super::watch::SessionWatch;
 use super::{Communicator, Place, Policy, TinyPolicy, agree, placement, probe, share};
 use crate::config::{Config, TransportChoice};
 use crate::control::launch::Explicit;
-use crate::control::{Health, Launch, Secret, Session};
+use crate::control::socket::addresses;
+use crate::control::{Health, Launch, Meeting, Secret, Session};
 use crate::engine::Engine;
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
@@ -62,24 +63,36 @@ impl Joint {
     }
 }
 
-/// Joins a job.
-pub fn connect(config: Config) -> Result<Communicator> {
+/// Joins a job; rank 0 may have a place where it is met.
+pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator> {
     env::init_logging()?;
     let environment = Environment::read()?;
     let settings = Settings::new(&config, &environment);
-    let address = config.address.as_deref().map(str::parse).transpose()?;
+    let addresses = config.address.as_deref().map(addresses).transpose()?;
+    if meeting.is_some() && addresses.is_some() {
+        return Err(Error::InvalidArgument(
+            "a meeting and an address; rank 0 gives one, the others the address".into(),
+        ));
+    }
     let launch = Launch::detect(&Explicit {
         rank: config.rank,
         world_size: config.world_size,
-        address,
+        addresses: addresses.unwrap_or_default(),
+        has_meeting: meeting.is_some(),
     })?;
+    if meeting.is_some() && launch.rank != 0 {
+        return Err(Error::InvalidArgument(format!(
+            "rank {} is not met by anybody; give it the address of rank 0's meeting",
+            launch.rank
+        )));
+    }
     env::note_rank(launch.rank);
     let secret = config
         .secret
         .map(|text| Secret::new(text.into_bytes()))
         .or(environment.secret);
     let deadline = Instant::now() + settings.connect_timeout;
-    let session = Session::join(&launch, secret, deadline)?;
+    let session = Session::join_at(&launch, meeting, secret, deadline)?;
     log::info!(
         target: "ringfold::init",
         "rank {} of {}, as {} says",

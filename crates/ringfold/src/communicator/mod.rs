@@ -30,6 +30,7 @@ pub use request::{Counts, Request};
 pub use work::Work;
 
 use crate::config::Config;
+use crate::control::Meeting;
 use crate::engine::TinyJob;
 use crate::error::{Error, Result};
 use crate::memory::{Life, Registry, Stage};
@@ -155,7 +156,41 @@ impl Communicator {
 
     /// Joins a job. Blocks until all ranks are there, or the deadline for that has passed.
     pub fn connect(config: Config) -> Result<Communicator> {
-        connect::connect(config)
+        connect::connect(config, None)
+    }
+
+    /// Joins a job as its rank 0, which the others meet at `meeting`; they [`connect`](Communicator::connect) with its
+    /// [`address`](Meeting::address). The secret, in `config` or the environment, is not optional here. Blocks as `connect`
+    /// does; afterwards the meeting is closed.
+    ///
+    /// ```
+    /// use ringfold::{Communicator, Config, Meeting, Op};
+    ///
+    /// let meeting = Meeting::open(None)?;
+    /// // What a store, a queue or a file carries to the other ranks.
+    /// let address = meeting.address();
+    /// let config = |rank| Config {
+    ///     rank: Some(rank),
+    ///     world_size: Some(2),
+    ///     secret: Some("known to these ranks alone".into()),
+    ///     ..Config::default()
+    /// };
+    /// let other = std::thread::spawn(move || {
+    ///     let config = Config { address: Some(address), ..config(1) };
+    ///     Communicator::connect(config)?.all_reduce(&mut [2.0f32], Op::Sum)
+    /// });
+    /// let comm = Communicator::connect_at(config(0), meeting)?;
+    /// let mut sum = [1.0f32];
+    /// comm.all_reduce(&mut sum, Op::Sum)?;
+    /// assert_eq!(sum, [3.0]);
+    /// # other.join().expect("a thread")?;
+    /// # Ok::<(), ringfold::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `connect`, and `InvalidArgument` if `config` has an address, or says or implies another rank.
+    pub fn connect_at(config: Config, meeting: Meeting) -> Result<Communicator> {
+        connect::connect(config, Some(meeting))
     }
 
     /// Communicators of `world_size` ranks that are threads of this process: for tests and examples. Move each to its

@@ -23,8 +23,9 @@ pub struct Launch {
     pub local_rank: Option<usize>,
     /// The number of ranks on this host, if the launcher says so.
     pub local_world_size: Option<usize>,
-    /// Where rank 0 is met; `None` only for a job of one rank.
-    pub address: Option<Address>,
+    /// Where rank 0 may be met, in the order in which it is tried; none only for a job of one rank, or for a rank 0 that
+    /// has a [`Meeting`](super::Meeting).
+    pub addresses: Vec<Address>,
     /// Who said all this.
     pub origin: &'static str,
 }
@@ -36,8 +37,10 @@ pub struct Explicit {
     pub rank: Option<usize>,
     /// The number of ranks.
     pub world_size: Option<usize>,
-    /// Where rank 0 is met.
-    pub address: Option<Address>,
+    /// Where rank 0 may be met.
+    pub addresses: Vec<Address>,
+    /// Whether this is a rank 0 that has a place to be met.
+    pub has_meeting: bool,
 }
 
 /// What else identifies a job on this host.
@@ -138,17 +141,34 @@ impl Launch {
                 launch.rank, launch.world_size, launch.origin
             )));
         }
-        if launch.world_size > 1 {
-            let given = explicit.address.clone().or(own.address);
-            launch.address = Some(launch.meeting_place(given, lookup, identity)?);
+        if launch.world_size > 1 && !explicit.has_meeting {
+            let given = match explicit.addresses.is_empty() {
+                true => own.addresses,
+                false => explicit.addresses.clone(),
+            };
+            launch.addresses = launch.meeting_place(given, lookup, identity)?;
         }
         Ok(launch)
     }
 
     /// Everything but the address.
     fn place(explicit: &Explicit, own: &Environment, lookup: Lookup<'_>) -> Result<Launch> {
+        if let (Some(rank), Some(world_size)) = (explicit.rank, explicit.world_size) {
+            // Ranks of the caller's own making: what a launcher says of hosts is about others.
+            return Ok(Launch {
+                rank,
+                world_size,
+                local_rank: None,
+                local_world_size: None,
+                addresses: Vec::new(),
+                origin: "arguments",
+            });
+        }
         let is_indexed = explicit.rank.is_none() && own.rank.is_none();
-        let index = number(lookup, "JOB_COMPLETION_INDEX")?.filter(|_| is_indexed);
+        let index = match is_indexed {
+            true => number(lookup, "JOB_COMPLETION_INDEX")?,
+            false => None,
+        };
         let rank = explicit.rank.or(own.rank);
         let world_size = explicit.world_size.or(own.world_size);
         let (rank, world_size, origin) = match (rank.or(index), world_size) {
@@ -172,7 +192,7 @@ impl Launch {
             world_size,
             local_rank: own.local_rank,
             local_world_size: own.local_world_size,
-            address: None,
+            addresses: Vec::new(),
             origin,
         })
     }
@@ -200,7 +220,7 @@ impl Launch {
                 world_size,
                 local_rank: number(lookup, launcher.local_rank)?,
                 local_world_size,
-                address: None,
+                addresses: Vec::new(),
                 origin: launcher.name,
             });
         }
@@ -209,34 +229,36 @@ impl Launch {
             world_size: 1,
             local_rank: Some(0),
             local_world_size: Some(1),
-            address: None,
+            addresses: Vec::new(),
             origin: "no launcher",
         })
     }
 
-    /// Where rank 0 is met, from the address that was `given` or what the launcher implies.
+    /// Where rank 0 is met, from what was `given` or what the launcher implies.
     fn meeting_place(
         &self,
-        given: Option<Address>,
+        given: Vec<Address>,
         lookup: Lookup<'_>,
         identity: Identity,
-    ) -> Result<Address> {
+    ) -> Result<Vec<Address>> {
         let is_one_host = self.local_world_size == Some(self.world_size);
-        let implied = match given {
-            Some(address) => Some(address),
-            None => match master(lookup)? {
+        let implied = match <[Address; 1]>::try_from(given) {
+            Ok([address]) => Some(address),
+            // Who lists several places means these.
+            Err(several) if !several.is_empty() => return Ok(several),
+            Err(_) => match master(lookup)? {
                 None if self.origin == "Slurm" && !is_one_host => slurm_address(lookup),
                 other => other,
             },
         };
         match implied {
             Some(Address::Tcp { host, port }) if is_one_host || is_loopback(&host) => {
-                Ok(local_address(identity.uid, &port.to_string()))
+                Ok(vec![local_address(identity.uid, &port.to_string())])
             }
-            Some(address) => Ok(address),
+            Some(address) => Ok(vec![address]),
             None if is_one_host => {
                 let name = self.job_name(lookup, identity);
-                Ok(local_address(identity.uid, &name))
+                Ok(vec![local_address(identity.uid, &name)])
             }
             None => Err(Error::Bootstrap(format!(
                 "{} says who this rank is, but not where rank 0 is; set RINGFOLD_ADDR to `host:port` of rank 0 on all \
@@ -401,6 +423,10 @@ mod tests {
         Launch::resolve(explicit, &lookup, IDENTITY)
     }
 
+    fn texts(launch: &Launch) -> Vec<String> {
+        launch.addresses.iter().map(Address::to_string).collect()
+    }
+
     fn summary(pairs: &[(&str, &str)]) -> String {
         match resolve(pairs) {
             Ok(launch) => format!(
@@ -411,7 +437,10 @@ mod tests {
                 launch
                     .local_world_size
                     .map_or("?".into(), |n| n.to_string()),
-                launch.address.map_or("-".into(), |a| a.to_string())
+                match launch.addresses.is_empty() {
+                    true => "-".into(),
+                    false => texts(&launch).join(","),
+                }
             ),
             Err(error) => error.to_string(),
         }
@@ -482,11 +511,48 @@ mod tests {
         let explicit = Explicit {
             rank: Some(1),
             world_size: None,
-            address: Some("unix:@x".parse().unwrap()),
+            addresses: vec!["unix:@x".parse().unwrap()],
+            has_meeting: false,
         };
         let launch = resolve_with(&explicit, &pairs).unwrap();
         assert_eq!((launch.rank, launch.world_size), (1, 2));
-        assert_eq!(launch.address.unwrap().to_string(), "unix:@x");
+        assert_eq!(texts(&launch), ["unix:@x"]);
+    }
+
+    #[test]
+    fn ranks_of_the_callers_own_making_have_nothing_of_the_launcher() {
+        let mut pairs = TORCHRUN.to_vec();
+        pairs.extend([
+            ("RINGFOLD_LOCAL_WORLD_SIZE", "2"),
+            ("JOB_COMPLETION_INDEX", "x"),
+        ]);
+        let explicit = Explicit {
+            rank: Some(1),
+            world_size: Some(2),
+            addresses: vec!["10.0.0.1:7".parse().unwrap()],
+            has_meeting: false,
+        };
+        let launch = resolve_with(&explicit, &pairs).unwrap();
+        assert_eq!((launch.rank, launch.world_size), (1, 2));
+        assert_eq!(texts(&launch), ["10.0.0.1:7"]);
+        let host = Explicit {
+            rank: Some(0),
+            addresses: Vec::new(),
+            has_meeting: true,
+            ..explicit
+        };
+        assert_eq!(texts(&resolve_with(&host, &pairs).unwrap()).len(), 0);
+    }
+
+    #[test]
+    fn several_places_are_taken_as_they_are() {
+        let given = "unix:@a,localhost:7,10.0.0.1:7";
+        let pairs = [
+            ("RINGFOLD_RANK", "0"),
+            ("RINGFOLD_WORLD_SIZE", "2"),
+            ("RINGFOLD_ADDR", given),
+        ];
+        assert!(summary(&pairs).ends_with(given), "{}", summary(&pairs));
     }
 
     #[test]
@@ -544,9 +610,9 @@ mod tests {
                 ("PMIX_NAMESPACE", namespace),
             ]
         };
-        let first = resolve(&job("a@1")).unwrap().address.unwrap();
-        let again = resolve(&job("a@1")).unwrap().address.unwrap();
-        let other = resolve(&job("b@1")).unwrap().address.unwrap();
+        let first = resolve(&job("a@1")).unwrap().addresses.remove(0);
+        let again = resolve(&job("a@1")).unwrap().addresses.remove(0);
+        let other = resolve(&job("b@1")).unwrap().addresses.remove(0);
         assert_eq!(first, again);
         assert_ne!(first, other);
         // The name is one that can be used.

@@ -25,6 +25,7 @@ pub mod frame;
 pub mod health;
 pub mod hub;
 pub mod launch;
+pub mod meeting;
 pub mod mesh;
 mod monitor;
 mod rendezvous;
@@ -36,6 +37,7 @@ pub(crate) mod watch;
 pub use auth::Secret;
 pub use health::Health;
 pub use launch::{Explicit, Launch};
+pub use meeting::Meeting;
 pub use session::Session;
 pub use socket::Address;
 

@@ -13,20 +13,34 @@ use crate::error::{Error, Result};
 /// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// The secret to use at `address`, or why there must be one.
-pub(super) fn secret_for(address: &Address, secret: Option<Secret>) -> Result<Secret> {
-    match (address, secret) {
+/// How long one of several candidates may take to answer: it doubles from the first to the second.
+const CANDIDATE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
+
+/// The secret to use at `addresses`, or why there must be one.
+pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Result<Secret> {
+    let network = addresses
+        .iter()
+        .find(|address| matches!(address, Address::Tcp { .. }));
+    match (network, secret) {
         (_, Some(secret)) => Ok(secret),
-        (Address::Unix { .. }, None) => Ok(Secret::same_user()),
-        (Address::Tcp { .. }, None) => Err(Error::Bootstrap(format!(
+        (None, None) => Ok(Secret::same_user()),
+        (Some(address), None) => Err(Error::Bootstrap(format!(
             "refusing to meet at {address} without a secret, because anybody could join; set RINGFOLD_SECRET, or \
              RINGFOLD_SECRET_FILE to a file of mode 0600, to the same content on all ranks"
         ))),
     }
 }
 
-/// Binds the rendezvous; a name that is still taken, by a job that is just ending, is tried again.
-pub(super) fn bind(address: &Address, deadline: Instant) -> Result<Listener> {
+/// Binds the rendezvous at all of `addresses`.
+pub(super) fn bind(addresses: &[Address], deadline: Instant) -> Result<Vec<Listener>> {
+    addresses
+        .iter()
+        .map(|address| bind_one(address, deadline))
+        .collect()
+}
+
+/// Binds one address; a name that is still taken, by a job that is just ending, is tried again.
+fn bind_one(address: &Address, deadline: Instant) -> Result<Listener> {
     let mut pause = RETRY.0;
     loop {
         match Listener::bind(address) {
@@ -65,41 +79,95 @@ fn warn_of_loopback(address: &Address, listener: &Listener) {
     }
 }
 
-/// Connects to rank 0, which may not be there yet.
+/// Connects to rank 0, which may not be there yet, at the first of `addresses` where it can be reached.
 pub(super) fn reach(
-    address: &Address,
+    addresses: &[Address],
     secret: &Secret,
     claim: Claim,
     deadline: Instant,
 ) -> Result<Socket> {
-    let mut pause = RETRY.0;
+    let (mut pause, mut patience) = (RETRY.0, CANDIDATE.0);
+    let is_single = addresses.len() == 1;
+    let mut is_first_round = true;
     loop {
-        let problem = match Socket::connect(address, deadline) {
-            Err(error) => error.to_string(),
-            Ok(socket) => {
-                // More patience than the server has, so that its verdict arrives.
-                let limit = deadline.min(Instant::now() + HANDSHAKE * 2);
-                match auth::initiate(&socket, secret, claim, limit) {
-                    Ok(()) => return Ok(socket),
-                    Err(Failure::Refused(refusal)) if refusal.is_final() => {
-                        return Err(Error::Bootstrap(format!(
-                            "rank 0 at {address} and rank {} refuse each other: {refusal}",
-                            claim.from
-                        )));
-                    }
-                    Err(failure) => failure.to_string(),
+        let mut problems = Vec::new();
+        let mut is_refused = false;
+        for address in addresses {
+            let limit = match is_single {
+                true => deadline,
+                false => deadline.min(Instant::now() + patience),
+            };
+            match attempt(address, secret, claim, limit, deadline) {
+                Ok(socket) => return Ok(socket),
+                Err(problem) => {
+                    is_refused |= problem.is_final;
+                    problems.push((address, problem.text));
                 }
             }
-        };
+        }
+        // Of several candidates one may be somebody else's on this side, so the others get another chance.
+        if is_refused && (is_single || !is_first_round) {
+            return Err(Error::Bootstrap(format!(
+                "rank {} and rank 0 refuse each other: {}",
+                claim.from,
+                list(&problems)
+            )));
+        }
         if remaining(deadline).is_zero() {
             return Err(Error::Bootstrap(format!(
-                "rank {} cannot reach rank 0 at {address}: {problem}; is rank 0 running, and is the address right?",
-                claim.from
+                "rank {} cannot reach rank 0 ({}); is rank 0 running, and is the address right?",
+                claim.from,
+                list(&problems)
             )));
         }
         std::thread::sleep(pause.min(remaining(deadline)));
         pause = (pause * 2).min(RETRY.1);
+        patience = (patience * 2).min(CANDIDATE.1);
+        is_first_round = false;
     }
+}
+
+/// Why rank 0 was not reached, and whether trying again is pointless.
+struct Problem {
+    text: String,
+    is_final: bool,
+}
+
+impl Problem {
+    fn passing(text: impl ToString) -> Problem {
+        Problem {
+            text: text.to_string(),
+            is_final: false,
+        }
+    }
+}
+
+/// Tries one address: the connection by `limit`, all of it by `deadline`.
+fn attempt(
+    address: &Address,
+    secret: &Secret,
+    claim: Claim,
+    limit: Instant,
+    deadline: Instant,
+) -> Result<Socket, Problem> {
+    let socket = Socket::connect(address, limit).map_err(Problem::passing)?;
+    // More patience than the server has, so that its verdict arrives.
+    let limit = deadline.min(Instant::now() + HANDSHAKE * 2);
+    match auth::initiate(&socket, secret, claim, limit) {
+        Ok(()) => Ok(socket),
+        Err(Failure::Refused(refusal)) => Err(Problem {
+            text: refusal.to_string(),
+            is_final: refusal.is_final(),
+        }),
+        Err(failure) => Err(Problem::passing(failure)),
+    }
+}
+
+fn list(problems: &[(&Address, String)]) -> String {
+    let entries = problems
+        .iter()
+        .map(|(address, text)| format!("{address}: {text}"));
+    entries.collect::<Vec<_>>().join("; ")
 }
 
 /// Waits until all ranks have joined.

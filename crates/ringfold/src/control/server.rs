@@ -39,9 +39,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `world_size` ranks. Rank 0 is at the other end of `own`; the others come to `listener` by `deadline`.
+    /// Serves `world_size` ranks. Rank 0 is at the other end of `own`; the others come to `listeners` by `deadline`.
     pub fn start(
-        listener: Listener,
+        listeners: Vec<Listener>,
         own: Socket,
         world_size: u32,
         secret: Secret,
@@ -51,13 +51,14 @@ impl Server {
         let stop = Arc::new(bell()?);
         let job = u64::from_le_bytes(random()?);
         // Travels in the clear, so only where nobody else can listen.
-        let key = match listener {
-            Listener::Unix(_) => random()?,
-            Listener::Tcp(_) => [0; 32],
+        let is_unix = |listener: &Listener| matches!(listener, Listener::Unix(_));
+        let key = match listeners.iter().all(is_unix) {
+            true => random()?,
+            false => [0; 32],
         };
         let mut state = State {
             hub: Hub::new(job, key, world_size, deadline),
-            door: Some(Door::new(vec![listener], &secret, Purpose::Control)),
+            door: Some(Door::new(listeners, &secret, Purpose::Control)),
             links: (0..world_size).map(|_| None).collect(),
             world_size,
             next_ping: Instant::now() + PING,

@@ -17,6 +17,7 @@ use super::frame::{
 };
 use super::health::Health;
 use super::launch::Launch;
+use super::meeting::Meeting;
 use super::monitor::Monitor;
 use super::rendezvous::{await_welcome, bind, reach, secret_for};
 use super::server::Server;
@@ -123,6 +124,16 @@ struct Owner {
 impl Session {
     /// Joins the job that `launch` describes, by `deadline`. A job of one rank opens nothing.
     pub fn join(launch: &Launch, secret: Option<Secret>, deadline: Instant) -> Result<Session> {
+        Session::join_at(launch, None, secret, deadline)
+    }
+
+    /// Like [`join`](Session::join); rank 0 may have a place where it is met, instead of addresses.
+    pub fn join_at(
+        launch: &Launch,
+        meeting: Option<Meeting>,
+        secret: Option<Secret>,
+        deadline: Instant,
+    ) -> Result<Session> {
         let presence = Presence {
             host: HostId::here()?,
             pid: std::process::id(),
@@ -136,20 +147,27 @@ impl Session {
         if launch.world_size == 1 {
             return Session::alone(presence);
         }
-        let address = launch.address.as_ref().ok_or_else(|| {
-            Error::Bootstrap(
+        let addresses = launch.addresses.as_slice();
+        if addresses.is_empty() && meeting.is_none() {
+            return Err(Error::Bootstrap(
                 "no address to meet rank 0 at; set RINGFOLD_ADDR to `host:port` of rank 0 on all ranks".into(),
-            )
-        })?;
+            ));
+        }
         let given = secret.clone();
-        let secret = secret_for(address, secret)?;
+        let secret = match &meeting {
+            Some(meeting) => secret_for(meeting.addresses(), secret)?,
+            None => secret_for(addresses, secret)?,
+        };
         let world_size = launch.world_size as u32;
         let (socket, server) = match launch.rank {
             0 => {
-                let listener = bind(address, deadline)?;
+                let listeners = match meeting {
+                    Some(meeting) => meeting.into_listeners(),
+                    None => bind(addresses, deadline)?,
+                };
                 let (own, theirs) =
                     Socket::pair().map_err(|e| Error::system("cannot make a socket pair", e))?;
-                let server = Server::start(listener, theirs, world_size, secret, deadline)?;
+                let server = Server::start(listeners, theirs, world_size, secret, deadline)?;
                 (own, Some(server))
             }
             rank => {
@@ -161,7 +179,7 @@ impl Session {
                     to: 0,
                     world_size,
                 };
-                (reach(address, &secret, claim, deadline)?, None)
+                (reach(addresses, &secret, claim, deadline)?, None)
             }
         };
         Session::enter(launch, given, socket, server, presence, deadline)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
@@ -66,6 +66,25 @@ impl FromStr for Address {
             }),
             _ => Err(wrong("has no usable host or port")),
         }
+    }
+}
+
+/// The most places that rank 0 may be met at.
+const ADDRESSES_MAX: usize = 64;
+
+/// Reads a list of places, separated by commas, at which rank 0 may be met.
+pub fn addresses(text: &str) -> Result<Vec<Address>> {
+    let list: Result<Vec<Address>> = text
+        .split(',')
+        .map(|item| item.trim().parse())
+        .take(ADDRESSES_MAX + 1)
+        .collect();
+    let list = list?;
+    match list.len() <= ADDRESSES_MAX {
+        true => Ok(list),
+        false => Err(Error::InvalidArgument(format!(
+            "more than {ADDRESSES_MAX} addresses of rank 0; give those by which the ranks reach it"
+        ))),
     }
 }
 
@@ -248,6 +267,17 @@ impl Listener {
         }
     }
 
+    /// Binds to a free port of `host`; where that is.
+    pub fn bind_free(host: IpAddr) -> io::Result<(Listener, Address)> {
+        let listener = TcpListener::bind((host, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = Address::Tcp {
+            host: host.to_string(),
+            port: listener.local_addr()?.port(),
+        };
+        Ok((Listener::Tcp(listener), address))
+    }
+
     /// The next connection, if one is waiting: who it says it is, and the socket.
     pub fn accept(&self) -> io::Result<(String, Socket)> {
         match self {
@@ -377,6 +407,16 @@ mod tests {
             "unix:@",
         ] {
             assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_of_addresses_keep_their_order_and_are_bounded() {
+        let list = addresses("unix:@a, 10.0.0.1:1,[fd00::1]:2").unwrap();
+        let texts: Vec<String> = list.iter().map(Address::to_string).collect();
+        assert_eq!(texts, ["unix:@a", "10.0.0.1:1", "[fd00::1]:2"]);
+        for text in ["", ",", "a:1,", "a:1,,b:2", &vec!["a:1"; 65].join(",")] {
+            assert!(addresses(text).is_err(), "{text}");
         }
     }
 

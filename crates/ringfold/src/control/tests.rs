@@ -62,7 +62,7 @@ fn launch(rank: usize, world_size: usize, address: &Address) -> Launch {
         world_size,
         local_rank: None,
         local_world_size: None,
-        address: Some(address.clone()),
+        addresses: vec![address.clone()],
         origin: "test",
     }
 }
@@ -167,7 +167,7 @@ impl Puppet {
 #[test]
 fn one_rank_needs_no_socket() {
     let mut alone = launch(0, 1, &unix_address());
-    alone.address = None;
+    alone.addresses.clear();
     let session = Session::join(&alone, None, ample()).unwrap();
     assert_eq!(
         session.exchange("card", &[0], b"me", ample()).unwrap(),

@@ -56,12 +56,13 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "RINGFOLD_ADDR",
-        "`host:port` or `unix:@name`",
+        "`host:port` or `unix:@name`, or several of them",
         "`MASTER_ADDR` and `MASTER_PORT` + 1, or what the launcher implies",
-        "Where rank 0 is met: an address of rank 0's host and a free port there, the same on all ranks. The port after \
-         `MASTER_PORT` is used because `MASTER_PORT` itself belongs to torch's store. When all ranks are on one host, or \
-         the address is a loopback address, the abstract UNIX socket `@ringfold-<user id>-<port>` is used instead of it: \
-         both ends check that the other one belongs to the same user, so that no secret is needed.",
+        "Where rank 0 is met: an address of rank 0's host and a free port there, the same on all ranks. Several, \
+         separated by commas, are tried in this order, and rank 0 listens at all of them. The port after `MASTER_PORT` is \
+         used because `MASTER_PORT` itself belongs to torch's store. When all ranks are on one host, or a single address is \
+         a loopback address, the abstract UNIX socket `@ringfold-<user id>-<port>` is used instead of it: both ends check \
+         that the other one belongs to the same user, so that no secret is needed.",
     ),
     variable(
         "RINGFOLD_SECRET",

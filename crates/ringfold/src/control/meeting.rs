@@ -1,0 +1,197 @@
+//! Where rank 0 is met, open before anybody knows where.
+//!
+//! A job that has a way of its own to pass on a line of text (a store, a queue, a launcher's environment) needs no port that
+//! is agreed upon and hoped to be free: rank 0 opens a [`Meeting`] on ports that are free, passes on its address, and joins
+//! with it; the others join by that address. It is a list, because rank 0 cannot know which of its addresses the others
+//! reach; they try them in order.
+//!
+//! First comes an abstract UNIX name, by which ranks of rank 0's own host come in and no other host does, then the address
+//! by which the machine is reached that the caller names, then what [`interfaces`] offers.
+//! Nobody is let in without the job's secret; who connects before rank 0 joins waits.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
+
+use log::{debug, info};
+
+use super::mesh::CANDIDATES_MAX;
+use super::socket::{Address, Listener, random};
+use crate::env;
+use crate::error::{Error, Result};
+use crate::topology::interfaces;
+
+/// Any port serves to ask the kernel for a route; nothing is sent.
+const SOME_PORT: u16 = 9;
+
+/// Listeners at which rank 0 will be met; see [the module](self).
+///
+/// Dropping it without joining closes them.
+#[derive(Debug)]
+pub struct Meeting {
+    listeners: Vec<Listener>,
+    addresses: Vec<Address>,
+}
+
+impl Meeting {
+    /// Opens listeners on free ports of this host's addresses: those that `RINGFOLD_SOCKET_IFNAME` chooses, or all but
+    /// loopback, which is taken only where there is nothing else. `toward` is a host name or an address: first comes the
+    /// address by which that is reached from here, which is its own if it is this host's.
+    ///
+    /// # Errors
+    /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that is not known here is no
+    /// error: it has no say then. Blocks as long as looking up its name takes.
+    pub fn open(toward: Option<&str>) -> Result<Meeting> {
+        let choice = env::process("RINGFOLD_SOCKET_IFNAME");
+        let mut candidates = interfaces::candidates(choice.as_deref(), false)?;
+        if let Some(first) = toward.and_then(route_toward) {
+            prefer(&mut candidates, first, choice.is_some());
+        }
+        if candidates.is_empty() {
+            candidates.push(Ipv4Addr::LOCALHOST.into());
+        }
+        Meeting::at(&candidates)
+    }
+
+    /// Listens at the UNIX name and on `candidates`.
+    fn at(candidates: &[IpAddr]) -> Result<Meeting> {
+        let number = u64::from_le_bytes(random()?);
+        let user = rustix::process::getuid().as_raw();
+        let name = format!("ringfold-{user}-meeting-{number:016x}");
+        let mut meeting = Meeting {
+            listeners: Vec::new(),
+            addresses: Vec::new(),
+        };
+        let mut failures = Vec::new();
+        if let Err(error) = meeting.add_unix(name) {
+            // Only a shorter way; some sandboxes have no such names.
+            debug!(target: "ringfold::control", "no UNIX name to be met at: {error}");
+        }
+        let mut is_reachable = false;
+        for candidate in candidates.iter().take(CANDIDATES_MAX) {
+            match meeting.add_tcp(*candidate) {
+                Ok(()) => is_reachable = true,
+                Err(error) => failures.push(format!("{candidate}: {error}")),
+            }
+        }
+        if !is_reachable {
+            let failures = failures.join("; ");
+            return Err(Error::Bootstrap(format!(
+                "no address to be met at ({failures}); see RINGFOLD_SOCKET_IFNAME"
+            )));
+        }
+        info!(target: "ringfold::control", "rank 0 is met at {meeting}");
+        Ok(meeting)
+    }
+
+    fn add_unix(&mut self, name: String) -> std::io::Result<()> {
+        let address = Address::Unix { name };
+        self.listeners.push(Listener::bind(&address)?);
+        self.addresses.push(address);
+        Ok(())
+    }
+
+    fn add_tcp(&mut self, candidate: IpAddr) -> std::io::Result<()> {
+        let (listener, address) = Listener::bind_free(candidate)?;
+        self.listeners.push(listener);
+        self.addresses.push(address);
+        Ok(())
+    }
+
+    /// Where the other ranks find it: the `address` that they join by, candidates separated by commas.
+    pub fn address(&self) -> String {
+        self.to_string()
+    }
+
+    pub(super) fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    pub(super) fn into_listeners(self) -> Vec<Listener> {
+        self.listeners
+    }
+}
+
+impl fmt::Display for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
+        f.write_str(&texts.join(","))
+    }
+}
+
+/// Puts `first` before the others; one that a choice has left out stays out.
+fn prefer(candidates: &mut Vec<IpAddr>, first: IpAddr, is_chosen: bool) {
+    let place = candidates.iter().position(|candidate| *candidate == first);
+    match place {
+        Some(place) => candidates[..=place].rotate_right(1),
+        None if !is_chosen => candidates.insert(0, first),
+        None => {}
+    }
+}
+
+/// This host's address by which `host` is reached; nothing if it is not known, or is reached by loopback.
+fn route_toward(host: &str) -> Option<IpAddr> {
+    let addresses = match (host, SOME_PORT).to_socket_addrs() {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            debug!(target: "ringfold::control", "`{host}` is not known here: {error}");
+            return None;
+        }
+    };
+    let own = |there: std::net::SocketAddr| {
+        let any: IpAddr = match there {
+            std::net::SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            std::net::SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(there).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let needs_scope = |own: &IpAddr| matches!(own, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    addresses
+        .filter_map(own)
+        .find(|own| !own.is_loopback() && !own.is_unspecified() && !needs_scope(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_way_that_is_named_comes_first_and_the_others_keep_their_order() {
+        let mut candidates = addresses(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+        prefer(&mut candidates, "10.0.0.3".parse().unwrap(), true);
+        assert_eq!(candidates, addresses(&["10.0.0.3", "10.0.0.1", "10.0.0.2"]));
+        prefer(&mut candidates, "10.0.0.9".parse().unwrap(), false);
+        assert_eq!(candidates[0].to_string(), "10.0.0.9");
+    }
+
+    #[test]
+    fn who_chooses_interfaces_gets_no_others() {
+        let mut candidates = addresses(&["10.0.0.1"]);
+        prefer(&mut candidates, "10.0.0.9".parse().unwrap(), true);
+        assert_eq!(candidates, addresses(&["10.0.0.1"]));
+    }
+
+    #[test]
+    fn loopback_and_unknown_names_lead_nowhere() {
+        for host in ["localhost", "127.0.1.1", "::1", "no-such-host.invalid", ""] {
+            assert_eq!(route_toward(host), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn the_address_reads_back_as_a_list_of_open_places() {
+        let meeting = Meeting::open(Some("localhost")).unwrap();
+        let places = crate::control::socket::addresses(&meeting.address()).unwrap();
+        assert_eq!(places, meeting.addresses);
+        assert!(matches!(places[0], Address::Unix { .. }));
+        assert!(places.len() > 1 && places.len() <= CANDIDATES_MAX + 1);
+        for place in &places[1..] {
+            assert!(matches!(place, Address::Tcp { .. }), "{place}");
+        }
+    }
+}
