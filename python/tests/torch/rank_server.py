@@ -23,6 +23,8 @@ from forks import RAISED_STATUS, Ranks
 # How long the others may go on when a rank ended in failure: longer than any deadline that tests give to calls.
 GRACE_S = 30.0
 
+LAZY_MODULES = ("torch._dynamo", "torch._dynamo.backends.debugging", "torch.distributed.optim", "torch.nn.parallel")
+
 
 def module_at(path: str) -> Any:
     """The test's module, imported on first use."""
@@ -79,6 +81,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    # What torch imports on first use, which would else be in every rank.
+    for module in LAZY_MODULES:
+        importlib.import_module(module)
     if importlib.util.find_spec("ringfold.torch"):
         importlib.import_module("ringfold.torch")
     # What is printed while modules are imported is no answer.

@@ -1,0 +1,221 @@
+"""Data-parallel training takes the steps of one process, and those that it takes over gloo."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as differentiable
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+# Divisible by 1, 2, 3 and 4 ranks, so that the mean of the ranks' means is the batch's.
+BATCH = 24
+STEPS = 4
+LEARNING_RATE = 0.05
+
+
+def network() -> Any:
+    """The same on every rank; layers that no number of ranks divides."""
+    torch.manual_seed(7)
+    layers = [torch.nn.Linear(9, 33), torch.nn.ReLU(), torch.nn.Linear(33, 17), torch.nn.Tanh(), torch.nn.Linear(17, 5)]
+    return torch.nn.Sequential(*layers)
+
+
+def batch(step: int) -> Any:
+    """This rank's part of a global batch: inputs and labels."""
+    generator = torch.Generator().manual_seed(step)
+    inputs, labels = torch.randn(BATCH, 9, generator=generator), torch.randint(5, (BATCH,), generator=generator)
+    return inputs.chunk(dist.get_world_size())[dist.get_rank()], labels.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def take_steps(model: Any, optimizer: Any, steps: int = STEPS) -> None:
+    for step in range(steps):
+        inputs, labels = batch(step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+
+
+def weights(model: Any) -> Any:
+    """All parameters in one vector."""
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def momentum(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=0.9)
+
+
+def train_alone() -> Any:
+    model = network()
+    take_steps(model, momentum(model))
+    return weights(model)
+
+
+def train(options: dict[str, Any]) -> Any:
+    model = DistributedDataParallel(network(), **options)
+    take_steps(model, momentum(model))
+    return weights(model)
+
+
+def check(together: list[Any], references: list[Any]) -> None:
+    """Whether all ranks have the same bits, and these are what the references are but for rounding."""
+    for found in together:
+        assert torch.equal(found, together[0])
+    for reference in references:
+        torch.testing.assert_close(together[0], reference, rtol=1e-4, atol=1e-6)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "one bucket": {},
+    # Megabytes: every bucket holds a parameter or two.
+    "many buckets": {"bucket_cap_mb": 0.0005},
+    "views": {"gradient_as_bucket_view": True},
+    "unused": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("count", [2, 3])
+def test_ddp_takes_the_steps_of_one_process(ranks: Any, backend: str, count: int, way: str) -> None:
+    references = ranks(train_alone, 1, "gloo").results()
+    if backend != "gloo":
+        references += ranks(train, count, "gloo", options=WAYS[way]).results()[:1]
+    check(ranks(train, count, backend, options=WAYS[way]).results(), references)
+
+
+def train_without_synchronising() -> Any:
+    """Gradients are gathered over two batches, and only the second is communicated."""
+    model = DistributedDataParallel(network())
+    optimizer = momentum(model)
+    for step in range(0, STEPS, 2):
+        optimizer.zero_grad()
+        with model.no_sync():
+            inputs, labels = batch(step)
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        inputs, labels = batch(step + 1)
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def test_gradients_are_accumulated_without_communication(ranks: Any, backend: str) -> None:
+    references = ranks(train_without_synchronising, 1, "gloo").results()
+    check(ranks(train_without_synchronising, 2, backend).results(), references)
+
+
+def train_compiled() -> Any:
+    model = torch.compile(DistributedDataParallel(network()), backend="aot_eager")
+    take_steps(model, momentum(model))
+    return weights(model)
+
+
+def test_a_compiled_ddp_model_takes_the_same_steps(ranks: Any, backend: str) -> None:
+    check(ranks(train_compiled, 2, backend).results(), ranks(train_alone, 1, "gloo").results())
+
+
+def train_sharded(half: bool) -> Any:
+    model = network()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
+    for layer in model:
+        if list(layer.parameters()):
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    take_steps(model, momentum(model))
+    return torch.cat([parameter.full_tensor().detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_fsdp_takes_the_steps_of_one_process(ranks: Any, backend: str, count: int) -> None:
+    references = ranks(train_alone, 1, "gloo").results()
+    check(ranks(train_sharded, count, backend, half=False).results(), references)
+
+
+def test_fsdp_in_half_precision_is_that_of_gloo(ranks: Any, backend: str) -> None:
+    together = ranks(train_sharded, 2, backend, half=True).results()
+    check(together, ranks(train_sharded, 2, "gloo", half=True).results()[:1])
+    torch.testing.assert_close(together[0], ranks(train_alone, 1, "gloo").result(0), rtol=0.1, atol=0.02)
+
+
+def train_with_adam() -> Any:
+    model = network()
+    take_steps(model, torch.optim.Adam(model.parameters(), LEARNING_RATE))
+    return weights(model)
+
+
+def train_with_sharded_adam(overlapping: bool) -> Any:
+    model = DistributedDataParallel(network(), gradient_as_bucket_view=overlapping)
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=torch.optim.Adam, lr=LEARNING_RATE, parameters_as_bucket_view=overlapping
+    )
+    take_steps(model, optimizer)
+    optimizer.consolidate_state_dict(to=0)
+    states = len(optimizer.state_dict()["state"]) if dist.get_rank() == 0 else None
+    return weights(model), states
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_zero_takes_the_steps_of_one_process(ranks: Any, backend: str, overlapping: bool) -> None:
+    together = ranks(train_with_sharded_adam, 3, backend, overlapping=overlapping).results()
+    check([found for found, _ in together], ranks(train_with_adam, 1, "gloo").results())
+    # Each of the six parameters has a state, gathered from the ranks that keep it.
+    assert [states for _, states in together] == [6, None, None]
+
+
+def train_unevenly() -> Any:
+    """Rank 0 has the fewest batches."""
+    model = DistributedDataParallel(network())
+    optimizer = momentum(model)
+    steps = 0
+    with model.join():
+        for step in range(2 + 2 * dist.get_rank()):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            steps += 1
+    return weights(model), steps
+
+
+def test_ranks_may_have_batches_unevenly(ranks: Any, backend: str) -> None:
+    together = ranks(train_unevenly, 3, backend).results()
+    assert [steps for _, steps in together] == [2, 4, 6]
+    found = [found for found, _ in together]
+    # Only the last rank took every step itself; at the end all have its weights.
+    check(found, [ranks(train_unevenly, 3, "gloo").result(2)[0]])
+
+
+def differentiate() -> Any:
+    """The gradients of a sum over what differentiable collectives give, each of its own input."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    calls = {
+        "all_reduce": lambda x: differentiable.all_reduce(x),
+        "all_gather": lambda x: torch.cat(differentiable.all_gather(x)),
+        "broadcast": lambda x: differentiable.broadcast(x, 0),
+        "reduce_scatter": lambda x: differentiable.reduce_scatter(torch.empty(2), list(x.chunk(count))),
+        "all_to_all": lambda x: torch.cat(differentiable.all_to_all(list(torch.empty(count, 2)), list(x.chunk(count)))),
+        "all_to_all_single": lambda x: differentiable.all_to_all_single(torch.empty(2 * count), x),
+    }
+    found = {}
+    for name, call in calls.items():
+        x = torch.arange(2.0 * count, requires_grad=True)
+        result = call(x * (rank + 1))
+        # Weighted by the rank, so that a gradient says who it came from.
+        (result * (rank + 1)).sum().backward()
+        found[name] = (result.detach().tolist(), x.grad.tolist())
+    return found
+
+
+def test_collectives_are_differentiated(ranks: Any, backend: str) -> None:
+    first, second = ranks(differentiate, 2, backend).results()
+    # x is 0 1 2 3 on rank 0, and 0 2 4 6 after its factor on rank 1; weights are 1 and 2.
+    assert first["all_reduce"] == ([0, 3, 6, 9], [3] * 4) and second["all_reduce"] == ([0, 3, 6, 9], [6] * 4)
+    assert first["all_gather"] == ([0, 1, 2, 3, 0, 2, 4, 6], [3] * 4) and second["all_gather"][1] == [6] * 4
+    assert first["broadcast"] == ([0, 1, 2, 3], [3] * 4) and second["broadcast"] == ([0, 1, 2, 3], [0] * 4)
+    assert first["reduce_scatter"] == ([0, 3], [1, 1, 2, 2]) and second["reduce_scatter"] == ([6, 9], [2, 2, 4, 4])
+    for name in ("all_to_all", "all_to_all_single"):
+        assert first[name] == ([0, 1, 0, 2], [1, 1, 2, 2]) and second[name] == ([2, 3, 4, 6], [2, 2, 4, 4])
