@@ -24,8 +24,8 @@ LOOK_S = 0.005
 class Ranks:
     """`count` forked processes that call `function(rank)` and end with the status it returns.
 
-    What rank 0 prints goes to the file `log` with a 0 after its name, and so on. After `limit_s` seconds, or `grace_s` after
-    one of them ended in failure, those that are left are killed.
+    What rank 0 prints goes to the file `log` with a 0 after its name, and so on. Those that are left after `limit_s`
+    seconds, or `grace_s` after one of them ended in failure, are killed.
     """
 
     def __init__(self, function: Callable[[int], int], count: int, log: Path, limit_s: float, grace_s: float) -> None:

@@ -1,5 +1,6 @@
 """Data-parallel training takes the steps of one process, and those that it takes over gloo."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -120,7 +121,8 @@ def test_a_compiled_ddp_model_takes_the_same_steps(ranks: Any, backend: str) -> 
 def train_sharded(half: bool) -> Any:
     model = network()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
+    types = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if half else {}
+    policy = MixedPrecisionPolicy(**types)
     for layer in model:
         if list(layer.parameters()):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
@@ -192,7 +194,7 @@ def test_ranks_may_have_batches_unevenly(ranks: Any, backend: str) -> None:
 def differentiate() -> Any:
     """The gradients of a sum over what differentiable collectives give, each of its own input."""
     rank, count = dist.get_rank(), dist.get_world_size()
-    calls = {
+    calls: dict[str, Callable[[Any], Any]] = {
         "all_reduce": lambda x: differentiable.all_reduce(x),
         "all_gather": lambda x: torch.cat(differentiable.all_gather(x)),
         "broadcast": lambda x: differentiable.broadcast(x, 0),

@@ -1,0 +1,178 @@
+"""What a rank is told when another one dies, is in another call or comes too late, in every way in which torch calls."""
+
+import datetime
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.nn.parallel import DistributedDataParallel
+
+import ringfold
+
+
+def failure(call: Any) -> Any:
+    """The error that `call` raises, and the seconds until it did."""
+    begin = time.monotonic()
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.value, time.monotonic() - begin
+
+
+def backward(count: int) -> None:
+    """A step of DDP; the first one brings the ranks together."""
+    model = DistributedDataParallel(torch.nn.Linear(count, 3))
+    for step in range(2):
+        if step == 1:
+            stand_by()
+        model(torch.ones(2, count)).sum().backward()
+
+
+def stand_by() -> None:
+    """Rank 1 dies here, when all ranks have come this far."""
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+WAYS: dict[str, Any] = {
+    "sync": lambda x: dist.all_reduce(x),
+    "async": lambda x: dist.all_reduce(x, async_op=True).wait(),
+    "future": lambda x: dist.all_reduce(x, async_op=True).get_future().wait(),
+    "functional": lambda x: functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD)),
+    "gather": lambda x: dist.all_gather([torch.empty_like(x) for _ in range(dist.get_world_size())], x),
+    "receive": lambda x: dist.recv(x, 1),
+    "barrier": lambda x: dist.barrier(),
+}
+
+
+def lose_a_rank(way: str, count: int) -> Any:
+    if way == "ddp":
+        error, _ = failure(lambda: backward(count))
+    else:
+        stand_by()
+        error, _ = failure(lambda: WAYS[way](torch.ones(count)))
+    again, _ = failure(lambda: dist.all_reduce(torch.ones(1)))
+    return error, again
+
+
+@pytest.mark.parametrize("count", [1, 1 << 20])
+@pytest.mark.parametrize("way", WAYS)
+def test_survivors_of_a_killed_rank_are_told_its_number(ranks: Any, way: str, count: int) -> None:
+    outcome = ranks(lose_a_rank, 3, "ringfold", way=way, count=count)
+    assert outcome.statuses[1] == -signal.SIGKILL
+    for error, again in outcome.results(but=[1]):
+        assert isinstance(error, ringfold.PeerFailed), repr(error)
+        assert error.rank == 1
+        assert isinstance(again, ringfold.PeerFailed) and again.rank == 1
+
+
+@pytest.mark.parametrize("count", [4, 1 << 18])
+def test_ddp_raises_and_does_not_crash_when_a_rank_is_killed(ranks: Any, count: int) -> None:
+    for error, again in ranks(lose_a_rank, 3, "ringfold", way="ddp", count=count).results(but=[1]):
+        # torch makes a RuntimeError of what a future raises, with the text.
+        assert isinstance(error, RuntimeError)
+        assert "PeerFailed" in str(error) or isinstance(error, ringfold.PeerFailed), repr(error)
+        assert "rank 1" in str(error)
+        assert isinstance(again, ringfold.PeerFailed) and again.rank == 1
+
+
+def lose_a_rank_of_a_group() -> Any:
+    """Ranks 1 and 2 have a group; rank 0 is only in the world's."""
+    group = dist.new_group([1, 2])
+    stand_by()
+    if dist.get_rank() == 2:
+        return failure(lambda: dist.all_reduce(torch.ones(4), group=group))[0]
+    return failure(lambda: dist.all_reduce(torch.ones(4)))[0]
+
+
+def test_groups_tell_the_dead_by_their_own_ranks(ranks: Any) -> None:
+    outcome = ranks(lose_a_rank_of_a_group, 3, "ringfold")
+    world, group = outcome.results(but=[1])
+    assert isinstance(world, ringfold.PeerFailed) and world.rank == 1
+    assert isinstance(group, ringfold.PeerFailed) and group.rank == 0
+
+
+def call_another(difference: str) -> Any:
+    odd = dist.get_rank() == 1
+    x = torch.ones(100)
+    calls: dict[str, Any] = {
+        "type": lambda: dist.all_reduce(x.int() if odd else x),
+        "count": lambda: dist.all_reduce(x[:50] if odd else x),
+        "operation": lambda: dist.all_reduce(x, dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM),
+        "collective": lambda: dist.barrier() if odd else dist.all_reduce(x),
+        "root": lambda: dist.broadcast(x, 1 if odd else 0),
+    }
+    return failure(calls[difference])[0]
+
+
+@pytest.mark.parametrize("difference", ["type", "count", "operation", "collective", "root"])
+def test_ranks_in_different_calls_are_told_so(ranks: Any, difference: str) -> None:
+    for error in ranks(call_another, 2, "ringfold", difference=difference).results():
+        assert isinstance(error, ringfold.Mismatch), repr(error)
+        assert sorted(error.ranks) == [0, 1] and error.calls[0] != error.calls[1]
+
+
+def differ_in_ddp() -> Any:
+    """The ranks' models differ after DDP has compared them, as it happens when one is changed later."""
+    model = DistributedDataParallel(torch.nn.Linear(3, 2))
+    loss = model(torch.ones(1, 3)).sum()
+    if dist.get_rank() == 1:
+        return failure(lambda: dist.all_reduce(torch.ones(5)))[0]
+    return failure(loss.backward)[0]
+
+
+def test_ddp_raises_when_another_rank_is_in_another_call(ranks: Any) -> None:
+    ddp, other = ranks(differ_in_ddp, 2, "ringfold").results()
+    assert isinstance(ddp, RuntimeError)
+    assert "Mismatch" in str(ddp) or isinstance(ddp, ringfold.Mismatch), repr(ddp)
+    assert isinstance(other, ringfold.Mismatch)
+
+
+def come_late(way: str, folder: str) -> Any:
+    """Rank 1 stays away until rank 0 has given up."""
+    given_up = Path(folder) / "given up"
+    dist.barrier()
+    if dist.get_rank() == 1:
+        while not given_up.exists():
+            time.sleep(0.005)
+        return None
+    error, seconds = failure(lambda: WAYS[way](torch.ones(10)))
+    given_up.touch()
+    return error, seconds
+
+
+TIMEOUT_S = 0.6
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_ends_after_the_groups_timeout(ranks: Any, way: str, tmp_path: Path) -> None:
+    error, seconds = ranks(come_late, 2, "ringfold", timeout_s=TIMEOUT_S, way=way, folder=str(tmp_path)).result(0)
+    assert isinstance(error, ringfold.Timeout) and isinstance(error, TimeoutError), repr(error)
+    assert seconds >= TIMEOUT_S - 0.01
+
+
+def wait_briefly() -> Any:
+    """A wait that runs out leaves the call under way."""
+    if dist.get_rank() == 1:
+        dist.recv(torch.empty(1), 0)
+        x = torch.ones(4)
+        dist.all_reduce(x)
+        return x.tolist()
+    x = torch.ones(4)
+    work = dist.all_reduce(x, async_op=True)
+    error, _ = failure(lambda: work.wait(datetime.timedelta(milliseconds=50)))
+    under_way = work.is_completed()
+    dist.send(torch.ones(1), 1)
+    work.wait()
+    return type(error).__name__, isinstance(error, TimeoutError), under_way, x.tolist()
+
+
+def test_a_wait_that_was_too_short_can_be_repeated(ranks: Any) -> None:
+    first, second = ranks(wait_briefly, 2, "ringfold").results()
+    assert first[1:] == (True, False, [2.0] * 4) and second == [2.0] * 4

@@ -1,0 +1,241 @@
+"""Every data type that torch has on CPUs: moved by all calls that do not compute, and computed with where that can be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+# Those of which gloo moves none are ringfold's alone.
+GLOO_TYPES = ["uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool"]
+OTHER_TYPES = ["int16", "uint16", "uint32", "uint64", "complex32", "complex64", "complex128"]
+OTHER_TYPES += ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+COUNT = 37
+
+
+def bits(name: str, rank: int, count: int = COUNT) -> Any:
+    """Any bits, as this type; the same wherever they are asked for."""
+    generator = torch.Generator().manual_seed(rank)
+    if name == "bool":
+        return torch.randint(2, (count,), generator=generator).to(torch.bool)
+    size = torch.empty(0, dtype=getattr(torch, name)).element_size()
+    return torch.randint(256, (count * size,), dtype=torch.uint8, generator=generator).view(getattr(torch, name))
+
+
+def as_bytes(tensor: Any) -> Any:
+    return tensor.contiguous().view(torch.uint8)
+
+
+def moves(name: str) -> dict[str, tuple[Any, Callable[[Any], object]]]:
+    """By call: the tensors for the result, and what fills them."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    x = bits(name, rank)
+    mine = [bits(name, 10 * rank + to) for to in range(count)]
+    joined = torch.cat([as_bytes(each) for each in mine]).view(x.dtype)
+
+    def empty(size: int = COUNT) -> Any:
+        return torch.zeros(size, dtype=x.dtype)
+
+    def several() -> Any:
+        return [empty() for _ in range(count)]
+
+    return {
+        "broadcast": (x.clone(), lambda out: dist.broadcast(out, 1)),
+        "all_gather": (several(), lambda out: dist.all_gather(out, x)),
+        "all_gather_into_tensor": (empty(count * COUNT), lambda out: dist.all_gather_into_tensor(out, x)),
+        "gather": (several(), lambda out: dist.gather(x, out if rank == 1 else None, 1)),
+        "scatter": (empty(), lambda out: dist.scatter(out, mine if rank == 1 else None, 1)),
+        "all_to_all_single": (empty(count * COUNT), lambda out: dist.all_to_all_single(out, joined)),
+        "send": (empty(), lambda out: pass_on(x, out)),
+    }
+
+
+def move(names: list[str]) -> dict[str, Any]:
+    """The bytes that every call moved, by type and call."""
+    found: dict[str, Any] = {}
+    for name in names:
+        for call, (out, begin) in moves(name).items():
+            try:
+                begin(out)
+                found[f"{name} {call}"] = [as_bytes(each) for each in out] if isinstance(out, list) else as_bytes(out)
+            except Exception as error:
+                found[f"{name} {call}"] = repr(error)
+    return found
+
+
+def pass_on(x: Any, out: Any) -> None:
+    rank, count = dist.get_rank(), dist.get_world_size()
+    started = dist.isend(x, (rank + 1) % count)
+    dist.recv(out, (rank - 1) % count)
+    started.wait()
+
+
+def check_moves(outcomes: list[Any], names: list[str]) -> None:
+    count = len(outcomes)
+    for rank, found in enumerate(outcomes):
+        for name in names:
+            xs = [as_bytes(bits(name, other)) for other in range(count)]
+            blocks = [as_bytes(bits(name, 10 * other + rank)) for other in range(count)]
+            expected = {
+                "broadcast": xs[1],
+                "all_gather": xs,
+                "all_gather_into_tensor": torch.cat(xs),
+                "scatter": blocks[1],
+                "all_to_all_single": torch.cat(blocks),
+                "send": xs[rank - 1],
+            }
+            if rank == 1:
+                expected["gather"] = xs
+            for call, value in expected.items():
+                got = found[f"{name} {call}"]
+                assert not isinstance(got, str), f"{name} {call}: {got}"
+                pairs = zip(got, value, strict=True) if isinstance(value, list) else [(got, value)]
+                assert all(torch.equal(*pair) for pair in pairs), f"{name} {call} on rank {rank}"
+
+
+def test_types_are_moved(ranks: Any, backend: str) -> None:
+    check_moves(ranks(move, 3, backend, names=GLOO_TYPES).results(), GLOO_TYPES)
+
+
+def test_types_that_gloo_does_not_move_are_moved(ranks: Any) -> None:
+    # Older releases of torch have fewer.
+    names = [name for name in OTHER_TYPES if hasattr(torch, name)]
+    check_moves(ranks(move, 3, "ringfold", names=names).results(), names)
+
+
+def values(name: str, rank: int) -> Any:
+    """Small enough that neither sums nor products leave the type's range or exact numbers."""
+    dtype = getattr(torch, name)
+    if name == "bool":
+        return (torch.arange(COUNT) + rank) % 3 == 0
+    return ((torch.arange(COUNT) + rank) % 3 + 1).to(dtype)
+
+
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+SIGNED, UNSIGNED = ["int8", "int32", "int64"], ["uint8"]
+OPERATIONS: dict[str, Any] = {
+    "SUM": lambda stacked: stacked.sum(0),
+    "PRODUCT": lambda stacked: stacked.prod(0),
+    "MIN": lambda stacked: stacked.min(0).values,
+    "MAX": lambda stacked: stacked.max(0).values,
+}
+BITWISE: dict[str, Any] = {
+    "BAND": lambda a, b: a & b,
+    "BOR": lambda a, b: a | b,
+    "BXOR": lambda a, b: a ^ b,
+}
+
+
+def compute(names: list[str], operations: list[str]) -> dict[str, Any]:
+    """What all_reduce, reduce and reduce_scatter give, by type and operation; an error in words."""
+    rank, count = dist.get_rank(), dist.get_world_size()
+    found: dict[str, Any] = {}
+    for name in names:
+        for operation in operations:
+            op = getattr(dist.ReduceOp, operation)
+            reduced, at_root, block = values(name, rank), values(name, rank), torch.zeros_like(values(name, rank))
+            try:
+                dist.all_reduce(reduced, op)
+                dist.reduce(at_root, 0, op)
+                dist.reduce_scatter(block, [values(name, rank)] * count, op)
+                found[f"{name} {operation}"] = (reduced, at_root if rank == 0 else None, block)
+            except Exception as error:
+                found[f"{name} {operation}"] = repr(error)
+    return found
+
+
+def check_results(outcomes: list[Any], name: str, operation: str, expected: Any) -> None:
+    for rank, found in enumerate(outcomes):
+        got = found[f"{name} {operation}"]
+        assert not isinstance(got, str), f"{name} {operation}: {got}"
+        for call, result in zip(("all_reduce", "reduce", "reduce_scatter"), got, strict=True):
+            if result is not None:
+                assert torch.equal(result, expected), f"{call} of {name} {operation} on rank {rank}: {result}"
+
+
+def wide(name: str) -> Any:
+    """The type in which the expected result is computed: torch itself cannot add all of them."""
+    return torch.float64 if name in FLOATS else torch.int64
+
+
+def stacked(name: str, count: int) -> Any:
+    return torch.stack([values(name, rank).to(wide(name)) for rank in range(count)])
+
+
+def test_types_are_computed_with(ranks: Any, backend: str) -> None:
+    # bool and the integers of 16 bits and without a sign are ringfold's alone.
+    names = FLOATS + SIGNED + UNSIGNED + ([] if backend == "gloo" else ["int16", "uint16", "uint32", "uint64"])
+    outcomes = ranks(compute, 3, backend, names=names, operations=list(OPERATIONS)).results()
+    for name in names:
+        for operation, calculate in OPERATIONS.items():
+            check_results(outcomes, name, operation, calculate(stacked(name, 3)).to(getattr(torch, name)))
+
+
+def test_integers_have_bitwise_operations(ranks: Any, backend: str) -> None:
+    names = SIGNED + UNSIGNED
+    outcomes = ranks(compute, 3, backend, names=names, operations=list(BITWISE)).results()
+    for name in names:
+        for operation, calculate in BITWISE.items():
+            expected = values(name, 0)
+            for rank in (1, 2):
+                expected = calculate(expected, values(name, rank))
+            check_results(outcomes, name, operation, expected)
+
+
+def test_floats_are_averaged_and_integers_are_not(ranks: Any, backend: str) -> None:
+    outcomes = ranks(compute, 2, backend, names=[*FLOATS, "int32"], operations=["AVG"]).results()
+    for name in FLOATS:
+        check_results(outcomes, name, "AVG", (stacked(name, 2).sum(0) / 2).to(getattr(torch, name)))
+    for found in outcomes:
+        error = found["int32 AVG"]
+        assert isinstance(error, str)
+        # gloo has left a sum in the tensor when it finds out.
+        assert backend == "gloo" or "avg" in error.lower()
+
+
+def add_complex_numbers() -> Any:
+    x = torch.complex(torch.arange(5.0), torch.arange(5.0) + dist.get_rank())
+    total, mean = x.clone(), x.clone()
+    dist.all_reduce(total)
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    return total, mean
+
+
+def test_complex_numbers_are_added_and_averaged(ranks: Any, backend: str) -> None:
+    expected = torch.complex(torch.arange(5.0) * 2, torch.arange(5.0) * 2 + 1)
+    for total, mean in ranks(add_complex_numbers, 2, backend).results():
+        assert torch.equal(total, expected) and torch.equal(mean, expected / 2)
+
+
+def weigh_before_adding() -> Any:
+    found = []
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        tensor = torch.full((9,), float(dist.get_rank() + 1), dtype=dtype)
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
+        found.append(tensor)
+    return found
+
+
+def test_sums_are_weighed_by_a_factor(ranks: Any) -> None:
+    for found in ranks(weigh_before_adding, 2, "ringfold").results():
+        assert all((tensor == 1.5).all() for tensor in found)
+
+
+def compute_with_what_has_no_sum() -> Any:
+    found = []
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        try:
+            dist.all_reduce(torch.zeros(3).to(dtype))
+        except Exception as error:
+            found.append((isinstance(error, NotImplementedError | ValueError | TypeError), str(error)))
+    # Nothing was begun, and the group is as good as before.
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return found, tensor.item()
+
+
+def test_what_has_no_arithmetic_is_refused_and_the_group_goes_on(ranks: Any) -> None:
+    for refusals, total in ranks(compute_with_what_has_no_sum, 2, "ringfold").results():
+        assert total == 2 and len(refusals) == 2
+        assert all(fitting and "float8" in text for fitting, text in refusals)
