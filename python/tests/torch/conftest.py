@@ -121,6 +121,7 @@ class RankStarter:
         function: Any,
         count: int,
         backend: str | None,
+        /,
         timeout_s: float = TIMEOUT_S,
         variables: dict[str, str] | None = None,
         **arguments: Any,
