@@ -24,7 +24,7 @@ def results(alias: str, world: int) -> dict[str, Result]:
 
 
 needs_backend = pytest.mark.skipif(
-    importlib.util.find_spec("ringfold.torch") is None, reason="ringfold has no backend for torch yet"
+    importlib.util.find_spec("ringfold.torch.backend") is None, reason="ringfold has no backend for torch yet"
 )
 
 

@@ -1,0 +1,33 @@
+"""Communication hooks for DistributedDataParallel, on any process group.
+
+    from ringfold.torch import hooks
+
+    model = DistributedDataParallel(module)
+    state = hooks.VarianceState(model, alpha=1.5)
+    model.register_comm_hook(state, hooks.variance_hook)
+
+`docs/hooks.md` says what each hook computes, what it sends, and when it wins.
+"""
+
+from ringfold.torch.hooks.compress import bf16_hook, bf16_wrapper, fp16_hook, fp16_wrapper
+from ringfold.torch.hooks.delayed import DelayedOptimizer, DelayedState, delayed_hook
+from ringfold.torch.hooks.exchange import Traffic
+from ringfold.torch.hooks.state import HookState
+from ringfold.torch.hooks.topk import TopKState, topk_hook
+from ringfold.torch.hooks.variance import VarianceState, variance_hook
+
+__all__ = [
+    "DelayedOptimizer",
+    "DelayedState",
+    "HookState",
+    "TopKState",
+    "Traffic",
+    "VarianceState",
+    "bf16_hook",
+    "bf16_wrapper",
+    "delayed_hook",
+    "fp16_hook",
+    "fp16_wrapper",
+    "topk_hook",
+    "variance_hook",
+]

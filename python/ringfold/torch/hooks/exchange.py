@@ -1,0 +1,93 @@
+"""The mean over all ranks of lists of elements: every rank's list goes to every other, which adds them up in the order of ranks.
+
+That is an all-gather, so what a rank receives grows with the number of ranks: lists win over an all-reduce of the whole bucket
+only while density x ranks is well below 2. Where the lists of a step are longer than the all-reduce would be, that is made
+instead; all ranks know all lengths, and so agree on it. Replicas stay identical bit for bit either way.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringfold.torch.hooks.buckets import Layout, summing_dtype
+from ringfold.torch.hooks.wire import Code, Sent
+
+# Rows of a gathered tensor begin where any type may begin.
+ROW_BYTES = 8
+
+
+@dataclass
+class Traffic:
+    """What has been sent so far by this rank."""
+
+    elements: int = 0
+    """Elements of all gradients."""
+    elements_sent: int = 0
+    """Those of them that were put into a list."""
+    bytes_sent: int = 0
+    """The lists' bytes."""
+    bytes_dense: int = 0
+    """What the gradients themselves would have been."""
+
+    @property
+    def density(self) -> float:
+        """The share of elements that were sent."""
+        return self.elements_sent / max(self.elements, 1)
+
+    def count(self, sent: Sent, buffer: torch.Tensor) -> None:
+        """Add one bucket."""
+        self.elements += buffer.numel()
+        self.elements_sent += sent.indices.numel()
+        self.bytes_sent += sent.payload.numel()
+        self.bytes_dense += buffer.numel() * buffer.element_size()
+
+
+def mean_of_lists(
+    sent: Sent, sizes: list[int], code: Code, layout: Layout, buffer: torch.Tensor, group: Any
+) -> torch.futures.Future[torch.Tensor]:
+    """Put into `buffer`, a bucket's, the mean over the ranks of what each has sent. `sizes` are the payloads' bytes by rank."""
+    if sum(sizes) > 2 * buffer.numel() * buffer.element_size():
+        return mean_of_whole(sent, len(sizes), buffer, group)
+    row = -(-max(sizes) // ROW_BYTES) * ROW_BYTES
+    mine = torch.zeros(row, dtype=torch.uint8, device=buffer.device)
+    mine[: sent.payload.numel()] = sent.payload
+    gathered = torch.empty(len(sizes) * row, dtype=torch.uint8, device=buffer.device)
+
+    def add_up(_: Any) -> torch.Tensor:
+        total = torch.zeros_like(buffer, dtype=summing_dtype(buffer.dtype))
+        for rank, size in enumerate(sizes):
+            indices, values = code.decode(gathered[rank * row : rank * row + size], layout, buffer.dtype)
+            total.index_add_(0, indices, values.to(total.dtype))
+        return buffer.copy_(total.div_(len(sizes)))
+
+    if row == 0:
+        return completed(buffer.zero_())
+    return dist.all_gather_single(gathered, mine, group=group, async_op=True).get_future().then(add_up)
+
+
+def mean_of_whole(sent: Sent, ranks: int, buffer: torch.Tensor, group: Any) -> torch.futures.Future[torch.Tensor]:
+    """The same by an all-reduce of the whole bucket."""
+    buffer.zero_()
+    buffer[sent.indices] = sent.values.div(ranks)
+    return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda _: buffer)
+
+
+def sizes_of_all(payload: torch.Tensor, ranks: int, group: Any) -> list[int]:
+    """How many bytes every rank has to send. Blocks until all have said so.
+
+    It is waited for rather than chained to: collectives must be begun in the same order on all ranks, and only the thread
+    that runs backward sees to that.
+    """
+    mine = torch.tensor([payload.numel()], dtype=torch.int64, device=payload.device)
+    sizes = torch.empty(ranks, dtype=torch.int64, device=payload.device)
+    dist.all_gather_single(sizes, mine, group=group)
+    return [int(size) for size in sizes.tolist()]
+
+
+def completed(value: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """A future that is done."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,89 @@
+"""What the states of all hooks have in common: a model, a group, and the way into a checkpoint and out of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ringfold.errors import InvalidArgument
+from ringfold.torch.hooks.buckets import Ledger, NamedParameters
+
+
+class HookState:
+    """What a hook keeps from step to step, for every parameter under its name.
+
+    model: the `DistributedDataParallel` model, or the module in it. A model with `find_unused_parameters=True` is refused,
+        unless its graph is static: DDP throws away what a hook returns for parameters that no rank used in this step, and
+        a hook that keeps something may return it just then.
+    group: the process group; the model's, or the default one, unless given.
+
+    `state_dict` is what belongs into a checkpoint, `load_state_dict` takes it back, into a state of the same model. Pickled
+    (as a part of a pickled or copied DDP model) a state carries just that; `bind` gives it a model again.
+    """
+
+    # What a subclass keeps, and which of its attributes a checkpoint carries too.
+    ledger: Ledger
+    settings: tuple[str, ...] = ()
+
+    def __init__(self, model: torch.nn.Module, group: Any = None) -> None:
+        self._unbound: dict[str, Any] | None = None
+        self._begin()
+        self._bind(model, group)
+
+    def _begin(self) -> None:
+        """Keep nothing yet; a subclass makes its ledger here, and what else does not go into checkpoints."""
+        raise NotImplementedError
+
+    def bind(self, model: torch.nn.Module, group: Any = None) -> None:
+        """Belong to `model` and `group` from now on; a state that comes from a pickle needs this before its first step."""
+        saved = self.state_dict()
+        self._bind(model, group)
+        self._unbound = None
+        self.load_state_dict(saved)
+
+    def _bind(self, model: torch.nn.Module, group: Any) -> None:
+        if isinstance(model, DistributedDataParallel):
+            if model.find_unused_parameters and not model.static_graph:
+                raise InvalidArgument(
+                    "find_unused_parameters=True: DDP would drop what this hook returns for a parameter that a step does not use"
+                )
+            group = group if group is not None else model.process_group
+        self.parameters = NamedParameters(model)
+        self.group = group
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks average."""
+        size: int = dist.get_world_size(self.group)
+        return size
+
+    def state_dict(self) -> dict[str, Any]:
+        """The settings, and what is kept for every parameter; tensors are copies."""
+        if self._unbound is not None:
+            return self._unbound
+        return {
+            "settings": {name: getattr(self, name) for name in self.settings},
+            "parameters": self.ledger.state_dict(),
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Become what `state_dict` described. The settings come from there too."""
+        if set(saved["settings"]) != set(self.settings):
+            raise InvalidArgument(f"the saved state is not one of {type(self).__name__}")
+        self.ledger.load_state_dict(saved["parameters"], self.parameters)
+        for name, value in saved["settings"].items():
+            setattr(self, name, value)
+
+    def require_model(self) -> None:
+        """Raise if this state comes from a pickle and has no model yet."""
+        if self._unbound is not None:
+            raise InvalidArgument(f"this {type(self).__name__} comes from a pickle; call its bind(model) first")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.state_dict()
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self._begin()
+        self._unbound = saved
