@@ -1,0 +1,305 @@
+"""Gradients averaged in packs while backward goes on, for training loops without DDP (after MegEngine's ParamPack).
+
+    average = make_allreduce_cb("mean", backend="shm", pack_bytes=10 << 20)
+    average.attach(model)
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        average.wait()
+        optimizer.step()
+
+A *pack* is one buffer for gradients of one type, in the order in which they become ready; as soon as it is full it is
+all-reduced, while backward computes the others. The first step has no packs: it notes the order, and `wait` has all ranks agree
+on rank 0's order and reduces everything. From then on the packs begin in the agreed order on every rank, whatever order
+gradients become ready in there: a pack waits for those before it.
+
+A gradient becomes a view of its pack. It is copied there once, when autograd made a tensor of its own, and not at all when it
+accumulates into the view that is still there (`zero_grad(set_to_none=False)`). Behind the gradients a pack has a mark for each: 1
+where this rank has a gradient. So a sum of marks above 0 tells a rank without one that others have it; a parameter
+that got a gradient nowhere keeps `grad = None`, and the optimizer leaves it alone.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.torch.hooks.buckets import in_shape_of
+
+PACK_BYTES = 10 << 20
+OPERATIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM}
+# MegEngine's name for a backend that goes through shared memory; ringfold does among ranks of one host.
+ALIASES = {"shm": "ringfold"}
+
+
+def make_allreduce_cb(
+    op: str = "mean", backend: str | None = None, group: Any = None, pack_bytes: int = PACK_BYTES
+) -> "PackedAllReduce":
+    """What averages (`mean`) or adds up (`sum`) a model's gradients over the ranks; give it the model with `attach`.
+
+    backend: the torch backend that carries the packs: `ringfold` (also called `shm`), `gloo`, and so on. If it is not the
+        group's own, a new group of the same ranks is made, so all ranks of the job must make this call. The group's
+        own unless given.
+    group: the process group, the default one unless given.
+    pack_bytes: how full a pack is when it is sent. A gradient that is larger has a pack of its own.
+    """
+    if op not in OPERATIONS:
+        raise InvalidArgument(f"op `{op}` is none of {', '.join(OPERATIONS)}")
+    if pack_bytes <= 0:
+        raise InvalidArgument(f"pack_bytes {pack_bytes} is not above 0")
+    name = ALIASES.get(backend, backend) if backend is not None else None
+    if name is None or name == dist.get_backend(group):
+        return PackedAllReduce(op, group, pack_bytes)
+    made = dist.new_group(dist.get_process_group_ranks(group or dist.group.WORLD), backend=name)
+    return PackedAllReduce(op, made, pack_bytes, owns_group=True)
+
+
+class Pack:
+    """Gradients that travel together."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        first = parameters[0]
+        self.parameters = parameters
+        count = sum(parameter.numel() for parameter in parameters)
+        # The marks, and one more: whether a rank's parameters have changed.
+        self.buffer = torch.zeros(count + len(parameters) + 1, dtype=first.dtype, device=first.device)
+        self.views: list[torch.Tensor] = []
+        begin = 0
+        for parameter in parameters:
+            self.views.append(in_shape_of(parameter, self.buffer[begin : begin + parameter.numel()]))
+            begin += parameter.numel()
+        self.marks = self.buffer[begin:-1]
+        self.changed = self.buffer[-1]
+        self.missing = len(parameters)
+        self.present = [False] * len(parameters)
+        self.work: Any = None
+
+    def add(self, slot: int) -> None:
+        """Take in a parameter's gradient."""
+        parameter, view = self.parameters[slot], self.views[slot]
+        if parameter.grad is not view:
+            if parameter.grad.layout != torch.strided:
+                raise InvalidArgument("sparse gradients cannot be packed")
+            view.copy_(parameter.grad)
+            parameter.grad = view
+        self.missing -= not self.present[slot]
+        self.present[slot] = True
+
+    def launch(self, op: str, group: Any, changed: bool) -> None:
+        """Begin the all-reduce; what has no gradient on this rank counts as zero."""
+        for view, present in zip(self.views, self.present, strict=True):
+            if not present:
+                view.zero_()
+        self.marks.copy_(torch.tensor(self.present))
+        self.changed.fill_(changed)
+        wire = torch.view_as_real(self.buffer) if self.buffer.is_complex() else self.buffer
+        self.work = dist.all_reduce(wire, OPERATIONS[op], group=group, async_op=True)
+
+    def wait(self) -> bool:
+        """Wait for the all-reduce and give every parameter its gradient; whether some rank's parameters have changed."""
+        self.work.wait()
+        if not all(self.present):
+            for slot, mark in enumerate(self.marks.tolist()):
+                if not self.present[slot] and mark != 0:
+                    self.parameters[slot].grad = self.views[slot]
+        self.missing = len(self.parameters)
+        self.present = [False] * len(self.parameters)
+        self.work = None
+        return bool(self.changed != 0)
+
+
+class Place(NamedTuple):
+    """Where a parameter's gradient goes."""
+
+    pack: Pack
+    slot: int
+
+
+class PackedAllReduce:
+    """All-reduces the gradients of a model's parameters in packs. Made by `make_allreduce_cb`.
+
+    All ranks attach the same parameters, and run the same steps. One backward pass per step, or several of which all but the last
+    are within `no_sync`; then `wait`. Which parameters get gradients may differ between ranks and steps; frozen or unfrozen ones
+    are noticed, and the packs are agreed on anew. With op `sum`, gradients must be zeroed or removed between steps.
+
+    The parameters themselves are never sent: begin with equal ones (the same seed, or a broadcast).
+    """
+
+    def __init__(self, op: str, group: Any, pack_bytes: int, owns_group: bool = False) -> None:
+        self.op = op
+        self.group = group
+        self.pack_bytes = pack_bytes
+        self._owns_group = owns_group
+        self._parameters: dict[str, torch.nn.Parameter] = {}
+        self._names: dict[int, str] = {}
+        self._handles: dict[str, Any] = {}
+        # Backward may call from several threads where parameters are on several devices.
+        self._lock = threading.Lock()
+        self._syncs = True
+        # Without packs: the names in the order in which gradients became ready in this step.
+        self._order: dict[str, None] = {}
+        self._packs: list[Pack] = []
+        self._places: dict[str, Place] = {}
+        self._launched = 0
+
+    def attach(self, parameters: torch.nn.Module | Iterable[torch.nn.Parameter]) -> None:
+        """Average the gradients of these parameters, a module's or given in an order that is the same on all ranks."""
+        if isinstance(parameters, torch.nn.Module):
+            named = list(parameters.named_parameters())
+        else:
+            named = [("", parameter) for parameter in parameters]
+        for name, parameter in named:
+            if id(parameter) in self._names:
+                raise InvalidArgument("a parameter is attached already")
+            number = len(self._parameters)
+            if not name or name in self._parameters:
+                # Several modules may have a `weight`.
+                name = f"{number}.{name}"
+            self._parameters[name] = parameter
+            self._names[id(parameter)] = name
+        self._forget_packs()
+        self._watch()
+
+    def detach(self) -> None:
+        """Leave the parameters alone; the end of this object. Gradients remain as they are."""
+        for handle in self._handles.values():
+            handle.remove()
+        self._handles.clear()
+        self._parameters.clear()
+        self._names.clear()
+        self._forget_packs()
+        if self._owns_group:
+            dist.destroy_process_group(self.group)
+            self._owns_group = False
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes within only accumulate; what they leave is reduced with the next pass outside."""
+        self._syncs = False
+        try:
+            yield
+        finally:
+            self._syncs = True
+
+    def __call__(self, parameter: torch.nn.Parameter) -> None:
+        """The gradient of `parameter` is ready. Autograd calls this; a loop that computes gradients itself may, too."""
+        if not self._syncs:
+            return
+        name = self._names[id(parameter)]
+        with self._lock:
+            place = self._places.get(name)
+            if name in self._order or (place is not None and place.pack.present[place.slot]):
+                raise RingfoldError(
+                    f"the gradient of `{name}` became ready twice; call wait() after backward, and put all backward passes "
+                    "of a step but the last into no_sync()"
+                )
+            if place is None:
+                self._order[name] = None
+                return
+            place.pack.add(place.slot)
+            while self._launched < len(self._packs) and self._packs[self._launched].missing == 0:
+                self._launch()
+
+    def wait(self) -> None:
+        """Reduce what has not been yet and wait for everything: afterwards the gradients are the same on all ranks.
+
+        Blocks until all ranks have come here. Errors of the all-reduces are raised here.
+        """
+        if self._packs:
+            self._wait_for_packs()
+        else:
+            self._watch()
+            self._packs = self._reduce_at_once(self._trainable())
+            self._places = {
+                self._names[id(parameter)]: Place(pack, slot)
+                for pack in self._packs
+                for slot, parameter in enumerate(pack.parameters)
+            }
+        self._order.clear()
+        self._launched = 0
+
+    def _wait_for_packs(self) -> None:
+        with self._lock:
+            while self._launched < len(self._packs):
+                self._collect(self._packs[self._launched])
+                self._launch()
+        # Every one of them: `any` would stop at the first.
+        if any([pack.wait() for pack in self._packs]):
+            # New ones have gradients already, which no pack has carried.
+            self._watch()
+            self._reduce_at_once([name for name in self._trainable() if name not in self._places])
+            self._forget_packs()
+
+    def _trainable(self) -> list[str]:
+        return [name for name, parameter in self._parameters.items() if parameter.requires_grad]
+
+    def _watch(self) -> None:
+        """Have autograd call for every parameter that takes part."""
+        for name in self._trainable():
+            if name not in self._handles:
+                self._handles[name] = self._parameters[name].register_post_accumulate_grad_hook(self)
+
+    def _forget_packs(self) -> None:
+        self._packs = []
+        self._places = {}
+
+    def _collect(self, pack: Pack) -> None:
+        """Take in gradients that earlier passes left, and this one did not touch."""
+        for slot, parameter in enumerate(pack.parameters):
+            if not pack.present[slot] and parameter.grad is not None:
+                pack.add(slot)
+
+    def _launch(self) -> None:
+        changed = False
+        if self._launched == len(self._packs) - 1:
+            changed = set(self._trainable()) != set(self._places)
+        self._packs[self._launched].launch(self.op, self.group, changed)
+        self._launched += 1
+
+    def _reduce_at_once(self, names: list[str]) -> list[Pack]:
+        """Agree with all ranks on packs for these parameters, and reduce them."""
+        packs = self._packs_in(self._agree(names))
+        for pack in packs:
+            self._collect(pack)
+            pack.launch(self.op, self.group, changed=False)
+        for pack in packs:
+            pack.wait()
+        return packs
+
+    def _agree(self, names: list[str]) -> list[str]:
+        """These names in the order in which rank 0's gradients became ready; an error on all ranks if the parameters differ."""
+        mine = [(name, str(self._parameters[name].dtype), tuple(self._parameters[name].shape)) for name in names]
+        order = [name for name in self._order if name in set(names)]
+        # Those without a gradient come last, as backward would have come to them.
+        order += [name for name in reversed(names) if name not in self._order]
+        everyone: list[Any] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(everyone, (mine, order), group=self.group)
+        for rank, (theirs, _) in enumerate(everyone):
+            if theirs != everyone[0][0]:
+                raise InvalidArgument(f"the parameters of ranks differ: {first_difference(everyone[0][0], theirs, rank)}")
+        agreed: list[str] = everyone[0][1]
+        return agreed
+
+    def _packs_in(self, order: list[str]) -> list[Pack]:
+        """Packs by type and device, in the order in which they are full; those that never are come last."""
+        full: list[list[torch.nn.Parameter]] = []
+        filling: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
+        for name in order:
+            parameter = self._parameters[name]
+            pack = filling.setdefault((parameter.dtype, parameter.device), [])
+            pack.append(parameter)
+            if sum(one.numel() * one.element_size() for one in pack) >= self.pack_bytes:
+                full.append(filling.pop((parameter.dtype, parameter.device)))
+        return [Pack(parameters) for parameters in (*full, *filling.values())]
+
+
+def first_difference(ours: list[Any], theirs: list[Any], rank: int) -> str:
+    """In words: where the parameters of rank 0 and another begin to differ."""
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine != other:
+            return f"rank 0 has `{mine[0]}` {mine[1]} {list(mine[2])}, rank {rank} has `{other[0]}` {other[1]} {list(other[2])}"
+    return f"rank 0 has {len(ours)} of them, rank {rank} has {len(theirs)}"
