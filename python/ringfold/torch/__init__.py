@@ -1,0 +1,50 @@
+"""ringfold as a backend of PyTorch.
+
+    import torch.distributed as dist
+
+    dist.init_process_group("ringfold")
+
+Nothing need be imported: torch finds the backend by the package's entry points.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from ringfold.torch.memory import Registration, empty, register
+
+__all__ = ["Registration", "empty", "register", "register_backend"]
+
+_PLACES = {"Registration": "memory", "empty": "memory", "register": "memory"}
+"""Where the public names live: loaded on first use, because torch loads this module whenever it is imported."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module `ringfold.torch` has no attribute `{name}`")
+    return getattr(importlib.import_module(f"ringfold.torch.{_PLACES[name]}"), name)
+
+
+def register_backend() -> None:
+    """Makes the backend known to torch. Harmless when repeated; torch calls it by itself."""
+    if "RINGFOLD" not in dist.Backend._plugins:
+        dist.Backend.register_backend("ringfold", _create, extended_api=True, devices=["cpu"])
+
+
+def _create(opts: Any, pg_options: Any = None) -> Any:
+    from ringfold.torch.backend import create
+
+    return create(opts, pg_options)
+
+
+def _autoload() -> None:
+    """The same for torch up to 2.13, at `import torch`, where an exception would break the import."""
+    try:
+        if dist.is_available():
+            register_backend()
+    except Exception as error:
+        import warnings
+
+        warnings.warn(f"the backend `ringfold` is not available: {error}", stacklevel=2)

@@ -1,0 +1,218 @@
+"""The process group classes: one set of methods, and the base class that this torch lets Python derive from.
+
+Up to torch 2.13 that is `ProcessGroup` itself: calls from Python are ordinary method calls then. From 2.14 on it is
+`Backend`, which torch puts behind a `ProcessGroup` of its own, so that one group can have ringfold for host memory and
+another backend for devices. Which one serves is found by trying. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps backends in
+a way that Python ones do not survive; a `ProcessGroup` is left alone.
+"""
+
+import atexit
+import sys
+import weakref
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from ringfold.errors import RingfoldError
+from ringfold.torch import bootstrap
+from ringfold.torch.collectives import Collectives
+from ringfold.torch.issue import Issuer
+from ringfold.torch.memory import Buckets
+from ringfold.torch.point_to_point import PointToPoint
+
+NAME = "ringfold"
+"""What users give to `init_process_group`."""
+
+
+class Group(Collectives, PointToPoint):
+    """What both classes have in common: a communicator of the core, its life, and what torch wants to know."""
+
+    def _join(self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str) -> None:
+        """Connects. Blocks until all ranks are there."""
+        self._store = store
+        self._rank = rank
+        self._world_size = world_size
+        self._timeout_s = timeout.total_seconds()
+        self._name = name
+        self._description = ""
+        self._sequence = 0
+        self._communicator = bootstrap.connect(store, rank, world_size, timeout)
+        self._issuer = Issuer(self._communicator)
+        self.buckets = Buckets(self._communicator)
+        _open.add(self)
+
+    def getBackendName(self) -> str:  # noqa: N802: torch's name
+        """`ringfold`."""
+        return NAME
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The deadline of every later call that has none of its own."""
+        self._timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing to agree on: the core counts calls, the same on all ranks."""
+
+    def shutdown(self) -> None:
+        """Leave in good order: waits for this rank's calls under way, tells the others, frees everything."""
+        _open.discard(self)
+        self.buckets.close()
+        self._communicator.close()
+
+    def abort(self) -> None:
+        """End the group on all ranks: whoever waits in it gets `Aborted`."""
+        _open.discard(self)
+        self._communicator.abort("ProcessGroup.abort was called")
+        self.buckets.close()
+
+    def _part(self, store: Any, ranks: list[int], timeout: timedelta | None, name: str) -> Any:
+        """A group of some of this one's ranks, ordered as listed; `None` for the others. Blocks until all of them are there."""
+        if self._rank not in ranks:
+            return None
+        timeout = timedelta(seconds=self._timeout_s) if timeout is None else timeout
+        make: Any = type(self)
+        return make(store, ranks.index(self._rank), len(ranks), timeout, name)
+
+    def eager_connect_single_device(self, device: Any = None) -> None:
+        """Nothing to do: groups are connected when they are made."""
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether `split` exists."""
+        return True
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """Batches of messages need no group call here: their order does not matter."""
+        return False
+
+    @property
+    def communicator(self) -> Any:
+        """The core's communicator, for diagnosis."""
+        return self._communicator
+
+
+class RingfoldProcessGroup(Group, dist.ProcessGroup):
+    """For torch up to 2.13, and for TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+
+    def __init__(self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str) -> None:
+        # Two arguments: with a store pybind makes an object that Python's methods are not found on.
+        dist.ProcessGroup.__init__(self, rank, world_size)
+        self._join(store, rank, world_size, timeout, name)
+        self._add_filler(rank, world_size)
+
+    def _add_filler(self, rank: int, world_size: int) -> None:
+        """Some of torch's code asks a group for the backend of a device; this one is asked, never used."""
+        custom = dist.ProcessGroup.BackendType.CUSTOM
+        filler = c10d.FakeProcessGroup._create_internal(rank, world_size)
+        self._register_backend(torch.device("cpu"), custom, filler)
+        self._set_default_backend(custom)
+
+    def splitGroup(  # noqa: N802
+        self, ranks: list[int], timeout: timedelta | None, opts: Any, name: str | None, description: str | None, _: Any
+    ) -> Any:
+        """A group of some of this one's ranks; `None` for the others."""
+        name = f"{self._name}:split:{'-'.join(map(str, ranks))}" if name is None else name
+        part = self._part(dist.PrefixStore(f"split/{name}/", self._store), list(ranks), timeout, name)
+        if part is not None and description is not None:
+            part.setGroupDesc(description)
+        return part
+
+    def mergeRemoteGroup(self, store: Any, opts: Any, world_size: int) -> Any:  # noqa: N802
+        """A group of this one's ranks and another's, which keep their numbers and meet at `store`."""
+        name = opts.group_name or f"{self._name}:merge"
+        merged = type(self)(dist.PrefixStore(f"merge/{name}/", store), self._rank, world_size, opts.timeout, name)
+        merged.setGroupDesc(opts.group_desc or "")
+        return merged
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """torch's name for the group."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """torch's name for the group."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """The user's description of the group."""
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """The user's description of the group."""
+        return self._description
+
+
+def create(opts: Any, _: Any = None) -> Any:
+    """What torch calls for each group that this process is in."""
+    return group_class()(opts.store, opts.group_rank, opts.group_size, opts.timeout, opts.group_id)
+
+
+def group_class() -> type:
+    """The class that this torch can use."""
+    if dist.get_debug_level() == dist.DebugLevel.DETAIL or RingfoldBackend is None:
+        return RingfoldProcessGroup
+    return RingfoldBackend
+
+
+def _backend_class() -> type | None:
+    """The class derived from `Backend`, where Python may do that."""
+
+    class Probe(c10d.Backend):
+        pass
+
+    try:
+        Probe(0, 1)
+    except TypeError:
+        return None
+
+    class RingfoldBackend(Group, c10d.Backend):
+        """For torch from 2.14 on."""
+
+        def __init__(self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str) -> None:
+            c10d.Backend.__init__(self, rank, world_size)
+            self._join(store, rank, world_size, timeout, name)
+
+        def split(self, store: Any, ranks: list[int], opts: Any) -> Any:
+            """A group of some of this one's ranks; `None` for the others."""
+            timeout = None if opts is None else opts._timeout
+            return self._part(store, list(ranks), timeout, f"{self._name}:split")
+
+        def merge(self, store: Any, opts: Any, rank: int, world_size: int) -> Any:
+            """A group of this one's ranks and another's."""
+            timeout = timedelta(seconds=self._timeout_s) if opts is None else opts._timeout
+            return type(self)(store, rank, world_size, timeout, f"{self._name}:merge")
+
+        @property
+        def options(self) -> Any:
+            """What torch reads the group's timeout from."""
+            return c10d.Backend.Options(NAME, timeout=timedelta(seconds=self._timeout_s))
+
+    return RingfoldBackend
+
+
+RingfoldBackend = _backend_class()
+_open: "weakref.WeakSet[Group]" = weakref.WeakSet()
+
+
+def close_all() -> None:
+    """The end of the interpreter: an orderly goodbye, or after an uncaught exception an abort, so that nobody waits."""
+    error = getattr(sys, "last_value", None)
+    for group in list(_open):
+        try:
+            if error is None:
+                group.shutdown()
+            else:
+                group.communicator.abort(f"{type(error).__name__}: {error}")
+        except RingfoldError:
+            # It is dead already; whoever used it was told.
+            pass
+
+
+atexit.register(close_all)

@@ -1,0 +1,358 @@
+"""torch's collectives, in the forms in which its C++ and Python callers make them.
+
+A mixin of both process group classes. Names and arguments are torch's, in all spellings that its versions use; `opts` is an
+option object, or left out as in the simple forms (`allreduce(tensor, op, timeout)`). All ranks make the same calls in the
+same order. With `opts.asyncOp` (which C++ callers leave on) a call returns at once and its `RingfoldWork` is waited for;
+without, it returns when it is done. Tensors must not be touched in between. Errors: those of `ringfold.errors`.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringfold.errors import InvalidArgument
+from ringfold.torch import sparse
+from ringfold.torch.issue import Call, Issuer
+from ringfold.torch.memory import BUCKET_BYTES_MIN, Buckets
+from ringfold.torch.options import Terms, terms
+from ringfold.torch.tensors import Numbers, is_plain, listed, moved, numbers, same_type
+
+Tensors = list[torch.Tensor]
+
+
+class Collectives:
+    """Every collective of torch over a communicator of the core."""
+
+    _issuer: Issuer
+    buckets: Buckets
+    _rank: int
+    _world_size: int
+    _timeout_s: float
+
+    def allreduce(
+        self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        """Each tensor becomes the reduction of all ranks' tensors."""
+        said = self._terms(opts, op=op, timeout=timeout)
+        call = Call("all_reduce", said)
+        for tensor in listed(tensors):
+            if tensor.is_sparse:
+                return sparse.all_reduce(self, tensor, said)
+            plain = tensor if is_plain(tensor) else call.target(tensor, is_read=True)
+            if plain.nbytes >= BUCKET_BYTES_MIN:
+                self.buckets.look(plain)
+            call.ask(numbers(tensor, said.operation), tensor.numel(), plain, plain)
+            call.outputs.append(tensor)
+        return self._issuer.issue(call)
+
+    allreduce_sparse = allreduce
+    allreduce_coalesced = allreduce
+
+    def broadcast(
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int | None = None
+    ) -> dist.Work:
+        """Each tensor becomes the root's."""
+        call = Call("broadcast", self._terms(opts, root=root, timeout=timeout))
+        is_root = call.terms.root == self._rank
+        for tensor in listed(tensors):
+            plain = call.source(tensor) if is_root else call.target(tensor)
+            call.ask(moved(tensor), tensor.numel(), plain if is_root else None, plain, root=call.terms.root)
+            call.outputs.append(tensor)
+        return self._issuer.issue(call)
+
+    def reduce(
+        self,
+        tensors: Any,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
+    ) -> dist.Work:
+        """The root's tensor becomes the reduction of all ranks' tensors; the others' stay as they are."""
+        call = Call("reduce", self._terms(opts, op=op, root=root, timeout=timeout))
+        is_root = call.terms.root == self._rank
+        for tensor in listed(tensors):
+            plain = call.target(tensor, is_read=True) if is_root else call.source(tensor)
+            kind = numbers(tensor, call.terms.operation)
+            call.ask(kind, tensor.numel(), plain, plain if is_root else None, root=call.terms.root)
+            call.outputs.append(tensor)
+        return self._issuer.issue(call)
+
+    def allgather(
+        self, output_lists: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        """Tensor `i` of a list becomes rank `i`'s input. Ranks may give inputs of different sizes, as their lists say."""
+        call = Call("all_gather", self._terms(opts, timeout=timeout))
+        inputs = listed(inputs)
+        for outputs, given in zip(lists(output_lists, len(inputs)), inputs, strict=True):
+            self._gather_parts(call, outputs, given)
+        return self._issuer.issue(call)
+
+    def allgather_coalesced(self, output_lists: Any, inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Tensor `j` of list `i` becomes rank `i`'s input `j`."""
+        call = Call("all_gather", self._terms(opts))
+        self._check_ranks(len(output_lists), "lists of outputs")
+        for index, given in enumerate(inputs):
+            self._gather_parts(call, [outputs[index] for outputs in output_lists], given)
+        return self._issuer.issue(call)
+
+    def all_gather_single(
+        self, output: torch.Tensor, given: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        """The output becomes all ranks' inputs, one after the other."""
+        return self.all_gather_single_coalesced([output], [given], opts, timeout)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        """The same for several outputs and their inputs."""
+        call = Call("all_gather", self._terms(opts, timeout=timeout))
+        for output, given in zip(outputs, inputs, strict=True):
+            same_type([output], given)
+            if output.numel() != given.numel() * self._world_size:
+                raise InvalidArgument(
+                    f"an output of {output.numel()} elements for {self._world_size} inputs of {given.numel()}"
+                )
+            call.ask(moved(given), given.numel(), call.source(given), call.target(output))
+            call.outputs.append(output)
+        return self._issuer.issue(call)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(
+        self,
+        output_lists: Any,
+        inputs: Any,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
+    ) -> dist.Work:
+        """At the root tensor `i` of the list becomes rank `i`'s input."""
+        call = Call("gather", self._terms(opts, root=root, timeout=timeout))
+        for index, given in enumerate(listed(inputs)):
+            filled = None
+            if call.terms.root == self._rank:
+                outputs = lists(output_lists, 1)[index]
+                self._check_equal(outputs, given, "outputs")
+                filled = call.divided(outputs)
+                call.outputs.extend(outputs)
+            plain = call.source(given)
+            call.ask(moved(given), given.numel(), plain, filled, root=call.terms.root)
+        return self._issuer.issue(call)
+
+    def gather_single(
+        self, output: torch.Tensor | None, given: torch.Tensor, root: int = 0, opts: Any = None
+    ) -> dist.Work:
+        """At the root the output becomes all ranks' inputs, one after the other."""
+        call = Call("gather", self._terms(opts)._replace(root=root))
+        filled = None
+        if root == self._rank:
+            if output is None or output.numel() != given.numel() * self._world_size:
+                raise InvalidArgument(f"the root's output must hold {self._world_size} inputs of {given.numel()} elements")
+            filled = call.target(output)
+            call.outputs.append(output)
+        call.ask(moved(given), given.numel(), call.source(given), filled, root=root)
+        return self._issuer.issue(call)
+
+    gather_into_tensor = gather_single
+
+    def scatter(
+        self,
+        outputs: Any,
+        input_lists: Any,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
+    ) -> dist.Work:
+        """The output becomes tensor `rank` of the root's list."""
+        call = Call("scatter", self._terms(opts, root=root, timeout=timeout))
+        for index, output in enumerate(listed(outputs)):
+            given = None
+            if call.terms.root == self._rank:
+                parts = lists(input_lists, 1)[index]
+                self._check_equal(parts, output, "inputs")
+                given = call.joined(parts)
+            call.ask(moved(output), output.numel(), given, call.target(output), root=call.terms.root)
+            call.outputs.append(output)
+        return self._issuer.issue(call)
+
+    def reduce_scatter(
+        self,
+        outputs: Any,
+        input_lists: Any,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> dist.Work:
+        """The output becomes the reduction of all ranks' tensor `rank` of the list. Sizes may differ within a list."""
+        call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout))
+        outputs = listed(outputs)
+        for output, parts in zip(outputs, lists(input_lists, len(outputs)), strict=True):
+            self._check_ranks(len(parts), "inputs")
+            same_type(parts, output)
+            if parts[self._rank].numel() != output.numel():
+                raise InvalidArgument(
+                    f"an output of {output.numel()} elements for an input of {parts[self._rank].numel()}"
+                )
+            kind = numbers(output, call.terms.operation)
+            counts = [part.numel() for part in parts]
+            call.ask(kind, evened(counts), call.joined(parts), call.target(output))
+            call.outputs.append(output)
+        return self._issuer.issue(call)
+
+    def reduce_scatter_single(
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> dist.Work:
+        """The output becomes this rank's part, one of equal parts, of the reduction of all inputs."""
+        return self.reduce_scatter_single_coalesced([output], [given], opts, op, timeout)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self,
+        outputs: Tensors,
+        inputs: Tensors,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> dist.Work:
+        """The same for several outputs and their inputs."""
+        call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout))
+        for output, given in zip(outputs, inputs, strict=True):
+            same_type([output], given)
+            if given.numel() != output.numel() * self._world_size:
+                raise InvalidArgument(
+                    f"an input of {given.numel()} elements for {self._world_size} outputs of {output.numel()}"
+                )
+            kind = numbers(output, call.terms.operation)
+            call.ask(kind, output.numel(), call.source(given), call.target(output))
+            call.outputs.append(output)
+        return self._issuer.issue(call)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        """Output `i` becomes rank `i`'s input `rank`. Sizes may differ."""
+        call = Call("all_to_all", self._terms(opts, timeout=timeout))
+        self._check_ranks(len(outputs), "outputs")
+        self._check_ranks(len(inputs), "inputs")
+        same_type([*outputs, *inputs], inputs[0])
+        counts = [part.numel() for part in inputs], [part.numel() for part in outputs]
+        call.ask(moved(inputs[0]), counts, call.joined(inputs), call.divided(outputs))
+        call.outputs.extend(outputs)
+        return self._issuer.issue(call)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        output_splits: Sequence[int] = (),
+        input_splits: Sequence[int] = (),
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> dist.Work:
+        """The same on parts along axis 0: equal ones, or as long there as the splits say."""
+        call = Call("all_to_all", self._terms(opts, timeout=timeout))
+        same_type([output], given)
+        counts = self._split(given, input_splits, "input"), self._split(output, output_splits, "output")
+        call.ask(moved(given), counts, call.source(given), call.target(output))
+        call.outputs.append(output)
+        return self._issuer.issue(call)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
+        """Nobody passes before everybody is there."""
+        call = Call("barrier", self._terms(opts, timeout=timeout))
+        call.ask(_BYTES, 0, None, None)
+        return self._issuer.issue(call)
+
+    def start_coalescing(self) -> None:
+        """From here on calls only start."""
+        self._issuer.start_coalescing()
+
+    def end_coalescing(self) -> dist.Work:
+        """One handle for all calls since then."""
+        return self._issuer.end_coalescing()
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._issuer.start_coalescing()
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        return self._issuer.end_coalescing()
+
+    def _terms(
+        self, opts: Any, *, op: Any = None, root: int | None = None, timeout: timedelta | None = None
+    ) -> Terms:
+        return terms(opts, self._timeout_s, op, root, timeout)
+
+    def _gather_parts(self, call: Call, outputs: Tensors, given: torch.Tensor) -> None:
+        self._check_ranks(len(outputs), "outputs")
+        same_type(outputs, given)
+        counts = [output.numel() for output in outputs]
+        if counts[self._rank] != given.numel():
+            raise InvalidArgument(
+                f"output {self._rank} has {counts[self._rank]} elements for this rank's input of {given.numel()}"
+            )
+        call.ask(moved(given), evened(counts), call.source(given), call.divided(outputs))
+        call.outputs.extend(outputs)
+
+    def _split(self, tensor: torch.Tensor, splits: Sequence[int], what: str) -> list[int]:
+        """The parts' elements."""
+        rows = tensor.shape[0] if tensor.dim() else 0
+        if not splits:
+            if rows % self._world_size:
+                raise InvalidArgument(
+                    f"axis 0 of the {what}, {rows} long, cannot be divided among {self._world_size} ranks; give split sizes"
+                )
+            splits = [rows // self._world_size] * self._world_size
+        self._check_ranks(len(splits), f"{what} splits")
+        if sum(splits) != rows or min(splits) < 0:
+            raise InvalidArgument(f"{what} splits {list(splits)} do not add up to axis 0, which is {rows} long")
+        row = tensor.numel() // rows if rows else 0
+        return [split * row for split in splits]
+
+    def _check_ranks(self, count: int, what: str) -> None:
+        if count != self._world_size:
+            raise InvalidArgument(f"{count} {what}; one for each of {self._world_size} ranks")
+
+    def _check_equal(self, parts: Tensors, part: torch.Tensor, what: str) -> None:
+        self._check_ranks(len(parts), what)
+        same_type(parts, part)
+        for rank, other in enumerate(parts):
+            if other.numel() != part.numel():
+                raise InvalidArgument(
+                    f"{what} of {other.numel()} elements for rank {rank} and {part.numel()} for this one; they must be equal here"
+                )
+
+
+_BYTES = Numbers("uint8")
+
+
+def lists(given: Any, count: int) -> list[Tensors]:
+    """Lists of tensors; the simple forms give one list."""
+    if given and isinstance(given[0], torch.Tensor):
+        given = [given]
+    if len(given) != count:
+        raise InvalidArgument(f"{len(given)} lists of tensors for {count} tensors")
+    return [list(tensors) for tensors in given]
+
+
+def evened(counts: list[int]) -> int | list[int]:
+    """One count where all are the same, which is the common and the quicker case."""
+    return counts[0] if min(counts) == max(counts) else counts

@@ -1,0 +1,107 @@
+"""torch's option objects in ringfold's words.
+
+torch says "not set" in several ways: a timeout of -1 ms in options, of 0 in `Work.wait`, and `asyncOp` that C++ callers leave
+at its default. `ReduceOp` objects compare with their kinds but do not hash like them, so they are told apart by `.op`.
+"""
+
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOp,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+
+from ringfold.errors import InvalidArgument
+
+_NOTHING = timedelta(0)
+
+_OPERATIONS = {
+    ReduceOp.RedOpType.SUM: "sum",
+    ReduceOp.RedOpType.AVG: "avg",
+    ReduceOp.RedOpType.PRODUCT: "prod",
+    ReduceOp.RedOpType.MIN: "min",
+    ReduceOp.RedOpType.MAX: "max",
+    ReduceOp.RedOpType.BAND: "band",
+    ReduceOp.RedOpType.BOR: "bor",
+    ReduceOp.RedOpType.BXOR: "bxor",
+    ReduceOp.RedOpType.PREMUL_SUM: "premul_sum",
+}
+
+
+_REDUCING = frozenset({AllreduceOptions, AllreduceCoalescedOptions, ReduceOptions, ReduceScatterOptions})
+_ROOTED = frozenset({BroadcastOptions, GatherOptions, ScatterOptions})
+_MOVING = _ROOTED | {AllgatherOptions, AllToAllOptions, BarrierOptions}
+_SUM = ReduceOp.RedOpType.SUM
+
+
+class Terms(NamedTuple):
+    """What a call says besides its tensors."""
+
+    is_async: bool
+    """Whether the caller waits by itself."""
+    timeout_s: float
+    operation: str = "sum"
+    factor: float = 1.0
+    root: int = 0
+
+
+def terms(
+    opts: Any, default_timeout_s: float, op: Any = None, root: int | None = None, timeout: timedelta | None = None
+) -> Terms:
+    """The terms in an option object, or in the arguments of the forms without one.
+
+    These forms (`allreduce(tensor, op, timeout)`) put an operation, a root or a timeout in the place of the options.
+    """
+    kind = type(opts)
+    if kind in _REDUCING:
+        operation, factor = spelled(opts.reduceOp)
+        root = opts.rootRank if kind is ReduceOptions else 0
+        return Terms(opts.asyncOp, seconds(opts.timeout, default_timeout_s), operation, factor, root)
+    if kind in _MOVING:
+        root = opts.rootRank if kind in _ROOTED else 0
+        return Terms(opts.asyncOp, seconds(opts.timeout, default_timeout_s), "sum", 1.0, root)
+    if isinstance(opts, ReduceOp | ReduceOp.RedOpType):
+        op = opts
+    elif isinstance(opts, int):
+        root = opts
+    elif isinstance(opts, timedelta):
+        timeout = opts
+    elif opts is not None:
+        raise InvalidArgument(f"`{kind.__name__}` in the place of a call's options")
+    operation, factor = ("sum", 1.0) if op is None else spelled(op)
+    return Terms(True, seconds(timeout, default_timeout_s), operation, factor, root or 0)
+
+
+def spelled(op: Any) -> tuple[str, float]:
+    """The name of a `ReduceOp`, and its factor if it has one."""
+    # A comparison is a sixth of a look-up by kind, and sums are what training makes.
+    if op == _SUM:
+        return "sum", 1.0
+    kind = op.op if isinstance(op, ReduceOp) else op
+    name = _OPERATIONS.get(kind)
+    if name is None:
+        raise InvalidArgument(f"no operation {op} in ringfold; one of {', '.join(_OPERATIONS.values())}")
+    if name != "premul_sum":
+        return name, 1.0
+    factor = op.__getstate__()[1]
+    if isinstance(factor, torch.Tensor) and factor.numel() != 1:
+        raise InvalidArgument(f"premul_sum with a factor of {factor.numel()} elements; give one number a rank")
+    return name, float(factor)
+
+
+def seconds(timeout: timedelta | None, default_s: float) -> float:
+    """A timeout in seconds; the default if it is not set."""
+    if timeout is None or timeout <= _NOTHING:
+        return default_s
+    return timeout.total_seconds()

@@ -1,0 +1,46 @@
+"""torch's messages between two ranks.
+
+A receive takes the oldest message from its peer that has its tag, and waits for no collective. Sends and receives start at
+once and their order within a rank does not matter for who gets what, except for messages with the same peer and tag.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringfold.torch.issue import Call, Issuer
+from ringfold.torch.options import Terms
+from ringfold.torch.tensors import listed, moved
+
+
+class PointToPoint:
+    """A mixin of both process group classes, beside `Collectives`."""
+
+    _issuer: Issuer
+    _timeout_s: float
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
+        """Starts to send the tensors to rank `dst` of this group. They must not be written to until the work is done."""
+        call = Call("send", Terms(True, self._timeout_s))
+        for tensor in listed(tensors):
+            call.ask(moved(tensor), tensor.numel(), call.source(tensor), None, root=dst, tag=tag)
+        return self._issuer.issue(call)
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> dist.Work:
+        """Starts to fill the tensors with what rank `src` sends; type and size must be the same at both ends."""
+        return self._receive(tensors, src, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
+        """The same from whoever sends first; the work's `source_rank` says who did."""
+        return self._receive(tensors, None, tag)
+
+    def _receive(self, tensors: Any, src: int | None, tag: int) -> dist.Work:
+        call = Call("recv", Terms(True, self._timeout_s))
+        for tensor in listed(tensors):
+            self._receive_one(call, tensor, src, tag)
+        return self._issuer.issue(call)
+
+    def _receive_one(self, call: Call, tensor: torch.Tensor, src: int | None, tag: int) -> None:
+        call.ask(moved(tensor), tensor.numel(), None, call.target(tensor), root=src, tag=tag)
+        call.outputs.append(tensor)

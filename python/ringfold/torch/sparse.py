@@ -1,0 +1,37 @@
+"""The sum of sparse COO tensors.
+
+Ranks have different non-zero places, so nothing can be added in flight: every rank gets all places and values and adds
+for itself, in rank order, which gives the same bits on all ranks. Three gathers: how many, where, what. It blocks, because
+sizes must be known before the next call can be made.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from ringfold.errors import InvalidArgument
+from ringfold.torch.options import Terms
+from ringfold.torch.work import RingfoldWork
+
+if TYPE_CHECKING:
+    from ringfold.torch.collectives import Collectives
+
+
+def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.Work:
+    """`tensor` becomes the coalesced sum of all ranks' tensors, which have the same shape."""
+    if said.operation != "sum":
+        raise InvalidArgument(f"operation `{said.operation}` does not exist for sparse tensors; only sum")
+    own = tensor.coalesce()
+    places, values = own.indices(), own.values()
+    count = torch.tensor([values.shape[0]])
+    counts = [torch.empty_like(count) for _ in range(group._world_size)]
+    group.allgather([counts], [count]).wait()
+    lengths = [int(length) for length in counts]
+    all_places = [places.new_empty((places.shape[0], length)) for length in lengths]
+    all_values = [values.new_empty((length, *values.shape[1:])) for length in lengths]
+    group.allgather([all_places], [places]).wait()
+    group.allgather([all_values], [values]).wait()
+    joined = torch.sparse_coo_tensor(torch.cat(all_places, dim=1), torch.cat(all_values), tensor.shape)
+    tensor.copy_(joined.coalesce())
+    return RingfoldWork([], [tensor])

@@ -1,0 +1,164 @@
+"""The handle of a call under way, as torch's callers want it.
+
+From C++ torch calls `wait` and `get_future` only, from Python all of it. Waiting is done by the core without the GIL. A
+future is made only for those who ask, because somebody must then take the GIL when the call is done.
+
+Errors never go into a future by `set_exception`: C++ takes such a future for a successful one, and DistributedDataParallel
+then crashes on its value. A callback that raises makes a future that has failed for everybody.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from ringfold import _native
+from ringfold.errors import RingfoldError, Unsupported
+
+_NO_LIMIT = timedelta(0)
+
+
+class WaitTimeout(RuntimeError, TimeoutError):
+    """`Work.wait` had a timeout of its own, which passed. The call goes on and can be waited for again."""
+
+
+class RingfoldWork(dist.Work):
+    """One or more calls of the core that were started, and what is to be done when all of them are over.
+
+    Any thread may use it. The calls' tensors are kept alive until they are done, also without the handle.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[_native.Work],
+        outputs: list[torch.Tensor],
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.calls = calls
+        self._outputs = outputs
+        self._finish = finish
+        self._lock = threading.RLock()
+        self._future: Future[list[torch.Tensor]] | None = None
+
+    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+        """Wait until the calls are done; raise what went wrong in them.
+
+        After `timeout`, if it is more than 0, raise `WaitTimeout`.
+        """
+        limit_s = timeout.total_seconds() if timeout > _NO_LIMIT else None
+        for call in self.calls:
+            if not call.wait(limit_s):
+                raise WaitTimeout(f"the call is not done after {limit_s} s; it goes on")
+        if self._finish is not None:
+            self._settle()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the calls are done, well or not."""
+        if not all(call.done() for call in self.calls):
+            return False
+        if self._finish is not None and self.exception() is None:
+            self._settle()
+        return True
+
+    def is_success(self) -> bool:
+        """Whether the calls are done, and well."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """What went wrong; `None` if nothing did, or the calls are not done."""
+        for call in self.calls:
+            if not call.done():
+                return None
+            try:
+                call.wait()
+            except RingfoldError as error:
+                return error
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that the calls fill."""
+        return self._outputs
+
+    def synchronize(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """Who sent what was received from any rank."""
+        source: int = self.calls[0].source  # type: ignore[attr-defined]
+        return source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> "Future[list[torch.Tensor]]":
+        """A future of the tensors that the calls fill; it fails with their error."""
+        with self._lock:
+            if self._future is None:
+                self._future = self._promise()
+            return self._future
+
+    def _promise(self) -> "Future[list[torch.Tensor]]":
+        done: Future[Any] = Future()
+        left = len(self.calls)
+        counting = threading.Lock()
+
+        def one_is_done() -> None:
+            nonlocal left
+            with counting:
+                left -= 1
+                is_last = left == 0
+            if is_last:
+                done.set_result(None)
+
+        promise = done.then(self._redeem)
+        for call in self.calls:
+            call.when_done(one_is_done)
+        if not self.calls:
+            done.set_result(None)
+        return promise
+
+    def _redeem(self, _: Any) -> list[torch.Tensor]:
+        self.wait()
+        return self._outputs
+
+    def _settle(self) -> None:
+        with self._lock:
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+
+
+class CompletedWork(dist.Work):
+    """What callers get who have waited in the call itself: its result is in their tensors."""
+
+    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+        """The call is done."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is."""
+        return True
+
+    def is_success(self) -> bool:
+        """It did not raise."""
+        return True
+
+    def exception(self) -> None:
+        """It did not raise."""
+
+    def synchronize(self) -> None:
+        """There is nothing to wait for."""
+
+    def result(self) -> list[torch.Tensor]:
+        """Not known here: one handle serves all such calls."""
+        raise Unsupported("the call was made with async_op=False, so its result is in its tensors; use async_op=True")
+
+    def get_future(self) -> "Future[list[torch.Tensor]]":
+        """Not known here: one handle serves all such calls."""
+        raise Unsupported("the call was made with async_op=False, so it has no future; use async_op=True")
