@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::checksum::Checksum;
-use super::{HEADER_BYTES, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 
@@ -292,6 +292,25 @@ impl<T: Transport> Transport for Faulty<T> {
             self.under_way.insert(inside, recv);
         }
         Ok(posted)
+    }
+
+    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+        self.inner.listen(stream, is_wanted)
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        let outer = match self.inner.head(stream)? {
+            Head::Message(outer) => outer,
+            other => return Ok(other),
+        };
+        match outer.bytes.checked_sub(ENVELOPE_BYTES as u32) {
+            Some(bytes) => Ok(Head::Message(Header { bytes, ..outer })),
+            None => Err(Error::Corrupt {
+                peer: stream.peer,
+                what: "a message shorter than its envelope".into(),
+                site: None,
+            }),
+        }
     }
 
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {

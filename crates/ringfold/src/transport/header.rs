@@ -35,6 +35,20 @@ impl Header {
         bytes
     }
 
+    /// The header that `received` claims, which came from rank `from`; the checksum is left aside. `Corrupt` if a number in it
+    /// means nothing.
+    pub fn claimed(received: &[u8; HEADER_BYTES], from: usize) -> Result<Header> {
+        let word =
+            |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
+        let call = Call::decode(received[..CALL_BYTES].try_into().expect("a call's length"));
+        Ok(Header {
+            call: call.ok_or_else(|| meaningless(from))?,
+            slice: word(24),
+            index: word(28),
+            bytes: word(32),
+        })
+    }
+
     /// Compares the bytes that came from rank `from` to rank `to` with this header, which is what was due. Gives the
     /// checksum field.
     ///
@@ -53,11 +67,7 @@ impl Header {
             |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
         let call = Call::decode(received[..CALL_BYTES].try_into().expect("a call's length"));
         match call {
-            None => Error::Corrupt {
-                peer: from,
-                what: "a message header that means nothing".into(),
-                site: None,
-            },
+            None => meaningless(from),
             Some(theirs) if theirs != self.call => mismatch([to, from], [&self.call, &theirs]),
             Some(_) => Error::Corrupt {
                 peer: from,
@@ -73,6 +83,15 @@ impl Header {
                 site: None,
             },
         }
+    }
+}
+
+#[cold]
+fn meaningless(from: usize) -> Error {
+    Error::Corrupt {
+        peer: from,
+        what: "a message header that means nothing".into(),
+        site: None,
     }
 }
 

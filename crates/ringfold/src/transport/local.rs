@@ -15,8 +15,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{
-    ATTACHED_WORDS, HEADER_BYTES, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
-    Windows, mismatch,
+    ATTACHED_WORDS, HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport,
+    Waker, Windows, mismatch,
 };
 use crate::call::Call;
 use crate::error::{Error, Result};
@@ -224,11 +224,14 @@ impl Local {
     }
 }
 
+/// What is said of a peer that was dropped.
+const LEFT: &str = "left";
+
 #[cold]
 fn has_left(rank: usize) -> Error {
     Error::PeerFailed {
         rank,
-        reason: "left".into(),
+        reason: LEFT.into(),
         site: None,
     }
 }
@@ -290,6 +293,24 @@ impl Transport for Local {
             sink,
         });
         Ok(Posted::Pending)
+    }
+
+    /// The condition variable tells of every message.
+    fn listen(&mut self, _stream: Stream, _is_wanted: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        let key = (stream.peer, stream.channel);
+        assert!(!self.receives.contains_key(&key), "a receive is posted");
+        // Before the mailbox is looked at: what a peer sent before it left is still delivered.
+        let left = self.boxes[stream.peer].lock().left;
+        let contents = self.boxes[self.rank].lock();
+        match contents.messages.get(&key).and_then(VecDeque::front) {
+            Some(message) => Header::claimed(&message.header, stream.peer).map(Head::Message),
+            None if left => Ok(Head::End(LEFT)),
+            None => Ok(Head::Nothing),
+        }
     }
 
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {

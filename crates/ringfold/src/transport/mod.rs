@@ -6,6 +6,9 @@
 //! order: the k-th posted receive gets the k-th posted send. A transport compares the header that came with the one that
 //! was due ([`Header::expect`]) before it delivers a byte, and reports the difference as an error.
 //!
+//! Who does not know what is due looks first: [`Transport::head`] shows the header of a stream's next message as long as no
+//! receive is posted there, and the receive is then posted with that very header.
+//!
 //! # Completion
 //!
 //! Posting never blocks and never fails for want of room: what cannot be done at once is queued and done by `poll`. The
@@ -78,6 +81,17 @@ pub enum Posted {
     Pending,
 }
 
+/// What stands at the beginning of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Nothing yet.
+    Nothing,
+    /// A message with this header, which is the sender's claim: its numbers mean something, nothing else is known of them.
+    Message(Header),
+    /// Nothing, and nothing will come: the peer has left, noticed by this.
+    End(&'static str),
+}
+
 /// Where the bytes of a message go.
 #[derive(Clone, Copy, Debug)]
 pub enum Sink {
@@ -148,6 +162,13 @@ pub trait Transport: Send {
         header: Header,
         sink: Sink,
     ) -> Result<Posted>;
+
+    /// Whether from now on `poll` and `block` take notice of messages on `stream` for which no receive is posted.
+    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()>;
+
+    /// What stands at the beginning of `stream`, to which this rank listens and on which no receive is posted, as far as the
+    /// last `poll` or post found it.
+    fn head(&mut self, stream: Stream) -> Result<Head>;
 
     /// Does what can be done now without blocking; appends the tickets that are complete.
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()>;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::shm::Shm;
 use super::tcp::Tcp;
-use super::{Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 
@@ -99,6 +99,23 @@ impl Transport for Routes {
                 posted.map_err(|error| self.renumbered(error))
             }
             None => self.tcp.post_recv(stream, ticket, header, sink),
+        }
+    }
+
+    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+        match self.local[stream.peer] {
+            Some(peer) => self.shm.listen(Stream { peer, ..stream }, is_wanted),
+            None => self.tcp.listen(stream, is_wanted),
+        }
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        match self.local[stream.peer] {
+            Some(peer) => {
+                let head = self.shm.head(Stream { peer, ..stream });
+                head.map_err(|error| self.renumbered(error))
+            }
+            None => self.tcp.head(stream),
         }
     }
 

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{HEADER_BYTES, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 
@@ -98,6 +98,8 @@ pub struct Sim {
     network: Arc<Mutex<SimNetwork>>,
     /// What was posted; no empty queues.
     receives: BTreeMap<Route, VecDeque<Receive>>,
+    /// What is listened to.
+    listened: BTreeSet<Route>,
 }
 
 struct Receive {
@@ -126,6 +128,7 @@ impl SimNetwork {
             rank,
             network: network.clone(),
             receives: BTreeMap::new(),
+            listened: BTreeSet::new(),
         };
         (0..world_size).map(rank).collect()
     }
@@ -201,6 +204,17 @@ impl SimNetwork {
         queue.pop_front().map(|(_, message)| message)
     }
 
+    /// The header of the next message of a stream: once it has arrived, or as soon as it waits for its receive, as headers
+    /// weigh nothing.
+    fn head(&self, route: Route) -> Option<&[u8; HEADER_BYTES]> {
+        let arrived = self.arrivals.get(&route).and_then(VecDeque::front);
+        let offered = || self.meetings.get(&route)?.sends.front();
+        match arrived {
+            Some((arrival, message)) => (*arrival <= self.now).then_some(&message.header),
+            None => offered().map(|message| &message.header),
+        }
+    }
+
     /// Whether nothing can come on a stream any more.
     fn is_over(&self, route: Route) -> bool {
         let waits = self
@@ -216,7 +230,8 @@ impl SimNetwork {
     fn next_event<'a>(&self, rank: usize, routes: impl Iterator<Item = &'a Route>) -> Option<Time> {
         let arrivals = routes
             .filter_map(|route| self.arrivals.get(route)?.front())
-            .map(|(arrival, _)| *arrival);
+            .map(|(arrival, _)| *arrival)
+            .filter(|arrival| *arrival > self.now);
         let sent = self.ports[rank].sent.first().map(|(time, _)| *time);
         let mut flights = self.flights.iter();
         let flight = flights.find(|(_, message)| message.route.to == rank);
@@ -232,13 +247,25 @@ impl Sim {
     fn network(&self) -> MutexGuard<'_, SimNetwork> {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The way of what comes to this rank on `stream`.
+    fn route_from(&self, stream: Stream) -> Route {
+        Route {
+            to: self.rank,
+            from: stream.peer,
+            channel: stream.channel,
+        }
+    }
 }
+
+/// What is said of a peer that was dropped.
+const LEFT: &str = "left";
 
 #[cold]
 fn has_left(rank: usize) -> Error {
     Error::PeerFailed {
         rank,
-        reason: "left".into(),
+        reason: LEFT.into(),
         site: None,
     }
 }
@@ -282,11 +309,7 @@ impl Transport for Sim {
     ) -> Result<Posted> {
         assert_eq!(header.bytes as usize, sink.bytes());
         assert_ne!(stream.peer, self.rank, "a message from oneself");
-        let route = Route {
-            to: self.rank,
-            from: stream.peer,
-            channel: stream.channel,
-        };
+        let route = self.route_from(stream);
         self.network().expect(route);
         let queue = self.receives.entry(route).or_default();
         queue.push_back(Receive {
@@ -295,6 +318,27 @@ impl Transport for Sim {
             sink,
         });
         Ok(Posted::Pending)
+    }
+
+    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+        let route = self.route_from(stream);
+        if is_wanted {
+            self.listened.insert(route);
+        } else {
+            self.listened.remove(&route);
+        }
+        Ok(())
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        let route = self.route_from(stream);
+        assert!(!self.receives.contains_key(&route), "a receive is posted");
+        let network = self.network();
+        match network.head(route) {
+            Some(header) => Header::claimed(header, stream.peer).map(Head::Message),
+            None if network.is_over(route) => Ok(Head::End(LEFT)),
+            None => Ok(Head::Nothing),
+        }
     }
 
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
@@ -335,7 +379,8 @@ impl Transport for Sim {
     }
 
     fn next_event(&self) -> Option<Time> {
-        self.network().next_event(self.rank, self.receives.keys())
+        let routes = self.receives.keys().chain(&self.listened);
+        self.network().next_event(self.rank, routes)
     }
 
     /// Nothing happens while time stands still.

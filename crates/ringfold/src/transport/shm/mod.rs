@@ -26,9 +26,12 @@ use ring::{Lane, Receiver, Sender};
 pub use segment::{Segment, Shape};
 use window::SharedWindows;
 
-use super::{Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows};
+use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows};
 use crate::error::{Error, Result};
 use crate::memory::Region;
+
+/// What is said of a peer that has left while a message from it was due.
+const LEFT: &str = "it left (closed its communicator) while a message from it was due";
 
 /// The transport between the ranks that share a segment. Peers are numbered as on the segment.
 #[derive(Debug)]
@@ -124,10 +127,9 @@ impl Shm {
             self.settle_queues();
             return Ok(());
         }
-        let reason = "it left (closed its communicator) while a message from it was due".into();
         Err(Error::PeerFailed {
             rank: index / channels,
-            reason,
+            reason: LEFT.into(),
             site: None,
         })
     }
@@ -195,6 +197,24 @@ impl Transport for Shm {
         }
         self.receiving.push(index);
         Ok(Posted::Pending)
+    }
+
+    /// Every cell rings the receiver's doorbell anyway.
+    fn listen(&mut self, _stream: Stream, _is_wanted: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        let receiver = &self.receivers[self.stream(stream)];
+        if let Some(header) = receiver.head(&self.segment)? {
+            return Ok(Head::Message(header));
+        }
+        if !self.segment.has_departed(stream.peer) {
+            return Ok(Head::Nothing);
+        }
+        // What it sent before it left can be seen now.
+        let last = receiver.head(&self.segment)?;
+        Ok(last.map_or(Head::End(LEFT), Head::Message))
     }
 
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {

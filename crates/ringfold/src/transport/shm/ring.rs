@@ -160,6 +160,20 @@ impl Receiver {
         });
     }
 
+    /// The header of the next message, if it has come. Only while nothing is due.
+    pub fn head(&self, segment: &Segment) -> Result<Option<Header>> {
+        let Lane { from, to, channel } = self.lane;
+        let cell = (self.consumed % segment.shape().cells as u64) as usize;
+        if flag::height(segment.cell_stamp(from, to, channel, cell)) != self.consumed + 1 {
+            return Ok(None);
+        }
+        let mut received = [0; HEADER_BYTES];
+        segment
+            .cell_header(from, to, channel, cell)
+            .read(&mut received);
+        Header::claimed(&received, from).map(Some)
+    }
+
     /// Empties the cells that are due; appends the tickets of messages that came whole.
     pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
         let Lane { from, to, channel } = self.lane;

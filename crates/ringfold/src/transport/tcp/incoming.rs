@@ -5,21 +5,26 @@
 //! once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that waits here for what follows it. So the staging area is
 //! empty between calls and serves all connections.
 //!
-//! Never reads beyond the message that is due.
+//! Reads no further than to the end of the message that is due. Where somebody listens for messages of which none is due,
+//! what stands behind a header is read with it, up to [`AHEAD_BYTES`], so that a small message costs one call all the same.
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use super::{Progress, TRAILER_BYTES, broken, corrupt};
+use super::{CLOSED, Progress, TRAILER_BYTES, broken, corrupt};
 use crate::error::Result;
-use crate::memory::Region;
+use crate::memory::{Owned, Region};
 use crate::sys;
 use crate::transport::checksum::{self, Checksum};
-use crate::transport::{HEADER_BYTES, Header, PIECE_ALIGN_BYTES, Sink, Ticket};
+use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Sink, Ticket};
 
 /// Stored messages up to this length are staged: one call for header and payload, one copy more.
 const STAGED_BYTES: usize = 8 << 10;
+
+/// What is read with a header that somebody listens for, at most: a message that is staged.
+const AHEAD_BYTES: usize = STAGED_BYTES + TRAILER_BYTES;
 
 /// Bytes taken from the socket straight to their place in one call; they are in the cache when they are summed.
 const READ_BYTES: usize = 256 << 10;
@@ -33,6 +38,8 @@ pub struct Incoming {
     /// Of the first message: its header, and how much of it has come.
     header: [u8; HEADER_BYTES],
     header_came: usize,
+    /// Whether the header is the one that was due.
+    header_compared: bool,
     /// Bytes of its payload that were absorbed.
     absorbed: usize,
     /// Bytes that came after those and wait for the piece to be complete.
@@ -42,6 +49,14 @@ pub struct Incoming {
     sum: Checksum,
     trailer: [u8; TRAILER_BYTES],
     trailer_came: usize,
+    /// Whether headers are wanted of messages that are not due.
+    is_listened: bool,
+    /// Whether the peer has closed its end, which was found between two messages.
+    has_ended: bool,
+    /// Memory for what is read behind a header; made when somebody listens for the first time.
+    ahead: Owned,
+    /// What of it is still to be taken.
+    ahead_left: Range<usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -59,13 +74,59 @@ impl Incoming {
             queue: VecDeque::with_capacity(room),
             header: [0; HEADER_BYTES],
             header_came: 0,
+            header_compared: false,
             absorbed: 0,
             rest: [0; PIECE_ALIGN_BYTES],
             rest_bytes: 0,
             sum: Checksum::new(),
             trailer: [0; TRAILER_BYTES],
             trailer_came: 0,
+            is_listened: false,
+            has_ended: false,
+            ahead: Owned::zeroed(0),
+            ahead_left: 0..0,
         }
+    }
+
+    /// Whether headers are wanted of messages that are not due.
+    pub fn listen(&mut self, is_wanted: bool) {
+        self.is_listened = is_wanted;
+        if is_wanted && self.ahead.region().is_empty() {
+            self.ahead = Owned::zeroed(AHEAD_BYTES);
+        }
+    }
+
+    pub fn is_listened(&self) -> bool {
+        self.is_listened
+    }
+
+    /// Whether something could be read for somebody.
+    pub fn is_wanting(&self) -> bool {
+        let is_open = self.header_came < HEADER_BYTES && !self.has_ended;
+        !self.queue.is_empty() || (self.is_listened && is_open)
+    }
+
+    /// Whether the next message's header is here, and nothing is due: what is posted now is that message.
+    pub fn has_begun(&self) -> bool {
+        self.queue.is_empty() && self.header_came == HEADER_BYTES
+    }
+
+    /// Whether something was read that is not taken yet.
+    pub fn has_ahead(&self) -> bool {
+        !self.ahead_left.is_empty()
+    }
+
+    /// The header of the next message, as far as `read` has found it.
+    pub fn head(&self) -> Result<Head> {
+        assert!(self.queue.is_empty(), "a receive is posted");
+        if self.header_came == HEADER_BYTES {
+            return Header::claimed(&self.header, self.peer).map(Head::Message);
+        }
+        Ok(if self.has_ended {
+            Head::End(CLOSED)
+        } else {
+            Head::Nothing
+        })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -80,7 +141,8 @@ impl Incoming {
         });
     }
 
-    /// Receives until the queue is empty, the socket is empty or about `budget_bytes` have come.
+    /// Receives until the queue is empty, the socket is empty or about `budget_bytes` have come. Then looks for a header if
+    /// somebody listens.
     pub fn read(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -93,10 +155,13 @@ impl Incoming {
             if came >= budget_bytes {
                 return Ok(Progress::More);
             }
-            let Some(count) = self.read_piece(socket, staging, &first)? else {
-                return Ok(Progress::Blocked);
-            };
-            came += count;
+            self.compare_header(&first)?;
+            if !self.is_complete(&first) {
+                let Some(count) = self.read_piece(socket, staging, &first)? else {
+                    return Ok(Progress::Blocked);
+                };
+                came += count;
+            }
             if self.is_complete(&first) {
                 self.check_trailer(&first)?;
                 done.push(first.ticket);
@@ -104,7 +169,69 @@ impl Incoming {
                 self.begin();
             }
         }
+        if self.is_listened {
+            return self.look(socket);
+        }
         Ok(Progress::Idle)
+    }
+
+    /// Reads the header of a message that is not due, and what stands behind it.
+    fn look(&mut self, socket: BorrowedFd<'_>) -> Result<Progress> {
+        while self.header_came < HEADER_BYTES && !self.has_ended {
+            let room = if self.has_ahead() {
+                Region::EMPTY
+            } else {
+                self.ahead.region()
+            };
+            match self.receive(socket, room, TRAILER_BYTES) {
+                Ok(0) if self.header_came == 0 => self.has_ended = true,
+                Ok(0) => return Err(broken(self.peer, io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => {
+                    let of_header = count.min(HEADER_BYTES - self.header_came);
+                    self.header_came += of_header;
+                    if count > of_header {
+                        self.ahead_left = 0..count - of_header;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Progress::Blocked);
+                }
+                Err(error) => return Err(broken(self.peer, error)),
+            }
+            if self.header_came == HEADER_BYTES {
+                self.check_header()?;
+            }
+        }
+        Ok(Progress::Idle)
+    }
+
+    /// Fills the rest of the header, `body` and the trailer from its byte `trailer` on, in this order: with what was read
+    /// ahead, else from the socket.
+    fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        body: Region,
+        trailer: usize,
+    ) -> io::Result<usize> {
+        let header = &mut self.header[self.header_came..];
+        let trailer = &mut self.trailer[trailer..];
+        if self.ahead_left.is_empty() {
+            return sys::recv_into(socket, header, body, trailer);
+        }
+        let (ahead, left) = (self.ahead.region(), &mut self.ahead_left);
+        let before = left.len();
+        let mut take = |bytes: usize| {
+            let part = left.start..left.end.min(left.start + bytes);
+            left.start = part.end;
+            ahead.part(part)
+        };
+        let part = take(header.len());
+        part.read(&mut header[..part.bytes()]);
+        let part = take(body.bytes());
+        body.part(0..part.bytes()).copy_from(part);
+        let part = take(trailer.len());
+        part.read(&mut trailer[..part.bytes()]);
+        Ok(before - self.ahead_left.len())
     }
 
     /// One call's worth of the first message; `None` if nothing has come.
@@ -132,13 +259,7 @@ impl Incoming {
         } else {
             TRAILER_BYTES
         };
-        let received = sys::recv_into(
-            socket,
-            &mut self.header[self.header_came..],
-            body,
-            &mut self.trailer[trailer..],
-        );
-        let count = match received {
+        let count = match self.receive(socket, body, trailer) {
             Ok(0) => return Err(broken(self.peer, io::ErrorKind::UnexpectedEof.into())),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -148,7 +269,8 @@ impl Incoming {
         if of_header > 0 {
             self.header_came += of_header;
             if self.header_came == HEADER_BYTES {
-                self.check_header(first)?;
+                self.check_header()?;
+                self.compare_header(first)?;
             }
         }
         let of_body = (count - of_header).min(body.bytes());
@@ -186,24 +308,30 @@ impl Incoming {
             && (bytes == 0 || self.trailer_came == TRAILER_BYTES)
     }
 
-    fn check_header(&self, first: &Recv) -> Result<()> {
+    /// Whether the header's bytes were sent at all; whether they were due is another question.
+    fn check_header(&self) -> Result<()> {
         let claimed = u32::from_le_bytes([
             self.header[36],
             self.header[37],
             self.header[38],
             self.header[39],
         ]);
-        // First whether these bytes were sent at all, then whether they were due.
         if claimed != checksum::of(&self.header[..HEADER_BYTES - 4]) {
             return Err(corrupt(
                 self.peer,
                 "the checksum of a message header is wrong",
             ));
         }
-        first
-            .header
-            .expect(&self.header, self.peer, self.rank)
-            .map(|_| ())
+        Ok(())
+    }
+
+    /// Compares the header with the one that is due, once it is there.
+    fn compare_header(&mut self, first: &Recv) -> Result<()> {
+        if self.header_came == HEADER_BYTES && !self.header_compared {
+            first.header.expect(&self.header, self.peer, self.rank)?;
+            self.header_compared = true;
+        }
+        Ok(())
     }
 
     fn check_trailer(&self, first: &Recv) -> Result<()> {
@@ -219,6 +347,7 @@ impl Incoming {
     /// Forgets the message that is complete.
     fn begin(&mut self) {
         self.header_came = 0;
+        self.header_compared = false;
         self.absorbed = 0;
         self.rest_bytes = 0;
         self.sum.reset();

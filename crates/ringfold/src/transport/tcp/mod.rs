@@ -4,7 +4,7 @@
 //!
 //! Every stream has a queue of sends and a queue of receives. A message is a frame: header, payload, checksum (see
 //! docs/wire.md). Only streams with a posted receive are read, so a rank that is late holds its peers back by TCP's own
-//! flow control and nothing is buffered here. A send is complete when the kernel has taken all of it.
+//! flow control and nothing is buffered here but the beginning of what somebody listens for. A send is complete when the kernel has taken all of it.
 //!
 //! # Cost
 //!
@@ -36,7 +36,8 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::readiness::Readiness;
 use super::{
-    HEADER_BYTES, Header, PIECE_ALIGN_BYTES, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
+    HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Posted, Sink, Stream, Ticket, Time, Transport,
+    Waker,
 };
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -47,6 +48,9 @@ const TRAILER_BYTES: usize = 4;
 
 /// Messages that a queue holds before it grows.
 const QUEUE_ROOM: usize = 32;
+
+/// What is said of a peer whose end of a connection is closed.
+const CLOSED: &str = "closed its connection";
 
 /// Bytes that one stream may move in one direction in one poll, so that a large message does not starve the others.
 const POLL_BYTES: usize = 1 << 20;
@@ -250,8 +254,29 @@ impl Transport for Tcp {
     ) -> Result<Posted> {
         assert_eq!(header.bytes as usize, sink.bytes());
         let number = self.activate(stream)?;
-        self.connections[number].incoming.push(ticket, header, sink);
+        let connection = &mut self.connections[number];
+        // Of a message whose header is known the rest may be here, too.
+        let is_begun = connection.incoming.has_begun();
+        connection.incoming.push(ticket, header, sink);
+        if is_begun {
+            self.posted.clear();
+            connection.read(self.staging.region(), POST_BYTES, &mut self.posted)?;
+            if connection.incoming.is_empty() {
+                return Ok(Posted::Done);
+            }
+        }
         Ok(Posted::Pending)
+    }
+
+    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+        let number = self.activate(stream)?;
+        self.connections[number].incoming.listen(is_wanted);
+        Ok(())
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        let number = self.activate(stream)?;
+        self.connections[number].incoming.head()
     }
 
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
@@ -272,7 +297,7 @@ impl Transport for Tcp {
             if try_all || connection.writable {
                 connection.write(POLL_BYTES, done)?;
             }
-            if try_all || connection.readable {
+            if try_all || connection.readable || connection.incoming.has_ahead() {
                 connection.read(self.staging.region(), POLL_BYTES, done)?;
             }
         }
@@ -340,17 +365,18 @@ impl Connection {
     }
 
     fn has_work(&self) -> bool {
-        !self.outgoing.is_empty() || !self.incoming.is_empty()
+        !self.outgoing.is_empty() || !self.incoming.is_empty() || self.incoming.is_listened()
     }
 
     /// Whether a try could get something done.
     fn is_ready(&self) -> bool {
-        (self.readable && !self.incoming.is_empty()) || (self.writable && !self.outgoing.is_empty())
+        let may_read = self.readable || self.incoming.has_ahead();
+        (may_read && self.incoming.is_wanting()) || (self.writable && !self.outgoing.is_empty())
     }
 
     /// How many of the two directions wait for the socket.
     fn idle_directions(&self) -> usize {
-        usize::from(!self.readable && !self.incoming.is_empty())
+        usize::from(!self.readable && self.incoming.is_wanting())
             + usize::from(!self.writable && !self.outgoing.is_empty())
     }
 
@@ -365,7 +391,7 @@ impl Connection {
     }
 
     fn read(&mut self, staging: Region, budget_bytes: usize, done: &mut Vec<Ticket>) -> Result<()> {
-        if self.incoming.is_empty() {
+        if !self.incoming.is_wanting() {
             return Ok(());
         }
         let socket = self.socket.as_fd();
@@ -395,7 +421,7 @@ fn corrupt(peer: usize, what: &str) -> Error {
 fn broken(peer: usize, error: io::Error) -> Error {
     use io::ErrorKind as Kind;
     let reason = match error.kind() {
-        Kind::UnexpectedEof | Kind::BrokenPipe => "closed its connection".into(),
+        Kind::UnexpectedEof | Kind::BrokenPipe => CLOSED.into(),
         Kind::ConnectionReset => "connection reset".into(),
         Kind::TimedOut => "does not answer".into(),
         Kind::OutOfMemory | Kind::InvalidInput | Kind::PermissionDenied => {
