@@ -26,7 +26,8 @@ pub struct Call {
     pub root: u32,
     /// Elements as the collective counts them (see its documentation).
     pub count: u64,
-    /// The how-manieth call on this communicator; for point-to-point messages, between these two ranks in this direction.
+    /// The how-manieth call on this communicator; of messages the how-manieth to this rank. Of a receive, which no peer ever
+    /// sees, the how-manieth of this rank.
     pub sequence: u64,
 }
 
@@ -85,9 +86,12 @@ impl fmt::Display for Call {
         if self.collective.reduces() {
             write!(f, " {}", Op::wire_name(self.op))?;
         }
+        if matches!(self.collective, Collective::Send | Collective::Recv) {
+            return write!(f, " tag {}", self.root);
+        }
         if self.collective.has_root() {
             write!(f, " root {}", self.root)?;
-        } else if self.root == REGISTRATION && self.collective != Collective::Send {
+        } else if self.root == REGISTRATION {
             write!(f, " to register memory")?;
         }
         write!(f, " by {}", self.algorithm)

@@ -12,6 +12,7 @@
 //!   is at work of its own, which bears fruit whatever befell the peers, and which they would have to wait for in any case.
 //! * After a fatal error nothing touches a caller's buffer again: the engine is not asked to progress any more.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use super::notifier::Notifier;
 use super::watch::Watch;
 use super::work::Completion;
-use crate::engine::{Engine, Job, JobId, TinyJob};
+use crate::engine::{Engine, Finished, Job, JobId, TinyJob};
 use crate::error::{Error, Result};
 use crate::memory::Registry;
 use crate::transport::{Time, Waker};
@@ -80,7 +81,8 @@ struct Inbox {
 
 /// Until when a thread drives.
 enum Until<'a> {
-    Job(JobId),
+    /// This one is done; who sent is noted, if it was a receive.
+    Job(JobId, &'a Cell<Option<usize>>),
     Complete(&'a Completion),
     Tiny,
     Idle,
@@ -127,8 +129,8 @@ impl Driver {
         Ok(self.notifier.get_or_init(|| notifier).clone())
     }
 
-    /// Runs `job` and returns when it is done on this rank.
-    pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<()> {
+    /// Runs `job` and returns when it is done on this rank. Gives who sent, where it was a receive.
+    pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         if let Ok(mut state) = self.state.try_lock()
             && !self.is_inbox_filled.load(Ordering::Relaxed)
         {
@@ -136,12 +138,15 @@ impl Driver {
                 return Err(error.clone());
             }
             let id = state.engine.submit(job)?;
-            return self.drive(&mut state, &Until::Job(id), on_wait);
+            let source = Cell::new(None);
+            self.drive(&mut state, &Until::Job(id, &source), on_wait)?;
+            return Ok(source.get());
         }
         // Here the state is free again: whoever waits below drives, or lets others drive.
         let completion = Arc::new(Completion::default());
         self.enqueue(job, completion.clone());
-        self.wait(&completion, None, on_wait).map(|_| ())
+        self.wait(&completion, None, on_wait)?;
+        Ok(completion.source())
     }
 
     /// Runs a tiny call by the shortest way, if nothing else is under way; `None` when it must go the usual one.
@@ -365,18 +370,21 @@ impl Driver {
     /// Tells whom it concerns about finished jobs; whether `until` is reached.
     fn deliver(&self, state: &mut State, until: &Until<'_>) -> bool {
         let mut is_mine_done = false;
-        while let Some(id) = state.engine.take_finished() {
+        while let Some(Finished { id, source }) = state.engine.take_finished() {
             match until {
-                Until::Job(mine) if *mine == id => is_mine_done = true,
+                Until::Job(mine, sender) if *mine == id => {
+                    is_mine_done = true;
+                    sender.set(source);
+                }
                 _ => {
                     if let Some(completion) = state.completions.remove(&id) {
-                        completion.complete(Ok(()));
+                        completion.succeed(source);
                     }
                 }
             }
         }
         match until {
-            Until::Job(_) => is_mine_done,
+            Until::Job(..) => is_mine_done,
             Until::Tiny => !state.engine.is_tiny_active(),
             Until::Complete(completion) => completion.result().is_some(),
             Until::Idle => state.engine.is_idle() && !self.is_inbox_filled.load(Ordering::Acquire),
@@ -449,11 +457,9 @@ impl Driver {
     /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
     fn heed_departures(&self, state: &mut State) -> Result<()> {
         let gone = |engine: &mut Engine| {
-            let waiting_for = engine.waiting_for();
-            let is_gone = |rank: &usize| {
-                self.watch.has_left(*rank) && engine.transport().is_departure_final(*rank)
-            };
-            waiting_for.into_iter().find(is_gone)
+            engine.missed(|transport, rank| {
+                self.watch.has_left(rank) && transport.is_departure_final(rank)
+            })
         };
         let Some(rank) = gone(&mut state.engine) else {
             return Ok(());

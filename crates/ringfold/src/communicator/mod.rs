@@ -249,7 +249,25 @@ impl Communicator {
             }
         }
         let job = self.job(request)?;
-        self.driver.run(job, on_wait)
+        self.driver.run(job, on_wait).map(|_| ())
+    }
+
+    /// Like `run_with` for a `Recv`, and gives the rank that sent.
+    ///
+    /// # Safety
+    /// As for `run`.
+    pub unsafe fn receive_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<usize> {
+        self.check_open()?;
+        let job = self.job(request)?;
+        if request.collective != Collective::Recv {
+            let text = format!(
+                "{} asked who sent, which only `recv` knows",
+                request.collective
+            );
+            return Err(Error::InvalidArgument(text));
+        }
+        let source = self.driver.run(job, on_wait)?;
+        Ok(source.expect("a receive that ended well got a message from somebody"))
     }
 
     /// Starts `request` and returns at once; it is carried out by the communicator's own thread.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::geometry::Blocks;
-use crate::engine::{Job, TinyJob};
+use crate::engine::{self, Job, TinyJob};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::tune::choose::Choice;
@@ -39,9 +39,9 @@ pub struct Request {
     pub dtype: DType,
     /// How they are combined; ignored where nothing is.
     pub op: Op,
-    /// The root; for `Send` and `Recv` the peer. Ignored where there is none.
+    /// The root; for `Send` and `Recv` the peer, for `Recv` also [`ANY_SOURCE`](Request::ANY_SOURCE). Ignored where there is none.
     pub root: usize,
-    /// For `Send` and `Recv`: a number that must be the same at both ends.
+    /// For `Send` and `Recv`: the number by which a receive finds its message.
     pub tag: u32,
     /// How many elements.
     pub counts: Counts,
@@ -56,6 +56,9 @@ pub struct Request {
 }
 
 impl Request {
+    /// As `root` of a `Recv`: the oldest message with its tag, whoever sends it.
+    pub const ANY_SOURCE: usize = engine::ANY_SOURCE;
+
     /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's deadline.
     pub fn new(
         collective: Collective,
@@ -218,6 +221,14 @@ impl Request {
 
     fn check_root(&self, rank: usize, world_size: usize) -> Result<()> {
         let is_message = matches!(self.collective, Collective::Send | Collective::Recv);
+        if self.collective == Collective::Recv && self.root == Request::ANY_SOURCE {
+            if world_size < 2 {
+                return Err(invalid(
+                    "a message from any other rank, but there is none".into(),
+                ));
+            }
+            return Ok(());
+        }
         if (self.collective.has_root() || is_message) && self.root >= world_size {
             let what = if is_message { "peer" } else { "root" };
             return Err(invalid(format!(

@@ -147,8 +147,8 @@ impl Communicator {
         self.moving::<u8>(Collective::Barrier, 0, Region::EMPTY, Region::EMPTY, 0)
     }
 
-    /// Sends `input` to `peer`. Messages between two ranks arrive in order; the receive has the same length and tag.
-    /// May wait until the peer receives.
+    /// Sends `input` to `peer`, which receives as many elements of the same type under the same `tag`. Goes beside the
+    /// collectives and neither waits for the other. May wait until the peer receives.
     pub fn send<T: Element>(&self, input: &[T], peer: usize, tag: u32) -> Result<()> {
         let counts = Counts::Even(input.len() as u64);
         let mut request = Request::new(
@@ -163,7 +163,8 @@ impl Communicator {
         unsafe { self.run(&request) }
     }
 
-    /// Fills `output` with `peer`'s next message to this rank.
+    /// Fills `output` with the oldest message of `peer` to this rank that has this `tag`, whatever was sent before it under
+    /// other tags. `Mismatch` if it has another length or type.
     pub fn recv<T: Element>(&self, output: &mut [T], peer: usize, tag: u32) -> Result<()> {
         let counts = Counts::Even(output.len() as u64);
         let mut request = Request::new(
@@ -176,6 +177,22 @@ impl Communicator {
         (request.root, request.tag) = (peer, tag);
         // SAFETY: `output` is borrowed exclusively until this returns.
         unsafe { self.run(&request) }
+    }
+
+    /// Fills `output` with the oldest message of any rank to this one that has this `tag`, and gives the rank that sent it. No
+    /// rank waits for ever behind others. When all other ranks have left, that is a failed peer.
+    pub fn recv_any<T: Element>(&self, output: &mut [T], tag: u32) -> Result<usize> {
+        let counts = Counts::Even(output.len() as u64);
+        let mut request = Request::new(
+            Collective::Recv,
+            T::DTYPE,
+            counts,
+            Region::EMPTY,
+            writable(output),
+        );
+        (request.root, request.tag) = (Request::ANY_SOURCE, tag);
+        // SAFETY: `output` is borrowed exclusively until this returns.
+        unsafe { self.receive_with(&request, &mut || Ok(())) }
     }
 
     fn moving<T: Element>(

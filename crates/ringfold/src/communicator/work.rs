@@ -21,11 +21,25 @@ pub struct Completion {
 #[derive(Default)]
 struct End {
     result: Option<Result<()>>,
+    source: Option<usize>,
     /// Whom to tell, until there is a result.
     told: Vec<(Arc<Notifier>, Told)>,
 }
 
 impl Completion {
+    /// The call is done well; `source` sent, where it was a receive.
+    pub fn succeed(&self, source: Option<usize>) {
+        lock(&self.end).source = source;
+        self.complete(Ok(()));
+    }
+
+    /// Who sent, once a receive is done well.
+    pub fn source(&self) -> Option<usize> {
+        // Pairs with the store in `complete`.
+        let is_done = self.is_done.load(Ordering::Acquire);
+        is_done.then(|| lock(&self.end).source).flatten()
+    }
+
     /// The call is done. Whoever wants to be told is told by another thread, so this may be called under any lock.
     pub fn complete(&self, result: Result<()>) {
         let mut end = lock(&self.end);
@@ -114,6 +128,11 @@ impl Work {
     /// Whether the call is done, well or not; `wait` then returns at once.
     pub fn is_done(&self) -> bool {
         self.completion.result().is_some()
+    }
+
+    /// The rank that sent, once a receive is done well; nothing before, and for whatever is no receive.
+    pub fn source(&self) -> Option<usize> {
+        self.completion.source()
     }
 
     /// Has `call` called once, after the call is done, well or not; [`wait`](Work::wait) then returns at once.

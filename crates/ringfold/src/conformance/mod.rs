@@ -4,6 +4,7 @@
 //! the same every time and a deadlock shows as a round in which nobody goes on. Virtual time jumps to the next event when
 //! nobody does. Where a call has a shortest way, a rank takes it or runs the schedule, at random.
 
+mod messages;
 mod oracle;
 mod tests;
 

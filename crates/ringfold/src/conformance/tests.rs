@@ -234,7 +234,7 @@ fn domains(world_size: usize) -> u32 {
     (2..=world_size).find(divides).unwrap_or(1) as u32
 }
 
-fn shm(world_size: usize) -> Vec<Shm> {
+pub(super) fn shm(world_size: usize) -> Vec<Shm> {
     let (segment, _fd) =
         Segment::create(Shape::new(world_size, 3, 4 << 20)).expect("shared memory");
     (0..world_size)
@@ -248,7 +248,7 @@ fn shm_in_domains(world_size: usize) -> Vec<Shm> {
     ranks.map(|rank| rank.in_domains(domains)).collect()
 }
 
-fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {
+pub(super) fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {
     SimNetwork::new(
         world_size,
         Links {
@@ -259,7 +259,7 @@ fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {
     )
 }
 
-fn faulty(world_size: usize, faults: Faults) -> Vec<Faulty<Local>> {
+pub(super) fn faulty(world_size: usize, faults: Faults) -> Vec<Faulty<Local>> {
     let seeded = |(rank, inner)| {
         Faulty::new(
             inner,
@@ -277,7 +277,7 @@ fn faulty(world_size: usize, faults: Faults) -> Vec<Faulty<Local>> {
         .collect()
 }
 
-fn tcp(world_size: usize) -> Vec<Tcp> {
+pub(super) fn tcp(world_size: usize) -> Vec<Tcp> {
     const CHANNELS: usize = 3;
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
     let address = listener.local_addr().expect("its address");

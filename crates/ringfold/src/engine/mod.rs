@@ -6,9 +6,8 @@
 //!
 //! # Model
 //!
-//! Collectives run one after the other, in the order of submission, which is the same on all ranks. Point-to-point jobs
-//! run beside them, on a channel of their own; two on the same stream keep their order. Within a job slices overlap, see
-//! [`operation`].
+//! Collectives run one after the other, in the order of submission, which is the same on all ranks. Messages between two
+//! ranks go beside them, see [`mailbox`]. Within a collective slices overlap, see [`operation`].
 //!
 //! # Invariants
 //!
@@ -17,6 +16,7 @@
 
 mod announce;
 pub mod geometry;
+pub mod mailbox;
 pub mod operation;
 pub mod plan;
 mod prepare;
@@ -35,6 +35,7 @@ use crate::schedule::{Medium, Spec};
 use crate::transport::{Ticket, Time, Transport, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::Blocks;
+use mailbox::Mailbox;
 use operation::{ChannelProgress, Context, Operation, Workbench, ticket_operation};
 use plan::Plan;
 use tiny::TinyCalls;
@@ -42,6 +43,9 @@ pub use tiny::TinyJob;
 
 /// Jobs that may be submitted and not finished, at most.
 pub const JOBS_MAX: usize = 4096;
+
+/// What stands for the peer of a `Recv` that takes a message from any of them.
+pub const ANY_SOURCE: usize = usize::MAX;
 
 /// Plans kept, at most; the oldest goes first. A program has few kinds of calls.
 const PLANS_MAX: usize = 256;
@@ -62,9 +66,9 @@ pub struct Job {
     pub dtype: DType,
     /// How they are combined.
     pub op: Op,
-    /// The root, or the peer of a point-to-point message.
+    /// The root, or the peer of a message; [`ANY_SOURCE`] for a receive from whoever sends.
     pub root: usize,
-    /// The tag of a point-to-point message.
+    /// The tag of a message.
     pub tag: u32,
     /// The count as the call states it to the peers.
     pub count: u64,
@@ -98,6 +102,15 @@ pub struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobId(usize);
 
+/// A job that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Which.
+    pub id: JobId,
+    /// Who sent, where the job was a receive.
+    pub source: Option<usize>,
+}
+
 /// Runs the calls of one rank over one transport.
 pub struct Engine {
     transport: Box<dyn Transport>,
@@ -111,11 +124,9 @@ pub struct Engine {
     free: Vec<usize>,
     /// Collectives in order; only the first runs.
     collectives: VecDeque<usize>,
-    point_to_point: Vec<usize>,
+    mailbox: Mailbox,
     finished: Vec<JobId>,
     sequence: u64,
-    /// Sent to and received from each peer.
-    message_sequences: Vec<[u64; 2]>,
     generation: u64,
     done: Vec<Ticket>,
     operands: Vec<Region>,
@@ -156,10 +167,9 @@ impl Engine {
             operations: Vec::new(),
             free: Vec::new(),
             collectives: VecDeque::new(),
-            point_to_point: Vec::new(),
+            mailbox: Mailbox::new(rank, world_size),
             finished: Vec::new(),
             sequence: 0,
-            message_sequences: vec![[0; 2]; world_size],
             generation: 0,
             done: Vec::new(),
             operands: Vec::new(),
@@ -215,10 +225,13 @@ impl Engine {
 
     /// Takes on a job. Its regions stay valid until it is finished.
     pub fn submit(&mut self, job: Job) -> Result<JobId> {
-        if self.operations.len() - self.free.len() >= JOBS_MAX {
+        if self.operations.len() - self.free.len() + self.mailbox.under_way() >= JOBS_MAX {
             return Err(Error::InvalidArgument(format!(
                 "more than {JOBS_MAX} calls under way; wait for some of them"
             )));
+        }
+        if matches!(job.collective, Collective::Send | Collective::Recv) {
+            return self.mailbox.submit(job);
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.operations.push(None);
@@ -226,13 +239,8 @@ impl Engine {
         });
         match self.prepare(job) {
             Ok(operation) => {
-                let queue_behind = !operation.is_point_to_point();
                 self.operations[id] = Some(operation);
-                if queue_behind {
-                    self.collectives.push_back(id);
-                } else {
-                    self.point_to_point.push(id);
-                }
+                self.collectives.push_back(id);
                 Ok(JobId(id))
             }
             Err(error) => {
@@ -246,10 +254,15 @@ impl Engine {
     pub fn progress(&mut self, now: Time) -> Result<bool> {
         let mut progressed = self.is_tiny_active() && self.poll_tiny()?;
         progressed |= self.advance()?;
+        progressed |= self.mailbox.begin(self.transport.as_mut())?;
         self.done.clear();
         self.transport.poll(now, &mut self.done)?;
         if !self.done.is_empty() {
             for ticket in self.done.drain(..) {
+                if mailbox::owns(ticket) {
+                    self.mailbox.complete(ticket);
+                    continue;
+                }
                 let operation = self
                     .operations
                     .get_mut(ticket_operation(ticket))
@@ -261,6 +274,7 @@ impl Engine {
             self.advance()?;
             progressed = true;
         }
+        progressed |= self.mailbox.advance(self.transport.as_mut())?;
         Ok(progressed)
     }
 
@@ -273,60 +287,67 @@ impl Engine {
 
     /// Whether no job is under way.
     pub fn is_idle(&self) -> bool {
-        self.collectives.is_empty() && self.point_to_point.is_empty() && !self.is_tiny_active()
+        self.collectives.is_empty() && self.mailbox.under_way() == 0 && !self.is_tiny_active()
     }
 
     /// A job that has finished since the last call, if any.
-    pub fn take_finished(&mut self) -> Option<JobId> {
-        self.finished.pop()
+    pub fn take_finished(&mut self) -> Option<Finished> {
+        let collective = self.finished.pop().map(|id| Finished { id, source: None });
+        collective.or_else(|| self.mailbox.take_finished())
     }
 
     /// Sets the deadlines of running jobs that have none yet, and gives the error of one whose deadline has passed.
     pub fn check_deadlines(&mut self, now: Time) -> Result<()> {
         self.check_tiny_deadline(now)?;
-        let mut late = None;
-        let running = self.collectives.iter().take(1).chain(&self.point_to_point);
-        for &id in running {
-            let Some(operation) = self.operations[id].as_mut() else {
-                continue;
-            };
-            let deadline = *operation
-                .deadline
-                .get_or_insert(now.after(operation.timeout));
-            if now >= deadline {
-                late = Some(id);
-            }
+        self.mailbox.check_deadlines(now)?;
+        let first = self.collectives.front().copied();
+        let Some((id, operation)) = first.and_then(|id| Some((id, self.operations[id].as_mut()?)))
+        else {
+            return Ok(());
+        };
+        let timeout = operation.timeout;
+        let deadline = *operation.deadline.get_or_insert(now.after(timeout));
+        if now < deadline {
+            return Ok(());
         }
-        let Some(id) = late else { return Ok(()) };
         let waiting_for =
             self.with_context(id, |operation, context| operation.waiting_for(context));
-        let site = self.site(id);
-        let after_ms = self.operations[id]
-            .as_ref()
-            .map_or(0, |operation| operation.timeout.as_millis() as u64);
         Err(Error::Timeout {
             waiting_for,
-            after_ms,
-            site: Some(site),
+            after_ms: timeout.as_millis() as u64,
+            site: Some(self.site(id)),
         })
     }
 
     /// The ranks that the running jobs wait for.
     pub fn waiting_for(&mut self) -> Vec<usize> {
-        let running: Vec<usize> = self
-            .collectives
-            .iter()
-            .take(1)
-            .chain(&self.point_to_point)
-            .copied()
-            .collect();
-        let mut ranks = self.tiny_waiting_for();
-        for id in running {
-            ranks
-                .extend(self.with_context(id, |operation, context| operation.waiting_for(context)));
-        }
+        let mut ranks = self.collective_waits_for();
+        ranks.extend(self.mailbox.waiting_for());
         ranks.sort_unstable();
         ranks.dedup();
+        ranks
+    }
+
+    /// A rank that is gone, as `is_gone` says, and without which a running job cannot end.
+    pub fn missed(
+        &mut self,
+        mut is_gone: impl FnMut(&dyn Transport, usize) -> bool,
+    ) -> Option<usize> {
+        let awaited = self.collective_waits_for();
+        let transport = self.transport.as_ref();
+        let mut is_gone = |rank| is_gone(transport, rank);
+        let missed = awaited.into_iter().find(|rank| is_gone(*rank));
+        missed.or_else(|| self.mailbox.missed(&mut is_gone))
+    }
+
+    /// The ranks that the running collective waits for.
+    fn collective_waits_for(&mut self) -> Vec<usize> {
+        let mut ranks = self.tiny_waiting_for();
+        if let Some(&id) = self.collectives.front() {
+            let waiting_for =
+                self.with_context(id, |operation, context| operation.waiting_for(context));
+            ranks.extend(waiting_for);
+        }
         ranks
     }
 
@@ -335,8 +356,10 @@ impl Engine {
         if self.is_tiny_active() {
             return self.tiny_site();
         }
-        let first = self.collectives.front().or(self.point_to_point.first());
-        first.copied().map(|id| self.site(id))
+        match self.collectives.front().copied() {
+            Some(id) => Some(self.site(id)),
+            None => self.mailbox.running_site(),
+        }
     }
 
     fn site(&mut self, id: usize) -> Site {
@@ -392,9 +415,6 @@ impl Engine {
             }
             self.compare_calls(id)?;
             self.retire(id);
-        }
-        if !self.point_to_point.is_empty() {
-            progressed |= self.advance_point_to_point()?;
         }
         Ok(progressed)
     }
@@ -476,42 +496,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    fn advance_point_to_point(&mut self) -> Result<bool> {
-        let mut progressed = false;
-        let mut index = 0;
-        while index < self.point_to_point.len() {
-            let id = self.point_to_point[index];
-            if !self.is_behind_another(index) {
-                progressed |=
-                    self.with_context(id, |operation, context| operation.advance(context))?;
-            }
-            if self.operations[id].as_ref().is_some_and(Operation::is_done) {
-                self.point_to_point.remove(index);
-                self.retire(id);
-            } else {
-                index += 1;
-            }
-        }
-        Ok(progressed)
-    }
-
-    /// Whether an earlier message on the same stream is not posted whole yet.
-    fn is_behind_another(&self, index: usize) -> bool {
-        let stream = |id: usize| {
-            self.operations[id].as_ref().map(|operation| {
-                let spec = operation.plan.schedule.spec;
-                (spec.collective, spec.root, operation.is_issued())
-            })
-        };
-        let Some((collective, peer, _)) = stream(self.point_to_point[index]) else {
-            return false;
-        };
-        self.point_to_point[..index]
-            .iter()
-            .filter_map(|&id| stream(id))
-            .any(|(other, other_peer, issued)| other == collective && other_peer == peer && !issued)
     }
 
     /// Takes a finished operation out and keeps what the next one of its kind can use.

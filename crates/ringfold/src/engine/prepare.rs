@@ -77,7 +77,7 @@ impl Engine {
         };
         let (plan, channels) = self.plan(&job)?;
         let schedule = &plan.schedule;
-        let one_slice = schedule.needs_one_slice() || plan.exposes || self.is_message(&job);
+        let one_slice = schedule.needs_one_slice() || plan.exposes;
         if one_slice
             && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven())
             && schedule.needs_one_slice()
@@ -168,10 +168,6 @@ impl Engine {
         })
     }
 
-    fn is_message(&self, job: &Job) -> bool {
-        matches!(job.collective, Collective::Send | Collective::Recv)
-    }
-
     /// Published slices must fit their slots: the chooser sees to it, and this is where it is checked.
     fn check_slot(
         &mut self,
@@ -231,26 +227,9 @@ impl Engine {
     }
 
     fn call(&mut self, job: &Job) -> Call {
-        let sequence = match job.collective {
-            Collective::Send | Collective::Recv => {
-                let direction = (job.collective == Collective::Recv) as usize;
-                let next = &mut self.message_sequences[job.root][direction];
-                *next += 1;
-                *next
-            }
-            _ => {
-                self.sequence += 1;
-                self.sequence
-            }
-        };
-        // Both ends of a message state the same call.
-        let is_message = self.is_message(job);
+        self.sequence += 1;
         Call {
-            collective: if is_message {
-                Collective::Send
-            } else {
-                job.collective
-            },
+            collective: job.collective,
             dtype: job.dtype,
             op: if job.collective.reduces() {
                 job.op.wire()
@@ -258,9 +237,7 @@ impl Engine {
                 0
             },
             algorithm: job.algorithm,
-            root: if is_message {
-                job.tag
-            } else if job.collective.has_root() {
+            root: if job.collective.has_root() {
                 job.root as u32
             } else if job.registers {
                 REGISTRATION
@@ -268,7 +245,7 @@ impl Engine {
                 0
             },
             count: job.count,
-            sequence,
+            sequence: self.sequence,
         }
     }
 

@@ -138,14 +138,9 @@ impl Operation {
                 "a message of 4 GiB or more; choose another algorithm or split the call".into(),
             )
         })?;
-        let channel = if self.is_point_to_point() {
-            P2P_CHANNEL
-        } else {
-            P2P_CHANNEL + 1 + channel
-        };
         let stream = Stream {
             peer: peer as usize,
-            channel,
+            channel: P2P_CHANNEL + 1 + channel,
         };
         Ok(Some((
             stream,

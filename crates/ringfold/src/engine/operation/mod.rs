@@ -210,13 +210,6 @@ impl Operation {
             .all(|progress| progress.retired == self.slices)
     }
 
-    /// Whether all steps are issued, so that a later message on the same streams may be posted.
-    pub fn is_issued(&self) -> bool {
-        self.channels
-            .iter()
-            .all(|progress| progress.slice >= self.slices && progress.started == self.slices)
-    }
-
     /// The last generation of a call through published memory.
     pub fn last_generation(&self) -> u64 {
         self.first_generation + self.slices as u64 - 1
@@ -384,14 +377,6 @@ impl Operation {
     /// Whether the call goes through published memory.
     pub fn publishes(&self) -> bool {
         self.plan.schedule.spec.medium == crate::schedule::Medium::Shared
-    }
-
-    /// Whether this is a `send` or `recv`, which has its own stream.
-    pub fn is_point_to_point(&self) -> bool {
-        matches!(
-            self.call.collective,
-            crate::Collective::Send | crate::Collective::Recv
-        )
     }
 }
 

@@ -1,0 +1,648 @@
+//! Point-to-point messages over every transport: who gets which, in whatever order ranks run, send and ask.
+//!
+//! The ranks' engines are driven by one thread in a random order from a printed seed. A message's bytes say who sent it and
+//! the how-manieth it is with its tag, so that what a receive got can be told from its buffer.
+
+use std::time::Duration;
+
+use super::tests::{faulty, shm, sim, tcp};
+use super::{FRUITLESS_ROUNDS_MAX, Random};
+use crate::communicator::Request;
+use crate::engine::mailbox::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
+use crate::engine::{Engine, JobId};
+use crate::error::{Error, Result};
+use crate::memory::{Owned, Pool, Region};
+use crate::schedule::Medium;
+use crate::transport::faulty::Faults;
+use crate::transport::local::{local, rendezvous};
+use crate::transport::sim::Sending;
+use crate::transport::{Time, Transport};
+use crate::tune::choose::Choice;
+use crate::types::{Algorithm, Collective, DType};
+use crate::{Counts, Op};
+
+const SEED: u64 = 20_261_121;
+
+const ANY: usize = Request::ANY_SOURCE;
+
+/// The tag of what is received from any source in the random runs; the lower ones are received from their senders.
+const ANY_TAG: u32 = 3;
+
+/// Bytes of messages, by tag: the same at both ends. Around cells, pieces and all that a transport buffers.
+const TAG_BYTES: [usize; 4] = [16, 70_000, 600_001, 9000];
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One send or receive of a rank.
+struct Posting {
+    is_send: bool,
+    peer: usize,
+    tag: u32,
+    memory: Owned,
+    id: Option<JobId>,
+    /// Who sent, once it is done.
+    source: Option<Option<usize>>,
+}
+
+struct World {
+    engines: Vec<Engine>,
+    /// By rank, in the order of submission.
+    postings: Vec<Vec<Posting>>,
+    random: Random,
+    now: Time,
+}
+
+impl World {
+    fn new<T: Transport + 'static>(ranks: Vec<T>, seed: u64) -> World {
+        let world_size = ranks.len();
+        let engine =
+            |(rank, ranks)| Engine::new(Box::new(ranks), rank, world_size, Pool::default());
+        World {
+            engines: ranks.into_iter().enumerate().map(engine).collect(),
+            postings: (0..world_size).map(|_| Vec::new()).collect(),
+            random: Random(seed),
+            now: Time(0),
+        }
+    }
+
+    /// Has `rank` send `content`.
+    fn send(&mut self, rank: usize, peer: usize, tag: u32, content: &[u8]) -> usize {
+        let memory = Owned::zeroed(content.len());
+        memory.region().write(content);
+        self.plan(rank, true, peer, tag, memory);
+        self.submit(rank, self.postings[rank].len() - 1)
+    }
+
+    /// Has `rank` ask for a message of so many bytes.
+    fn recv(&mut self, rank: usize, peer: usize, tag: u32, bytes: usize) -> usize {
+        self.plan(rank, false, peer, tag, Owned::zeroed(bytes));
+        self.submit(rank, self.postings[rank].len() - 1)
+    }
+
+    fn plan(&mut self, rank: usize, is_send: bool, peer: usize, tag: u32, memory: Owned) {
+        self.postings[rank].push(Posting {
+            is_send,
+            peer,
+            tag,
+            memory,
+            id: None,
+            source: None,
+        });
+    }
+
+    fn submit(&mut self, rank: usize, index: usize) -> usize {
+        let posting = &mut self.postings[rank][index];
+        let (collective, input, output) = match (posting.is_send, posting.memory.region()) {
+            (true, region) => (Collective::Send, region, Region::EMPTY),
+            (false, region) => (Collective::Recv, Region::EMPTY, region),
+        };
+        let counts = Counts::Even(posting.memory.region().bytes() as u64);
+        let mut request = Request::new(collective, DType::U8, counts, input, output);
+        (request.root, request.tag, request.op) = (posting.peer, posting.tag, Op::Sum);
+        let choice = Choice {
+            algorithm: Algorithm::Direct,
+            medium: Medium::Messages,
+            slice_bytes: 1 << 20,
+            channels: 1,
+            tries: None,
+            streams: false,
+        };
+        let job = request
+            .check(rank, self.engines.len(), &choice, TIMEOUT)
+            .expect("a good request");
+        posting.id = Some(self.engines[rank].submit(job).expect("room"));
+        index
+    }
+
+    /// One attempt of one rank.
+    fn attempt(&mut self, rank: usize) -> Result<bool> {
+        let progressed = self.engines[rank].progress(self.now)?;
+        while let Some(finished) = self.engines[rank].take_finished() {
+            let is_it = |posting: &&mut Posting| {
+                posting.id == Some(finished.id) && posting.source.is_none()
+            };
+            let posting = self.postings[rank].iter_mut().find(is_it);
+            posting.expect("a posting that was under way").source = Some(finished.source);
+        }
+        Ok(progressed)
+    }
+
+    /// Attempts of all ranks in a random order until `is_done`, or nobody goes on.
+    fn run_until(&mut self, is_done: impl Fn(&World) -> bool) -> Result<()> {
+        let mut fruitless = 0;
+        while !is_done(self) {
+            let rank = self.random.below(self.engines.len());
+            fruitless = if self.attempt(rank)? {
+                0
+            } else {
+                fruitless + 1
+            };
+            if fruitless > 16 * self.engines.len() as u32 {
+                self.pass();
+            }
+            assert!(
+                fruitless < FRUITLESS_ROUNDS_MAX,
+                "nobody goes on: {}",
+                self.standing()
+            );
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self) {
+        let events = self.engines.iter_mut();
+        let next = events
+            .filter_map(|engine| engine.transport().next_event())
+            .min();
+        self.now = next.map_or(self.now, |next| self.now.max(next));
+    }
+
+    fn standing(&mut self) -> String {
+        let sites = self.engines.iter_mut().map(|engine| engine.running_site());
+        sites.flatten().map(|site| format!("[{site}] ")).collect()
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.run_until(|world| {
+            let mut all = world.postings.iter().flatten();
+            all.all(|posting| posting.source.is_some() || posting.id.is_none())
+        })
+    }
+
+    fn is_done(&self, rank: usize, index: usize) -> bool {
+        self.postings[rank][index].source.is_some()
+    }
+
+    fn bytes(&self, rank: usize, index: usize) -> Vec<u8> {
+        let region = self.postings[rank][index].memory.region();
+        let mut bytes = vec![0; region.bytes()];
+        region.read(&mut bytes);
+        bytes
+    }
+
+    fn source(&self, rank: usize, index: usize) -> Option<usize> {
+        self.postings[rank][index].source.flatten()
+    }
+}
+
+/// Message `index` between two ranks with `tag`: like no other.
+fn content([from, to]: [usize; 2], tag: u32, index: usize) -> Vec<u8> {
+    let name = from << 24 | to << 16 | (tag as usize) << 8 | index;
+    let seed = Random(name as u64).below(usize::MAX);
+    let byte = |place: usize| ((seed >> (place % 7 * 8)) ^ place.wrapping_mul(31)) as u8;
+    (0..TAG_BYTES[tag as usize]).map(byte).collect()
+}
+
+/// Sends and receives in random order, with random pauses; who asks one after the other needs what came meanwhile kept.
+fn messages_find_their_receives(make: impl Fn(usize, u64) -> World, runs: u64) {
+    for run in 0..runs {
+        let seed = SEED + run;
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        let ranks = 2 + random.below(3);
+        let mut world = make(ranks, seed);
+        for from in 0..ranks {
+            for to in (0..ranks).filter(|to| *to != from) {
+                for tag in 0..=ANY_TAG {
+                    for index in 0..random.below(4) {
+                        let memory = Owned::zeroed(TAG_BYTES[tag as usize]);
+                        memory.region().write(&content([from, to], tag, index));
+                        world.plan(from, true, to, tag, memory);
+                        let source = if tag == ANY_TAG { ANY } else { from };
+                        let room = Owned::zeroed(TAG_BYTES[tag as usize]);
+                        world.plan(to, false, source, tag, room);
+                    }
+                }
+            }
+        }
+        for postings in &mut world.postings {
+            shuffle(postings, &mut random);
+        }
+        let window = 1 + random.below(6);
+        submit_all(&mut world, window);
+        world
+            .run()
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        for rank in 0..ranks {
+            compare(&world, rank);
+        }
+    }
+}
+
+fn shuffle(postings: &mut [Posting], random: &mut Random) {
+    for end in (1..postings.len()).rev() {
+        postings.swap(end, random.below(end + 1));
+    }
+}
+
+/// Submits everything, with attempts in between: sends in their order, and receives in theirs, of which no rank has more
+/// than `window` under way.
+fn submit_all(world: &mut World, window: usize) {
+    let ranks = world.engines.len();
+    let mut fruitless = 0;
+    while world
+        .postings
+        .iter()
+        .flatten()
+        .any(|posting| posting.id.is_none())
+    {
+        let rank = world.random.below(ranks);
+        let is_send = world.random.below(2) == 0;
+        let postings = &world.postings[rank];
+        let is_open = |posting: &&Posting| posting.id.is_some() && posting.source.is_none();
+        let receives = postings.iter().filter(|posting| !posting.is_send);
+        let is_full = receives.filter(is_open).count() >= window;
+        let is_next = |posting: &Posting| posting.is_send == is_send && posting.id.is_none();
+        let next = postings.iter().position(is_next);
+        if let Some(next) = next.filter(|_| is_send || !is_full) {
+            world.submit(rank, next);
+        }
+        let progressed = world.attempt(rank).expect("no error");
+        fruitless = if progressed { 0 } else { fruitless + 1 };
+        if fruitless > 16 * ranks as u32 {
+            world.pass();
+        }
+        assert!(
+            fruitless < FRUITLESS_ROUNDS_MAX,
+            "nobody goes on: {}",
+            world.standing()
+        );
+    }
+}
+
+/// The receives of a rank from one sender and of one tag got that sender's messages to it in order, whole.
+fn compare(world: &World, rank: usize) {
+    let mut counts = std::collections::HashMap::new();
+    for (place, posting) in world.postings[rank].iter().enumerate() {
+        if posting.is_send {
+            assert_eq!(posting.source, Some(None));
+            continue;
+        }
+        let source = world.source(rank, place).expect("a sender");
+        assert!(posting.peer == ANY || posting.peer == source);
+        let index = counts.entry((source, posting.tag)).or_insert(0);
+        let of_pair =
+            |other: &&Posting| other.is_send && (other.peer, other.tag) == (rank, posting.tag);
+        let sent = world.postings[source].iter().filter(of_pair).nth(*index);
+        let sent = sent.expect("as many as were received").memory.region();
+        let mut due = vec![0; sent.bytes()];
+        sent.read(&mut due);
+        assert!(
+            world.bytes(rank, place) == due,
+            "rank {rank}, from {source}, tag {}, message {index}",
+            posting.tag
+        );
+        *index += 1;
+    }
+}
+
+/// Tags out of order, and everything in its stream until somebody asks for something behind it.
+fn tags_choose_among_what_was_sent(make: impl Fn(usize, u64) -> World) {
+    let mut world = make(2, SEED);
+    for tag in [7, 8, 9, 8] {
+        world.send(0, 1, tag, &[tag as u8; 40]);
+    }
+    let last = world.recv(1, 0, 9, 40);
+    world.run_until(|world| world.is_done(1, last)).unwrap();
+    let others = [8, 7, 8].map(|tag| (tag, world.recv(1, 0, tag, 40)));
+    world.run().unwrap();
+    assert_eq!(world.bytes(1, last), [9; 40]);
+    for (tag, place) in others {
+        assert_eq!(world.bytes(1, place), [tag as u8; 40]);
+        assert_eq!(world.source(1, place), Some(0));
+    }
+}
+
+/// Messages larger than all that a transport buffers, in crossing order, both ways at once.
+fn large_messages_cross(make: impl Fn(usize, u64) -> World) {
+    const BYTES: usize = 3_000_000;
+    let mut world = make(2, SEED);
+    let mut places = Vec::new();
+    for rank in [0, 1] {
+        for tag in [1, 2, 3] {
+            world.send(rank, 1 - rank, tag, &vec![tag as u8; BYTES]);
+        }
+        for tag in [3, 1, 2] {
+            places.push((rank, world.recv(rank, 1 - rank, tag, BYTES), tag as u8));
+        }
+    }
+    world.run().unwrap();
+    for (rank, place, tag) in places {
+        assert!(world.bytes(rank, place).iter().all(|byte| *byte == tag));
+    }
+}
+
+/// However much one peer sends, what another has sent is received soon from any source.
+fn no_source_starves(make: impl Fn(usize, u64) -> World) {
+    const SENT: usize = 60;
+    let mut world = make(4, SEED);
+    for _ in 0..SENT {
+        world.send(1, 0, 5, &[1; 24]);
+        world.send(3, 0, 5, &[3; 24]);
+    }
+    world.send(2, 0, 5, &[2; 24]);
+    // Until everything that will come by itself has come.
+    for _ in 0..4000 {
+        let rank = 1 + world.random.below(3);
+        world.attempt(rank).unwrap();
+        world.pass();
+    }
+    let mut sources = Vec::new();
+    for _ in 0..2 * SENT + 1 {
+        let place = world.recv(0, ANY, 5, 24);
+        world.run_until(|world| world.is_done(0, place)).unwrap();
+        let source = world.source(0, place).unwrap();
+        assert_eq!(world.bytes(0, place), [source as u8; 24]);
+        sources.push(source);
+    }
+    let patience = sources.iter().position(|source| *source == 2);
+    assert!(patience.unwrap() < 6, "{sources:?}");
+}
+
+/// A message of another type or count than its receive is in another call; neither is filled with it nor cut.
+fn another_length_is_a_mismatch(make: impl Fn(usize, u64) -> World) {
+    for kept in [false, true] {
+        let mut world = make(2, SEED);
+        world.send(0, 1, 7, &[1; 40]);
+        world.send(0, 1, 8, &[2; 40]);
+        if kept {
+            let behind = world.recv(1, 0, 8, 40);
+            world.run_until(|world| world.is_done(1, behind)).unwrap();
+        }
+        let place = world.recv(1, 0, 7, 32);
+        let error = world.run().unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.class(), "Mismatch", "{text}");
+        assert!(text.contains("recv of 32 uint8 tag 7"), "{text}");
+        assert!(
+            text.contains("rank 0 in #1 send of 40 uint8 tag 7"),
+            "{text}"
+        );
+        assert_eq!(world.bytes(1, place), [0; 32]);
+    }
+}
+
+/// A receive from any source ends when nobody is left who could send, and not before.
+fn any_source_waits_for_whoever_is_left(make: impl Fn(usize, u64) -> World) {
+    let mut world = make(3, SEED);
+    let place = world.recv(0, ANY, 1, 16);
+    for _ in 0..50 {
+        assert!(!world.is_done(0, place));
+        world.attempt(0).unwrap();
+    }
+    assert_eq!(world.engines[0].waiting_for(), [1, 2]);
+    world.engines.truncate(2);
+    for _ in 0..50 {
+        world.attempt(0).unwrap();
+    }
+    world.send(1, 0, 1, &[1; 16]);
+    world.run().unwrap();
+    assert_eq!(world.source(0, place), Some(1));
+    world.recv(0, ANY, 1, 16);
+    world.engines.truncate(1);
+    world.postings.truncate(1);
+    let error = world.run().unwrap_err();
+    assert!(
+        matches!(error, Error::PeerFailed { rank: 1 | 2, .. }),
+        "{error}"
+    );
+}
+
+macro_rules! over_transports {
+    ($($name:ident: $make:expr, $runs:expr;)*) => { $(
+        mod $name {
+            use super::*;
+
+            fn make(ranks: usize, seed: u64) -> World {
+                let make: fn(usize, u64) -> World = $make;
+                make(ranks, seed)
+            }
+
+            #[test]
+            fn messages_find_their_receives_in_any_order() {
+                messages_find_their_receives(make, $runs);
+            }
+
+            #[test]
+            fn tags_choose() {
+                tags_choose_among_what_was_sent(make);
+            }
+
+            #[test]
+            fn large_messages_may_cross() {
+                large_messages_cross(make);
+            }
+
+            #[test]
+            fn nobody_starves() {
+                no_source_starves(make);
+            }
+
+            #[test]
+            fn lengths_are_compared() {
+                another_length_is_a_mismatch(make);
+            }
+
+            #[test]
+            fn any_source_ends_with_the_last_peer() {
+                any_source_waits_for_whoever_is_left(make);
+            }
+        }
+    )* };
+}
+
+over_transports! {
+    over_local: |n, seed| World::new(local(n), seed), 12;
+    over_rendezvous: |n, seed| World::new(rendezvous(n), seed), 12;
+    over_shm: |n, seed| World::new(shm(n), seed), 12;
+    over_tcp: |n, seed| World::new(tcp(n), seed), 10;
+    over_sim_eager: |n, seed| World::new(sim(n, Sending::Eager), seed), 12;
+    over_sim_rendezvous: |n, seed| World::new(sim(n, Sending::Rendezvous), seed), 12;
+    over_delays: |n, seed| World::new(faulty(n, Faults { seed, delay: 300, delay_limit: Duration::from_micros(50), ..Faults::default() }), seed), 12;
+}
+
+/// Faults spoil messages, and never a result: what a receive got is right, or the run ends in a clean error.
+#[test]
+fn faults_give_no_receive_a_wrong_message() {
+    let mut failed = 0;
+    for run in 0..200 {
+        let mut random = Random(SEED + run);
+        let faults = Faults {
+            seed: SEED + run * 100,
+            drop: random.below(8) as u16,
+            duplicate: random.below(60) as u16,
+            truncate: random.below(60) as u16,
+            flip: random.below(60) as u16,
+            fault_limit: 2,
+            ..Faults::default()
+        };
+        let mut world = World::new(faulty(2, faults), SEED + run);
+        for index in 0..10 {
+            world.send(0, 1, index % 3, &[index as u8; 64]);
+        }
+        let places: Vec<_> = [2, 0, 1]
+            .iter()
+            .map(|tag| world.recv(1, 0, *tag, 64))
+            .collect();
+        let mut outcome = Ok(());
+        for _ in 0..200 {
+            let rank = world.random.below(2);
+            outcome = world.attempt(rank).map(|_| ());
+            if outcome.is_err() {
+                break;
+            }
+        }
+        failed += u32::from(outcome.is_err());
+        if let Err(error) = outcome {
+            assert!(matches!(error, Error::Corrupt { .. }), "run {run}: {error}");
+        }
+        for (place, due) in places.into_iter().zip([2, 0, 1]) {
+            assert!(
+                !world.is_done(1, place) || world.bytes(1, place) == [due; 64],
+                "run {run}"
+            );
+        }
+    }
+    println!("{failed} of 200 runs failed cleanly, seed {SEED}");
+    assert!(failed > 20, "the faults were too rare to prove anything");
+}
+
+/// What nobody asks for stays where it is, and no memory is made for it.
+#[test]
+fn what_nobody_asks_for_is_left_in_its_stream() {
+    let mut world = World::new(rendezvous(3), SEED);
+    let sends = [4, 5].map(|tag| world.send(0, 1, tag, &[1; 32]));
+    let place = world.recv(1, 2, 4, 32);
+    world.send(2, 1, 4, &[2; 32]);
+    world.run_until(|world| world.is_done(1, place)).unwrap();
+    for _ in 0..100 {
+        let rank = world.random.below(3);
+        world.attempt(rank).unwrap();
+    }
+    assert!(!sends.iter().any(|send| world.is_done(0, *send)));
+}
+
+/// A message that finds no room is left in its stream, and received from there as soon as somebody asks for it. Until then
+/// the receive behind it waits, and says why at its deadline.
+#[test]
+fn what_finds_no_room_waits_for_its_receive() {
+    const BYTES: usize = KEPT_BYTES_MAX / 2 + 1;
+    let mut world = World::new(shm(2), SEED);
+    for tag in [1, 2] {
+        world.send(0, 1, tag, &vec![tag as u8; BYTES]);
+    }
+    world.send(0, 1, 3, &[3; 16]);
+    let small = world.recv(1, 0, 3, 16);
+    for _ in 0..100_000 {
+        let rank = world.random.below(2);
+        world.attempt(rank).unwrap();
+    }
+    assert!(!world.is_done(1, small));
+    let engine = &mut world.engines[1];
+    engine.check_deadlines(Time(0)).unwrap();
+    let error = engine.check_deadlines(Time(0).after(TIMEOUT)).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[0]),
+        "{text}"
+    );
+    assert!(
+        text.contains("post the receive with tag 2 before"),
+        "{text}"
+    );
+    let large = [2, 1].map(|tag| world.recv(1, 0, tag, BYTES));
+    world.run().unwrap();
+    for (place, tag) in large.into_iter().zip([2, 1]) {
+        assert!(world.bytes(1, place).iter().all(|byte| *byte == tag));
+    }
+    assert_eq!(world.bytes(1, small), [3; 16]);
+}
+
+#[test]
+fn the_number_of_kept_messages_is_bounded() {
+    let mut world = World::new(sim(2, Sending::Rendezvous), SEED);
+    let behind = world.recv(1, 0, 9, 0);
+    let mut sent = 0;
+    // More sends than may be under way at once: in parts.
+    for _ in 0..4 {
+        let part = KEPT_MESSAGES_MAX / 2;
+        let places: Vec<_> = (0..part).map(|_| world.send(0, 1, 1, &[])).collect();
+        for _ in 0..20_000 {
+            let rank = world.random.below(2);
+            if !world.attempt(rank).unwrap() {
+                world.pass();
+            }
+        }
+        sent += places
+            .iter()
+            .filter(|place| world.is_done(0, **place))
+            .count();
+        if sent < KEPT_MESSAGES_MAX {
+            continue;
+        }
+        break;
+    }
+    assert_eq!(sent, KEPT_MESSAGES_MAX);
+    world.send(0, 1, 9, &[]);
+    let next = world.recv(1, 0, 1, 0);
+    world.run_until(|world| world.is_done(1, next)).unwrap();
+    world.run_until(|world| world.is_done(1, behind)).unwrap();
+}
+
+/// What a peer claims is checked before memory is made for it: a length that is not that of its elements is corrupt.
+#[test]
+fn a_header_that_contradicts_itself_is_corrupt() {
+    use crate::transport::{Header, P2P_CHANNEL, Stream};
+    let mut ranks = local(2);
+    let call = crate::call::Call {
+        collective: Collective::Send,
+        dtype: DType::F32,
+        op: 0,
+        algorithm: Algorithm::Direct,
+        root: 1,
+        count: 1 << 62,
+        sequence: 1,
+    };
+    let good = Header {
+        call: crate::call::Call { count: 4, ..call },
+        slice: 0,
+        index: 0,
+        bytes: 16,
+    };
+    let bad = [
+        Header { call, ..good },
+        Header {
+            call: crate::call::Call {
+                sequence: 2,
+                ..good.call
+            },
+            ..good
+        },
+        Header {
+            call: crate::call::Call {
+                collective: Collective::AllReduce,
+                ..good.call
+            },
+            ..good
+        },
+        Header { slice: 1, ..good },
+        Header { index: 1, ..good },
+    ];
+    let payload = Owned::zeroed(16);
+    for header in bad {
+        let stream = Stream {
+            peer: 1,
+            channel: P2P_CHANNEL,
+        };
+        ranks[0]
+            .post_send(stream, 0, header, payload.region())
+            .unwrap();
+        let mut world = World::new(std::mem::replace(&mut ranks, local(2)), SEED);
+        world.recv(1, 0, 1, 16);
+        let error = world.attempt(1).unwrap_err();
+        assert!(
+            matches!(error, Error::Corrupt { peer: 0, .. }),
+            "{header:?}: {error}"
+        );
+    }
+}

@@ -1,0 +1,433 @@
+//! Point-to-point messages: which receive gets which message.
+//!
+//! # Model
+//!
+//! Two ranks have one stream each way for their messages, apart from the collectives'. A send is posted on it at once. A
+//! receive waits here until a message that it asks for, by source and tag, stands at the head of a stream, and is then posted
+//! with that message's own header. So the payload goes straight to where it belongs, whatever the order of receives is.
+//!
+//! A message that no waiting receive asks for is left in its stream, which holds its sender back. Only when a receive waits
+//! for a later one it is *kept*: taken into memory of the library's until somebody asks for it, within bounds.
+//!
+//! # Invariants
+//!
+//! * A receive gets the oldest message that has its tag, from its peer or from any. Of two receives that could get a message
+//!   the one submitted first does. Type and count are compared then: another one is a `Mismatch`.
+//! * Messages of any source are taken from one peer after the other, so nobody's wait for ever behind somebody else's.
+//! * A message's place in its stream is checked, so that none is lost, repeated or delivered twice.
+//! * Nothing is allocated for messages that are received in the order in which they were sent.
+//!
+//! The schedules of `send` and `recv` say the same in one step; the conformance suite holds this module to them.
+
+mod diagnosis;
+mod kept;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+pub use kept::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
+
+use super::{ANY_SOURCE, Finished, JOBS_MAX, Job, JobId};
+use crate::call::Call;
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::transport::{
+    Head, Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Time, Transport, mismatch,
+};
+use crate::types::Collective;
+use kept::Kept;
+
+/// What stands for the operation in tickets of messages: no operation has this number.
+const MAILBOX: u64 = 0xffff;
+
+/// Marks the tickets of what comes in; they name the peer, those of sends the message.
+const INCOMING: u64 = 1 << 40;
+
+/// The messages of one rank.
+pub struct Mailbox {
+    rank: usize,
+    peers: Vec<Peer>,
+    /// Sends and receives under way, by number.
+    messages: Vec<Option<Message>>,
+    free: Vec<usize>,
+    /// Those that were submitted since the last attempt, in order.
+    submitted: VecDeque<usize>,
+    /// Receives without a message, in the order of their submission.
+    waiting: VecDeque<usize>,
+    /// How many of them take a message from any source.
+    waiting_for_any: usize,
+    /// The peers that are listened to, in order, and perhaps some that no longer are.
+    listened: Vec<usize>,
+    /// Whose message a receive from any source got last.
+    last_source: usize,
+    kept: Kept,
+    /// Receives that were submitted.
+    receives: u64,
+    finished: Vec<Finished>,
+}
+
+/// What is known of the messages of one peer.
+#[derive(Default)]
+struct Peer {
+    /// Messages to and from it, so far.
+    sent: u64,
+    taken: u64,
+    /// Receives that wait for a message of this peer and nobody else.
+    waiting: usize,
+    is_listened: bool,
+    /// Where the message goes that comes in now.
+    arriving: Option<Destination>,
+    /// A message that is to be kept and finds no room.
+    held_back: Option<Header>,
+    /// It has left, and all that it sent is taken.
+    has_ended: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Destination {
+    Receive(usize),
+    Keep,
+}
+
+/// A send or a receive under way.
+#[derive(Debug)]
+struct Message {
+    /// As this rank calls it: the sequence counts the sends to the peer, or this rank's receives.
+    call: Call,
+    /// The other end; not known yet for a receive from any source.
+    peer: Option<usize>,
+    region: Region,
+    timeout: Duration,
+    /// When it must be done; unset until the driver first looks at the clock.
+    deadline: Option<Time>,
+}
+
+/// Whether a ticket is of this module.
+pub fn owns(ticket: Ticket) -> bool {
+    ticket >> 48 == MAILBOX
+}
+
+impl Mailbox {
+    /// The messages of `rank` among `world_size` ranks.
+    pub fn new(rank: usize, world_size: usize) -> Mailbox {
+        Mailbox {
+            rank,
+            peers: (0..world_size).map(|_| Peer::default()).collect(),
+            messages: Vec::new(),
+            free: Vec::new(),
+            submitted: VecDeque::new(),
+            waiting: VecDeque::new(),
+            waiting_for_any: 0,
+            listened: Vec::with_capacity(world_size),
+            last_source: 0,
+            kept: Kept::default(),
+            receives: 0,
+            finished: Vec::new(),
+        }
+    }
+
+    /// Sends and receives under way.
+    pub fn under_way(&self) -> usize {
+        self.messages.len() - self.free.len()
+    }
+
+    /// One that has finished since the last call, if any.
+    pub fn take_finished(&mut self) -> Option<Finished> {
+        self.finished.pop()
+    }
+
+    /// Takes on a send or a receive.
+    pub fn submit(&mut self, job: Job) -> Result<JobId> {
+        let is_send = job.collective == Collective::Send;
+        let region = if is_send { job.input } else { job.output };
+        if u32::try_from(region.bytes()).is_err() {
+            let text = "a message of 4 GiB or more; send it in parts";
+            return Err(Error::Unsupported(text.into()));
+        }
+        let peer = Some(job.root).filter(|root| *root != ANY_SOURCE);
+        let sequence = match peer {
+            Some(peer) if is_send => &mut self.peers[peer].sent,
+            _ => &mut self.receives,
+        };
+        *sequence += 1;
+        let message = Message {
+            call: Call {
+                collective: job.collective,
+                dtype: job.dtype,
+                op: 0,
+                algorithm: job.algorithm,
+                root: job.tag,
+                count: job.count,
+                sequence: *sequence,
+            },
+            peer,
+            region,
+            timeout: job.timeout,
+            deadline: None,
+        };
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.messages.push(None);
+            self.messages.len() - 1
+        });
+        self.messages[number] = Some(message);
+        self.submitted.push_back(number);
+        Ok(JobId(JOBS_MAX + number))
+    }
+
+    /// Begins what was submitted; whether that was anything.
+    pub fn begin(&mut self, transport: &mut dyn Transport) -> Result<bool> {
+        let mut progressed = false;
+        while let Some(number) = self.submitted.pop_front() {
+            progressed = true;
+            if self.message(number).call.collective == Collective::Send {
+                self.post(number, transport)?;
+            } else if !self.take_kept(number)? {
+                self.wait(number, transport)?;
+            }
+        }
+        Ok(progressed)
+    }
+
+    /// Takes what has come for those who wait; whether that was anything.
+    pub fn advance(&mut self, transport: &mut dyn Transport) -> Result<bool> {
+        let mut progressed = false;
+        while !self.waiting.is_empty() {
+            let mut took = false;
+            let first = self
+                .listened
+                .partition_point(|peer| *peer <= self.last_source);
+            for turn in 0..self.listened.len() {
+                let peer = self.listened[(first + turn) % self.listened.len()];
+                took |= self.look(peer, transport)?;
+            }
+            if !took {
+                break;
+            }
+            progressed = true;
+            self.forget_unlistened();
+        }
+        Ok(progressed)
+    }
+
+    /// Notes that the message of `ticket` is sent, or has come.
+    pub fn complete(&mut self, ticket: Ticket) {
+        let number = ticket as u32 as usize;
+        if ticket & INCOMING == 0 {
+            self.finish(number);
+        } else {
+            let arrived = self.peers[number].arriving.take();
+            self.arrived(
+                number,
+                arrived.expect("one message comes in on a stream at a time"),
+            );
+        }
+    }
+
+    fn post(&mut self, number: usize, transport: &mut dyn Transport) -> Result<()> {
+        let message = self.message(number);
+        let peer = message.peer.expect("a send has a receiver");
+        let header = Header {
+            call: message.call,
+            slice: 0,
+            index: 0,
+            bytes: message.region.bytes() as u32,
+        };
+        let ticket = MAILBOX << 48 | number as u64;
+        let posted = transport.post_send(stream(peer), ticket, header, message.region)?;
+        if posted == Posted::Done {
+            self.finish(number);
+        }
+        Ok(())
+    }
+
+    /// Has a receive wait for its message to come.
+    fn wait(&mut self, number: usize, transport: &mut dyn Transport) -> Result<()> {
+        self.waiting.push_back(number);
+        match self.message(number).peer {
+            Some(peer) => {
+                self.peers[peer].waiting += 1;
+                self.listen(peer, transport)
+            }
+            None => {
+                self.waiting_for_any += 1;
+                let rank = self.rank;
+                let mut others = (0..self.peers.len()).filter(|peer| *peer != rank);
+                others.try_for_each(|peer| self.listen(peer, transport))
+            }
+        }
+    }
+
+    fn listen(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<()> {
+        if self.peers[peer].is_listened {
+            return Ok(());
+        }
+        self.peers[peer].is_listened = true;
+        if let Err(place) = self.listened.binary_search(&peer) {
+            self.listened.insert(place, peer);
+        }
+        transport.listen(stream(peer), true)
+    }
+
+    fn is_awaited(&self, peer: usize) -> bool {
+        self.peers[peer].waiting > 0 || self.waiting_for_any > 0
+    }
+
+    fn forget_unlistened(&mut self) {
+        let peers = &self.peers;
+        self.listened.retain(|peer| peers[*peer].is_listened);
+    }
+
+    /// Takes the message at the head of `peer`'s stream, if there is one that can be taken.
+    fn look(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<bool> {
+        if self.peers[peer].arriving.is_some() || !self.is_awaited(peer) {
+            return self.hush(peer, transport);
+        }
+        let header = match transport.head(stream(peer))? {
+            Head::Nothing => return Ok(false),
+            Head::End(reason) => return self.has_ended(peer, reason),
+            Head::Message(header) => header,
+        };
+        self.check(peer, &header)?;
+        let (sink, destination) = match self.first_waiting(peer, header.call.root) {
+            Some(number) => {
+                self.compare(number, peer, &header)?;
+                self.hush(peer, transport)?;
+                (self.message(number).region, Destination::Receive(number))
+            }
+            None => match self.kept.make_room(peer, &header) {
+                Some(room) => (room, Destination::Keep),
+                None => {
+                    self.hold_back(peer, &header);
+                    return Ok(false);
+                }
+            },
+        };
+        let at = &mut self.peers[peer];
+        at.held_back = None;
+        at.taken += 1;
+        let ticket = MAILBOX << 48 | INCOMING | peer as u64;
+        match transport.post_recv(stream(peer), ticket, header, Sink::Store(sink))? {
+            Posted::Done => self.arrived(peer, destination),
+            Posted::Pending => self.peers[peer].arriving = Some(destination),
+        }
+        Ok(true)
+    }
+
+    /// Ends the listening to a peer that nobody waits for any more. Gives false, for who asks whether something was taken.
+    fn hush(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<bool> {
+        if self.peers[peer].is_listened && !self.is_awaited(peer) {
+            self.peers[peer].is_listened = false;
+            transport.listen(stream(peer), false)?;
+        }
+        Ok(false)
+    }
+
+    /// Checks what a peer says in a header by itself, before anything is made of it.
+    fn check(&self, peer: usize, header: &Header) -> Result<()> {
+        let Header { call, bytes, .. } = header;
+        let due = self.peers[peer].taken + 1;
+        let elements = call.count.checked_mul(call.dtype.size_bytes() as u64);
+        let what = if call.collective != Collective::Send || call.op != 0 {
+            format!("{call} came where a message was due")
+        } else if call.sequence != due {
+            format!("message #{} came where #{due} was due", call.sequence)
+        } else if elements != Some(u64::from(*bytes)) || (header.slice, header.index) != (0, 0) {
+            format!("a message of {bytes} bytes says that it is {call}")
+        } else {
+            return Ok(());
+        };
+        Err(Error::Corrupt {
+            peer,
+            what,
+            site: None,
+        })
+    }
+
+    /// The receive that gets `peer`'s message with this tag; it waits no longer.
+    fn first_waiting(&mut self, peer: usize, tag: u32) -> Option<usize> {
+        let asks = |number: &usize| self.message(*number).asks_for(peer, tag);
+        let place = self.waiting.iter().position(asks)?;
+        let number = self.waiting.remove(place)?;
+        match self.message(number).peer {
+            Some(peer) => self.peers[peer].waiting -= 1,
+            None => {
+                self.waiting_for_any -= 1;
+                self.last_source = peer;
+            }
+        }
+        Some(number)
+    }
+
+    /// Compares a receive with the message that it gets. From now on its source is known.
+    fn compare(&mut self, number: usize, peer: usize, header: &Header) -> Result<()> {
+        let message = self.messages[number].as_mut();
+        let message = message.expect("a receive under way");
+        message.peer = Some(peer);
+        let (mine, theirs) = (&message.call, &header.call);
+        if (mine.dtype, mine.count) != (theirs.dtype, theirs.count) {
+            let site = self.site(number);
+            return Err(mismatch([self.rank, peer], [&site.call, theirs]).at(site));
+        }
+        Ok(())
+    }
+
+    /// Gives a receive the oldest kept message that it asks for, if there is one.
+    fn take_kept(&mut self, number: usize) -> Result<bool> {
+        let message = self.message(number);
+        let Some((peer, header)) = self.kept.find(|peer, tag| message.asks_for(peer, tag)) else {
+            return Ok(false);
+        };
+        self.compare(number, peer, &header)?;
+        let region = self.message(number).region;
+        if self.kept.hand_over(peer, &header, region, number) {
+            self.finish(number);
+        }
+        Ok(true)
+    }
+
+    /// A message is here whole.
+    fn arrived(&mut self, peer: usize, destination: Destination) {
+        let receive = match destination {
+            Destination::Receive(number) => Some(number),
+            Destination::Keep => {
+                let messages = &self.messages;
+                let region = |number: usize| messages[number].as_ref().map(|m| m.region);
+                self.kept.arrived(peer, region)
+            }
+        };
+        if let Some(number) = receive {
+            self.finish(number);
+        }
+    }
+
+    fn finish(&mut self, number: usize) {
+        let message = self.messages[number].take();
+        let message = message.expect("a message that is under way");
+        self.free.push(number);
+        self.finished.push(Finished {
+            id: JobId(JOBS_MAX + number),
+            source: message.peer.filter(|_| message.is_receive()),
+        });
+    }
+
+    fn message(&self, number: usize) -> &Message {
+        let message = self.messages[number].as_ref();
+        message.expect("numbers are given back when messages finish")
+    }
+}
+
+impl Message {
+    fn is_receive(&self) -> bool {
+        self.call.collective == Collective::Recv
+    }
+
+    fn asks_for(&self, peer: usize, tag: u32) -> bool {
+        self.call.root == tag && self.peer.is_none_or(|mine| mine == peer)
+    }
+}
+
+fn stream(peer: usize) -> Stream {
+    Stream {
+        peer,
+        channel: P2P_CHANNEL,
+    }
+}

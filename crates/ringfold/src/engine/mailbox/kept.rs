@@ -1,0 +1,97 @@
+//! Messages that came before anybody asked for them, in memory of the library's.
+//!
+//! Oldest first. The last one of a peer may still be on its way, and may be asked for meanwhile. How much is kept is bounded
+//! before memory is made for it: what a peer says of a message's length is a claim.
+
+use std::collections::VecDeque;
+
+use crate::memory::{Owned, Region};
+use crate::transport::Header;
+
+/// Bytes of messages that are kept, at most: as much as a program with a few large messages in another order needs, and
+/// little beside what a training job has in memory anyway.
+pub const KEPT_BYTES_MAX: usize = 256 << 20;
+
+/// Messages that are kept, at most: as many as there are calls under way.
+pub const KEPT_MESSAGES_MAX: usize = super::JOBS_MAX;
+
+/// The messages that are kept.
+#[derive(Default)]
+pub struct Kept {
+    messages: VecDeque<Message>,
+    bytes: usize,
+}
+
+struct Message {
+    peer: usize,
+    header: Header,
+    memory: Owned,
+    is_whole: bool,
+    /// The receive that gets it when it is.
+    taker: Option<usize>,
+}
+
+impl Kept {
+    /// Memory for the message with this header, which will be the peer's newest; `None` when there is too much already.
+    pub fn make_room(&mut self, peer: usize, header: &Header) -> Option<Region> {
+        let bytes = header.bytes as usize;
+        if self.messages.len() >= KEPT_MESSAGES_MAX || bytes > KEPT_BYTES_MAX - self.bytes {
+            return None;
+        }
+        self.bytes += bytes;
+        let memory = Owned::zeroed(bytes);
+        let region = memory.region();
+        self.messages.push_back(Message {
+            peer,
+            header: *header,
+            memory,
+            is_whole: false,
+            taker: None,
+        });
+        Some(region)
+    }
+
+    /// The oldest message that is still to be had and that a receive `asks` for by peer and tag.
+    pub fn find(&self, asks: impl Fn(usize, u32) -> bool) -> Option<(usize, Header)> {
+        let is_free = |message: &&Message| message.taker.is_none();
+        let mut free = self.messages.iter().filter(is_free);
+        free.find(|message| asks(message.peer, message.header.call.root))
+            .map(|message| (message.peer, message.header))
+    }
+
+    /// Gives the message that `find` found to receive `taker`, whose memory is `into`: now, or once it is whole. Whether it is
+    /// done.
+    pub fn hand_over(&mut self, peer: usize, header: &Header, into: Region, taker: usize) -> bool {
+        let is_it = |message: &Message| message.peer == peer && message.header == *header;
+        let place = self.messages.iter().position(is_it);
+        let place = place.expect("a message that was found");
+        self.messages[place].taker = Some(taker);
+        self.deliver(place, into)
+    }
+
+    /// The message of `peer` that was on its way is here. Gives the receive that gets it, if there is one; `region` is the
+    /// memory of a receive.
+    pub fn arrived(
+        &mut self,
+        peer: usize,
+        region: impl Fn(usize) -> Option<Region>,
+    ) -> Option<usize> {
+        let is_it = |message: &Message| message.peer == peer && !message.is_whole;
+        let place = self.messages.iter().position(is_it)?;
+        self.messages[place].is_whole = true;
+        let taker = self.messages[place].taker?;
+        self.deliver(place, region(taker)?);
+        Some(taker)
+    }
+
+    fn deliver(&mut self, place: usize, into: Region) -> bool {
+        if !self.messages[place].is_whole {
+            return false;
+        }
+        if let Some(message) = self.messages.remove(place) {
+            into.copy_from(message.memory.region());
+            self.bytes -= message.memory.region().bytes();
+        }
+        true
+    }
+}
