@@ -249,14 +249,21 @@ class Communicator:
     def send(
         self, x: Any, peer: int, tag: int = 0, *, async_: bool = False, timeout: float | None = None
     ) -> Any:
-        """Send `x` to `peer`, which receives as many elements of the same type under the same `tag`."""
+        """Send `x` to `peer`, which receives as many elements of the same type under the same `tag`.
+
+        Messages go beside the collectives and neither waits for the other. May wait until the peer receives.
+        """
         source = Buffer(x)
         return self._call("send", source.count, source, None, How(async_, timeout), root=peer, tag=tag)
 
     def recv(
-        self, x: Any, peer: int, tag: int = 0, *, async_: bool = False, timeout: float | None = None
+        self, x: Any, peer: int | None, tag: int = 0, *, async_: bool = False, timeout: float | None = None
     ) -> Any:
-        """Fill `x` with what `peer` sends under `tag`, and return it."""
+        """Fill `x` with the oldest message that `peer` sent under `tag`, and return it.
+
+        What was sent before under other tags stays available. With `None` as peer any rank may have sent: the result is then
+        `x` and that rank, and no rank waits for ever behind others. Another type or count than `x` has is a `Mismatch`.
+        """
         target = Output(Buffer(x, True), lambda: x)
         return self._call("recv", target.buffer.count, None, target, How(async_, timeout), root=peer, tag=tag)
 
@@ -323,7 +330,7 @@ class Communicator:
         how: How,
         *,
         op: Operation = "sum",
-        root: int = 0,
+        root: int | None = 0,
         tag: int = 0,
     ) -> Any:
         name, factor = ("premul_sum", op.factor) if isinstance(op, PremulSum) else (op, None)
@@ -343,9 +350,10 @@ class Communicator:
         )
         finish = nothing if target is None else target.finish
         if how.async_:
-            return Work(self._native.start(request), finish)
-        self._native.run(request)
-        return finish()
+            work = self._native.start(request)
+            return Work(work, finish if root is not None else lambda: (finish(), work.source))
+        source = self._native.run(request)
+        return finish() if root is not None else (finish(), source)
 
     def _output(self, like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
         return arrays.made(like, source, shape) if out is None else arrays.given(out, source.dtype, shape)

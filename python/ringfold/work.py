@@ -31,6 +31,11 @@ class Work:
         """Whether the call is done, well or not."""
         return self._native.done()
 
+    @property
+    def source(self) -> int:
+        """The rank that sent, once a receive is done well; `RuntimeError` before, and for whatever is no receive."""
+        return self._native.source
+
     def when_done(self, call: Callable[[], object]) -> None:
         """Have `call()` made once, when the call is done, well or not.
 

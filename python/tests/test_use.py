@@ -357,3 +357,65 @@ def test_what_is_wrong_with_a_call_by_address_is_said(
 ) -> None:
     with pytest.raises((ringfold.InvalidArgument, ringfold.Unsupported), match=problem):
         alone._native.run(Request.raw(collective, dtype, 3, place, place))
+
+
+def pass_messages(comm: ringfold.Communicator) -> Any:
+    if comm.rank > 0:
+        comm.barrier()
+        for tag in (1, 2, 3):
+            comm.send(np.full(50, 10 * comm.rank + tag), 0, tag)
+        return None
+    late = [np.zeros(50, "int64") for _ in range(2)]
+    started = [comm.recv(x, None, 3, async_=True) for x in late]
+    with pytest.raises(RuntimeError, match="done"):
+        _ = started[0].source
+    comm.barrier()
+    sources = []
+    for x, work in zip(late, started, strict=True):
+        filled, source = work.wait()
+        assert filled is x and work.source == source
+        assert (x == 10 * source + 3).all()
+        sources.append(source)
+    x = np.zeros(50, "int64")
+    for source in (2, 1):
+        for tag in (2, 1):
+            assert comm.recv(x, source, tag) is x and (x == 10 * source + tag).all()
+    return sorted(sources)
+
+
+def take_turns(comm: ringfold.Communicator) -> Any:
+    if comm.rank > 0:
+        comm.send(np.array([comm.rank]), 0)
+        return None
+    x = np.zeros(1, "int64")
+    heard = [comm.recv(x, None) for _ in range(comm.world_size - 1)]
+    assert all(filled is x for filled, _ in heard)
+    return sorted(source for _, source in heard)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_messages_are_matched_by_tag_and_source(jobs: Any, transport: str) -> None:
+    assert jobs(pass_messages, 3, {"transport": transport}).results()[0] == [1, 2]
+    assert jobs(take_turns, 4, {"transport": transport}).results()[0] == [1, 2, 3]
+
+
+def ask_for_another(comm: ringfold.Communicator) -> Any:
+    big = np.zeros(1 << 20)
+    try:
+        comm.send(big, 1, 4) if comm.rank == 0 else comm.recv(big[1:], None, 4)
+    except ringfold.Mismatch as error:
+        return str(error)
+
+
+def test_a_message_of_another_count_is_a_mismatch(jobs: Any) -> None:
+    for text in jobs(ask_for_another, 2).results():
+        assert "recv of 1048575 float64 tag 4" in text and "send of 1048576 float64 tag 4" in text
+
+
+def test_only_a_receive_does_without_a_rank(alone: ringfold.Communicator) -> None:
+    with pytest.raises(ringfold.InvalidArgument, match="only `recv`"):
+        alone.send(np.zeros(1), None)  # type: ignore[arg-type]
+    with pytest.raises(ringfold.InvalidArgument, match="any other rank"):
+        alone.recv(np.zeros(1), None)
+    with pytest.raises(RuntimeError, match="who sent"):
+        _ = alone.barrier(async_=True).source

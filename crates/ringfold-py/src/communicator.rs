@@ -116,8 +116,8 @@ impl Communicator {
         self.core.hosts()
     }
 
-    /// Makes a call and returns when it is done on this rank.
-    fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<()> {
+    /// Makes a call and returns when it is done on this rank. Gives who sent, where it was a receive.
+    fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Option<usize>> {
         self.core.check()?;
         self.settle();
         let mut signals = Signals::default();
@@ -125,7 +125,7 @@ impl Communicator {
         let outcome = py.detach(|| {
             // SAFETY: `request` holds its memory until after this. That nobody else uses them meanwhile is the Python
             // caller's part, as with every library that works on arrays without the GIL.
-            unsafe { core.run_with(call, &mut || signals.look()) }
+            unsafe { core.run_from(call, &mut || signals.look()) }
         });
         signals.finish(outcome)?.map_err(exception)
     }

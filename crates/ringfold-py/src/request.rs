@@ -65,7 +65,7 @@ impl Request {
         output: Option<Py<Buffer>>,
         op: &str,
         factor: f64,
-        root: usize,
+        root: Option<usize>,
         tag: u32,
         algorithm: Option<&str>,
         timeout: Option<f64>,
@@ -97,7 +97,7 @@ impl Request {
         output: Place,
         op: &str,
         factor: f64,
-        root: usize,
+        root: Option<usize>,
         tag: u32,
         algorithm: Option<&str>,
         timeout: Option<f64>,
@@ -122,7 +122,7 @@ fn core(
     (input, output): (Region, Region),
     op: &str,
     factor: f64,
-    root: usize,
+    root: Option<usize>,
     tag: u32,
     algorithm: Option<&str>,
     timeout: Option<f64>,
@@ -133,7 +133,15 @@ fn core(
         Op::PremulSum(_) => Op::PremulSum(factor),
         other => other,
     };
-    request.root = root;
+    request.root = match root {
+        Some(root) => root,
+        None if collective == Collective::Recv => ringfold::Request::ANY_SOURCE,
+        None => {
+            return Err(invalid_argument(format!(
+                "{collective} with no rank given; only `recv` can do without"
+            )));
+        }
+    };
     request.tag = tag;
     request.algorithm = algorithm_named(algorithm)?;
     request.timeout = seconds(timeout)?;

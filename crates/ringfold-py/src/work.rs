@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::connection::Connection;
@@ -108,6 +109,15 @@ impl Work {
     fn done(&self) -> PyResult<bool> {
         self.call.work.check()?;
         Ok(self.call.is_done())
+    }
+
+    /// The rank that sent, once a receive is done well.
+    #[getter]
+    fn source(&self) -> PyResult<usize> {
+        self.call.work.check()?;
+        self.call.work.source().ok_or_else(|| {
+            PyRuntimeError::new_err("only a receive that is done, and well, knows who sent")
+        })
     }
 
     /// Has `call()` made once, when the call is done, well or not: on the library's thread for that, or here and now if it

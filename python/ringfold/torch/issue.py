@@ -65,7 +65,7 @@ class Call(Staging):
                 memory(filled),
                 op=terms.operation,
                 factor=terms.factor,
-                root=root,  # type: ignore[arg-type]
+                root=root,
                 tag=tag,
                 timeout=terms.timeout_s,
                 owner=(given, filled),

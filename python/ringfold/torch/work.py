@@ -91,8 +91,7 @@ class RingfoldWork(dist.Work):
 
     def source_rank(self) -> int:
         """Who sent what was received from any rank."""
-        source: int = self.calls[0].source  # type: ignore[attr-defined]
-        return source
+        return self.calls[0].source
 
     _source_rank = source_rank
 

@@ -26,6 +26,7 @@ use crate::engine::{Engine, Finished, Job, JobId, TinyJob};
 use crate::error::{Error, Result};
 use crate::memory::Registry;
 use crate::transport::{Time, Waker};
+use crate::types::Collective;
 use crate::wait::{BLOCK_MAX, Patience, Pause, Waiter};
 
 /// How long a rank that suspects a crash waits for the verdict that names who really crashed. A living server answers at
@@ -134,8 +135,8 @@ impl Driver {
         if let Ok(mut state) = self.state.try_lock()
             && !self.is_inbox_filled.load(Ordering::Relaxed)
         {
-            if let Some(error) = &state.error {
-                return Err(error.clone());
+            if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
+                return Err(error);
             }
             let id = state.engine.submit(job)?;
             let source = Cell::new(None);
@@ -396,8 +397,8 @@ impl Driver {
         let mut inbox = lock(&self.inbox);
         self.is_inbox_filled.store(false, Ordering::Relaxed);
         while let Some((job, completion)) = inbox.jobs.pop_front() {
-            if let Some(error) = &state.error {
-                completion.complete(Err(error.clone()));
+            if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
+                completion.complete(Err(error));
                 continue;
             }
             match state.engine.submit(job) {
@@ -491,6 +492,12 @@ impl Driver {
             Err(error) => return Err(self.fail(state, error)),
         }
         Err(self.end_by_verdict(state))
+    }
+
+    /// The verdict, where `job` might never see it: a send may be done without any waiting.
+    fn refusal(&self, job: &Job) -> Option<Error> {
+        let is_refused = job.collective == Collective::Send && self.watch.is_faulty();
+        is_refused.then(|| self.watch.fault().unwrap_or(Error::Closed))
     }
 
     fn end_by_verdict(&self, state: &mut State) -> Error {

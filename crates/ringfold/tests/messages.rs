@@ -1,0 +1,338 @@
+//! Messages between two ranks that are processes: tags, any source, both ways at once, beside collectives, and their ends.
+
+mod scenes;
+
+use std::time::{Duration, Instant};
+
+use ringfold::memory::Region;
+use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Request, Work};
+use scenes::{Scene, play};
+
+const SCENES: [(&str, Scene); 8] = [
+    ("tags", tags),
+    ("any_source", any_source),
+    ("exchange", exchange),
+    ("beside_a_collective", beside_a_collective),
+    ("closing", closing),
+    ("death", death),
+    ("departure", departure),
+    ("lateness", lateness),
+];
+
+/// Far more than a stream holds on any transport.
+const LARGE: usize = 8 << 20;
+
+#[test]
+#[ignore = "what the other tests start as ranks"]
+fn a_rank() {
+    scenes::act(&SCENES);
+}
+
+fn play_all(scene: &str, ranks: usize) {
+    play(scene, ranks, "shm");
+    play(scene, ranks, "tcp");
+}
+
+#[test]
+fn a_receive_gets_the_oldest_message_with_its_tag() {
+    play_all("tags", 2);
+}
+
+#[test]
+fn a_receive_from_any_source_says_who_sent() {
+    play_all("any_source", 4);
+}
+
+#[test]
+fn large_messages_pass_each_other() {
+    play_all("exchange", 3);
+}
+
+#[test]
+fn messages_do_not_wait_for_a_collective() {
+    play_all("beside_a_collective", 3);
+}
+
+#[test]
+fn who_closes_waits_for_its_sends() {
+    play_all("closing", 2);
+}
+
+#[test]
+fn a_death_ends_a_receive_from_any_source() {
+    play_all("death", 3);
+}
+
+#[test]
+fn a_departure_ends_a_receive_only_where_nobody_is_left() {
+    play_all("departure", 3);
+}
+
+#[test]
+fn a_late_message_is_missed_by_its_receiver() {
+    play_all("lateness", 3);
+}
+
+/// A buffer with the message of one call.
+struct Message {
+    data: Vec<u32>,
+}
+
+impl Message {
+    fn new(count: usize, value: u32) -> Message {
+        Message {
+            data: vec![value; count],
+        }
+    }
+
+    fn request(&mut self, collective: Collective, peer: usize, tag: u32) -> Request {
+        let bytes = size_of_val(&self.data[..]);
+        // SAFETY: the callers keep the message until the call is done, and use it for one call.
+        let region = unsafe { Region::new(self.data.as_mut_ptr().cast(), bytes) };
+        let counts = Counts::Even(self.data.len() as u64);
+        let (input, output) = match collective {
+            Collective::Send => (region, Region::EMPTY),
+            _ => (Region::EMPTY, region),
+        };
+        let mut request = Request::new(collective, DType::U32, counts, input, output);
+        (request.root, request.tag) = (peer, tag);
+        request
+    }
+
+    fn send(&mut self, comm: &Communicator, peer: usize, tag: u32) -> Work {
+        let request = self.request(Collective::Send, peer, tag);
+        // SAFETY: as in `request`.
+        unsafe { comm.start(request) }.expect("a send")
+    }
+
+    fn recv(&mut self, comm: &Communicator, peer: usize, tag: u32) -> Work {
+        let request = self.request(Collective::Recv, peer, tag);
+        // SAFETY: as in `request`.
+        unsafe { comm.start(request) }.expect("a receive")
+    }
+
+    fn is_all(&self, value: u32) -> bool {
+        self.data.iter().all(|found| *found == value)
+    }
+}
+
+fn tags(comm: Communicator) {
+    if comm.rank() == 0 {
+        for tag in [1, 2, 3, 2] {
+            comm.send(&[tag * 10; 500], 1, tag)
+                .expect("room in the stream");
+        }
+        comm.send(&[77u32; 3], 1, 9).expect("a send");
+        // Its receive is of another type.
+        let error = comm.send(&vec![1u32; LARGE / 4], 1, 4).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        return;
+    }
+    let mut last = [0u32; 3];
+    comm.recv(&mut last, 0, 9).expect("the last message");
+    assert_eq!(last, [77; 3]);
+    for tag in [2, 3, 1, 2] {
+        let mut data = [0u32; 500];
+        comm.recv(&mut data, 0, tag)
+            .expect("a message that was kept");
+        assert_eq!(data, [tag * 10; 500]);
+    }
+    let error = comm.recv(&mut vec![0f32; LARGE / 4], 0, 4).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Mismatch { .. }), "{text}");
+    assert!(
+        text.contains("float32 tag 4") && text.contains("uint32 tag 4"),
+        "{text}"
+    );
+}
+
+fn any_source(comm: Communicator) {
+    const EACH: u32 = 50;
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    if rank > 0 {
+        for number in 0..EACH {
+            comm.send(&[rank as u32, number], 0, 6).expect("a send");
+        }
+        return comm.barrier().expect("all received");
+    }
+    let mut counts = vec![0; ranks];
+    for number in 0..EACH * (ranks as u32 - 1) {
+        let mut data = [0u32; 2];
+        let source = if number % 2 == 0 {
+            comm.recv_any(&mut data, 6).expect("a message")
+        } else {
+            let mut message = Message::new(2, 0);
+            let work = message.recv(&comm, Request::ANY_SOURCE, 6);
+            assert!(work.source().is_none() || work.is_done());
+            work.wait().expect("a message");
+            data.copy_from_slice(&message.data);
+            work.source().expect("somebody sent")
+        };
+        assert_eq!(
+            data,
+            [source as u32, counts[source]],
+            "in the order in which it was sent"
+        );
+        counts[source] += 1;
+    }
+    assert_eq!(counts[1..], vec![EACH; ranks - 1]);
+    comm.barrier().expect("all are here");
+}
+
+/// Everybody sends several large messages to everybody at once, and asks for them in another order.
+fn exchange(comm: Communicator) {
+    const TAGS: [u32; 3] = [1, 2, 3];
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    let value = |from: usize, to: usize, tag: u32| (from * 100 + to * 10) as u32 + tag;
+    let mut sent = Vec::new();
+    let mut received = Vec::new();
+    for peer in (0..ranks).filter(|peer| *peer != rank) {
+        for tag in TAGS {
+            let mut message = Message::new(LARGE / 4, value(rank, peer, tag));
+            let work = message.send(&comm, peer, tag);
+            sent.push((message, work));
+        }
+        for tag in [3, 1, 2] {
+            let mut message = Message::new(LARGE / 4, 0);
+            let work = message.recv(&comm, peer, tag);
+            received.push((message, work, peer, tag));
+        }
+    }
+    for (message, work, peer, tag) in &received {
+        work.wait().expect("a message");
+        assert!(
+            message.is_all(value(*peer, rank, *tag)),
+            "from {peer}, tag {tag}"
+        );
+        assert_eq!(work.source(), Some(*peer));
+    }
+    for (_, work) in &sent {
+        work.wait().expect("a send");
+        assert_eq!(work.source(), None);
+    }
+}
+
+/// A collective waits for rank 2, which waits for a message of those that wait in it.
+fn beside_a_collective(comm: Communicator) {
+    let rank = comm.rank();
+    let reduce = |value: i32| {
+        let mut data = vec![value; 100_000];
+        comm.all_reduce(&mut data, Op::Sum).expect("a sum");
+        assert!(data.iter().all(|sum| *sum == 3));
+    };
+    if rank < 2 {
+        let mut large = Message::new(LARGE / 4, 5);
+        std::thread::scope(|scope| {
+            let stuck = scope.spawn(|| reduce(1));
+            if rank == 0 {
+                let work = large.send(&comm, 1, 3);
+                comm.send(&[8u32], 2, 4).expect("a send");
+                work.wait().expect("a large send");
+            } else {
+                comm.recv(&mut large.data, 0, 3).expect("a large message");
+                comm.send(&[9u32], 2, 4).expect("a send");
+            }
+            stuck.join().expect("a sum");
+        });
+        return;
+    }
+    let mut heard = [[0u32; 1]; 2];
+    let sources = heard
+        .each_mut()
+        .map(|data| comm.recv_any(data, 4).expect("a message"));
+    for (source, [value]) in sources.into_iter().zip(heard) {
+        assert_eq!(value, source as u32 + 8);
+    }
+    reduce(1);
+}
+
+/// What was sent before closing arrives, however much it is.
+fn closing(comm: Communicator) {
+    let mut large = Message::new(LARGE / 4, 6);
+    if comm.rank() == 0 {
+        let work = large.send(&comm, 1, 1);
+        comm.close().expect("all is sent");
+        assert!(work.is_done());
+        return;
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    large.data.fill(0);
+    comm.recv(&mut large.data, 0, 1)
+        .expect("what was sent before");
+    assert!(large.is_all(6));
+    let error = comm.recv(&mut [0u32], 0, 1).unwrap_err();
+    assert!(
+        matches!(error, Error::PeerFailed { rank: 0, .. }),
+        "{error}"
+    );
+}
+
+fn death(comm: Communicator) {
+    comm.barrier().expect("all are here");
+    if comm.rank() == 2 {
+        comm.send(&[1u32], 1, 1).expect("a send");
+        std::process::exit(0);
+    }
+    if comm.rank() == 1 {
+        comm.recv(&mut [0u32], 2, 1).expect("what was sent before");
+    }
+    let error = comm.recv_any(&mut [0u32], 5).unwrap_err();
+    assert!(
+        matches!(error, Error::PeerFailed { rank: 2, .. }),
+        "{error}"
+    );
+}
+
+fn departure(comm: Communicator) {
+    comm.barrier().expect("all are here");
+    match comm.rank() {
+        1 => {
+            // After the other has left.
+            comm.recv(&mut [0u32], 2, 1).expect("a message");
+            std::thread::sleep(Duration::from_millis(200));
+            comm.send(&[4u32], 0, 1).expect("a send");
+        }
+        2 => comm.send(&[4u32], 1, 1).expect("a send"),
+        _ => {
+            let mut data = [0u32];
+            let source = comm
+                .recv_any(&mut data, 1)
+                .expect("a message from whoever is left");
+            assert_eq!((source, data), (1, [4]));
+            let error = comm.recv_any(&mut data, 1).unwrap_err();
+            assert!(
+                matches!(error, Error::PeerFailed { rank: 1 | 2, .. }),
+                "{error}"
+            );
+            return;
+        }
+    }
+    comm.close().expect("in good order");
+}
+
+fn lateness(comm: Communicator) {
+    comm.barrier().expect("all are here");
+    let mut message = Message::new(1, 0);
+    if comm.rank() == 0 {
+        let mut request = message.request(Collective::Recv, Request::ANY_SOURCE, 1);
+        request.timeout = Some(Duration::from_millis(100));
+        // SAFETY: as in `request`.
+        let error = unsafe { comm.run(&request) }.unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Timeout { .. }), "{text}");
+        assert!(
+            text.contains("recv of 1 uint32 tag 1") && text.contains("any of ranks 1, 2"),
+            "{text}"
+        );
+        return;
+    }
+    // Alive, and elsewhere, until the other has given up.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        if comm.send(&[1u32], 3 - comm.rank(), 2).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("nobody gave up");
+}
