@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ringfold.errors import InvalidArgument
 from ringfold.torch import hooks
-from ringfold.torch.hooks.buckets import Layout
+from ringfold.torch.hooks.buckets import Layout, Ledger
+from ringfold.torch.hooks.topk import greatest
 from ringfold.torch.hooks.wire import Exact, Powers, Signs
 
 FEATURES = 12
@@ -66,6 +67,26 @@ def flat(tensors: Any) -> torch.Tensor:
 def weights(network: nn.Module) -> list[float]:
     values: list[float] = flat(network.parameters()).tolist()
     return values
+
+
+class Watched:
+    """A hook that notes which parameters are together in a bucket in each step."""
+
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+        self.__name__ = self.__qualname__ = "watched"
+        self.steps: list[list[tuple[int, ...]]] = []
+
+    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() == 0:
+            self.steps.append([])
+        self.steps[-1].append(tuple(id(parameter) for parameter in bucket.parameters()))
+        return self.hook(state, bucket)
+
+    def saw_a_rebuild(self) -> bool:
+        """Whether there were others from the second step on, and several of them. (Before, DDP has but one.)"""
+        first, *others = self.steps
+        return len(others[0]) > 1 and all(other == others[0] != first for other in others)
 
 
 # By name: what to register, given the model. The learning rule of the delayed hook is tested on its own.
@@ -153,7 +174,8 @@ def account_for_all(hook: str, steps: int) -> None:
     state, function = HOOKS[hook](ddp)
     if isinstance(state, hooks.VarianceState) and state.threshold is not None:
         state.threshold = 2.0
-    ddp.register_comm_hook(state, function)
+    watched = Watched(function)
+    ddp.register_comm_hook(state, watched)
     generator = torch.Generator().manual_seed(dist.get_rank())
     given = torch.zeros(840, dtype=torch.float64)
     received = torch.zeros(840, dtype=torch.float64)
@@ -163,6 +185,7 @@ def account_for_all(hook: str, steps: int) -> None:
         ddp(factors).backward()
         given += flat(factors)
         received += flat(part.grad for part in ddp.module.parts)
+    assert watched.saw_a_rebuild()
     kept = flat(part["residual"] for _, part in sorted(state.state_dict()["parameters"].items()))
     difference = given - kept
     assert kept.abs().max() > 0
@@ -250,7 +273,8 @@ def delayed_by_hand(steps: int, world_size: int) -> list[float]:
 def delayed_training(steps: int, **options: Any) -> Any:
     ddp = model(**options)
     state = hooks.DelayedState(ddp)
-    ddp.register_comm_hook(state, hooks.delayed_hook)
+    watched = Watched(hooks.delayed_hook)
+    ddp.register_comm_hook(state, watched)
     optimizer = hooks.DelayedOptimizer(
         torch.optim.SGD(ddp.parameters(), lr=0.4, momentum=0.5, weight_decay=0.1), state
     )
@@ -264,6 +288,7 @@ def delayed_training(steps: int, **options: Any) -> Any:
         optimizer.step()
         assert state.empty == (step == 0)
         assert (weights(ddp) == before) == (step == 0)
+    assert watched.saw_a_rebuild()
     assert optimizer.flush() and not optimizer.flush()
     return weights(ddp)
 
@@ -462,3 +487,38 @@ def test_words_have_room_for_their_greatest_index() -> None:
     for code, bits in ((Powers(), 28), (Signs(1.0), 30), (Exact(), 31)):
         with pytest.raises(InvalidArgument, match=f"2\\^{bits}"):
             code.encode(indices, values, Layout(("a",), ((1 << bits) + 1,)), torch.float32)
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000, 20_000, 100_000])
+@pytest.mark.parametrize("kind", ["normal", "few", "sorted", "strange"])
+def test_the_greatest_are_found_whatever_a_sample_says(kind: str, count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    values = torch.randn(100_000, generator=generator).abs()
+    if kind == "few":
+        values[500:] = 0
+    if kind == "sorted":
+        # The sample sees great ones only.
+        values = torch.arange(100_000).remainder(61).eq(0).float() * 2 + values.clamp(max=1)
+    if kind == "strange":
+        values[17], values[18] = math.nan, math.inf
+    found = greatest(values, count)
+    assert found.unique().numel() == count
+    expected = values.topk(count).values.nan_to_num(nan=9, posinf=8)
+    assert torch.equal(values[found].nan_to_num(nan=9, posinf=8).sort(descending=True).values, expected)
+
+
+def test_a_ledger_moves_what_it_keeps_to_the_layout_that_asks() -> None:
+    ledger = Ledger("one", "two")
+    like = torch.zeros(0)
+    one, two = ledger.flat(Layout(("a", "b", "c"), (2, 1, 3)), like)
+    one.copy_(torch.arange(6.0))
+    two.copy_(torch.arange(6.0) * 10)
+    assert ledger.flat(Layout(("a", "b", "c"), (2, 1, 3)), like)[0] is one
+    # Other company, another order, and one that is new.
+    parts = ledger.flat(Layout(("d", "c", "a"), (1, 3, 2)), like)
+    assert [part.tolist() for part in parts] == [[0, 3, 4, 5, 0, 1], [0, 30, 40, 50, 0, 10]]
+    assert [part.tolist() for part in ledger.flat(Layout(("b",), (1,)), like)] == [[2], [20]]
+    saved = ledger.state_dict()
+    assert {name: fields["two"].tolist() for name, fields in saved.items()} == {"a": [0, 10], "b": [20], "c": [30, 40, 50], "d": [0]}
+    with pytest.raises(InvalidArgument, match="`e`"):
+        ledger.holds(Layout(("a", "e"), (2, 1)))

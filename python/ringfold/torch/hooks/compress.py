@@ -1,7 +1,6 @@
 """Gradients that travel in 16 bits.
 
-Like torch's own hooks of this kind, but the gradient is divided by the number of ranks before it is rounded, in one pass
-over it. So the sum of what travels is the mean, and it overflows only where the mean itself does. The names differ
+Like torch's own hooks of this kind, but the gradient is divided by the number of ranks before it is rounded. So the sum of what travels is the mean, and it overflows only where the mean itself does. The names differ
 from torch's because DDP refuses torch's names for bfloat16 wherever there is no NCCL.
 """
 
@@ -43,8 +42,8 @@ def bf16_wrapper(hook: Hook) -> Hook:
 def average_in(dtype: torch.dtype, group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The mean of a bucket over the ranks, which travels as `dtype`."""
     buffer = bucket.buffer()
-    small = torch.empty_like(buffer, dtype=dtype)
-    torch.div(buffer, dist.get_world_size(group), out=small)
+    # Two passes in one type each: with a result of another type torch would make a third tensor.
+    small = buffer.div_(dist.get_world_size(group)).to(dtype)
 
     def widen(_: Any) -> torch.Tensor:
         return buffer.copy_(small)

@@ -31,8 +31,8 @@ class Flight(NamedTuple):
 class DelayedState(HookState):
     """The state of `delayed_hook`.
 
-    hook, hook_state: what averages while the next step runs, `fp16_hook` for instance; an all-reduce unless given. Its state
-        is the group unless given, and goes into checkpoints on its own. A state from a pickle has the all-reduce again.
+    hook, hook_state: what averages while the next step runs, `fp16_hook` for instance; an all-reduce unless given. The
+        group stands for a state that is not given; one that is goes into checkpoints on its own. A state from a pickle has the all-reduce again.
     empty: whether the last backward pass left nothing to use in the gradients, because none had travelled yet.
 
     What it keeps is averaged, so it is the same on all ranks, and rank 0's checkpoint does for all. With loss scaling, or anything
@@ -47,7 +47,7 @@ class DelayedState(HookState):
     ) -> None:
         super().__init__(model, group)
         self.hook = hook
-        self.hook_state = hook_state if hook_state is not None else self.group
+        self.hook_state = hook_state
 
     def _begin(self) -> None:
         # What has arrived and is not in flight any more: after a checkpoint, or when DDP made its buckets anew.
@@ -106,7 +106,8 @@ class DelayedState(HookState):
         travelling = self._spare.pop(layout, None)
         travelling = buffer.clone() if travelling is None else travelling.copy_(buffer)
         bucket.set_buffer(travelling)
-        self._flights[layout] = Flight(self.hook(self.hook_state, bucket), travelling)
+        hook_state = self.group if self.hook_state is None else self.hook_state
+        self._flights[layout] = Flight(self.hook(hook_state, bucket), travelling)
         self._spare[layout] = landed.buffer
         return landed.future
 

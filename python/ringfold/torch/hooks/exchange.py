@@ -56,11 +56,11 @@ def mean_of_lists(
     gathered = torch.empty(len(sizes) * row, dtype=torch.uint8, device=buffer.device)
 
     def add_up(_: Any) -> torch.Tensor:
-        total = torch.zeros_like(buffer, dtype=summing_dtype(buffer.dtype))
+        total = buffer.to(summing_dtype(buffer.dtype)).zero_()
         for rank, size in enumerate(sizes):
             indices, values = code.decode(gathered[rank * row : rank * row + size], layout, buffer.dtype)
             total.index_add_(0, indices, values.to(total.dtype))
-        return buffer.copy_(total.div_(len(sizes)))
+        return buffer.copy_(total.div_(len(sizes)))  # Nothing is copied where they are the same tensor.
 
     if row == 0:
         return completed(buffer.zero_())

@@ -81,7 +81,8 @@ def variance_hook(state: VarianceState, bucket: dist.GradBucket) -> torch.future
     residual += gradient
     variance.addcmul_(gradient, gradient)
     code = state.code
-    indices = clear_elements(state, residual, variance)
+    # What is left of the gradient is room for a calculation, and for the result in the end: large new tensors cost more.
+    indices = clear_elements(state, residual, variance, gradient)
     sent = code.encode(indices, residual[indices], layout, buffer.dtype)
     settle(state, sent, residual, variance)
     state.traffic.count(sent, buffer)
@@ -89,19 +90,22 @@ def variance_hook(state: VarianceState, bucket: dist.GradBucket) -> torch.future
     return mean_of_lists(sent, sizes, code, layout, buffer, state.group)
 
 
-def clear_elements(state: VarianceState, residual: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
-    """The indices of the elements to send."""
-    clear = residual.square() > state.alpha * variance
+def clear_elements(
+    state: VarianceState, residual: torch.Tensor, variance: torch.Tensor, scratch: torch.Tensor
+) -> torch.Tensor:
+    """The indices of the elements to send; `scratch` is overwritten."""
+    clear = torch.mul(residual, residual, out=scratch).sub_(variance, alpha=state.alpha) > 0
     if state.threshold is not None:
-        clear &= residual.abs() > state.threshold
-    # No comparison lets out what is not finite, and it would stay for ever.
-    clear |= ~variance.isfinite()
+        clear &= torch.abs(residual, out=scratch) > state.threshold
+    # No comparison lets out what is not finite, and it would stay for ever. The sum shows cheaply whether there is any.
+    if not variance.sum().isfinite():
+        clear |= ~variance.isfinite()
     return clear.nonzero().view(-1)
 
 
 def settle(state: VarianceState, sent: Sent, residual: torch.Tensor, variance: torch.Tensor) -> None:
     """Take what was sent from the residual, and what that leaves from the sum of squares; let the others' decay."""
-    left = torch.zeros_like(variance[sent.indices])
+    left = variance.new_zeros(sent.indices.shape)
     if state.threshold is not None:
         excess = state.threshold**2 - 2 * residual[sent.indices].abs() * state.threshold
         left = (variance[sent.indices] + excess).clamp_(min=0).nan_to_num_(nan=0.0, posinf=0.0)
