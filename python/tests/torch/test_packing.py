@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ringfold.errors import InvalidArgument, RingfoldError
-from ringfold.torch.packing import make_allreduce_cb
+from ringfold.torch import make_allreduce_cb
 
 FEATURES = 6
 # The network below makes several packs of this size.
