@@ -14,11 +14,27 @@ import torch.distributed as dist
 
 if TYPE_CHECKING:
     from ringfold.torch.memory import Registration, empty, register
-    from ringfold.torch.packing import make_allreduce_cb
+    from ringfold.torch.packing import PackedAllReduce, make_allreduce_cb
+    from ringfold.torch.work import WaitTimeout
 
-__all__ = ["Registration", "empty", "make_allreduce_cb", "register", "register_backend"]
+__all__ = [
+    "PackedAllReduce",
+    "Registration",
+    "WaitTimeout",
+    "empty",
+    "make_allreduce_cb",
+    "register",
+    "register_backend",
+]
 
-_PLACES = {"Registration": "memory", "empty": "memory", "make_allreduce_cb": "packing", "register": "memory"}
+_PLACES = {
+    "PackedAllReduce": "packing",
+    "Registration": "memory",
+    "WaitTimeout": "work",
+    "empty": "memory",
+    "make_allreduce_cb": "packing",
+    "register": "memory",
+}
 """Where the public names live: loaded on first use, because torch loads this module whenever it is imported."""
 
 

@@ -10,13 +10,14 @@ import atexit
 import sys
 import weakref
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from ringfold.errors import RingfoldError
+from ringfold.errors import RingfoldError, Unsupported
 from ringfold.torch import bootstrap
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.issue import Issuer
@@ -106,12 +107,15 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         # Two arguments: with a store pybind makes an object that Python's methods are not found on.
         dist.ProcessGroup.__init__(self, rank, world_size)
         self._join(store, rank, world_size, timeout, name)
+        self._parts: list[RingfoldProcessGroup] = []
         self._add_filler(rank, world_size)
 
     def _add_filler(self, rank: int, world_size: int) -> None:
-        """Some of torch's code asks a group for the backend of a device; this one is asked, never used."""
+        """Some of torch's code asks a group for the backend of a device; this one may be asked, and refuses to be used."""
         custom = dist.ProcessGroup.BackendType.CUSTOM
-        filler = c10d.FakeProcessGroup._create_internal(rank, world_size)
+        options = c10d.FakeProcessGroup.Options()
+        options.error_on_collective = True
+        filler = c10d.FakeProcessGroup._create_internal(rank, world_size, options)
         self._register_backend(torch.device("cpu"), custom, filler)
         self._set_default_backend(custom)
 
@@ -121,16 +125,11 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         """A group of some of this one's ranks; `None` for the others."""
         name = f"{self._name}:split:{'-'.join(map(str, ranks))}" if name is None else name
         part = self._part(dist.PrefixStore(f"split/{name}/", self._store), list(ranks), timeout, name)
-        if part is not None and description is not None:
-            part.setGroupDesc(description)
+        if part is not None:
+            part.setGroupDesc(description or "")
+            # torch holds the C++ half only, which without its Python half would be a group that does nothing.
+            self._parts.append(part)
         return part
-
-    def mergeRemoteGroup(self, store: Any, opts: Any, world_size: int) -> Any:  # noqa: N802
-        """A group of this one's ranks and another's, which keep their numbers and meet at `store`."""
-        name = opts.group_name or f"{self._name}:merge"
-        merged = type(self)(dist.PrefixStore(f"merge/{name}/", store), self._rank, world_size, opts.timeout, name)
-        merged.setGroupDesc(opts.group_desc or "")
-        return merged
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         """torch's name for the group."""
@@ -149,6 +148,31 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         return self._description
 
 
+class RingfoldBackend(Group, c10d.Backend):
+    """For torch from 2.14 on; before, Python can make no objects of it."""
+
+    def __init__(self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str) -> None:
+        c10d.Backend.__init__(self, rank, world_size)
+        self._join(store, rank, world_size, timeout, name)
+
+    def split(self, store: Any, ranks: list[int], opts: Any) -> Any:
+        """A group of some of this one's ranks; only they call it, because torch crashes on a `None` here."""
+        if self._rank not in ranks:
+            raise Unsupported(f"rank {self._rank} splits a group into ranks {list(ranks)}, itself none of them; use `new_group`")
+        timeout = None if opts is None else opts._timeout
+        return self._part(store, list(ranks), timeout, f"{self._name}:split")
+
+    def merge(self, store: Any, opts: Any, rank: int, world_size: int) -> Any:
+        """A group of this one's ranks and another's."""
+        timeout = timedelta(seconds=self._timeout_s) if opts is None else opts._timeout
+        return RingfoldBackend(store, rank, world_size, timeout, f"{self._name}:merge")
+
+    @property
+    def options(self) -> Any:
+        """What torch reads the group's timeout from."""
+        return c10d.Backend.Options(NAME, timeout=timedelta(seconds=self._timeout_s))
+
+
 def create(opts: Any, _: Any = None) -> Any:
     """What torch calls for each group that this process is in."""
     return group_class()(opts.store, opts.group_rank, opts.group_size, opts.timeout, opts.group_id)
@@ -156,13 +180,13 @@ def create(opts: Any, _: Any = None) -> Any:
 
 def group_class() -> type:
     """The class that this torch can use."""
-    if dist.get_debug_level() == dist.DebugLevel.DETAIL or RingfoldBackend is None:
-        return RingfoldProcessGroup
-    return RingfoldBackend
+    is_wrapped = dist.get_debug_level() == dist.DebugLevel.DETAIL
+    return RingfoldBackend if can_derive_backends() and not is_wrapped else RingfoldProcessGroup
 
 
-def _backend_class() -> type | None:
-    """The class derived from `Backend`, where Python may do that."""
+@cache
+def can_derive_backends() -> bool:
+    """Whether Python can make objects of a class derived from `Backend`."""
 
     class Probe(c10d.Backend):
         pass
@@ -170,34 +194,10 @@ def _backend_class() -> type | None:
     try:
         Probe(0, 1)
     except TypeError:
-        return None
-
-    class RingfoldBackend(Group, c10d.Backend):
-        """For torch from 2.14 on."""
-
-        def __init__(self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str) -> None:
-            c10d.Backend.__init__(self, rank, world_size)
-            self._join(store, rank, world_size, timeout, name)
-
-        def split(self, store: Any, ranks: list[int], opts: Any) -> Any:
-            """A group of some of this one's ranks; `None` for the others."""
-            timeout = None if opts is None else opts._timeout
-            return self._part(store, list(ranks), timeout, f"{self._name}:split")
-
-        def merge(self, store: Any, opts: Any, rank: int, world_size: int) -> Any:
-            """A group of this one's ranks and another's."""
-            timeout = timedelta(seconds=self._timeout_s) if opts is None else opts._timeout
-            return type(self)(store, rank, world_size, timeout, f"{self._name}:merge")
-
-        @property
-        def options(self) -> Any:
-            """What torch reads the group's timeout from."""
-            return c10d.Backend.Options(NAME, timeout=timedelta(seconds=self._timeout_s))
-
-    return RingfoldBackend
+        return False
+    return True
 
 
-RingfoldBackend = _backend_class()
 _open: "weakref.WeakSet[Group]" = weakref.WeakSet()
 
 

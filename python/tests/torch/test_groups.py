@@ -1,0 +1,45 @@
+"""Groups made of groups by torch's own ways, beside `new_group`."""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions
+
+
+def total(group: Any, value: float) -> float:
+    tensor = torch.full((3,), value)
+    group.allreduce([tensor], AllreduceOptions()).wait()
+    return float(tensor[0])
+
+
+def split() -> Any:
+    world = dist.distributed_c10d._get_default_group()
+    rank = dist.get_rank()
+    if rank == 2:
+        return None
+    part = world.split_group([1, 0], timedelta(seconds=20), None, "half", "two of three")
+    return part.rank(), part.size(), part.group_name, part.group_desc, total(part, rank + 1.0)
+
+
+def test_a_split_group_has_its_own_ranks_and_sums(ranks: Any) -> None:
+    first, second, other = ranks(split, 3, "ringfold").results()
+    assert first == (1, 2, "half", "two of three", 3.0)
+    assert second == (0, 2, "half", "two of three", 3.0)
+    assert other is None
+
+
+def use_the_filler() -> str:
+    """What stands in for a backend where the group itself serves must not pretend to have done something."""
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    tensor = torch.ones(1)
+    try:
+        backend.allreduce([tensor], AllreduceOptions()).wait()
+    except RuntimeError:
+        return "refused"
+    return "done" if tensor.item() == 2 else "pretended"
+
+
+def test_what_is_asked_for_a_device_does_its_work_or_refuses(ranks: Any) -> None:
+    assert set(ranks(use_the_filler, 2, "ringfold").results()) <= {"refused", "done"}
