@@ -352,8 +352,8 @@ class Communicator:
         if how.async_:
             work = self._native.start(request)
             return Work(work, finish if root is not None else lambda: (finish(), work.source))
-        source = self._native.run(request)
-        return finish() if root is not None else (finish(), source)
+        sender = self._native.run(request)
+        return finish() if root is not None else (finish(), sender)
 
     def _output(self, like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
         return arrays.made(like, source, shape) if out is None else arrays.given(out, source.dtype, shape)
