@@ -5,12 +5,13 @@
     dist.init_process_group("ringfold")
 
 Nothing need be imported: torch finds the backend by the package's entry points.
+
+This module imports torch within functions only. `import torch` calls `_autoload`, and would find a half-made module if it
+were this one that imports torch first.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
-
-import torch.distributed as dist
 
 if TYPE_CHECKING:
     from ringfold.torch.memory import Registration, empty, register
@@ -46,6 +47,8 @@ def __getattr__(name: str) -> Any:
 
 def register_backend() -> None:
     """Makes the backend known to torch. Harmless when repeated; torch calls it by itself."""
+    import torch.distributed as dist
+
     if "RINGFOLD" not in dist.Backend._plugins:
         dist.Backend.register_backend("ringfold", _create, extended_api=True, devices=["cpu"])
 
@@ -59,6 +62,8 @@ def _create(opts: Any, pg_options: Any = None) -> Any:
 def _autoload() -> None:
     """The same for torch up to 2.13, at `import torch`, where an exception would break the import."""
     try:
+        import torch.distributed as dist
+
         if dist.is_available():
             register_backend()
     except Exception as error:
