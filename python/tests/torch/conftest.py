@@ -127,8 +127,6 @@ class RankStarter:
         **arguments: Any,
     ) -> Outcome:
         """Have `count` ranks call `function(**arguments)` in a process group of `backend`, or in none."""
-        if backend == "ringfold" and importlib.util.find_spec("ringfold.torch.backend") is None:
-            pytest.skip("ringfold has no backend for torch yet")
         folder = self.folder / f"ranks{self.started}"
         folder.mkdir()
         self.started += 1
