@@ -9,6 +9,7 @@ use ringfold::control::auth::{
 };
 use ringfold::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
 use ringfold::control::hub::Hub;
+use ringfold::control::standing::Standing;
 use ringfold::topology::HostId;
 use ringfold::topology::host::HOST_ID_BYTES;
 use ringfold::transport::{HEADER_BYTES, Header};
@@ -152,6 +153,11 @@ pub fn message_header(data: &[u8]) {
 
 /// Honest inputs for [`control_frame`] and [`hub`] to be damaged.
 pub fn seeds() -> Vec<Vec<u8>> {
+    let standing = Standing {
+        finished: 2,
+        begun: 3,
+        call: "#3 barrier".into(),
+    };
     let frames = [
         Frame::Open {
             communicator: 7,
@@ -169,7 +175,16 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Frame::Answer {
             communicator: 7,
             inquiry: 1,
-            sequence: 3,
+            standing: standing.clone(),
+        },
+        Frame::Ask {
+            communicator: 7,
+            token: 2,
+            timeout_ms: 50,
+        },
+        Frame::Standings {
+            token: 2,
+            standings: vec![Some(standing), None],
         },
         Frame::Goodbye,
     ];

@@ -12,7 +12,7 @@ Start it with `ringfold run --ranks 4 -- python program.py`, or under torchrun, 
 import atexit
 
 from ringfold import _native
-from ringfold.communicator import Communicator, Operation, PremulSum, close_all, premul_sum
+from ringfold.communicator import Communicator, Operation, PremulSum, Standing, close_all, premul_sum
 from ringfold.errors import (
     Aborted,
     BootstrapError,
@@ -45,6 +45,7 @@ __all__ = [
     "Registration",
     "RingfoldError",
     "RingfoldSystemError",
+    "Standing",
     "Timeout",
     "Unsupported",
     "Work",

@@ -30,6 +30,17 @@ Operation = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"] |
 Counts = int | list[int] | tuple[list[int], list[int]]
 
 
+class Standing(NamedTuple):
+    """How far a rank is; the numbers, the same for the same call on all ranks, say who is ahead of whom."""
+
+    finished: int
+    """Collectives that are done on this rank, the library's own among them."""
+    begun: int
+    """Collectives that it has begun."""
+    call: str
+    """What it has been waiting in for a while, and for whom, in words; empty if it waits in nothing."""
+
+
 class How(NamedTuple):
     """What every call takes besides its arrays."""
 
@@ -298,6 +309,13 @@ class Communicator:
         """
         native = self._native.split(color, key)
         return None if native is None else Communicator(native)
+
+    def standing(self, timeout: float = 1.0) -> "list[Standing | None]":
+        """How far all ranks are, by rank; `None` for one that does not answer within `timeout` seconds, or has left.
+
+        Not collective, and any thread may ask while others are stuck in a call; no call is disturbed by it.
+        """
+        return [None if rank is None else Standing(*rank) for rank in self._native.standing(timeout)]
 
     def abort(self, reason: str = "no reason given") -> None:
         """End this communicator on all ranks: whoever waits in it gets `Aborted` with this rank and `reason`."""

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use ringfold::Config;
+use ringfold::{Config, Standing};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -184,6 +184,18 @@ impl Communicator {
         let split = move || core.split(color, key);
         let part = interruptible(py, split, || interrupted(py, &self.core))?;
         Ok(part.map(Communicator::new))
+    }
+
+    /// How far all ranks are: collectives done, collectives begun, and what each waits in. `None` for those that do not answer
+    /// within `timeout` seconds.
+    fn standing(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Option<(u64, u64, String)>>> {
+        self.core.check()?;
+        let patience = seconds(Some(timeout))?.unwrap_or_default();
+        let core = Arc::clone(&self.core);
+        let ask = move || core.standing(patience);
+        let standings = interruptible(py, ask, || ())?.into_iter();
+        let parts = |standing: Standing| (standing.finished, standing.begun, standing.call);
+        Ok(standings.map(|standing| standing.map(parts)).collect())
     }
 
     /// Ends the communicator on all ranks.

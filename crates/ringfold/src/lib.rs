@@ -57,7 +57,7 @@ pub mod wait;
 
 pub use communicator::{Choice, Communicator, Counts, RegisteredMut, Registration, Request, Work};
 pub use config::{Bind, Config, TransportChoice};
-pub use control::Meeting;
+pub use control::{Meeting, Standing};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use error::{Error, Result};
 pub use memory::Registered;

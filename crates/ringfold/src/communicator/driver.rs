@@ -69,6 +69,8 @@ struct State {
     /// Why nothing runs any more.
     error: Option<Error>,
     waiter: Waiter,
+    /// Whether it stands somewhere in words what is waited for.
+    is_described: bool,
 }
 
 #[derive(Default)]
@@ -105,6 +107,7 @@ impl Driver {
                 completions: HashMap::new(),
                 error: None,
                 waiter: Waiter::new(patience),
+                is_described: false,
             }),
             inbox: Mutex::new(Inbox::default()),
             is_inbox_filled: AtomicBool::new(false),
@@ -166,6 +169,7 @@ impl Driver {
             match state.engine.poll_tiny() {
                 Ok(true) => {
                     state.waiter.learn(attempt - 1);
+                    self.note(&state);
                     return Some(Ok(()));
                 }
                 Ok(false) => {}
@@ -322,7 +326,7 @@ impl Driver {
         let mut attempts = 0;
         let mut last_call_back = None;
         let mut now = Time(0);
-        self.watch.progress(state.engine.sequence());
+        self.note(state);
         loop {
             // Pairs with the store in `enqueue`.
             if self.is_inbox_filled.load(Ordering::Acquire) {
@@ -340,6 +344,8 @@ impl Driver {
                 attempts = 0;
             }
             if self.deliver(state, until) {
+                self.note(state);
+                self.fall_silent(state);
                 return Ok(());
             }
             if progressed {
@@ -371,7 +377,9 @@ impl Driver {
     /// Tells whom it concerns about finished jobs; whether `until` is reached.
     fn deliver(&self, state: &mut State, until: &Until<'_>) -> bool {
         let mut is_mine_done = false;
+        let mut is_any_done = false;
         while let Some(Finished { id, source }) = state.engine.take_finished() {
+            is_any_done = true;
             match until {
                 Until::Job(mine, sender) if *mine == id => {
                     is_mine_done = true;
@@ -383,6 +391,9 @@ impl Driver {
                     }
                 }
             }
+        }
+        if is_any_done {
+            self.note(state);
         }
         match until {
             Until::Job(..) => is_mine_done,
@@ -411,7 +422,30 @@ impl Driver {
         // Jobs outlive the thread that takes them over: the worker sees to the rest.
         inbox.has_work = true;
         self.for_worker.notify_one();
-        self.watch.progress(state.engine.sequence());
+        self.note(state);
+    }
+
+    /// Notes how far this rank is, for those who ask.
+    fn note(&self, state: &State) {
+        let engine = &state.engine;
+        let progress = self.watch.progress();
+        progress.note(engine.collectives_finished(), engine.sequence());
+    }
+
+    /// Says what this rank waits in.
+    fn describe(&self, state: &mut State) {
+        if let Some(site) = state.engine.running_site() {
+            let text = format!("{}, {}", site.call, site.phase);
+            self.watch.progress().describe(text);
+            state.is_described = true;
+        }
+    }
+
+    /// Says that it waits in nothing any more.
+    fn fall_silent(&self, state: &mut State) {
+        if std::mem::take(&mut state.is_described) {
+            self.watch.progress().describe(String::new());
+        }
     }
 
     /// What is done between two pieces of work that would go on whatever befalls the peers.
@@ -445,6 +479,7 @@ impl Driver {
             return Ok(());
         }
         *last_call_back = Some(now);
+        self.describe(state);
         if self.watch.anyone_left() {
             self.heed_departures(state)?;
         }
@@ -532,6 +567,7 @@ impl Driver {
 
     fn end(&self, state: &mut State, error: Error) -> Error {
         state.engine.withdraw();
+        self.fall_silent(state);
         let error = state.error.get_or_insert(error).clone();
         for (_, completion) in state.completions.drain() {
             completion.complete(Err(error.clone()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connect::Joint;
 use super::driver::Driver;
-use super::watch::{ThreadRank, ThreadWatch};
+use super::watch::ThreadWatch;
 use super::{Communicator, Place, Policy, TinyPolicy};
 use crate::engine::Engine;
 use crate::memory::{Life, Pool};
@@ -25,13 +25,9 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
     let ranks = local::local(world_size).into_iter().enumerate();
     ranks
         .map(|(rank, mut transport)| {
-            watch.register(transport.waker());
+            let health = Box::new(watch.register(transport.waker()));
             let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
             let engine = Engine::new(Box::new(transport), rank, world_size, Pool::default());
-            let health = Box::new(ThreadRank {
-                watch: watch.clone(),
-                rank,
-            });
             let place = Place {
                 rank,
                 world_size,
@@ -291,6 +287,54 @@ mod tests {
                 "{result:?}"
             );
         }
+    }
+
+    #[test]
+    fn who_waits_and_who_is_waited_for_can_be_asked_for() {
+        let mut ranks = threads(3).into_iter();
+        let mut next = || ranks.next().expect("three ranks");
+        let (zero, one, two) = (next(), next(), next());
+        let patience = Duration::from_secs(1);
+        std::thread::scope(|scope| {
+            for waiting in [&zero, &one] {
+                scope.spawn(|| waiting.all_reduce(&mut [1f32; 5], Op::Sum).expect("a sum"));
+            }
+            let end = std::time::Instant::now() + Duration::from_secs(30);
+            let standings = loop {
+                assert!(
+                    std::time::Instant::now() < end,
+                    "nobody says what it waits in"
+                );
+                let standings = two.standing(patience).expect("an open communicator");
+                let standings: Option<Vec<_>> = standings.into_iter().collect();
+                let standings = standings.expect("nobody has left");
+                if standings[..2].iter().all(|rank| !rank.call.is_empty()) {
+                    break standings;
+                }
+                std::thread::yield_now();
+            };
+            for rank in &standings[..2] {
+                assert_eq!((rank.finished, rank.begun), (0, 1));
+                assert!(
+                    rank.call.starts_with("#1 all_reduce of 5 float32 sum"),
+                    "{rank:?}"
+                );
+                assert!(rank.call.contains("waiting for rank"), "{rank:?}");
+            }
+            assert_eq!(standings[2], Default::default());
+            two.all_reduce(&mut [1f32; 5], Op::Sum).expect("a sum");
+        });
+        for rank in [&zero, &one, &two] {
+            let standings = rank.standing(patience).expect("an open communicator");
+            for standing in standings.into_iter().flatten() {
+                assert_eq!((standing.finished, standing.begun), (1, 1));
+                assert_eq!(standing.call, "");
+            }
+        }
+        one.close().expect("nothing is under way");
+        let standings = zero.standing(patience).expect("an open communicator");
+        assert_eq!(standings.iter().position(Option::is_none), Some(1));
+        assert!(matches!(one.standing(patience), Err(Error::Closed)));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub use request::{Counts, Request};
 pub use work::Work;
 
 use crate::config::Config;
-use crate::control::Meeting;
+use crate::control::{Meeting, Standing};
 use crate::engine::TinyJob;
 use crate::error::{Error, Result};
 use crate::memory::{Life, Registry, Stage};
@@ -305,6 +305,21 @@ impl Communicator {
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
         self.check_open()?;
         connect::split(self, color, key)
+    }
+
+    /// How far all ranks are, by rank: for whoever wonders why a call takes so long. `None` stands for a rank that does not
+    /// answer within `timeout`, or has left.
+    ///
+    /// Not collective: the others answer by a thread of the library, also those that are stuck in a call, and this works
+    /// from any thread while another one is in a call. Nothing is decided by it, and no call is delayed. It returns with the
+    /// last answer, at the latest half a second after `timeout`. Without a server (rank 0's process is gone) only this rank
+    /// is known.
+    ///
+    /// # Errors
+    /// `Closed` after [`close`](Communicator::close), `Unsupported` in a forked child.
+    pub fn standing(&self, timeout: Duration) -> Result<Vec<Option<Standing>>> {
+        self.check_open()?;
+        Ok(self.driver.watch().standing(timeout))
     }
 
     /// Whether this process was forked from the one that joined: nothing can be done with the communicator here.

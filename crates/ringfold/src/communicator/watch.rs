@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::group::Group;
+use crate::control::standing::{Progress, Standing};
 use crate::control::{Health, Session};
 use crate::error::Error;
 use crate::transport::Waker;
@@ -27,8 +28,11 @@ pub trait Watch: Send + Sync {
     /// Whether this rank has.
     fn has_left(&self, rank: usize) -> bool;
 
-    /// This rank has come to the call with this number.
-    fn progress(&self, sequence: u64);
+    /// Where this rank notes how far it is.
+    fn progress(&self) -> &Progress;
+
+    /// How far all ranks are; nothing from those that do not answer within `timeout` or have left.
+    fn standing(&self, timeout: Duration) -> Vec<Option<Standing>>;
 
     /// Tells the others that this rank leaves in good order.
     fn leave(&self);
@@ -112,8 +116,14 @@ impl Watch for SessionWatch {
         self.health.has_left(self.member_of_rank[rank])
     }
 
-    fn progress(&self, sequence: u64) {
-        self.health.progress(sequence);
+    fn progress(&self) -> &Progress {
+        self.health.progress()
+    }
+
+    fn standing(&self, timeout: Duration) -> Vec<Option<Standing>> {
+        let mut by_member = self.health.standing(timeout);
+        let of_rank = |member: &usize| by_member[*member].take();
+        self.member_of_rank.iter().map(of_rank).collect()
     }
 
     fn leave(&self) {
@@ -128,16 +138,29 @@ pub struct ThreadWatch {
     fault: OnceLock<Error>,
     left_count: AtomicU32,
     left: Mutex<Vec<usize>>,
+    /// How far each rank is.
+    ranks: Mutex<Vec<Arc<Progress>>>,
     wakers: Mutex<Vec<Waker>>,
 }
 
 impl ThreadWatch {
-    /// Has `waker` called when a verdict falls or a rank leaves.
-    pub fn register(&self, waker: Waker) {
+    /// The view of the next rank; `waker` is called when a verdict falls or a rank leaves.
+    pub fn register(self: &Arc<ThreadWatch>, waker: Waker) -> ThreadRank {
         self.wakers
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .push(waker);
+        let mut ranks = self
+            .ranks
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let progress = Arc::<Progress>::default();
+        ranks.push(progress.clone());
+        ThreadRank {
+            watch: self.clone(),
+            rank: ranks.len() - 1,
+            progress,
+        }
     }
 
     fn wake_all(&self) {
@@ -155,9 +178,9 @@ impl ThreadWatch {
 /// One thread's view of its [`ThreadWatch`].
 pub struct ThreadRank {
     /// Shared by all ranks.
-    pub watch: Arc<ThreadWatch>,
-    /// This rank.
-    pub rank: usize,
+    watch: Arc<ThreadWatch>,
+    rank: usize,
+    progress: Arc<Progress>,
 }
 
 impl Watch for ThreadRank {
@@ -191,7 +214,19 @@ impl Watch for ThreadRank {
             .contains(&rank)
     }
 
-    fn progress(&self, _sequence: u64) {}
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn standing(&self, _timeout: Duration) -> Vec<Option<Standing>> {
+        let ranks = self
+            .watch
+            .ranks
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let standing = |rank: usize| (!self.has_left(rank)).then(|| ranks[rank].standing());
+        (0..ranks.len()).map(standing).collect()
+    }
 
     fn leave(&self) {
         self.watch

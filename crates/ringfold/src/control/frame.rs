@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use super::fault::{Class, Fault};
+use super::standing::{CALL_BYTES_MAX, Standing};
 use crate::topology::HostId;
 use crate::topology::host::HOST_ID_BYTES;
 
@@ -81,8 +82,17 @@ pub enum Frame {
         communicator: u64,
         /// The inquiry's number.
         inquiry: u64,
-        /// How many calls I have begun.
-        sequence: u64,
+        /// How far I am.
+        standing: Standing,
+    },
+    /// Rank to server: how far are the members of this communicator?
+    Ask {
+        /// Which.
+        communicator: u64,
+        /// The rank's number for the answer.
+        token: u64,
+        /// How long they have to answer.
+        timeout_ms: u64,
     },
     /// Rank to server, last: I leave the job in good order.
     Goodbye,
@@ -144,6 +154,13 @@ pub enum Frame {
         /// A number for the answer.
         inquiry: u64,
     },
+    /// Server to rank: how far the members of a communicator are.
+    Standings {
+        /// The rank's number for the question.
+        token: u64,
+        /// In the order of the members; nothing from those that did not answer.
+        standings: Vec<Option<Standing>>,
+    },
     /// Server to rank: rank 0 leaves in good order, nothing more will come.
     Closing,
     /// Server to rank: keeps a connection from being silent.
@@ -200,15 +217,25 @@ impl Frame {
             Frame::Answer {
                 communicator,
                 inquiry,
-                sequence,
+                standing,
             } => {
                 body.u64(*communicator);
                 body.u64(*inquiry);
-                body.u64(*sequence);
+                body.standing(standing);
                 7
             }
             Frame::Goodbye => 8,
             Frame::Pong => 9,
+            Frame::Ask {
+                communicator,
+                token,
+                timeout_ms,
+            } => {
+                body.u64(*communicator);
+                body.u64(*token);
+                body.u64(*timeout_ms);
+                10
+            }
             other => other.encode_from_server(&mut body),
         };
         let mut bytes = body.0;
@@ -269,6 +296,15 @@ impl Frame {
                 39
             }
             Frame::Closing => 40,
+            Frame::Standings { token, standings } => {
+                body.u64(*token);
+                body.u32(standings.len() as u32);
+                for standing in standings {
+                    body.u32(standing.is_some() as u32);
+                    standing.iter().for_each(|there| body.standing(there));
+                }
+                42
+            }
             // The rest are encoded by the caller.
             _ => 41,
         }
@@ -301,10 +337,15 @@ impl Frame {
             7 => Frame::Answer {
                 communicator: body.u64()?,
                 inquiry: body.u64()?,
-                sequence: body.u64()?,
+                standing: body.standing()?,
             },
             8 => Frame::Goodbye,
             9 => Frame::Pong,
+            10 => Frame::Ask {
+                communicator: body.u64()?,
+                token: body.u64()?,
+                timeout_ms: body.u64()?,
+            },
             32 => Frame::Welcome {
                 job: body.u64()?,
                 key: body.take(32)?.try_into().ok()?,
@@ -339,6 +380,14 @@ impl Frame {
             },
             40 => Frame::Closing,
             41 => Frame::Ping,
+            42 => Frame::Standings {
+                token: body.u64()?,
+                standings: body.list(4, |body| match body.u32()? {
+                    0 => Some(None),
+                    1 => body.standing().map(Some),
+                    _ => None,
+                })?,
+            },
             _ => return None,
         };
         body.0.is_empty().then_some(frame)
@@ -378,11 +427,22 @@ impl Writer {
         self.u32(fault.class as u32);
         self.u64(fault.after_ms);
         self.ranks(&fault.ranks);
-        let mut end = fault.text.len().min(TEXT_BYTES_MAX);
-        while !fault.text.is_char_boundary(end) {
+        self.text(&fault.text, TEXT_BYTES_MAX);
+    }
+
+    fn standing(&mut self, standing: &Standing) {
+        self.u64(standing.finished);
+        self.u64(standing.begun);
+        self.text(&standing.call, CALL_BYTES_MAX);
+    }
+
+    /// At most `limit` bytes of a text.
+    fn text(&mut self, text: &str, limit: usize) {
+        let mut end = text.len().min(limit);
+        while !text.is_char_boundary(end) {
             end -= 1;
         }
-        self.bytes(&fault.text.as_bytes()[..end]);
+        self.bytes(&text.as_bytes()[..end]);
     }
 }
 
@@ -434,6 +494,14 @@ impl<'a> Reader<'a> {
         Some(Presence {
             host: HostId::from_bytes(host),
             pid: self.u32()?,
+        })
+    }
+
+    fn standing(&mut self) -> Option<Standing> {
+        Some(Standing {
+            finished: self.u64()?,
+            begun: self.u64()?,
+            call: self.text(CALL_BYTES_MAX)?,
         })
     }
 

@@ -4,7 +4,7 @@
 //! stands; on all ranks it is the same, because the rendezvous server chooses it. A rank that cannot reach the server
 //! keeps its own suspicion as its verdict.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use super::frame::Frame;
 use super::hub::INQUIRY;
 use super::session::{Line, Reach};
 use super::socket::remaining;
+use super::standing::{Progress, Standing};
 use crate::error::Error;
 use crate::transport::Waker;
 
@@ -39,7 +40,7 @@ pub struct Health {
     left: Vec<AtomicBool>,
     /// How many of `left` are set, so that asking for any is one load.
     left_count: AtomicU32,
-    sequence: AtomicU64,
+    progress: Progress,
     /// What shared memory tells about orderly ends.
     has_departed: OnceLock<HasDeparted>,
     waker: Waker,
@@ -74,7 +75,7 @@ impl Health {
             decided: Condvar::new(),
             left,
             left_count: AtomicU32::new(0),
-            sequence: AtomicU64::new(0),
+            progress: Progress::default(),
             has_departed: OnceLock::new(),
             waker,
             line,
@@ -167,10 +168,21 @@ impl Health {
         self.left_count.load(Ordering::Relaxed) != 0
     }
 
-    /// Says that call number `sequence` has begun here. Cheap; read when somebody's call times out.
-    pub fn progress(&self, sequence: u64) {
-        // A number by itself: nothing is published with it.
-        self.sequence.store(sequence, Ordering::Relaxed);
+    /// How far this rank is. Cheap to write; read when somebody's call times out, or somebody asks.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// How far all ranks are, as ranks of this communicator: nothing from those that do not answer within `timeout`, or
+    /// have left. Waits no longer than that, and half a second more for the server.
+    pub fn standing(&self, timeout: Duration) -> Vec<Option<Standing>> {
+        let asked = self.line.ask(self.communicator, timeout);
+        let mut standings = match asked {
+            Some(standings) if standings.len() == self.members.len() => standings,
+            _ => vec![None; self.members.len()],
+        };
+        standings[self.me] = Some(self.progress.standing());
+        standings
     }
 
     /// Ends this communicator on all ranks.
@@ -190,10 +202,6 @@ impl Health {
             .wait_timeout_while(guard, remaining(deadline), |verdict| verdict.is_none())
             .unwrap_or_else(PoisonError::into_inner);
         guard.clone()
-    }
-
-    pub(super) fn sequence(&self) -> u64 {
-        self.sequence.load(Ordering::Relaxed)
     }
 
     /// The verdict is `fault`, unless there is one.

@@ -2,9 +2,11 @@
 //!
 //! Input: frames of ranks, lost connections, the time. Output: frames to ranks. One verdict per communicator, the first
 //! one. A timeout is not believed as reported: all members are asked how far they are, and blamed are those that do not
-//! answer (their process is frozen), else those that are in an earlier call than the reporter, else whom it named.
+//! answer (their process is frozen), else those that are in an earlier call than the reporter, else whom it named. A member
+//! that only wants to know how far the others are is told, and nobody is blamed.
 
 mod exchange;
+mod survey;
 mod verdict;
 
 use std::collections::HashMap;
@@ -16,7 +18,7 @@ use exchange::{Gathering, Topic};
 use verdict::Group;
 pub use verdict::INQUIRY;
 
-/// The longest time an exchange may take.
+/// The longest time an exchange or a survey may take.
 const EXCHANGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Communicators and exchanges that can be open at once; beyond it a rank is out of its mind.
 const OPEN_MAX: usize = 1 << 16;
@@ -99,9 +101,11 @@ impl Hub {
             .groups
             .values()
             .filter_map(|group| group.inquiry.as_ref());
+        let surveys = self.groups.values().flat_map(|group| &group.surveys);
         joining
             .into_iter()
             .chain(inquiries.map(|inquiry| inquiry.deadline))
+            .chain(surveys.map(|survey| survey.deadline))
             .chain(self.gatherings.values().map(|gathering| gathering.deadline))
             .min()
     }
@@ -142,8 +146,19 @@ impl Hub {
             Frame::Answer {
                 communicator,
                 inquiry,
-                sequence,
-            } => self.answer(rank, communicator, inquiry, sequence),
+                standing,
+            } => {
+                self.answer(rank, communicator, inquiry, standing.begun);
+                self.hear(rank, communicator, inquiry, standing);
+            }
+            Frame::Ask {
+                communicator,
+                token,
+                timeout_ms,
+            } => {
+                let patience = Duration::from_millis(timeout_ms).min(EXCHANGE_MAX);
+                self.ask(rank, communicator, token, now + patience);
+            }
             Frame::Goodbye => self.depart(rank),
             _ => return Err(Misconduct("sent what only the server sends")),
         }
@@ -191,6 +206,14 @@ impl Hub {
             .collect();
         for communicator in late {
             self.conclude(communicator);
+        }
+        let surveyed = self.groups.iter().filter(|(_, group)| {
+            let mut surveys = group.surveys.iter();
+            surveys.any(|survey| now >= survey.deadline)
+        });
+        let surveyed: Vec<u64> = surveyed.map(|(id, _)| *id).collect();
+        for communicator in surveyed {
+            self.end_surveys(communicator, |survey| now >= survey.deadline);
         }
         let late: Vec<Topic> = self
             .gatherings

@@ -2,7 +2,7 @@
 //!
 //! Rank 0's process runs a rendezvous [`server`]; every rank, rank 0 too, keeps one connection to it for the life of
 //! the job, read by one monitor thread per process ([`session`]). A star: O(N) connections. Over it run exchanges
-//! (all-gathers of small blobs), fault reports and verdicts, goodbyes, and the question who is late. The data path
+//! (all-gathers of small blobs), fault reports and verdicts, goodbyes, and the questions who is late and how far who is. The data path
 //! only looks at one abort word per communicator ([`Health`]), which the monitor sets.
 //!
 //! # Invariants
@@ -32,6 +32,7 @@ mod rendezvous;
 pub mod server;
 pub mod session;
 pub mod socket;
+pub mod standing;
 pub(crate) mod watch;
 
 pub use auth::Secret;
@@ -40,6 +41,7 @@ pub use launch::{Explicit, Launch};
 pub use meeting::Meeting;
 pub use session::Session;
 pub use socket::Address;
+pub use standing::Standing;
 
 #[cfg(test)]
 mod connection_tests;

@@ -13,6 +13,7 @@ use super::frame::{Frame, Presence, Splitter};
 use super::health::Health;
 use super::session::{Gathered, Line, Reach};
 use super::socket::{Socket, is_transient, wait_for};
+use super::standing::Standing;
 use super::watch::{Watched, watch};
 
 /// After a neighbour's process has ended, how long the server has to say whether that was in order. It usually answers at
@@ -141,17 +142,24 @@ impl Monitor {
                 communicator,
                 inquiry,
             } => {
-                let sequence = self.health(communicator).map_or(0, |h| h.sequence());
+                let health = self.health(communicator);
+                let standing = health.map_or(Standing::default(), |h| h.progress().standing());
                 self.line.send(&Frame::Answer {
                     communicator,
                     inquiry,
-                    sequence,
+                    standing,
                 });
             }
             Frame::Gathered { token, blobs } => {
                 self.complete(token, Ok(Arc::unwrap_or_clone(blobs)))
             }
             Frame::Ungathered { token, fault } => self.complete(token, Err(fault)),
+            Frame::Standings { token, standings } => {
+                if let Some(entry) = self.line.state().surveys.get_mut(&token) {
+                    *entry = Some(standings);
+                }
+                self.line.announce();
+            }
             Frame::Closing => {
                 debug!(target: "ringfold::control", "rank 0 has left");
                 self.line.state().reach = Reach::Closed;

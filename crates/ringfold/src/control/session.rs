@@ -22,6 +22,7 @@ use super::monitor::Monitor;
 use super::rendezvous::{await_welcome, bind, reach, secret_for};
 use super::server::Server;
 use super::socket::{Bell, Socket, random, remaining};
+use super::standing::Standing;
 use crate::error::{Error, Result};
 use crate::topology::HostId;
 use crate::transport::Waker;
@@ -30,7 +31,7 @@ use crate::transport::Waker;
 const SEND: Duration = Duration::from_secs(2);
 /// How long the confirmation of the goodbye may take, which is long only on a machine with far too many processes.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// How much longer than the exchange's deadline its server may take to say so.
+/// How much longer than the deadline of an exchange or a survey the server may take to say so.
 const ANSWER: Duration = Duration::from_millis(500);
 /// A rank in a job. Clones are the same membership.
 #[derive(Clone, Debug)]
@@ -67,6 +68,9 @@ pub(super) struct State {
     pub(super) healths: HashMap<u64, Arc<Health>>,
     /// By token: exchanges that are waited for, and what came of them.
     pub(super) exchanges: HashMap<u64, Option<Gathered>>,
+    /// By token: surveys that are waited for, and what came of them.
+    pub(super) surveys: HashMap<u64, Option<Vec<Option<Standing>>>>,
+    next_survey: u64,
     pub(super) departed: Vec<bool>,
     pub(super) is_stopping: bool,
 }
@@ -93,15 +97,54 @@ impl Line {
         socket.write_all(&bytes, Instant::now() + SEND).is_ok()
     }
 
+    /// Asks how far the members of `communicator` are; nothing when nobody answers in time.
+    pub(super) fn ask(
+        &self,
+        communicator: u64,
+        timeout: Duration,
+    ) -> Option<Vec<Option<Standing>>> {
+        let token = {
+            let mut state = self.state();
+            state.next_survey += 1;
+            let token = state.next_survey;
+            state.surveys.insert(token, None);
+            token
+        };
+        let frame = Frame::Ask {
+            communicator,
+            token,
+            timeout_ms: timeout.as_millis() as u64,
+        };
+        let patience = match self.send(&frame) {
+            true => timeout.saturating_add(ANSWER),
+            false => Duration::ZERO,
+        };
+        let is_over = |state: &State| {
+            let is_answered = state.surveys.get(&token).is_some_and(Option::is_some);
+            state.reach != Reach::Open || is_answered
+        };
+        let mut state = self.wait_for(patience, is_over);
+        state.surveys.remove(&token).flatten()
+    }
+
     /// Waits until `is_ready` or the deadline.
     fn wait_until(
         &self,
         deadline: Instant,
+        is_ready: impl FnMut(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
+        self.wait_for(remaining(deadline), is_ready)
+    }
+
+    /// Waits until `is_ready`, at most `patience`.
+    fn wait_for(
+        &self,
+        patience: Duration,
         mut is_ready: impl FnMut(&State) -> bool,
     ) -> MutexGuard<'_, State> {
         let (guard, _) = self
             .changed
-            .wait_timeout_while(self.state(), remaining(deadline), |state| !is_ready(state))
+            .wait_timeout_while(self.state(), patience, |state| !is_ready(state))
             .unwrap_or_else(PoisonError::into_inner);
         guard
     }
@@ -422,6 +465,8 @@ impl Line {
                 reach,
                 healths: HashMap::new(),
                 exchanges: HashMap::new(),
+                surveys: HashMap::new(),
+                next_survey: 0,
                 departed: vec![false; world_size],
                 is_stopping: false,
             }),

@@ -223,6 +223,12 @@ impl Engine {
         self.sequence
     }
 
+    /// How many of the collectives submitted are done.
+    pub fn collectives_finished(&self) -> u64 {
+        let under_way = self.collectives.len() + usize::from(self.is_tiny_active());
+        self.sequence - under_way as u64
+    }
+
     /// Takes on a job. Its regions stay valid until it is finished.
     pub fn submit(&mut self, job: Job) -> Result<JobId> {
         if self.operations.len() - self.free.len() + self.mailbox.under_way() >= JOBS_MAX {

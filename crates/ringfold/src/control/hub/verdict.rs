@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::survey::Survey;
 use super::{Hub, Misconduct, OPEN_MAX, Rank};
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::Frame;
@@ -20,6 +21,7 @@ pub(super) struct Group {
     pub(super) closed: Vec<u32>,
     pub(super) verdict: Option<Fault>,
     pub(super) inquiry: Option<Inquiry>,
+    pub(super) surveys: Vec<Survey>,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,7 @@ impl Hub {
             closed: Vec::new(),
             verdict: None,
             inquiry: None,
+            surveys: Vec::new(),
         });
         if group.members != members || group.opened.contains(&rank) {
             return Err(Misconduct(

@@ -1,6 +1,7 @@
 //! Reports and losses, and the one verdict that follows.
 
 use super::*;
+use crate::control::standing::Standing;
 
 #[test]
 fn a_verdict_ends_the_exchange_for_its_communicator() {
@@ -139,7 +140,10 @@ fn blamed_for_a_timeout(reported: Vec<usize>, answers: Option<u64>) -> Vec<usize
             puppet.say(&Frame::Answer {
                 communicator,
                 inquiry,
-                sequence,
+                standing: Standing {
+                    begun: sequence,
+                    ..Standing::default()
+                },
             });
         }
         puppet.hear(|frame| matches!(frame, Frame::Verdict { .. }));
@@ -153,7 +157,7 @@ fn blamed_for_a_timeout(reported: Vec<usize>, answers: Option<u64>) -> Vec<usize
             thread::spawn(move || {
                 let session = Session::join(&launch, Some(secret()), ample()).unwrap();
                 let health = session.open(7, &[0, 1, 2], quiet()).unwrap();
-                health.progress(5);
+                health.progress().note(4, 5);
                 session.exchange("opened", &[0, 1], b"", ample()).unwrap();
                 if rank == 1 {
                     health.report(&Error::Timeout {

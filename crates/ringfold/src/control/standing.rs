@@ -1,0 +1,63 @@
+//! How far ranks are, for whoever wonders why a call takes so long.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The longest description of a call on the wire; longer ones are cut.
+pub const CALL_BYTES_MAX: usize = 256;
+
+/// How far a rank is in a communicator.
+///
+/// The numbers count collectives, also those by which the library itself prepares a communicator: what they say is who is
+/// ahead of whom. A small call that has only just begun may not count yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Collectives that are done on this rank.
+    pub finished: u64,
+    /// Collectives that it has begun.
+    pub begun: u64,
+    /// What it has been waiting in for a while, and for whom, in words; empty if it waits in nothing.
+    pub call: String,
+}
+
+/// Where a rank notes how far it is: written by the thread that drives its calls, read by any other.
+#[derive(Debug, Default)]
+pub struct Progress {
+    finished: AtomicU64,
+    begun: AtomicU64,
+    call: Mutex<String>,
+}
+
+impl Progress {
+    /// So many collectives are done, and so many begun.
+    pub fn note(&self, finished: u64, begun: u64) {
+        self.begun.store(begun, Ordering::Relaxed);
+        // Pairs with the load in `standing`, so that nobody sees more done than begun.
+        self.finished.store(finished, Ordering::Release);
+    }
+
+    /// What is waited in; empty when nothing is any more.
+    pub fn describe(&self, call: String) {
+        *self.call.lock().unwrap_or_else(PoisonError::into_inner) = call;
+    }
+
+    /// All of it.
+    pub fn standing(&self) -> Standing {
+        // Pairs with the store in `note`.
+        let finished = self.finished.load(Ordering::Acquire);
+        Standing {
+            finished,
+            begun: self.begun(),
+            call: self
+                .call
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        }
+    }
+
+    /// Collectives that are begun.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+}
