@@ -55,7 +55,7 @@ pub struct Mailbox {
     waiting: VecDeque<usize>,
     /// How many of them take a message from any source.
     waiting_for_any: usize,
-    /// The peers that are listened to, in order, and perhaps some that no longer are.
+    /// The peers that are listened to, in order; during an attempt perhaps some that no longer are.
     listened: Vec<usize>,
     /// Whose message a receive from any source got last.
     last_source: usize,
@@ -203,7 +203,7 @@ impl Mailbox {
                 break;
             }
             progressed = true;
-            self.forget_unlistened();
+            self.hush_unawaited(transport)?;
         }
         Ok(progressed)
     }
@@ -271,15 +271,29 @@ impl Mailbox {
         self.peers[peer].waiting > 0 || self.waiting_for_any > 0
     }
 
-    fn forget_unlistened(&mut self) {
+    /// Ends the listening to a peer that nobody waits for any more.
+    fn hush(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<()> {
+        if self.peers[peer].is_listened && !self.is_awaited(peer) {
+            self.peers[peer].is_listened = false;
+            transport.listen(stream(peer), false)?;
+        }
+        Ok(())
+    }
+
+    /// The same for all peers.
+    fn hush_unawaited(&mut self, transport: &mut dyn Transport) -> Result<()> {
+        for place in 0..self.listened.len() {
+            self.hush(self.listened[place], transport)?;
+        }
         let peers = &self.peers;
         self.listened.retain(|peer| peers[*peer].is_listened);
+        Ok(())
     }
 
     /// Takes the message at the head of `peer`'s stream, if there is one that can be taken.
     fn look(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<bool> {
         if self.peers[peer].arriving.is_some() || !self.is_awaited(peer) {
-            return self.hush(peer, transport);
+            return Ok(false);
         }
         let header = match transport.head(stream(peer))? {
             Head::Nothing => return Ok(false),
@@ -310,15 +324,6 @@ impl Mailbox {
             Posted::Pending => self.peers[peer].arriving = Some(destination),
         }
         Ok(true)
-    }
-
-    /// Ends the listening to a peer that nobody waits for any more. Gives false, for who asks whether something was taken.
-    fn hush(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<bool> {
-        if self.peers[peer].is_listened && !self.is_awaited(peer) {
-            self.peers[peer].is_listened = false;
-            transport.listen(stream(peer), false)?;
-        }
-        Ok(false)
     }
 
     /// Checks what a peer says in a header by itself, before anything is made of it.
