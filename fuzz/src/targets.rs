@@ -145,9 +145,13 @@ pub fn message_header(data: &[u8]) {
         bytes: word(32),
     };
     assert_eq!(header.expect(&header.encode(5), 1, 0).ok(), Some(5));
+    assert_eq!(Header::claimed(&header.encode(5), 1).ok(), Some(header));
     if let Some(received) = rest.first_chunk::<HEADER_BYTES>() {
         let is_due = received[..36] == header.encode(0)[..36];
         assert_eq!(header.expect(received, 1, 0).is_ok(), is_due);
+        if let Ok(claimed) = Header::claimed(received, 1) {
+            assert_eq!(claimed.encode(0)[..36], received[..36]);
+        }
     }
 }
 

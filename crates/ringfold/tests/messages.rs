@@ -2,22 +2,51 @@
 
 mod scenes;
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use ringfold::engine::JOBS_MAX;
 use ringfold::memory::Region;
 use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Request, Work};
 use scenes::{Scene, play};
 
-const SCENES: [(&str, Scene); 8] = [
+const SCENES: [(&str, Scene); 10] = [
     ("tags", tags),
     ("any_source", any_source),
     ("exchange", exchange),
+    ("many", many),
     ("beside_a_collective", beside_a_collective),
     ("closing", closing),
     ("death", death),
     ("departure", departure),
     ("lateness", lateness),
+    ("in_order", in_order),
 ];
+
+/// The system's allocator, which counts what each thread takes of it.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all is left to the system's allocator; the count is no part of what it promises.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// Far more than a stream holds on any transport.
 const LARGE: usize = 8 << 20;
@@ -49,6 +78,11 @@ fn large_messages_pass_each_other() {
 }
 
 #[test]
+fn as_many_messages_as_may_be_under_way_find_their_receives() {
+    play_all("many", 2);
+}
+
+#[test]
 fn messages_do_not_wait_for_a_collective() {
     play_all("beside_a_collective", 3);
 }
@@ -71,6 +105,11 @@ fn a_departure_ends_a_receive_only_where_nobody_is_left() {
 #[test]
 fn a_late_message_is_missed_by_its_receiver() {
     play_all("lateness", 3);
+}
+
+#[test]
+fn messages_that_are_received_in_order_allocate_nothing() {
+    play_all("in_order", 3);
 }
 
 /// A buffer with the message of one call.
@@ -212,11 +251,42 @@ fn exchange(comm: Communicator) {
     }
 }
 
+/// As many calls as may be under way, one tag each, asked for in the opposite order.
+fn many(comm: Communicator) {
+    const MANY: u32 = JOBS_MAX as u32 / 2;
+    let peer = 1 - comm.rank();
+    let mut sent = Vec::new();
+    let mut received = Vec::new();
+    for number in 0..MANY {
+        let mut message = Message::new(10, number);
+        let work = message.send(&comm, peer, number);
+        sent.push((message, work));
+    }
+    for number in (0..MANY).rev() {
+        let mut message = Message::new(10, 0);
+        let work = message.recv(&comm, peer, number);
+        received.push((message, work, number));
+    }
+    for (message, work, number) in &received {
+        work.wait().expect("a message");
+        assert!(message.is_all(*number));
+    }
+    for (_, work) in &sent {
+        work.wait().expect("a send");
+    }
+}
+
 /// A collective waits for rank 2, which waits for a message of those that wait in it.
 fn beside_a_collective(comm: Communicator) {
+    for count in [1, 100_000] {
+        beside_a_sum(&comm, count);
+    }
+}
+
+fn beside_a_sum(comm: &Communicator, count: usize) {
     let rank = comm.rank();
     let reduce = |value: i32| {
-        let mut data = vec![value; 100_000];
+        let mut data = vec![value; count];
         comm.all_reduce(&mut data, Op::Sum).expect("a sum");
         assert!(data.iter().all(|sum| *sum == 3));
     };
@@ -225,7 +295,7 @@ fn beside_a_collective(comm: Communicator) {
         std::thread::scope(|scope| {
             let stuck = scope.spawn(|| reduce(1));
             if rank == 0 {
-                let work = large.send(&comm, 1, 3);
+                let work = large.send(comm, 1, 3);
                 comm.send(&[8u32], 2, 4).expect("a send");
                 work.wait().expect("a large send");
             } else {
@@ -335,4 +405,33 @@ fn lateness(comm: Communicator) {
         std::thread::sleep(Duration::from_millis(5));
     }
     panic!("nobody gave up");
+}
+
+/// Once the first messages have passed, and whoever they come from.
+fn in_order(comm: Communicator) {
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    let mut small = [0u32; 2];
+    let mut large = vec![0u32; 100_000];
+    let mut before = 0;
+    for lap in 0..200 {
+        if lap == 100 {
+            before = ALLOCATIONS.get();
+        }
+        if rank > 0 {
+            small[0] = lap;
+            comm.send(&small, 0, 1).expect("a send");
+            comm.send(&large, 0, 2).expect("a large send");
+            comm.recv(&mut small, 0, 3).expect("an answer");
+            continue;
+        }
+        for _ in 1..ranks {
+            let source = comm.recv_any(&mut small, 1).expect("a message");
+            assert_eq!(small[0], lap);
+            comm.recv(&mut large, source, 2).expect("a large message");
+        }
+        for peer in 1..ranks {
+            comm.send(&small, peer, 3).expect("an answer");
+        }
+    }
+    assert_eq!(ALLOCATIONS.get(), before, "rank {rank} allocated");
 }

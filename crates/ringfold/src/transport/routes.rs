@@ -138,3 +138,50 @@ impl Transport for Routes {
         self.tcp.waker()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::shm::{Segment, Shape};
+    use crate::transport::suite;
+    use crate::transport::tcp::{TcpOptions, tests::mesh};
+
+    /// Ranks of two hosts, one after the other. With two ranks each has a host to itself.
+    fn ranks(world_size: usize) -> Vec<Routes> {
+        let hosts = [0, 1].map(|host| {
+            let ranks = world_size.saturating_sub(host).div_ceil(2);
+            let shape = Shape::new(ranks, suite::CHANNELS, 8 << 20);
+            Segment::create(shape).expect("shared memory").0
+        });
+        let sockets = mesh(world_size).into_iter().enumerate();
+        sockets
+            .map(|(rank, sockets)| {
+                let tcp = Tcp::new(rank, sockets, TcpOptions::default()).expect("sockets");
+                let shm = Shm::new(hosts[rank % 2].clone(), rank / 2, world_size);
+                let number = |peer: usize| (peer % 2 == rank % 2).then_some(peer / 2);
+                Routes::new(shm, tcp, (0..world_size).map(number).collect())
+            })
+            .collect()
+    }
+
+    /// The same with all ranks on one host.
+    fn neighbours(world_size: usize) -> Vec<Routes> {
+        let shape = Shape::new(world_size, suite::CHANNELS, 8 << 20);
+        let (segment, _fd) = Segment::create(shape).expect("shared memory");
+        let sockets = mesh(world_size).into_iter().enumerate();
+        sockets
+            .map(|(rank, sockets)| {
+                let tcp = Tcp::new(rank, sockets, TcpOptions::default()).expect("sockets");
+                let shm = Shm::new(segment.clone(), rank, world_size);
+                Routes::new(shm, tcp, (0..world_size).map(Some).collect())
+            })
+            .collect()
+    }
+
+    suite::transport_tests!(ranks);
+
+    mod on_one_host {
+        use super::{neighbours, suite};
+        suite::transport_tests!(neighbours);
+    }
+}

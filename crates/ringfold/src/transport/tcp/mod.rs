@@ -437,4 +437,4 @@ fn broken(peer: usize, error: io::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

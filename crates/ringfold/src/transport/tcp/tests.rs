@@ -27,7 +27,7 @@ fn ranks(world_size: usize) -> Vec<Tcp> {
 }
 
 /// Each rank's sockets to each peer.
-fn mesh(world_size: usize) -> Vec<Vec<Vec<TcpStream>>> {
+pub(in crate::transport) fn mesh(world_size: usize) -> Vec<Vec<Vec<TcpStream>>> {
     let mut sockets: Vec<Vec<Vec<TcpStream>>> = Vec::new();
     for rank in 0..world_size {
         let mut mine: Vec<Vec<TcpStream>> = Vec::new();
