@@ -102,7 +102,11 @@ HOOKS: dict[str, Any] = {
     "top-k": lambda ddp: (hooks.TopKState(ddp, density=0.1), hooks.topk_hook),
     "top-k of everything": lambda ddp: (hooks.TopKState(ddp, density=1.0), hooks.topk_hook),
     "delayed": lambda ddp: (hooks.DelayedState(ddp), hooks.delayed_hook),
-    "delayed bf16": lambda ddp: (hooks.DelayedState(ddp, hooks.bf16_hook), hooks.delayed_hook),
+    "bf16 with a state": lambda ddp: (hooks.CompressState(), hooks.bf16_hook),
+    "delayed bf16": lambda ddp: (
+        hooks.DelayedState(ddp, hooks.bf16_hook, hooks.CompressState(ddp.process_group)),
+        hooks.delayed_hook,
+    ),
     "delayed variance": lambda ddp: (
         hooks.DelayedState(ddp, hooks.variance_hook, hooks.VarianceState(ddp, alpha=1.0)),
         hooks.delayed_hook,
@@ -404,6 +408,25 @@ def uneven_inputs(hook: str) -> list[float]:
 def test_ranks_that_run_out_of_input_are_waited_for(ranks: Any, backend: str, hook: str) -> None:
     first, second = ranks(uneven_inputs, 2, backend, hook=hook).results()
     assert first == second
+
+
+def lose_a_peer(hook: str) -> str:
+    ddp = model()
+    ddp.register_comm_hook(*HOOKS[hook](ddp))
+    loss_of(ddp, 0).backward()
+    dist.barrier()
+    if dist.get_rank() == 1:
+        return "gone"
+    with pytest.raises(RuntimeError):
+        # What is delayed is noticed a step late.
+        for step in (1, 2):
+            loss_of(ddp, step).backward()
+    return "told"
+
+
+@pytest.mark.parametrize("hook", ["bf16", "variance", "top-k", "top-k of everything", "delayed", "delayed bf16"])
+def test_errors_of_the_exchange_come_out_of_backward(ranks: Any, backend: str, hook: str) -> None:
+    assert ranks(lose_a_peer, 2, backend, timeout_s=10, hook=hook).results() == ["told", "gone"]
 
 
 def refuse() -> None:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from ringfold.errors import InvalidArgument
 from ringfold.torch.hooks.buckets import Layout, Ledger, in_shape_of
@@ -31,19 +30,19 @@ class Flight(NamedTuple):
 class DelayedState(HookState):
     """The state of `delayed_hook`.
 
-    hook, hook_state: what averages while the next step runs, `fp16_hook` for instance; an all-reduce unless given. The
-        group stands for a state that is not given; one that is goes into checkpoints on its own. A state from a pickle has the all-reduce again.
+    hook, hook_state: what averages while the next step runs, `fp16_hook` for instance; an all-reduce if there is none. The
+        group stands for a state that is not given; one that is goes into checkpoints on its own. A state from a pickle has none.
     empty: whether the last backward pass left nothing to use in the gradients, because none had travelled yet.
 
     What it keeps is averaged, so it is the same on all ranks, and rank 0's checkpoint does for all. With loss scaling, or anything
     else that changes the gradients' meaning between steps, remember that they are used one step late.
     """
 
-    hook: Hook
+    hook: Hook | None
     hook_state: Any
 
     def __init__(
-        self, model: torch.nn.Module, hook: Hook = allreduce_hook, hook_state: Any = None, group: Any = None
+        self, model: torch.nn.Module, hook: Hook | None = None, hook_state: Any = None, group: Any = None
     ) -> None:
         super().__init__(model, group)
         self.hook = hook
@@ -53,7 +52,7 @@ class DelayedState(HookState):
         # What has arrived and is not in flight any more: after a checkpoint, or when DDP made its buckets anew.
         self.ledger = Ledger("average")
         self.empty = True
-        self.hook = allreduce_hook
+        self.hook = None
         self.hook_state = None
         self._flights: dict[Layout, Flight] = {}
         # Buffers whose gradients DDP has read; the next flight takes them.
@@ -104,12 +103,20 @@ class DelayedState(HookState):
             self.empty = False
         landed = self._flights.pop(layout, None) or self._landed(layout, buffer)
         travelling = self._spare.pop(layout, None)
-        travelling = buffer.clone() if travelling is None else travelling.copy_(buffer)
-        bucket.set_buffer(travelling)
-        hook_state = self.group if self.hook_state is None else self.hook_state
-        self._flights[layout] = Flight(self.hook(hook_state, bucket), travelling)
+        if travelling is None:
+            travelling = torch.empty_like(buffer)
+        self._flights[layout] = Flight(self._send(bucket, travelling), travelling)
         self._spare[layout] = landed.buffer
         return landed.future
+
+    def _send(self, bucket: dist.GradBucket, travelling: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Begin to average a bucket, in another buffer than DDP's."""
+        if self.hook is None:
+            torch.div(bucket.buffer(), self.world_size, out=travelling)
+            done = dist.all_reduce(travelling, group=self.group, async_op=True).get_future()
+            return done.then(lambda future: future.value()[0])
+        bucket.set_buffer(travelling.copy_(bucket.buffer()))
+        return self.hook(self.group if self.hook_state is None else self.hook_state, bucket)
 
     def _landed(self, layout: Layout, like: torch.Tensor) -> Flight:
         """The last step's gradients in a layout in which they did not travel; zeros if there are none."""

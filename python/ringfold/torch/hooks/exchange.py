@@ -55,7 +55,9 @@ def mean_of_lists(
     mine[: sent.payload.numel()] = sent.payload
     gathered = torch.empty(len(sizes) * row, dtype=torch.uint8, device=buffer.device)
 
-    def add_up(_: Any) -> torch.Tensor:
+    def add_up(done: Any) -> torch.Tensor:
+        # Raises what went wrong.
+        done.value()
         total = buffer.to(summing_dtype(buffer.dtype)).zero_()
         for rank, size in enumerate(sizes):
             indices, values = code.decode(gathered[rank * row : rank * row + size], layout, buffer.dtype)
@@ -71,7 +73,7 @@ def mean_of_whole(sent: Sent, ranks: int, buffer: torch.Tensor, group: Any) -> t
     """The same by an all-reduce of the whole bucket."""
     buffer.zero_()
     buffer[sent.indices] = sent.values.div(ranks)
-    return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda _: buffer)
+    return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
 
 
 def sizes_of_all(payload: torch.Tensor, ranks: int, group: Any) -> list[int]:
