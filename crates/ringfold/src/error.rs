@@ -158,7 +158,7 @@ impl fmt::Display for Error {
             } => {
                 write!(
                     f,
-                    "timed out after {after_ms} ms waiting for {}",
+                    "the timeout of {after_ms} ms passed while waiting for {}",
                     Ranks(waiting_for)
                 )?;
                 site

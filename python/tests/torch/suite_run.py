@@ -3,8 +3,8 @@
     python suite_run.py --backend ringfold --alias gloo --world 2 --json FILE
 
 The suite's decorators decide when it is imported, from the variable BACKEND, which tests a backend has; they know only
-torch's own. So they see the alias. Afterwards the suite's BACKEND is the real one, which is what its tests create
-groups of and compare names with. The suite is imported once and every test's ranks are forked (see `forks`); each runs
+torch's own. So they see the alias. Afterwards the suite's BACKEND is the real name, which is what its tests create groups
+of and compare names with; where they ask whether it is this or that backend, it is equal to the alias, too. The suite is imported once and every test's ranks are forked (see `forks`); each runs
 torch's own `TestDistBackend._run`, so what a test is given and how it ends is as torch's runner has it. `conformance.py`
 starts this program; alone it serves to look at one test.
 """
@@ -50,6 +50,24 @@ class Result:
     seconds: float
 
 
+class Name(str):
+    """A backend's name, which is equal to its alias, too."""
+
+    alias: str
+    __hash__ = str.__hash__
+
+    def __new__(cls, name: str, alias: str) -> "Name":
+        made = super().__new__(cls, name)
+        made.alias = alias
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == other or self.alias == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
 class Suite:
     """torch's test class, imported so that its decorators see `alias`, and made to run `backend`."""
 
@@ -65,7 +83,7 @@ class Suite:
         bases = (self.module.TestDistBackend, self.module.DistributedTest._DistTestBase)
         self.case = type("Conformance", bases, {})
         self.world = world
-        self.module.BACKEND = backend
+        self.module.BACKEND = Name(backend, alias)
         if alias != backend:
             torch.distributed.monitored_barrier = functools.partial(monitored_barrier, torch.distributed)
         self.skips: dict[int, str] = {skip.exit_code: skip.message for skip in self.common.TEST_SKIPS.values()}
@@ -88,7 +106,7 @@ class Suite:
         log_plainly()
         shared = f"file://{folder / 'init_dir' / 'shared_init_file'}"
         if self.world < GROUP_TESTS_RANKS:
-            os.environ["BACKEND"] = self.module.BACKEND
+            os.environ["BACKEND"] = str(self.module.BACKEND)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), TEMP_DIR=str(folder), INIT_METHOD=shared)
         self.module.INIT_METHOD = shared
         import torch
