@@ -67,8 +67,12 @@ def test_survivors_of_a_killed_rank_are_told_its_number(ranks: Any, way: str, co
     outcome = ranks(lose_a_rank, 3, "ringfold", way=way, count=count)
     assert outcome.statuses[1] == -signal.SIGKILL
     for error, again in outcome.results(but=[1]):
-        assert isinstance(error, ringfold.PeerFailed), repr(error)
-        assert error.rank == 1
+        if way == "future":
+            # What a future brings across torch's C++ is a RuntimeError with the text.
+            assert isinstance(error, RuntimeError) and "PeerFailed: rank 1 " in str(error)
+        else:
+            assert isinstance(error, ringfold.PeerFailed), repr(error)
+            assert error.rank == 1
         assert isinstance(again, ringfold.PeerFailed) and again.rank == 1
 
 
@@ -153,7 +157,10 @@ TIMEOUT_S = 0.6
 @pytest.mark.parametrize("way", WAYS)
 def test_a_call_ends_after_the_groups_timeout(ranks: Any, way: str, tmp_path: Path) -> None:
     error, seconds = ranks(come_late, 2, "ringfold", timeout_s=TIMEOUT_S, way=way, folder=str(tmp_path)).result(0)
-    assert isinstance(error, ringfold.Timeout) and isinstance(error, TimeoutError), repr(error)
+    if way == "future":
+        assert isinstance(error, RuntimeError) and "Timeout: the timeout of 600 ms passed" in str(error)
+    else:
+        assert isinstance(error, ringfold.Timeout) and isinstance(error, TimeoutError), repr(error)
     assert seconds >= TIMEOUT_S - 0.01
 
 
