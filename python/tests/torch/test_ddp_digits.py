@@ -1,0 +1,118 @@
+"""The real job: what `examples/ddp_digits.py` promises under torchrun, also when a rank dies."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "ddp_digits.py"
+WATCHDOG_S = 240.0
+SUMMARY = re.compile(r"(\w+), (\d+) ranks, (\d+) epochs: accuracy ([\d.]+), [\d.]+ ms a step \(median of (\d+)\)")
+
+
+class Torchrun:
+    """The example's ranks under torchrun."""
+
+    def __init__(self, log: Path, ranks: int, *words: object, restarts: int = 0) -> None:
+        self.log = log
+        self.identifier = uuid.uuid4().hex
+        self.deadline = time.monotonic() + WATCHDOG_S
+        rendezvous = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", self.identifier]
+        # Long enough between two looks at the ranks that those who survive another have said what they think of it.
+        how = ["--nproc-per-node", ranks, "--max-restarts", restarts, "--monitor-interval", 2]
+        command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *how, EXAMPLE, *words]
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=log.open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self) -> str:
+        """What all ranks printed, when they have ended well."""
+        try:
+            status = self.process.wait(max(0.1, self.deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"torchrun hangs:\n{self.output()}")
+        assert status == 0, self.output()
+        return self.output()
+
+    def wait_for(self, file: Path) -> None:
+        while not file.exists():
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < self.deadline, f"there is never a {file.name}:\n{self.output()}"
+            time.sleep(0.005)
+
+    def pid(self, rank: int) -> int:
+        """Of this rank's process; its environment says which it is."""
+        wanted = {f"RANK={rank}".encode(), f"TORCHELASTIC_RUN_ID={self.identifier}".encode()}
+        (found,) = (pid for pid, variables in environments() if wanted <= variables)
+        return found
+
+    def end(self) -> None:
+        for pid, variables in environments():
+            if f"TORCHELASTIC_RUN_ID={self.identifier}".encode() in variables:
+                os.kill(pid, signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def environments() -> Iterator[tuple[int, set[bytes]]]:
+    """The variables of every process that may be looked at."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                yield int(entry.name), set((entry / "environ").read_bytes().split(b"\0"))
+            except OSError:
+                pass
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> Iterator[Any]:
+    started: list[Torchrun] = []
+
+    def start(ranks: int, *words: object, restarts: int = 0) -> Torchrun:
+        started.append(Torchrun(tmp_path / f"log{len(started)}", ranks, *words, restarts=restarts))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+def test_digits_are_learned(torchrun: Any, backend: str) -> None:
+    found = SUMMARY.search(torchrun(3, "--backend", backend, "--epochs", 12).wait())
+    assert found is not None
+    assert found.group(1, 2, 3) == (backend, "3", "12")
+    assert float(found.group(4)) >= 0.95
+
+
+def test_training_goes_on_from_its_checkpoint_when_a_rank_is_killed(torchrun: Any, tmp_path: Path) -> None:
+    # Not with gloo: its ranks often do not find each other again after a restart.
+    checkpoint, epochs = tmp_path / "digits.pt", 100
+    run = torchrun(2, "--epochs", epochs, "--checkpoint", checkpoint, restarts=1)
+    run.wait_for(checkpoint)
+    os.kill(run.pid(1), signal.SIGKILL)
+    output = run.wait()
+    # The survivor said who it was.
+    assert re.search(r"PeerFailed: .*rank 1\b", output), output
+    resumed = re.search(r"resumed after epoch (\d+)", output)
+    assert resumed is not None, output
+    assert 1 <= int(resumed.group(1)) < epochs
+    found = SUMMARY.search(output)
+    # 1437 samples in batches of 128 are twelve steps an epoch; those before the checkpoint are not taken again.
+    assert found is not None and int(found.group(5)) == 12 * (epochs - int(resumed.group(1)))
+    assert float(found.group(4)) >= 0.95
