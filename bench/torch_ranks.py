@@ -1,0 +1,135 @@
+"""One rank of `bench/torch_compare.py`: times calls of several backends in turn, in the same process, on the same tensors.
+
+Usage: torch_ranks.py PLAN    PLAN is JSON; see `all_reduce` and `train` for what it has. Rank 0 prints a line of JSON a block.
+
+Before each call all ranks store to their input and meet in the same barrier, ringfold's own, both untimed; the slowest rank
+counts. Of a block of calls the first is left out: it comes after another backend's and finds none of its own memory cached.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringfold._native import Request
+
+LINE_FLOATS = 16
+FLOAT_BYTES = 4
+
+
+def core() -> Any:
+    """The core's communicator of the group of all ranks."""
+    group: Any = dist.group.WORLD
+    return group.communicator if hasattr(group, "communicator") else group._get_backend(torch.device("cpu")).communicator
+
+
+def calls(tensor: Any, gloo: Any) -> dict[str, Callable[[], object]]:
+    """By library: an all-reduce of the tensor."""
+    communicator, memory = core(), (tensor.data_ptr(), tensor.nbytes)
+
+    def native() -> None:
+        communicator.run(Request.raw("all_reduce", "float32", tensor.numel(), memory, memory))
+
+    return {
+        "ringfold": lambda: dist.all_reduce(tensor),
+        "native": native,
+        "gloo": lambda: dist.all_reduce(tensor, group=gloo),
+    }
+
+
+def block_us(tensor: Any, call: Callable[[], object], iterations: int) -> list[float]:
+    """Every call's time on its slowest rank."""
+    communicator, times = core(), []
+    for _ in range(iterations + 1):
+        tensor[::LINE_FLOATS] = 0
+        communicator.run(Request.raw("barrier", "uint8", 0, (0, 0), (0, 0)))
+        begin = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - begin) * 1e6)
+    slowest = torch.tensor(times[1:], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return [round(us, 3) for us in slowest.tolist()]
+
+
+def all_reduce(plan: dict[str, Any]) -> None:
+    """`sizes` in bytes; `iterations` of each library a block, by size; `blocks` of each library, in turns."""
+    gloo = dist.new_group(backend="gloo")
+    for size, iterations in zip(plan["sizes"], plan["iterations"], strict=True):
+        tensor = torch.zeros(max(size // FLOAT_BYTES, 1))
+        named = list(calls(tensor, gloo).items())
+        for _, call in named:
+            block_us(tensor, call, 1)
+        for block in range(plan["blocks"]):
+            begin = block % len(named)
+            for name, call in named[begin:] + named[:begin]:
+                say({"library": name, "bytes": tensor.nbytes, "times_us": block_us(tensor, call, iterations)})
+
+
+def network(width: int, layers: int) -> Any:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+
+
+def stepper(model: Any, inputs: Any) -> Callable[[], float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+    def step() -> float:
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        return (time.perf_counter() - begin) * 1e6
+
+    return step
+
+
+def train(plan: dict[str, Any]) -> None:
+    """Steps on `batch` samples a rank of a network of `layers` times `width` squared weights.
+
+    With DDP over each backend; `alone` on one rank while the others sleep; `apart` on all, without communication.
+    """
+    gloo = dist.new_group(backend="gloo")
+    inputs = torch.randn(plan["batch"], plan["width"])
+    ways: dict[str, Callable[[], float]] = {}
+    for name, group in (("gloo", gloo), ("ringfold", dist.group.WORLD)):
+        model = torch.nn.parallel.DistributedDataParallel(network(plan["width"], plan["layers"]), process_group=group)
+        ways[name] = stepper(model, inputs)
+    local = stepper(network(plan["width"], plan["layers"]), inputs)
+    ways |= {"apart": local, "alone": local}
+    # Buckets are formed anew after the first step, and registered after some more.
+    for step in ways.values():
+        for _ in range(plan["warmup"]):
+            step()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    names = list(ways)
+    for block in range(plan["blocks"]):
+        begin = block % len(names)
+        for name in names[begin:] + names[:begin]:
+            # gloo's barrier sleeps, so that who waits in it takes no core from who works.
+            dist.barrier(group=gloo)
+            works = name != "alone" or dist.get_rank() == 0
+            mine = [ways[name]() if works else 0.0 for _ in range(plan["steps"])]
+            dist.barrier(group=gloo)
+            slowest = torch.tensor(mine, dtype=torch.float64)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            say({"way": name, "parameters": parameters, "times_us": [round(us, 1) for us in slowest.tolist()]})
+
+
+def say(line: dict[str, Any]) -> None:
+    if dist.get_rank() == 0:
+        print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("ringfold")
+    {"all_reduce": all_reduce, "train": train}[plan["what"]](plan)
+    dist.destroy_process_group()
+
+
+main()
