@@ -19,6 +19,7 @@ from ringfold._native import Request
 
 LINE_FLOATS = 16
 FLOAT_BYTES = 4
+SETTLING_CALLS = 300
 
 
 def core() -> Any:
@@ -58,6 +59,9 @@ def block_us(tensor: Any, call: Callable[[], object], iterations: int) -> list[f
 def all_reduce(plan: dict[str, Any]) -> None:
     """`sizes` in bytes; `iterations` of each library a block, by size; `blocks` of each library, in turns."""
     gloo = dist.new_group(backend="gloo")
+    # Until the system has found a core for each rank.
+    for call in calls(torch.zeros(2), gloo).values():
+        block_us(torch.zeros(2), call, SETTLING_CALLS)
     for size, iterations in zip(plan["sizes"], plan["iterations"], strict=True):
         tensor = torch.zeros(max(size // FLOAT_BYTES, 1))
         named = list(calls(tensor, gloo).items())
