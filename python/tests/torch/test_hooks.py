@@ -133,8 +133,8 @@ def train(hook: str, steps: int, **options: Any) -> Any:
     return weights(ddp), sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("views", [False, True])
+# Gradients as views of the buckets are what can go wrong; the other way need not be tried with everything.
+@pytest.mark.parametrize(("hook", "views"), [*((hook, True) for hook in HOOKS), ("bf16", False), ("delayed variance", False)])
 def test_replicas_stay_identical_and_learn(ranks: Any, backend: str, hook: str, views: bool) -> None:
     found = ranks(train, 3, backend, hook=hook, steps=60, gradient_as_bucket_view=views).results()
     assert all(values == found[0][0] for values, _ in found)
