@@ -273,8 +273,9 @@ class PackedAllReduce:
     def _agree(self, names: list[str]) -> list[str]:
         """These names in the order in which rank 0's gradients became ready; an error on all ranks if the parameters differ."""
         mine = [(name, str(self._parameters[name].dtype), tuple(self._parameters[name].shape)) for name in names]
-        order = [name for name in self._order if name in set(names)]
         # Those without a gradient come last, as backward would have come to them.
+        wanted = set(names)
+        order = [name for name in self._order if name in wanted]
         order += [name for name in reversed(names) if name not in self._order]
         everyone: list[Any] = [None] * dist.get_world_size(self.group)
         dist.all_gather_object(everyone, (mine, order), group=self.group)

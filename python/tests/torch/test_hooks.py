@@ -150,6 +150,31 @@ def test_rounded_training_is_close_to_exact_training(ranks: Any, backend: str, h
     assert torch.allclose(torch.tensor(rounded), torch.tensor(exact), rtol=0, atol=tolerance)
 
 
+def train_in_half(hook: str) -> Any:
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(Crossed().bfloat16(), bucket_cap_mb=BUCKET_CAP_MB / 2)
+    state, function = HOOKS[hook](ddp)
+    ddp.register_comm_hook(state, function)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.2)
+    losses = []
+    for step in range(40):
+        optimizer.zero_grad()
+        x, labels = batch(step % 4)
+        loss = nn.functional.cross_entropy(ddp(x.bfloat16()).float(), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    kept = {part.dtype for parts in state.state_dict()["parameters"].values() for part in parts.values()}
+    assert kept == ({torch.bfloat16} if isinstance(state, hooks.DelayedState) else {torch.float32})
+    return weights(ddp), sum(losses[-4:]) / sum(losses[:4])
+
+
+@pytest.mark.parametrize("hook", ["variance", "variance in powers", "variance over a threshold", "top-k", "delayed"])
+def test_gradients_of_16_bits_are_kept_in_32(ranks: Any, backend: str, hook: str) -> None:
+    (first, ratio), (second, _) = ranks(train_in_half, 2, backend, hook=hook).results()
+    assert first == second and ratio < 0.8
+
+
 def large_mean(hook: str) -> Any:
     ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
     ddp.register_comm_hook(*HOOKS[hook](ddp))
