@@ -1,7 +1,8 @@
 """Gradients that travel in 16 bits.
 
-Like torch's own hooks of this kind, but the gradient is divided by the number of ranks before it is rounded. So the sum of what travels is the mean, and it overflows only where the mean itself does. The names differ
-from torch's because DDP refuses torch's names for bfloat16 wherever there is no NCCL.
+Like torch's own hooks of this kind, but the gradient is divided by the number of ranks before it is rounded. So the sum of
+what travels is the mean, and it overflows only where the mean itself does. The names differ from torch's because DDP
+refuses torch's names for bfloat16 wherever there is no NCCL.
 """
 
 from collections.abc import Callable

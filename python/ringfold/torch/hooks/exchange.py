@@ -14,8 +14,8 @@ import torch.distributed as dist
 from ringfold.torch.hooks.buckets import Layout, summing_dtype
 from ringfold.torch.hooks.wire import Code, Sent
 
-# Rows of a gathered tensor begin where any type may begin.
-ROW_BYTES = 8
+# Those whose all-gather takes blocks of different sizes.
+UNEVEN_BACKENDS = ("ringfold",)
 
 
 @dataclass
@@ -50,23 +50,37 @@ def mean_of_lists(
     """Put into `buffer`, a bucket's, the mean over the ranks of what each has sent. `sizes` are the payloads' bytes by rank."""
     if sum(sizes) > 2 * buffer.numel() * buffer.element_size():
         return mean_of_whole(sent, len(sizes), buffer, group)
-    row = -(-max(sizes) // ROW_BYTES) * ROW_BYTES
-    mine = torch.zeros(row, dtype=torch.uint8, device=buffer.device)
-    mine[: sent.payload.numel()] = sent.payload
-    gathered = torch.empty(len(sizes) * row, dtype=torch.uint8, device=buffer.device)
+    if max(sizes) == 0:
+        return completed(buffer.zero_())
+    gathering, payloads = gather(sent.payload, sizes, group)
 
     def add_up(done: Any) -> torch.Tensor:
         # Raises what went wrong.
         done.value()
         total = buffer.to(summing_dtype(buffer.dtype)).zero_()
-        for rank, size in enumerate(sizes):
-            indices, values = code.decode(gathered[rank * row : rank * row + size], layout, buffer.dtype)
+        for payload in payloads:
+            indices, values = code.decode(payload, layout, buffer.dtype)
             total.index_add_(0, indices, values.to(total.dtype))
         return buffer.copy_(total.div_(len(sizes)))  # Nothing is copied where they are the same tensor.
 
-    if row == 0:
-        return completed(buffer.zero_())
-    return dist.all_gather_single(gathered, mine, group=group, async_op=True).get_future().then(add_up)
+    return gathering.then(add_up)
+
+
+def gather(payload: torch.Tensor, sizes: list[int], group: Any) -> tuple[torch.futures.Future[Any], list[torch.Tensor]]:
+    """Begin to gather all ranks' payloads, of these sizes; they are there when the future is done."""
+    longest = max(sizes)
+    is_even = min(sizes) == longest
+    # Torch promises no more than even blocks; the others are padded where the backend has no more either.
+    is_padded = not is_even and dist.get_backend(group) not in UNEVEN_BACKENDS
+    blocks = [longest] * len(sizes) if is_padded else sizes
+    gathered = payload.new_empty(sum(blocks))
+    rows = list(gathered.split(blocks))
+    if is_even or is_padded:
+        mine = torch.nn.functional.pad(payload, (0, longest - payload.numel()))
+        work = dist.all_gather_single(gathered, mine, group=group, async_op=True)
+    else:
+        work = dist.all_gather(rows, payload, group=group, async_op=True)
+    return work.get_future(), [row[:size] for row, size in zip(rows, sizes, strict=True)]
 
 
 def mean_of_whole(sent: Sent, ranks: int, buffer: torch.Tensor, group: Any) -> torch.futures.Future[torch.Tensor]:
