@@ -9,7 +9,11 @@ use std::time::Duration;
 use ringfold::{Communicator, Op};
 use scenes::{Scene, play};
 
-const SCENES: [(&str, Scene); 2] = [("idle", idle), ("waiting", waiting)];
+const SCENES: [(&str, Scene); 3] = [
+    ("idle", idle),
+    ("waiting", waiting),
+    ("listening", listening),
+];
 
 /// How long nothing happens.
 const PAUSE: Duration = Duration::from_millis(1500);
@@ -37,6 +41,13 @@ fn who_waits_for_a_late_rank_burns_no_processor_time() {
     }
 }
 
+#[test]
+fn who_waits_for_a_message_burns_no_processor_time() {
+    for (ranks, transport) in [(2, "shm"), (4, "shm"), (2, "tcp"), (4, "tcp")] {
+        play("listening", ranks, transport);
+    }
+}
+
 /// Calls of every way, and then none.
 fn idle(comm: Communicator) {
     call(&comm);
@@ -58,6 +69,27 @@ fn waiting(comm: Communicator) {
     check(&comm, "waiting", before);
     comm.all_reduce(&mut vec![1f32; 1 << 18], Op::Sum)
         .expect("a large call");
+}
+
+/// Messages come late: the first one is asked for by nobody yet, so that what waits in a stream wakes nobody either.
+fn listening(comm: Communicator) {
+    call(&comm);
+    if comm.rank() > 0 {
+        comm.send(&[1u8], 0, 1).expect("a send");
+        std::thread::sleep(PAUSE);
+        comm.send(&[2u8], 0, 2).expect("a late send");
+        return call(&comm);
+    }
+    let before = processor_time();
+    let mut data = [0u8];
+    for _ in 1..comm.world_size() {
+        comm.recv_any(&mut data, 2).expect("a late message");
+    }
+    check(&comm, "listening", before);
+    for _ in 1..comm.world_size() {
+        comm.recv_any(&mut data, 1).expect("an early message");
+    }
+    call(&comm);
 }
 
 fn call(comm: &Communicator) {

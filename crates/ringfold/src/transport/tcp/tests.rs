@@ -132,6 +132,82 @@ fn any_flipped_bit_is_corrupt() {
     }
 }
 
+/// The head of the stream from the bare peer, looked at until it is not empty.
+fn head(world: &mut World<Tcp>) -> Result<Head> {
+    let stream = Stream {
+        peer: 1,
+        channel: 0,
+    };
+    world.ranks[0].listen(stream, true)?;
+    for _ in 0..1000 {
+        world.round()?;
+        match world.ranks[0].head(stream)? {
+            Head::Nothing => world.ranks[0].block(Duration::from_millis(1))?,
+            found => return Ok(found),
+        }
+    }
+    Ok(Head::Nothing)
+}
+
+#[test]
+fn any_flipped_bit_of_what_is_listened_for_is_corrupt() {
+    let payload = bytes_of(pattern(100, 1).region());
+    let sound = frame(&payload);
+    for bit in (0..sound.len() * 8).step_by(7) {
+        let (mut world, mut peer) = with_bare_peer();
+        let mut damaged = sound.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        peer.write_all(&damaged).unwrap();
+        let target = Owned::zeroed(100);
+        let error = head(&mut world).and_then(|found| {
+            assert_eq!(found, Head::Message(header(0, 100)), "bit {bit}");
+            let recv = world.recv(0, (1, 0), 0, Sink::Store(target.region()));
+            world.run(&[recv])
+        });
+        let error = error.unwrap_err();
+        assert!(
+            matches!(error, Error::Corrupt { peer: 1, .. }),
+            "bit {bit}: {error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_listened_for_may_come_byte_by_byte() {
+    let (mut world, mut peer) = with_bare_peer();
+    let payload = pattern(200, 1);
+    let target = Owned::zeroed(200);
+    let frame = frame(&bytes_of(payload.region()));
+    for byte in &frame[..HEADER_BYTES + 50] {
+        peer.write_all(&[*byte]).unwrap();
+        world.round().unwrap();
+    }
+    assert_eq!(head(&mut world).unwrap(), Head::Message(header(0, 200)));
+    let recv = world.recv(0, (1, 0), 0, Sink::Store(target.region()));
+    for byte in &frame[HEADER_BYTES + 50..] {
+        assert!(!world.is_done(recv));
+        peer.write_all(&[*byte]).unwrap();
+        world.round().unwrap();
+    }
+    world.run(&[recv]).unwrap();
+    assert_eq!(bytes_of(payload.region()), bytes_of(target.region()));
+}
+
+#[test]
+fn a_listener_tells_an_end_from_a_cut() {
+    let sound = frame(&[7; 500]);
+    for cut in [0, 1, 39] {
+        let (mut world, mut peer) = with_bare_peer();
+        peer.write_all(&sound[..cut]).unwrap();
+        drop(peer);
+        match (cut, head(&mut world)) {
+            (0, Ok(Head::End(reason))) => assert_eq!(reason, "closed its connection"),
+            (1.., Err(Error::PeerFailed { rank: 1, .. })) => {}
+            (_, other) => panic!("cut at {cut}: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_large_flipped_payload_is_corrupt() {
     let (mut world, mut peer) = with_bare_peer();
