@@ -3,11 +3,16 @@
 The store (TCPStore, FileStore, HashStore, whatever `init_process_group` made) carries three kinds of entries under the
 group's prefix: `host/RANK`, by which rank 0 learns whether all ranks can share memory; `meet`, where it is met; and with it
 a secret made for this group. Whoever can read the store can join: it is as private as torch's own.
+
+A process may end its groups and make new ones, to which torch gives the same names again, and the store still has what was
+said the first time. So the ranks count in the store how often they came (`joined`), and each time has entries of its own.
 """
 
 import secrets
 from datetime import timedelta
 from typing import Any
+
+import torch.distributed as dist
 
 from ringfold import _native
 from ringfold._native import Meeting
@@ -20,6 +25,7 @@ def connect(store: Any, rank: int, world_size: int, timeout: timedelta) -> _nati
     """Brings the ranks that share `store` together. Blocks until all are there, at most `timeout`."""
     meeting, address, secret = None, None, None
     if world_size > 1:
+        store = _entries(store, world_size)
         store.set(f"host/{rank}", _native.host_id())
         if rank == 0:
             meeting, address, secret = _open(store, world_size, timeout)
@@ -35,6 +41,12 @@ def connect(store: Any, rank: int, world_size: int, timeout: timedelta) -> _nati
         timeout=timeout.total_seconds(),
         connect_timeout=timeout.total_seconds(),
     )
+
+
+def _entries(store: Any, world_size: int) -> Any:
+    """The part of the store for this time: the first `world_size` ranks to come are the first time, and so on."""
+    came = store.add(f"joined/{world_size}", 1) - 1
+    return dist.PrefixStore(f"{world_size}/{came // world_size}", store)
 
 
 def _open(store: Any, world_size: int, timeout: timedelta) -> tuple[Meeting | None, str, str]:
