@@ -11,6 +11,7 @@ __all__ = [
     "Request",
     "Work",
     "host_id",
+    "launch",
 ]
 
 __version__: str
@@ -31,6 +32,7 @@ class Buffer:
     def tobytes(self) -> bytes: ...
 
 def host_id() -> str: ...
+def launch() -> tuple[tuple[int, int, int | None, int | None, str], list[str]]: ...
 @final
 class Meeting:
     @staticmethod

@@ -1,8 +1,10 @@
-//! Where rank 0 is met, seen from Python, and which processes share a host.
+//! What is known before a communicator exists, seen from Python: who this process is, where rank 0 is met, and which
+//! processes share a host.
 
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
+use ringfold::control::{Address, Explicit, Launch};
 use ringfold::topology::HostId;
 
 use crate::exceptions::{exception, invalid_argument};
@@ -60,4 +62,28 @@ pub fn host_id() -> PyResult<String> {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect())
+}
+
+/// The process' rank and the number of ranks, the same among those of its host where the launcher says so, and who says it.
+type Place = (usize, usize, Option<usize>, Option<usize>, &'static str);
+
+/// Who this process is, by its environment, and on which hosts rank 0 may be met; none if all ranks are on one.
+#[pyfunction]
+pub fn launch() -> PyResult<(Place, Vec<String>)> {
+    let launch = Launch::detect(&Explicit::default()).map_err(exception)?;
+    let place = (
+        launch.rank,
+        launch.world_size,
+        launch.local_rank,
+        launch.local_world_size,
+        launch.origin,
+    );
+    let hosts = launch
+        .addresses
+        .into_iter()
+        .filter_map(|address| match address {
+            Address::Tcp { host, .. } => Some(host),
+            Address::Unix { .. } => None,
+        });
+    Ok((place, hosts.collect()))
 }

@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ringfold.torch.launch import bootstrap_env
     from ringfold.torch.memory import Registration, empty, register
     from ringfold.torch.packing import PackedAllReduce, make_allreduce_cb
     from ringfold.torch.work import WaitTimeout
@@ -22,6 +23,7 @@ __all__ = [
     "PackedAllReduce",
     "Registration",
     "WaitTimeout",
+    "bootstrap_env",
     "empty",
     "make_allreduce_cb",
     "register",
@@ -32,6 +34,7 @@ _PLACES = {
     "PackedAllReduce": "packing",
     "Registration": "memory",
     "WaitTimeout": "work",
+    "bootstrap_env": "launch",
     "empty": "memory",
     "make_allreduce_cb": "packing",
     "register": "memory",

@@ -1,0 +1,129 @@
+"""From whatever started this process to what torch's `init_method="env://"` reads.
+
+Who a process is, the core says: it has the one table of launchers. What env:// needs besides is torch's store, and that is
+agreed in the simplest way in which nobody guesses a port: rank 0 opens the store on a port that is free, and keeps it; the
+number goes to the other ranks over a communicator, which meets as `ringfold.init()` does; torch, told the port, finds the
+store of its own process and shares it. The ranks of one host have it on the loopback interface, those of several at the
+host where they met. So this works wherever `ringfold.init()` does, and where `MASTER_ADDR` and `MASTER_PORT` are given, as
+by torchrun, there is nothing to agree. Where the launcher does not say which ranks share a host, they tell each other
+through the store.
+"""
+
+import os
+import socket
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+import ringfold
+from ringfold import _native
+from ringfold.errors import BootstrapError, InvalidArgument
+
+_TIMEOUT = timedelta(minutes=5)
+_LOOPBACK = "127.0.0.1"
+_HOST, _PORT = "MASTER_ADDR", "MASTER_PORT"
+
+_TRY_S = 5.0
+"""For how long one of several addresses is tried."""
+
+_stores: list[Any] = []
+"""Of rank 0: what serves the others lives as long as the process."""
+
+
+class Launch(NamedTuple):
+    """A process' place in its job."""
+
+    rank: int
+    """This process' number."""
+    world_size: int
+    """How many there are."""
+    local_rank: int
+    """This process' number among those of its host."""
+    local_world_size: int
+    """How many of them are on its host."""
+    launcher: str
+    """Who said so."""
+
+
+def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
+    """Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for `init_process_group`.
+
+    Understands torchrun, `ringfold run`, srun, mpirun (Open MPI, MPICH, Intel MPI, MVAPICH) and Kubernetes' indexed jobs;
+    without any of them the process is a job of one. What is set already and agrees is left alone. All ranks call it, once
+    or again; it blocks until all have, at most `timeout`, unless the launcher set everything.
+
+    Raises `InvalidArgument` where the launcher says only half, and `BootstrapError` where the ranks do not find each
+    other: on several hosts give all of them `MASTER_ADDR` and `MASTER_PORT`, or `RINGFOLD_ADDR` and `RINGFOLD_SECRET`.
+    """
+    if bool(os.environ.get(_HOST)) is not bool(os.environ.get(_PORT)):
+        raise InvalidArgument(f"only one of {_HOST} and {_PORT} is set; give both or neither")
+    place, hosts = _native.launch()
+    rank, world_size, local_rank, local_world_size, launcher = place
+    if os.environ.get(_HOST):
+        host, port = os.environ[_HOST], int(os.environ[_PORT])
+    else:
+        host, port = _agree(rank, hosts or [_LOOPBACK], timeout)
+    if local_rank is None or local_world_size is None:
+        local_rank, local_world_size = _neighbours(_store(host, port, rank, timeout), rank, world_size)
+    numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_world_size}
+    os.environ.update({name: str(number) for name, number in numbers.items()})
+    os.environ.update({_HOST: host, _PORT: str(port)})
+    return Launch(rank, world_size, local_rank, local_world_size, launcher)
+
+
+def _agree(rank: int, hosts: list[str], timeout: timedelta) -> tuple[str, int]:
+    """Opens the store on rank 0 and tells everybody its port; the host is the one where this rank reaches it."""
+    port = 0
+    if rank == 0:
+        listener = socket.create_server((_LOOPBACK, 0)) if hosts == [_LOOPBACK] else _everywhere()
+        port = listener.getsockname()[1]
+        _stores.append(_serve(port, timeout, listener.detach()))
+    with ringfold.init(timeout=timeout.total_seconds(), connect_timeout=timeout.total_seconds()) as communicator:
+        port = int(communicator.broadcast(torch.tensor([port])))
+    # Nothing but the store knows which of several addresses leads to it from here.
+    return (hosts[0] if len(hosts) == 1 else _reachable(hosts, port)), port
+
+
+def _everywhere() -> socket.socket:
+    """A listener on a free port of all interfaces."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
+def _reachable(hosts: list[str], port: int) -> str:
+    tried = []
+    for host in hosts:
+        try:
+            socket.create_connection((host, port), _TRY_S).close()
+        except OSError as error:
+            tried.append(f"{host}: {error}")
+        else:
+            return host
+    raise BootstrapError(f"rank 0's store is not reached at port {port} of {'; '.join(tried)}")
+
+
+def _serve(port: int, timeout: timedelta, listener: int | None = None) -> Any:
+    """The store that this process serves at `port`; torch's own at this port will be the same one."""
+    how: dict[str, Any] = {} if listener is None else {"master_listen_fd": listener}
+    return dist.TCPStore(
+        _LOOPBACK, port, None, True, timeout=timeout, wait_for_workers=False, multi_tenant=True, **how
+    )
+
+
+def _store(host: str, port: int, rank: int, timeout: timedelta) -> Any:
+    """The store at this place, served by rank 0."""
+    if rank == 0:
+        _stores.append(_serve(port, timeout))
+        return _stores[-1]
+    return dist.TCPStore(host, port, None, False, timeout=timeout, wait_for_workers=False)
+
+
+def _neighbours(store: Any, rank: int, world_size: int) -> tuple[int, int]:
+    """This rank's number on its host, and how many ranks that has. Blocks until all ranks have said where they are."""
+    store = dist.PrefixStore("ringfold/launch", store)
+    store.set(str(rank), _native.host_id())
+    hosts = store.multi_get([str(other) for other in range(world_size)])
+    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
