@@ -1,0 +1,245 @@
+"""Jobs that launchers start: `bootstrap_env`, and what is left of an attempt that ended badly.
+
+torchrun and `ringfold run` are run. Of other launchers the variables are set that they were seen to set.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import ringfold
+from ringfold.torch import bootstrap_env
+
+HERE = Path(__file__)
+ROOT = HERE.parents[3]
+WATCHDOG_S = 600.0
+RESTARTS = 2
+# What `env://` reads, and what else tells a process its place.
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+# `{}` stands for the rank.
+VARIABLES = {
+    "Open MPI": {
+        "OMPI_COMM_WORLD_RANK": "{}",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "{}",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    },
+    # MPICH and Intel MPI.
+    "PMI": {"PMI_RANK": "{}", "PMI_SIZE": "2", "MPI_LOCALRANKID": "{}", "MPI_LOCALNRANKS": "2"},
+    "Slurm": {
+        "SLURM_PROCID": "{}",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_LOCALID": "{}",
+        "SLURM_NODEID": "0",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_STEP_NODELIST": "node1",
+    },
+    "MVAPICH": {
+        "MV2_COMM_WORLD_RANK": "{}",
+        "MV2_COMM_WORLD_SIZE": "2",
+        "MV2_COMM_WORLD_LOCAL_RANK": "{}",
+        "MV2_COMM_WORLD_LOCAL_SIZE": "2",
+    },
+    "Kubernetes": {"JOB_COMPLETION_INDEX": "{}", "RINGFOLD_WORLD_SIZE": "2", "RINGFOLD_ADDR": "unix:@ringfold-{job}"},
+    # What users set by hand, and Kubernetes' PyTorchJob.
+    "torchrun": {"RANK": "{}", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}"},
+}
+
+
+def train(steps: int) -> list[float]:
+    """The sum of the weights on every rank, after some steps on data of its own."""
+    torch.manual_seed(dist.get_rank())
+    model = DistributedDataParallel(torch.nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+    mine = model.module.weight.detach().sum().reshape(1)
+    sums = [torch.empty(1) for _ in range(dist.get_world_size())]
+    dist.all_gather(sums, mine)
+    return [float(each) for each in sums]
+
+
+def be_launched(launcher: str | None, job: str, port: int) -> Any:
+    """The whole program of a rank, twice: a process may end its groups and make new ones."""
+    rank = os.environ["RANK"]
+    for name in list(os.environ):
+        if name in NAMES or name.startswith("RINGFOLD_"):
+            del os.environ[name]
+    for name, value in VARIABLES[launcher].items() if launcher else ():
+        os.environ[name] = value.replace("{}", rank).replace("{job}", job).replace("{port}", str(port))
+    places, trained = [], []
+    for _ in range(2):
+        places.append(tuple(bootstrap_env()))
+        dist.init_process_group("ringfold")
+        trained.append(train(3))
+        dist.destroy_process_group()
+    return places, {name: os.environ[name] for name in NAMES}, trained
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("launcher", VARIABLES)
+def test_every_launchers_ranks_find_each_other(ranks: Any, launcher: str, tmp_path: Path) -> None:
+    found = ranks(be_launched, 2, None, launcher=launcher, job=tmp_path.name + str(os.getpid()), port=free_port())
+    for rank, (places, environment, trained) in enumerate(found.results()):
+        assert [place[:4] for place in places] == [(rank, 2, rank, 2)] * 2
+        assert places[0][4] == launcher
+        assert [environment[name] for name in NAMES[:5]] == [str(rank), "2", str(rank), "2", "127.0.0.1"]
+        assert environment["MASTER_PORT"] == found.result(0)[1]["MASTER_PORT"]
+        assert all(first == second for first, second in trained)
+
+
+def test_without_a_launcher_a_process_is_a_job_of_one(ranks: Any) -> None:
+    places, environment, trained = ranks(be_launched, 1, None, launcher=None, job="", port=0).result(0)
+    assert places[0] == (0, 1, 0, 1, "no launcher") and places[1][:4] == places[0][:4]
+    assert [environment[name] for name in NAMES[:5]] == ["0", "1", "0", "1", "127.0.0.1"]
+    assert len(trained[0]) == 1
+
+
+def be_told_half() -> None:
+    os.environ.pop("MASTER_PORT", None)
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    bootstrap_env()
+
+
+def test_half_a_place_is_refused(ranks: Any) -> None:
+    error = ranks(be_told_half, 1, None).error(0)
+    assert isinstance(error, ringfold.InvalidArgument) and "MASTER_PORT" in str(error)
+
+
+def run(command: list[str], program: str, folder: Path) -> str:
+    """What a launcher and its ranks, which run one of `PROGRAMS`, have printed."""
+    log = folder / "log"
+    arguments = [sys.executable, "-W", "ignore", str(HERE), program, str(folder)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(WATCHDOG_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            pytest.fail(f"the job hangs:\n{log.read_text(errors='replace')}")
+    assert status == 0, log.read_text(errors="replace")
+    return log.read_text(errors="replace")
+
+
+def torchrun(*options: str) -> list[str]:
+    """torchrun for a program that is not named as one of Python's."""
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", *options]
+
+
+def launcher_command(name: str) -> list[str]:
+    """How this machine starts two ranks by a launcher that is installed."""
+    if name == "torchrun":
+        return torchrun("--standalone")
+    if name == "ringfold run":
+        builds = [ROOT / "target" / build / "ringfold" for build in ("release", "debug")]
+        program = next((str(build) for build in builds if build.exists()), shutil.which("ringfold"))
+        if program is None:
+            pytest.skip("the command `ringfold` is not built")
+        return [program, "run", "--ranks", "2", "--"]
+    program = shutil.which("mpirun")
+    if program is None:
+        pytest.skip("no mpirun is installed")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=WATCHDOG_S).stdout
+    rights = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
+    return [program, *rights, "-n", "2"]
+
+
+@pytest.mark.parametrize("name", ["torchrun", "ringfold run", "mpirun"])
+def test_a_launcher_starts_training(name: str, tmp_path: Path) -> None:
+    run(launcher_command(name), "train", tmp_path)
+    for rank in range(2):
+        place, trained = json.loads((tmp_path / f"result{rank}").read_text())
+        assert place[:4] == [rank, 2, rank, 2]
+        assert trained[0] == trained[1]
+
+
+def test_nothing_is_left_of_attempts_that_a_death_ended(tmp_path: Path) -> None:
+    log = run(torchrun("--standalone", "--max-restarts", str(RESTARTS), "--monitor-interval", "0.1"), "die", tmp_path)
+    records = [json.loads(file.read_text()) for file in tmp_path.glob("attempt*")]
+    assert len(records) == 2 * (RESTARTS + 1)
+    assert (tmp_path / "errors").read_text().splitlines() == ["PeerFailed 1"] * RESTARTS, log
+    left = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
+    assert any(record["names"] for record in records)
+    for record in records:
+        assert not Path(f"/proc/{record['pid']}").exists()
+        assert not set(record["names"]) & set(left)
+        assert not [name for name in record["names"] if name.startswith("/") and Path(name).exists()]
+
+
+def belongings() -> list[str]:
+    """What of this process others could see: its named sockets, and files in shared memory."""
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except FileNotFoundError:
+            # The one that listed them.
+            continue
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    mapped = re.findall(r"(/dev/shm/.*)", Path("/proc/self/maps").read_text())
+    return [
+        *(fields[7] for fields in sockets if len(fields) > 7 and f"socket:[{fields[6]}]" in links),
+        *(link for link in {*links, *mapped} if link.startswith("/dev/shm/") and not link.endswith("(deleted)")),
+    ]
+
+
+def start_and_train(folder: Path) -> None:
+    place = bootstrap_env()
+    dist.init_process_group("ringfold")
+    (folder / f"result{place.rank}").write_text(json.dumps([place, train(3)]))
+    dist.destroy_process_group()
+
+
+def die(folder: Path) -> None:
+    """Rank 1 is killed in all attempts but the last; the others say what they are told."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    dist.init_process_group("ringfold")
+    train(3)
+    rank = dist.get_rank()
+    record = {"pid": os.getpid(), "names": belongings()}
+    (folder / f"attempt{attempt}-{rank}").write_text(json.dumps(record))
+    dist.barrier()
+    if attempt < RESTARTS:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.barrier()
+        except ringfold.PeerFailed as error:
+            with (folder / "errors").open("a") as errors:
+                errors.write(f"PeerFailed {error.rank}\n")
+            raise
+    dist.destroy_process_group()
+
+
+PROGRAMS = {"train": start_and_train, "die": die}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    PROGRAMS[sys.argv[1]](Path(sys.argv[2]))
