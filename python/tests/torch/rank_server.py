@@ -6,6 +6,7 @@ group of the requested backend and leaves what it returned or raised in a file.
 """
 
 import datetime
+import gc
 import importlib.util
 import json
 import os
@@ -51,7 +52,11 @@ def be_rank(request: dict[str, Any], rank: int) -> int:
     except Exception:
         # What cannot be pickled is told in words.
         result.write_bytes(pickle.dumps((False, RuntimeError(repr(outcome[1])))))
-    return 0 if outcome[0] else RAISED_STATUS
+    status = 0 if outcome[0] else RAISED_STATUS
+    # The tracebacks of errors hold groups; without these the others hear a goodbye, as from a process that ends as usual.
+    del outcome
+    gc.collect()
+    return status
 
 
 def call(request: dict[str, Any], rank: int) -> Any:
