@@ -328,8 +328,8 @@ impl State {
         }
     }
 
-    /// Hands the hub's frames to the sockets. A lost rank makes new frames; hence the loop, which ends because a rank
-    /// is lost once.
+    /// Hands the hub's frames to the sockets, rank 0's last: its process may end as soon as it hears a verdict, and this
+    /// server with it. A lost rank makes new frames; hence the loop, which ends because a rank is lost once.
     fn send(&mut self) {
         loop {
             for (to, frame) in self.hub.take_output() {
@@ -338,7 +338,7 @@ impl State {
                 }
             }
             let mut lost = Vec::new();
-            for (rank, link) in self.links.iter_mut().enumerate() {
+            for (rank, link) in self.links.iter_mut().enumerate().rev() {
                 let Some(link) = link else { continue };
                 match link.flush() {
                     Err(error) => {
@@ -437,6 +437,39 @@ mod tests {
             fault,
         };
         frame.encode()
+    }
+
+    #[test]
+    fn who_hears_a_verdict_in_rank_0_can_end_without_keeping_it_from_others() {
+        for _ in 0..500 {
+            let (mut state, mut ranks) = job();
+            let first = ranks.remove(0);
+            let listener = std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                // It does not sleep, so that it looks at the others as soon as it can.
+                while first.read(&mut buffer).is_err() {}
+                ranks
+                    .iter()
+                    .all(|rank| rank.read(&mut buffer).is_ok_and(|count| count > 0))
+            });
+            let aborted = Fault {
+                class: Class::Aborted,
+                ..Fault::peer_failed(2, "so it is said")
+            };
+            let frame = Frame::Report {
+                communicator: 7,
+                fault: aborted,
+            };
+            // What the ranks were told when they joined.
+            drop(state.hub.take_output());
+            let told = state.hub.receive(2, frame, Instant::now());
+            told.expect("a rank may report");
+            state.send();
+            assert!(
+                listener.join().expect("it listens"),
+                "somebody has not been told"
+            );
+        }
     }
 
     #[test]
