@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from typing import final
 
+from ringfold.errors import RingfoldError
+
 __all__ = [
     "__version__",
     "Buffer",
@@ -10,11 +12,14 @@ __all__ = [
     "Registration",
     "Request",
     "Work",
+    "diagnosis",
     "host_id",
     "launch",
 ]
 
 __version__: str
+
+def diagnosis() -> tuple[int, bool, str | None, str | None, float]: ...
 
 @final
 class Buffer:
@@ -118,6 +123,7 @@ class Communicator:
     def register(self, buffer: Buffer) -> Registration: ...
     def standing(self, timeout: float) -> list[tuple[int, int, str] | None]: ...
     def split(self, color: int | None, key: int = 0) -> Communicator | None: ...
+    def fault(self) -> RingfoldError | None: ...
     def abort(self, reason: str) -> None: ...
     def close(self) -> None: ...
 

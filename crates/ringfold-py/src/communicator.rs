@@ -198,6 +198,12 @@ impl Communicator {
         Ok(standings.map(|standing| standing.map(parts)).collect())
     }
 
+    /// The error that has ended the communicator, if one has.
+    fn fault(&self) -> PyResult<Option<PyErr>> {
+        self.core.check()?;
+        Ok(self.core.fault().map(exception))
+    }
+
     /// Ends the communicator on all ranks.
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         self.core.check()?;

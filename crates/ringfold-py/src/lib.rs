@@ -7,6 +7,7 @@
 mod buffer;
 mod communicator;
 mod connection;
+mod diagnosis;
 mod dlpack;
 mod exceptions;
 mod layout;
@@ -39,5 +40,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(host_id, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     told::prepare_exit(module)?;
+    module.add_function(wrap_pyfunction!(diagnosis::diagnosis, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

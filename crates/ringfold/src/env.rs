@@ -4,6 +4,7 @@
 //! say, parsed; it is made from a lookup function, so that tests need no process of their own. Launchers' variables are
 //! looked up through the same function by [`Launch`](crate::control::Launch).
 
+mod diagnosis;
 mod logging;
 mod variables;
 
@@ -12,6 +13,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+pub use diagnosis::Diagnosis;
 pub use logging::{Logging, init_logging, note_rank};
 pub use variables::{VARIABLES, Variable, document};
 

@@ -327,6 +327,11 @@ impl Communicator {
         self.life.stage() == Stage::Forked
     }
 
+    /// The fatal error that has ended this communicator, if one has: known here without a call, and while one is stuck.
+    pub fn fault(&self) -> Option<Error> {
+        self.driver.watch().fault()
+    }
+
     /// Ends this communicator on all ranks: whoever waits in it gets `Error::Aborted` with this rank and `reason`, unless
     /// something else ended it just before, which then stands on all ranks. Does nothing in a forked child.
     pub fn abort(&self, reason: &str) {

@@ -170,6 +170,41 @@ pub const VARIABLES: &[Variable] = &[
          Rank 0's value counts.",
     ),
     variable(
+        "RINGFOLD_STALL_SECONDS",
+        "seconds",
+        "60",
+        "In the PyTorch backend: after how long a call that is still under way is reported, on the rank that waits, with the \
+         ranks that everybody waits for and where they are. Again after twice that time, and so on. `0`: never.",
+    ),
+    variable(
+        "RINGFOLD_FR_BUFFER_SIZE",
+        "0, 1, …",
+        "`TORCH_FR_BUFFER_SIZE`, or 2000",
+        "In the PyTorch backend: how many of its last calls a process remembers, in all groups. See docs/torch-diagnosis.md. \
+         `0` remembers none, and so reports no stalled calls either.",
+    ),
+    variable(
+        "RINGFOLD_FR_DUMP",
+        "path",
+        "none",
+        "How the names of the files begin that this record is written to after a fatal error, in PyTorch's format: \
+         `/tmp/fr_` becomes `/tmp/fr_0` for rank 0, and so on, and the same as JSON `/tmp/fr_json/0.json`. Unless set nothing \
+         is written without being asked for.",
+    ),
+    variable(
+        "RINGFOLD_FR_SIGNAL",
+        "a signal's name",
+        "none",
+        "For example `USR2`: the record is written, to where `RINGFOLD_FR_DUMP` says, when the process gets this signal. A \
+         handler that the program has installed for it is left alone.",
+    ),
+    variable(
+        "RINGFOLD_FR_FRAMES",
+        "`0`, `1`",
+        "`0`",
+        "Whether the record has for each call where in the program it was made. Takes some microseconds a call.",
+    ),
+    variable(
         "RINGFOLD_DEBUG",
         "`NONE`, `VERSION`, `WARN`, `INFO`, `TRACE`",
         "`WARN`",

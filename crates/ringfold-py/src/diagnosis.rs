@@ -1,0 +1,24 @@
+//! What the environment says about diagnosis, for the PyTorch backend.
+
+use pyo3::prelude::*;
+use ringfold::env::Diagnosis;
+
+use crate::exceptions::exception;
+
+/// How many calls are remembered, whether with frames, the beginning of the dumps' names, the signal that asks for one, and
+/// the seconds after which a call is reported, or 0.
+type Settings = (usize, bool, Option<String>, Option<String>, f64);
+
+/// What `ringfold.torch` is to record and report.
+#[pyfunction]
+pub fn diagnosis() -> PyResult<Settings> {
+    let found = Diagnosis::read().map_err(exception)?;
+    let stall_s = found.stall.map_or(0.0, |stall| stall.as_secs_f64());
+    Ok((
+        found.records,
+        found.has_frames,
+        found.dump,
+        found.signal,
+        stall_s,
+    ))
+}

@@ -1,0 +1,103 @@
+//! What the variables say about diagnosis: the record of calls, and the warning about calls that stand still.
+//!
+//! The core only reads them; `ringfold.torch` acts on them.
+
+use std::time::Duration;
+
+use super::{Lookup, count, parse, process, switch};
+use crate::error::Result;
+
+/// How many calls a process remembers: as many as torch does.
+pub const FLIGHT_RECORDS: usize = 2000;
+/// How long a call may be under way before it is reported: longer than what ranks usually do alone, as saving a small
+/// checkpoint.
+pub const STALL: Duration = Duration::from_secs(60);
+
+/// What is recorded and reported of calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// How many calls are remembered.
+    pub records: usize,
+    /// Whether each remembers where in the program it was made.
+    pub has_frames: bool,
+    /// How the files begin that the record is written to, without being asked, after a fatal error.
+    pub dump: Option<String>,
+    /// The signal at which it is written.
+    pub signal: Option<String>,
+    /// After how long a call is reported; `None` for never.
+    pub stall: Option<Duration>,
+}
+
+impl Diagnosis {
+    /// Reads this process' environment.
+    pub fn read() -> Result<Diagnosis> {
+        Diagnosis::from_lookup(&process)
+    }
+
+    /// Reads what `lookup` finds.
+    pub fn from_lookup(lookup: Lookup<'_>) -> Result<Diagnosis> {
+        let records = match parse(lookup, "RINGFOLD_FR_BUFFER_SIZE", count)? {
+            Some(records) => Some(records),
+            None => parse(lookup, "TORCH_FR_BUFFER_SIZE", count)?,
+        };
+        let stall = parse(lookup, "RINGFOLD_STALL_SECONDS", seconds)?.unwrap_or(STALL);
+        Ok(Diagnosis {
+            records: records.unwrap_or(FLIGHT_RECORDS),
+            has_frames: parse(lookup, "RINGFOLD_FR_FRAMES", switch)?.unwrap_or(false),
+            dump: lookup("RINGFOLD_FR_DUMP"),
+            signal: lookup("RINGFOLD_FR_SIGNAL"),
+            stall: (!stall.is_zero()).then_some(stall),
+        })
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse().ok();
+    number
+        .and_then(|number| Duration::try_from_secs_f64(number).ok())
+        .ok_or_else(|| "must be seconds, 0 or more".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Diagnosis> {
+        Diagnosis::from_lookup(&|name| {
+            let found = pairs.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| value.to_string())
+        })
+    }
+
+    #[test]
+    fn an_empty_environment_records_and_warns_but_writes_nothing() {
+        let found = read(&[]).unwrap();
+        assert_eq!((found.records, found.stall), (FLIGHT_RECORDS, Some(STALL)));
+        assert_eq!(
+            (found.has_frames, found.dump, found.signal),
+            (false, None, None)
+        );
+    }
+
+    #[test]
+    fn torch_says_how_much_is_recorded_where_ringfold_does_not() {
+        let torch = ("TORCH_FR_BUFFER_SIZE", "7");
+        assert_eq!(read(&[torch]).unwrap().records, 7);
+        let both = [torch, ("RINGFOLD_FR_BUFFER_SIZE", "0")];
+        assert_eq!(read(&both).unwrap().records, 0);
+    }
+
+    #[test]
+    fn no_seconds_are_no_warning_and_parts_of_seconds_are_some() {
+        let stall = |text| read(&[("RINGFOLD_STALL_SECONDS", text)]);
+        assert_eq!(stall("0").unwrap().stall, None);
+        assert_eq!(
+            stall("0.5").unwrap().stall,
+            Some(Duration::from_millis(500))
+        );
+        for text in ["-1", "nan", "soon"] {
+            let error = stall(text).unwrap_err().to_string();
+            assert!(error.contains("RINGFOLD_STALL_SECONDS"), "{error}");
+        }
+    }
+}
