@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ringfold.torch.flight_dump import dump_flight_record
     from ringfold.torch.launch import bootstrap_env
     from ringfold.torch.memory import Registration, empty, register
     from ringfold.torch.packing import PackedAllReduce, make_allreduce_cb
@@ -24,6 +25,7 @@ __all__ = [
     "Registration",
     "WaitTimeout",
     "bootstrap_env",
+    "dump_flight_record",
     "empty",
     "make_allreduce_cb",
     "register",
@@ -35,6 +37,7 @@ _PLACES = {
     "Registration": "memory",
     "WaitTimeout": "work",
     "bootstrap_env": "launch",
+    "dump_flight_record": "flight_dump",
     "empty": "memory",
     "make_allreduce_cb": "packing",
     "register": "memory",

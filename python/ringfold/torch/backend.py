@@ -9,6 +9,7 @@ a way that Python ones do not survive; a `ProcessGroup` is left alone.
 import atexit
 import sys
 import weakref
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -18,20 +19,25 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from ringfold.errors import RingfoldError, Unsupported
-from ringfold.torch import bootstrap
+from ringfold.torch import bootstrap, watch
 from ringfold.torch.collectives import Collectives
+from ringfold.torch.flight_recorder import Trace
 from ringfold.torch.issue import Issuer
 from ringfold.torch.memory import Buckets
 from ringfold.torch.point_to_point import PointToPoint
 
 NAME = "ringfold"
 """What users give to `init_process_group`."""
+_DEFAULT = "default_pg"
+"""torch's description of the group that all ranks are in."""
 
 
 class Group(Collectives, PointToPoint):
     """What both classes have in common: a communicator of the core, its life, and what torch wants to know."""
 
-    def _join(self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str) -> None:
+    def _join(
+        self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str, ranks: Sequence[int] = ()
+    ) -> None:
         """Connects. Blocks until all ranks are there."""
         self._store = store
         self._rank = rank
@@ -41,9 +47,11 @@ class Group(Collectives, PointToPoint):
         self._description = ""
         self._sequence = 0
         self._communicator = bootstrap.connect(store, rank, world_size, timeout)
-        self._issuer = Issuer(self._communicator)
+        self.trace = Trace(self._communicator, name, ranks or range(world_size), rank, "" if ranks else _DEFAULT)
+        self._issuer = Issuer(self._communicator, self.trace)
         self.buckets = Buckets(self._communicator)
         _open.add(self)
+        watch.watch(self.trace)
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
         """`ringfold`."""
@@ -63,13 +71,13 @@ class Group(Collectives, PointToPoint):
 
     def shutdown(self) -> None:
         """Leave in good order: waits for this rank's calls under way, tells the others, frees everything."""
-        _open.discard(self)
+        self._leave()
         self.buckets.close()
         self._communicator.close()
 
     def abort(self) -> None:
         """End the group on all ranks: whoever waits in it gets `Aborted`."""
-        _open.discard(self)
+        self._leave()
         self._communicator.abort("ProcessGroup.abort was called")
         self.buckets.close()
 
@@ -78,8 +86,13 @@ class Group(Collectives, PointToPoint):
         if self._rank not in ranks:
             return None
         timeout = timedelta(seconds=self._timeout_s) if timeout is None else timeout
+        of_job = [self.trace.ranks[rank] for rank in ranks]
         make: Any = type(self)
-        return make(store, ranks.index(self._rank), len(ranks), timeout, name)
+        return make(store, ranks.index(self._rank), len(ranks), timeout, name, of_job)
+
+    def _leave(self) -> None:
+        _open.discard(self)
+        watch.forget(self.trace)
 
     def eager_connect_single_device(self, device: Any = None) -> None:
         """Nothing to do: groups are connected when they are made."""
@@ -103,10 +116,12 @@ class Group(Collectives, PointToPoint):
 class RingfoldProcessGroup(Group, dist.ProcessGroup):
     """For torch up to 2.13, and for TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str) -> None:
+    def __init__(
+        self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str, ranks: Sequence[int] = ()
+    ) -> None:
         # Two arguments: with a store pybind makes an object that Python's methods are not found on.
         dist.ProcessGroup.__init__(self, rank, world_size)
-        self._join(store, rank, world_size, timeout, name)
+        self._join(store, rank, world_size, timeout, name, ranks)
         self._parts: list[RingfoldProcessGroup] = []
         self._add_filler(rank, world_size)
 
@@ -133,7 +148,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         """torch's name for the group."""
-        self._name = name
+        self._name = self.trace.name = name
 
     def getGroupName(self) -> str:  # noqa: N802
         """torch's name for the group."""
@@ -141,7 +156,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
         """The user's description of the group."""
-        self._description = description
+        self._description = self.trace.description = description
 
     def getGroupDesc(self) -> str:  # noqa: N802
         """The user's description of the group."""
@@ -151,9 +166,11 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
 class RingfoldBackend(Group, c10d.Backend):
     """For torch from 2.14 on; before, Python can make no objects of it."""
 
-    def __init__(self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str) -> None:
+    def __init__(
+        self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str, ranks: Sequence[int] = ()
+    ) -> None:
         c10d.Backend.__init__(self, rank, world_size)
-        self._join(store, rank, world_size, timeout, name)
+        self._join(store, rank, world_size, timeout, name, ranks)
 
     def split(self, store: Any, ranks: list[int], opts: Any) -> Any:
         """A group of some of this one's ranks; only they call it, because torch crashes on a `None` here."""
@@ -175,7 +192,9 @@ class RingfoldBackend(Group, c10d.Backend):
 
 def create(opts: Any, _: Any = None) -> Any:
     """What torch calls for each group that this process is in."""
-    return group_class()(opts.store, opts.group_rank, opts.group_size, opts.timeout, opts.group_id)
+    return group_class()(
+        opts.store, opts.group_rank, opts.group_size, opts.timeout, opts.group_id, opts.global_ranks_in_group
+    )
 
 
 def group_class() -> type:
@@ -203,6 +222,7 @@ _open: "weakref.WeakSet[Group]" = weakref.WeakSet()
 
 def close_all() -> None:
     """The end of the interpreter: an orderly goodbye, or after an uncaught exception an abort, so that nobody waits."""
+    watch.end()
     error = getattr(sys, "last_value", None)
     for group in list(_open):
         try:

@@ -9,13 +9,15 @@ a call with `asyncOp` off.
 """
 
 from collections.abc import Callable, Sequence
-
+from time import time_ns
 
 import torch
 import torch.distributed as dist
 
 from ringfold import _native
 from ringfold._native import Request
+from ringfold.torch.flight_dump import failed
+from ringfold.torch.flight_recorder import Noted, Record, Trace
 from ringfold.torch.options import Terms
 from ringfold.torch.tensors import Numbers, Staging
 from ringfold.torch.work import CompletedWork, RingfoldWork
@@ -34,7 +36,8 @@ def memory(tensor: torch.Tensor | None) -> tuple[int, int]:
 class Call(Staging):
     """What one call of torch asks of the core."""
 
-    __slots__ = ("name", "outputs", "requests", "terms")
+    __slots__ = ("name", "noted", "outputs", "requests", "terms")
+
 
     def __init__(self, name: str, terms: Terms) -> None:
         super().__init__()
@@ -42,6 +45,8 @@ class Call(Staging):
         """As `ringfold` spells the collective."""
         self.terms = terms
         self.requests: list[Request] = []
+        self.noted: list[Noted] = []
+        """For the flight recorder."""
         self.outputs: list[torch.Tensor] = []
 
     def ask(
@@ -56,6 +61,7 @@ class Call(Staging):
     ) -> None:
         """Adds a request on plain tensors; counts are in elements of torch."""
         terms = self.terms
+        self.noted.append(noted(given, filled, counts, root, tag))
         self.requests.append(
             Request.raw(
                 self.name,
@@ -82,11 +88,25 @@ def widened(counts: Counts, width: int) -> Counts:
     return [count * width for count in counts]
 
 
-class Issuer:
-    """Carries calls out on one communicator. Any thread may use it."""
+def noted(given: torch.Tensor | None, filled: torch.Tensor | None, counts: Counts, root: int | None, tag: int) -> Noted:
+    """What is remembered of a request: no tensor."""
+    if given is filled:
+        if given is None:
+            return (None, None, None, counts, root, tag)
+        shape = given.shape
+        return (shape, shape, given.dtype, counts, root, tag)
+    if given is None:
+        assert filled is not None
+        return (None, filled.shape, filled.dtype, counts, root, tag)
+    return (given.shape, None if filled is None else filled.shape, given.dtype, counts, root, tag)
 
-    def __init__(self, communicator: _native.Communicator) -> None:
+
+class Issuer:
+    """Carries calls out on one communicator, and has them recorded. Any thread may use it."""
+
+    def __init__(self, communicator: _native.Communicator, trace: Trace) -> None:
         self.communicator = communicator
+        self._trace = trace
         self._done = CompletedWork()
         self._coalesced: list[RingfoldWork] | None = None
 
@@ -98,15 +118,24 @@ class Issuer:
         return self._issue(call)
 
     def _issue(self, call: Call) -> dist.Work:
-        if not call.terms.is_async and self._coalesced is None:
+        record = self._trace.begin(call)
+        try:
+            if call.terms.is_async or self._coalesced is not None:
+                return self._start(call, record)
             for request in call.requests:
                 self.communicator.run(request)
             if call.is_needed:
                 call.finish()
+            record.completed_ns = time_ns()
             return self._done
-        started = [self.communicator.start(request) for request in call.requests]
+        except BaseException as error:
+            failed(record, error)
+            raise
+
+    def _start(self, call: Call, record: Record) -> dist.Work:
+        record.works = started = [self.communicator.start(request) for request in call.requests]
         finish: Callable[[], None] | None = call.finish if call.is_needed else None
-        work = RingfoldWork(started, call.outputs, finish)
+        work = RingfoldWork(started, call.outputs, finish, record)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -18,6 +18,8 @@ from torch.futures import Future
 
 from ringfold import _native
 from ringfold.errors import RingfoldError, Unsupported
+from ringfold.torch.flight_dump import failed
+from ringfold.torch.flight_recorder import Record
 
 _NO_LIMIT = timedelta(0)
 
@@ -37,9 +39,11 @@ class RingfoldWork(dist.Work):
         calls: Sequence[_native.Work],
         outputs: list[torch.Tensor],
         finish: Callable[[], None] | None = None,
+        record: Record | None = None,
     ) -> None:
         super().__init__()
         self.calls = calls
+        self._record = record
         self._outputs = outputs
         self._finish = finish
         self._lock = threading.RLock()
@@ -51,11 +55,17 @@ class RingfoldWork(dist.Work):
         After `timeout`, if it is more than 0, raise `WaitTimeout`.
         """
         limit_s = timeout.total_seconds() if timeout > _NO_LIMIT else None
-        for call in self.calls:
-            if not call.wait(limit_s):
-                raise WaitTimeout(f"the call is not done after {limit_s} s; it goes on")
+        try:
+            for call in self.calls:
+                if not call.wait(limit_s):
+                    raise WaitTimeout(f"the call is not done after {limit_s} s; it goes on")
+        except RingfoldError as error:
+            self._note(error)
+            raise
         if self._finish is not None:
             self._settle()
+        if self._record is not None:
+            self._record.complete()
         return True
 
     def is_completed(self) -> bool:
@@ -78,6 +88,7 @@ class RingfoldWork(dist.Work):
             try:
                 call.wait()
             except RingfoldError as error:
+                self._note(error)
                 return error
         return None
 
@@ -125,6 +136,10 @@ class RingfoldWork(dist.Work):
     def _redeem(self, _: Any) -> list[torch.Tensor]:
         self.wait()
         return self._outputs
+
+    def _note(self, error: RingfoldError) -> None:
+        if self._record is not None:
+            failed(self._record, error)
 
     def _settle(self) -> None:
         with self._lock:

@@ -1,0 +1,228 @@
+"""Writes the flight record down, in the format of PyTorch's own recorder, so that its analyser `torchfrtrace` reads it.
+
+Schema 2.10, as torch's `distributed/flight_recorder` reads it. Where it leaves a choice, records are written so that the
+analyser finds the calls of different ranks that belong together:
+
+* Library: it knows a fixed list, so calls are `gloo:all_reduce`; `comm_lib_version` says ringfold.
+* Sizes: of a call with a root all ranks write the same where it compares them; of a call on parts of different lengths each
+  writes the lengths of all.
+* Messages: it takes every call of a group for one of all its ranks. So the messages from one rank to another with one tag
+  are a group of these two, `0/1->3#7` for those in group `0`, numbered by themselves.
+
+Beyond the schema an entry has `error`: what the call failed with, or None.
+"""
+
+import json
+import logging
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringfold import _native
+from ringfold.errors import InvalidArgument
+from ringfold.torch.flight_recorder import FATAL, Record, Recorder, Trace, recorder
+
+VERSION = "2.10"
+LIBRARY = "gloo"
+"""What takes the place of the library's name: one that analysers up to torch 2.14 accept."""
+DEFAULT_PREFIX = "ringfold_rank_"
+"""How files are named in a folder that is given."""
+ELEMENTS = {
+    torch.float64: "Double", torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16",
+    torch.int8: "Char", torch.uint8: "Byte", torch.int16: "Short", torch.uint16: "UInt16", torch.int32: "Int",
+    torch.uint32: "UInt32", torch.int64: "Long", torch.uint64: "UInt64", torch.bool: "Bool",
+    torch.complex32: "ComplexHalf", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+"""torch's names for its types inside; of others, their own."""
+
+log = logging.getLogger("ringfold")
+
+
+def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
+    """Writes the last calls of all groups of this process to files, and returns the first one's name.
+
+    `path` is how their names begin (RINGFOLD_FR_DUMP unless given), or a folder: `/tmp/fr_` becomes `/tmp/fr_0` on rank 0, a
+    pickle that `torchfrtrace` reads, and the same as JSON `/tmp/fr_json/0.json`. Any thread may call it at any time, also while
+    calls are stuck; no other rank takes part. Raises `OSError` when it cannot write.
+    """
+    found = recorder()
+    prefix = os.fspath(path) if path is not None else found.settings.dump
+    if prefix is None:
+        raise InvalidArgument("nowhere to write to; give a path, or set RINGFOLD_FR_DUMP")
+    if os.path.isdir(prefix):
+        prefix = os.path.join(prefix, DEFAULT_PREFIX)
+    with found.writing:
+        return _write(prefix, own_rank(found), content(found))
+
+
+def failed(record: Record, error: BaseException) -> None:
+    """Records that the call ended so. A fatal error then says, too, what this rank was in, and is written down."""
+    record.error = str(error) or type(error).__name__
+    record.works = None
+    if isinstance(error, FATAL):
+        path = after_death(record.trace)
+        trace = record.trace
+        who = f"rank {trace.rank}" + (f", rank {trace.own} of the job," if trace.own != trace.rank else "")
+        told = f"{error}; {who} was in {record}" + (f"; flight record in {path}" if path else "")
+        error.args = (told, *error.args[1:])
+
+
+def after_death(trace: Trace) -> str | None:
+    """Writes the record once for a group that is dead, if RINGFOLD_FR_DUMP says where. Gives the file. Never raises."""
+    if trace.dump is None and trace.recorder.settings.dump is not None:
+        try:
+            trace.dump = dump_flight_record()
+        except OSError as error:
+            log.warning("cannot write the flight record: %s", error)
+    return trace.dump
+
+
+def _write(prefix: str, rank: int, found: dict[str, Any]) -> str:
+    # JSON goes to a folder: the analyser takes every file beside the pickles whose name has the prefix for one of them.
+    folder = Path(f"{prefix}json")
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{rank}.part"
+    part.write_bytes(pickle.dumps(found))
+    os.replace(part, f"{prefix}{rank}")
+    part.write_text(json.dumps(found, indent=1))
+    os.replace(part, folder / f"{rank}.json")
+    return f"{prefix}{rank}"
+
+
+def own_rank(found: Recorder) -> int:
+    """This process' rank in the whole job."""
+    owns = [trace.own for trace in found.traces] + [record.trace.own for record in found.records()[-1:]]
+    return owns[0] if owns else 0
+
+
+def content(found: Recorder) -> dict[str, Any]:
+    """The whole record as a value of plain types."""
+    records = found.records()
+    traces = {record.trace.id: record.trace for record in records} | {trace.id: trace for trace in found.traces}
+    config = {trace.name: group(trace.name, trace.description, trace.ranks) for trace in traces.values()}
+    status = {str(trace.id): dict.fromkeys(STATUS, -1) for trace in traces.values()}
+    entries, busy = [], set[int]()
+    for record in records:
+        is_pending = record.is_pending
+        state = "started" if is_pending or record.error is not None else "completed"
+        if is_pending and not record.is_message:
+            # Collectives of a group come one after the other.
+            state = "scheduled" if record.trace.id in busy else state
+            busy.add(record.trace.id)
+        entry = described(record, state)
+        if record.is_message:
+            name, ranks = stream(record)
+            config[name] = group(name, "messages", ranks)
+            entry["process_group"] = [name, "messages"]
+        else:
+            reached = STATUS[: ("scheduled", "started", "completed").index(state) + 1]
+            status[str(record.trace.id)] |= dict.fromkeys(reached, record.number)
+        entries.append(entry)
+    return {
+        "version": VERSION,
+        "comm_lib_version": f"ringfold {_native.__version__}",
+        "pg_config": config,
+        "pg_status": status,
+        "nccl_comm_state": {},
+        "entries": entries,
+    }
+
+
+STATUS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+
+
+def group(name: str, description: str, ranks: list[int]) -> dict[str, str]:
+    """A group as the schema has it."""
+    return {"name": name, "desc": description or "undefined", "ranks": str(ranks)}
+
+
+def described(record: Record, state: str) -> dict[str, Any]:
+    """A call as the schema has it."""
+    trace = record.trace
+    inputs, outputs = sizes(record)
+    kinds = [ELEMENTS.get(noted[2], str(noted[2])) for noted in record.noted if noted[2] is not None]
+    return {
+        "record_id": record.id,
+        "pg_id": trace.id,
+        "process_group": [trace.name, trace.description or "undefined"],
+        "collective_seq_id": record.number,
+        "p2p_seq_id": record.message,
+        "op_id": record.id,
+        "profiling_name": f"{LIBRARY}:{spelled(record)}",
+        "time_created_ns": record.created_ns,
+        "time_discovered_started_ns": None if state == "scheduled" else record.created_ns,
+        "time_discovered_completed_ns": record.completed_ns or None,
+        "input_sizes": inputs,
+        "output_sizes": outputs,
+        "input_dtypes": kinds if inputs else [],
+        "output_dtypes": kinds if outputs else [],
+        "state": state,
+        "timeout_ms": round(record.terms.timeout_s * 1000),
+        "is_p2p": record.is_message,
+        "retired": not record.is_pending,
+        "error": record.error,
+        "frames": [
+            {"name": code.co_name, "filename": code.co_filename, "line": str(line)} for code, line in record.frames or ()
+        ],
+    }
+
+
+def spelled(record: Record) -> str:
+    """The call's name in the analyser's list."""
+    if record.is_message:
+        _, ranks = stream(record)
+        source, target = ends(record)
+        if record.name == "send":
+            return f"send {ranks.index(source)}->{ranks.index(target)}"
+        return f"recv {ranks.index(target)}<-{ranks.index(source)}"
+    if record.name in _VARIANTS:
+        many, uneven = _VARIANTS[record.name]
+        if len(record.noted) > 1:
+            return many
+        if uneven is not None and is_uneven(record):
+            return uneven
+    return record.name
+
+
+_VARIANTS = {
+    "all_reduce": ("allreduce_coalesced", None),
+    "all_gather": ("all_gather_into_tensor_coalesced", "all_gather_v"),
+    "reduce_scatter": ("reduce_scatter_tensor_coalesced", "reduce_scatter_v"),
+}
+"""What calls are named on several tensors, and on parts of different lengths."""
+
+
+def is_uneven(record: Record) -> bool:
+    """Whether the parts of the ranks differ in length."""
+    return any(isinstance(counts, list) for *_, counts, _, _ in record.noted)
+
+
+def sizes(record: Record) -> tuple[list[list[int]], list[list[int]]]:
+    """The shapes of inputs and outputs."""
+    given = [list(noted[0]) for noted in record.noted if noted[0] is not None]
+    filled = [list(noted[1]) for noted in record.noted if noted[1] is not None]
+    if record.name in ("broadcast", "reduce"):
+        # Only the root gives, or gets, something.
+        return (given or filled, filled or given)
+    if record.name in ("all_gather", "reduce_scatter") and is_uneven(record):
+        parts = [[count] for *_, counts, _, _ in record.noted for count in (counts if isinstance(counts, list) else [counts])]
+        return (parts, filled) if record.name == "all_gather" else (given, parts)
+    return given, filled
+
+
+def ends(record: Record) -> tuple[int, int]:
+    """Who sends a message and who receives it, as ranks of the whole job. What comes from any rank is its receiver's."""
+    trace = record.trace
+    peer = record.noted[0][4] if record.noted else None
+    other = trace.own if peer is None else trace.ranks[peer]
+    return (trace.own, other) if record.name == "send" else (other, trace.own)
+
+
+def stream(record: Record) -> tuple[str, list[int]]:
+    """The group that stands for messages of this kind."""
+    source, target = ends(record)
+    tag = record.noted[0][5] if record.noted else 0
+    return f"{record.trace.name}/{source}->{target}" + (f"#{tag}" if tag else ""), sorted({source, target})

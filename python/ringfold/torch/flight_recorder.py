@@ -1,0 +1,236 @@
+"""What the groups of this process have called last.
+
+Each group has a `Trace`, which puts a `Record` of every call into one ring for the whole process. That costs a call about
+half a microsecond: one object, two looks at the clock, the tensors' shapes; no text, no lock. Everything else happens when
+somebody asks: `flight_dump` writes the ring down in PyTorch's format, `stalls` looks for calls that stand still.
+
+Invariants: no record holds a tensor. Any thread may record and read. A forked child begins with nothing.
+"""
+
+import itertools
+import os
+import sys
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from time import time_ns
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from ringfold import _native
+from ringfold.errors import Aborted, Corrupt, Mismatch, PeerFailed, RingfoldError, Timeout
+from ringfold.torch.options import Terms
+
+FATAL = (Aborted, Corrupt, Mismatch, PeerFailed, Timeout)
+"""The errors after which a group is dead."""
+MESSAGES = frozenset({"send", "recv"})
+"""The calls between two ranks; all others are collectives."""
+FRAMES_MAX = 32
+"""How far a record looks up the stack."""
+RANKS_MAX = 8
+"""How many of a group's ranks a text names."""
+
+Noted = tuple[Sequence[int] | None, Sequence[int] | None, torch.dtype | None, Any, int | None, int]
+"""Shapes given and filled, element type, counts, root or peer, tag."""
+
+
+class Settings(NamedTuple):
+    """What the environment says; see docs/env.md."""
+
+    records: int
+    has_frames: bool
+    dump: str | None
+    signal: str | None
+    stall_s: float
+
+
+class Call(Protocol):
+    """What is recorded of a call."""
+
+    name: str
+    terms: Terms
+    noted: list[Noted]
+
+
+_ids = itertools.count()
+"""Of the process' records."""
+
+
+class Record:
+    """One call. `works` are the core's handles of a call that was started; one without them is waited for by its caller."""
+
+    __slots__ = (
+        "completed_ns", "created_ns", "error", "frames", "id", "message", "name", "noted", "number", "terms", "trace", "works",
+    )  # fmt: skip
+
+    def __init__(self, trace: "Trace", number: int, message: int, call: Call) -> None:
+        self.trace = trace
+        self.id = next(_ids)
+        self.number = number
+        """Of the group's collectives; of a message, of those with this peer and tag in this direction."""
+        self.message = message
+        """Of all messages of the group; 0 for a collective."""
+        self.name = call.name
+        self.terms = call.terms
+        self.noted = call.noted
+        self.frames: list[tuple[CodeType, int]] | None = None
+        self.works: Sequence[_native.Work] | None = None
+        self.error: str | None = None
+        self.completed_ns = 0
+        self.created_ns = time_ns()
+
+    def complete(self) -> None:
+        """Notes that the call is seen to be done, and well."""
+        if not self.completed_ns:
+            self.completed_ns = time_ns()
+            self.works = None
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is between two ranks only."""
+        return self.message > 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the call is neither done nor has failed. Notices what nobody has waited for."""
+        if self.completed_ns or self.error is not None:
+            return False
+        if self.works and all(work.done() for work in self.works):
+            try:
+                for work in self.works:
+                    work.wait()
+                self.complete()
+            except RingfoldError as error:
+                self.error = str(error)
+                self.works = None
+            return False
+        return True
+
+    def __str__(self) -> str:
+        """The call in torch's words, for people; ranks as the whole job counts them."""
+        number = f"message {self.message}" if self.is_message else f"collective {self.number}"
+        shapes = [shape for given, filled, *_ in self.noted if (shape := given if given is not None else filled) is not None]
+        what = f" of {self.noted[0][2]} " + ", ".join(str(list(shape)) for shape in shapes) if shapes else ""
+        return f"{self.name}{self._roles()}{what}, {number} of group {self.trace}"
+
+    def _roles(self) -> str:
+        """Operation, root or peer."""
+        root, tag = self.noted[0][4:] if self.noted else (None, 0)
+        who = "any rank" if root is None else f"rank {self.trace.ranks[root]}"
+        operation = f"({self.terms.operation.upper()})"
+        if self.is_message:
+            return f"{' to' if self.name == 'send' else ' from'} {who}" + (f" (tag {tag})" if tag else "")
+        return {
+            "all_reduce": operation,
+            "reduce_scatter": operation,
+            "reduce": f"{operation} to {who}",
+            "gather": f" to {who}",
+            "broadcast": f" from {who}",
+            "scatter": f" from {who}",
+        }.get(self.name, "")
+
+
+class Trace:
+    """One group's side of the recorder: who it is, and how far it is."""
+
+    def __init__(
+        self, communicator: _native.Communicator, name: str, ranks: Sequence[int], rank: int, description: str = ""
+    ) -> None:
+        self.recorder = recorder()
+        self.communicator = communicator
+        self.id = next(self.recorder.groups)
+        self.name = name
+        self.description = description
+        self.ranks = list(ranks)
+        """The members by their ranks in the whole job."""
+        self.rank = rank
+        self.dump: str | None = None
+        """Where its death has been written down."""
+        self._remember = self.recorder.ring.append
+        self._has_frames = self.recorder.settings.has_frames
+        self._collectives = itertools.count(1)
+        self._messages = itertools.count(1)
+        self._streams = Counter[tuple[Any, ...]]()
+        self.recorder.traces.add(self)
+
+    def begin(self, call: Call) -> Record:
+        """Records that `call` is about to be made."""
+        if call.name in MESSAGES:
+            stream = (call.name, *call.noted[0][4:]) if call.noted else (call.name,)
+            self._streams[stream] += 1
+            record = Record(self, self._streams[stream], next(self._messages), call)
+        else:
+            record = Record(self, next(self._collectives), 0, call)
+        if self._has_frames:
+            record.frames = list(frames())
+        self._remember(record)
+        return record
+
+    @property
+    def own(self) -> int:
+        """This process' rank in the whole job."""
+        return self.ranks[self.rank]
+
+    def __str__(self) -> str:
+        words = [self.description] if self.description else []
+        if self.ranks != list(range(len(self.ranks))):
+            more = ", …" if len(self.ranks) > RANKS_MAX else ""
+            words.append("ranks " + ", ".join(map(str, self.ranks[:RANKS_MAX])) + more)
+        return f"`{self.name}`" + (f" ({', '.join(words)})" if words else "")
+
+
+class Recorder:
+    """The process' ring, and its groups as long as they live."""
+
+    def __init__(self) -> None:
+        self.settings = Settings(*_native.diagnosis())
+        self.ring: deque[Record] = deque(maxlen=self.settings.records)
+        self.groups = itertools.count()
+        self.traces: weakref.WeakSet[Trace] = weakref.WeakSet()
+        self.writing = threading.Lock()
+        """Held by who writes a dump."""
+
+    def records(self) -> list[Record]:
+        """The ring as it is now, oldest first."""
+        while True:
+            try:
+                return list(self.ring)
+            except RuntimeError:
+                # Somebody recorded meanwhile.
+                continue
+
+
+_recorder: Recorder | None = None
+
+
+def recorder() -> Recorder:
+    """The process' recorder; begins with the first group."""
+    global _recorder
+    if _recorder is None:
+        _recorder = Recorder()
+    return _recorder
+
+
+def _forget() -> None:
+    """In a forked child: the calls are the parent's."""
+    global _recorder, _ids
+    _recorder = None
+    _ids = itertools.count()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def frames() -> Iterator[tuple[CodeType, int]]:
+    """Where the program is, innermost first, without this package."""
+    frame: FrameType | None = sys._getframe(1)
+    found = 0
+    here = os.path.dirname(__file__)
+    while frame is not None and found < FRAMES_MAX:
+        if not frame.f_code.co_filename.startswith(here):
+            yield frame.f_code, frame.f_lineno
+            found += 1
+        frame = frame.f_back

@@ -1,0 +1,235 @@
+"""One thread of the process that looks after its groups: calls that stand still, groups that died, the signal for a dump.
+
+It sleeps, and looks at the flight record from time to time: nothing is added to a call. It begins with the first group that
+has something to look after and ends with the last. What it finds goes to Python's log as `ringfold`, which is standard
+error unless the program says otherwise: that is where a program's other warnings go, with its own ranks and times, and pytest
+or a notebook shows them. The core's log goes past all that.
+
+A signal's handler runs when the main thread is next in Python, which it may never be; so Python's wakeup descriptor, unless
+the program uses it, brings the signal here at once.
+"""
+
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from types import FrameType
+
+from ringfold.errors import RingfoldError
+from ringfold.torch.flight_dump import after_death, dump_flight_record
+from ringfold.torch.flight_recorder import RANKS_MAX, Record, Trace, recorder
+
+LOOKS_PER_STALL = 4
+"""A stalled call is reported at most this part of the time late."""
+LOOK_MAX_S = 15.0
+LOOK_FOR_DEATHS_S = 1.0
+"""How long a death may go unnoticed by a rank that makes no call."""
+ANSWER_S = 1.0
+"""How long the other ranks have to say where they are."""
+_WAKE = b"\0"
+
+log = logging.getLogger("ringfold")
+
+
+class Watcher:
+    """The thread, and what it looks after."""
+
+    def __init__(self) -> None:
+        self.settings = recorder().settings
+        self._lock = threading.Lock()
+        self._traces: set[Trace] = set()
+        self._thread: threading.Thread | None = None
+        self._due_ns: dict[int, int] = {}
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+        self._signal = self._listen(self.settings.signal) if self.settings.signal else 0
+
+    def watch(self, trace: Trace) -> None:
+        """Looks after a group until `forget`."""
+        has_work = self.settings.stall_s or self.settings.dump
+        if not (has_work and len(trace.ranks) > 1 or self._signal):
+            return
+        with self._lock:
+            self._traces.add(trace)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ringfold-watch", daemon=True)
+                self._thread.start()
+
+    def forget(self, trace: Trace) -> None:
+        """The group is over."""
+        with self._lock:
+            self._traces.discard(trace)
+            if not self._traces:
+                self.wake(_WAKE)
+
+    def end(self) -> None:
+        """Ends the thread, and waits for that."""
+        with self._lock:
+            self._traces.clear()
+            thread = self._thread
+        self.wake(_WAKE)
+        if thread is not None:
+            thread.join(2 * ANSWER_S)
+
+    def wake(self, why: bytes) -> None:
+        """Has the thread look now. Never blocks."""
+        try:
+            self._write.send(why)
+        except BlockingIOError:
+            # It has been woken often enough.
+            pass
+
+    def is_woken_by_signals(self) -> bool:
+        """Whether Python's wakeup descriptor is still ours, which only the main thread may ask."""
+        used = signal.set_wakeup_fd(-1)
+        is_ours = used == self._write.fileno()
+        if used != -1:
+            signal.set_wakeup_fd(used, warn_on_full_buffer=not is_ours)
+        return is_ours
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is the parent's, and so are the sockets, which must not be written to here."""
+        if self._signal and self.is_woken_by_signals():
+            signal.set_wakeup_fd(-1)
+        self._read.close()
+        self._write.close()
+
+    def _run(self) -> None:
+        while True:
+            select.select([self._read], [], [], self._period_s())
+            woken_by = self._woken_by()
+            with self._lock:
+                traces = list(self._traces)
+                if not traces:
+                    self._thread = None
+                    return
+            try:
+                if self._signal and self._signal in woken_by:
+                    log.warning("flight record in %s", dump_flight_record())
+                for trace in traces:
+                    if trace.communicator.fault() is not None:
+                        after_death(trace)
+                if self.settings.stall_s:
+                    self._look(set(traces))
+            except (OSError, RingfoldError) as error:
+                log.warning("cannot watch: %s", error)
+
+    def _period_s(self) -> float:
+        period_s = min(self.settings.stall_s / LOOKS_PER_STALL or LOOK_MAX_S, LOOK_MAX_S)
+        return min(period_s, LOOK_FOR_DEATHS_S) if self.settings.dump else period_s
+
+    def _woken_by(self) -> bytes:
+        try:
+            return self._read.recv(4096)
+        except BlockingIOError:
+            return b""
+
+    def _look(self, traces: set[Trace]) -> None:
+        """Reports the calls that are due: of each group the first collective and the first message, which the others wait for."""
+        now_ns, stall_ns = time.time_ns(), int(self.settings.stall_s * 1e9)
+        firsts: dict[tuple[Trace, bool], Record] = {}
+        for record in recorder().records():
+            if now_ns - record.created_ns > stall_ns and record.trace in traces and record.is_pending:
+                firsts.setdefault((record.trace, record.is_message), record)
+        self._due_ns = {record.id: self._due_ns.get(record.id, 0) for record in firsts.values()}
+        for record in firsts.values():
+            age_ns = now_ns - record.created_ns
+            if record.trace.communicator.fault() is None and age_ns >= self._due_ns[record.id]:
+                self._due_ns[record.id] = 2 * age_ns
+                log.warning("%s", stalled(record, age_ns / 1e9))
+
+    def _listen(self, name: str) -> int:
+        """Installs the handler, if nobody has one. Gives the signal's number, or 0."""
+        number = getattr(signal, f"SIG{name.removeprefix('SIG')}", None)
+        if not isinstance(number, signal.Signals):
+            log.warning("RINGFOLD_FR_SIGNAL=`%s` is no signal; for example USR2", name)
+        elif threading.current_thread() is not threading.main_thread():
+            log.warning("signals are handled where the first group is made in the main thread; %s is not", number.name)
+        elif signal.getsignal(number) is not signal.SIG_DFL:
+            log.warning("the program handles %s itself; call ringfold.torch.dump_flight_record there", number.name)
+        else:
+            others = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+            if others != -1:
+                signal.set_wakeup_fd(others)
+            signal.signal(number, on_signal)
+            return number
+        return 0
+
+
+def stalled(record: Record, age_s: float) -> str:
+    """The warning about a call: what it is, for how long, and who is waited for."""
+    trace = record.trace
+    return f"[rank {trace.own}] {record} has been under way for {age_s:.0f} s; {awaited(record)}"
+
+
+def awaited(record: Record) -> str:
+    """Who has not come to the call that this rank is in, and where they are instead."""
+    trace = record.trace
+    try:
+        standings = trace.communicator.standing(ANSWER_S)
+    except RingfoldError as error:
+        return f"where the others are is not known: {error}"
+    if record.is_message:
+        peer = record.noted[0][4]
+        if peer is None:
+            return "any rank may end it"
+        return f"waiting for {place(trace.ranks[peer], standings[peer])}"
+    own = standings[trace.rank]
+    begun = own[1] if own is not None else 0
+    late = [rank for rank, other in enumerate(standings) if other is None or other[1] < begun]
+    if not late:
+        return "all ranks are in it"
+    words = [place(trace.ranks[rank], standings[rank], begun) for rank in late[:RANKS_MAX]]
+    more = [f"{len(late) - RANKS_MAX} more"] if len(late) > RANKS_MAX else []
+    return "waiting for " + ", ".join(words + more)
+
+
+def place(rank: int, standing: tuple[int, int, str] | None, begun: int = 0) -> str:
+    """Where a rank is, and how many calls behind one that has begun so many, for people."""
+    if standing is None:
+        return f"rank {rank} (does not answer)"
+    behind = f", {begun - standing[1]} behind" if begun > standing[1] else ""
+    return f"rank {rank} ({f'in {standing[2]}' if standing[2] else 'in no call'}{behind})"
+
+
+_watcher: Watcher | None = None
+
+
+def watch(trace: Trace) -> None:
+    """Looks after a group from now on."""
+    global _watcher
+    if _watcher is None:
+        _watcher = Watcher()
+    _watcher.watch(trace)
+
+
+def forget(trace: Trace) -> None:
+    """The group is over."""
+    if _watcher is not None:
+        _watcher.forget(trace)
+
+
+def end() -> None:
+    """The interpreter is about to end, after which no thread may come back to it."""
+    if _watcher is not None:
+        _watcher.end()
+
+
+def on_signal(number: int, _: FrameType | None) -> None:
+    """The signal for a dump, in the main thread. The thread has it already, unless the wakeup descriptor is somebody else's."""
+    if _watcher is not None and not _watcher.is_woken_by_signals():
+        _watcher.wake(bytes([number]))
+
+
+def _abandon() -> None:
+    global _watcher
+    if _watcher is not None:
+        _watcher.abandon()
+        _watcher = None
+
+
+os.register_at_fork(after_in_child=_abandon)
