@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from ringfold.torch.flight_dump import dump_flight_record
     from ringfold.torch.launch import bootstrap_env
     from ringfold.torch.memory import Registration, empty, register
+    from ringfold.torch.monitored import MonitoredBarrierError, monitored_barrier
     from ringfold.torch.packing import PackedAllReduce, make_allreduce_cb
     from ringfold.torch.work import WaitTimeout
 
 __all__ = [
+    "MonitoredBarrierError",
     "PackedAllReduce",
     "Registration",
     "WaitTimeout",
@@ -28,11 +30,13 @@ __all__ = [
     "dump_flight_record",
     "empty",
     "make_allreduce_cb",
+    "monitored_barrier",
     "register",
     "register_backend",
 ]
 
 _PLACES = {
+    "MonitoredBarrierError": "monitored",
     "PackedAllReduce": "packing",
     "Registration": "memory",
     "WaitTimeout": "work",
@@ -40,6 +44,7 @@ _PLACES = {
     "dump_flight_record": "flight_dump",
     "empty": "memory",
     "make_allreduce_cb": "packing",
+    "monitored_barrier": "monitored",
     "register": "memory",
 }
 """Where the public names live: loaded on first use, because torch loads this module whenever it is imported."""

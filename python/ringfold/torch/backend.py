@@ -24,6 +24,7 @@ from ringfold.torch.collectives import Collectives
 from ringfold.torch.flight_recorder import Trace
 from ringfold.torch.issue import Issuer
 from ringfold.torch.memory import Buckets
+from ringfold.torch.monitored import Barriers, MonitoredBarrier
 from ringfold.torch.point_to_point import PointToPoint
 
 NAME = "ringfold"
@@ -32,7 +33,7 @@ _DEFAULT = "default_pg"
 """torch's description of the group that all ranks are in."""
 
 
-class Group(Collectives, PointToPoint):
+class Group(Collectives, PointToPoint, MonitoredBarrier):
     """What both classes have in common: a communicator of the core, its life, and what torch wants to know."""
 
     def _join(
@@ -50,6 +51,7 @@ class Group(Collectives, PointToPoint):
         self.trace = Trace(self._communicator, name, ranks or range(world_size), rank, "" if ranks else _DEFAULT)
         self._issuer = Issuer(self._communicator, self.trace)
         self.buckets = Buckets(self._communicator)
+        self._barriers = Barriers(store, rank, world_size)
         _open.add(self)
         watch.watch(self.trace)
 

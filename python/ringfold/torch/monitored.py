@@ -1,0 +1,174 @@
+"""`monitored_barrier`: a barrier that says who is missing, and harms nothing.
+
+It goes through the group's store, so it works whatever its data connections are doing, and whether the group is alive or
+not. Each barrier of a group has a number. A rank says that it has come by setting `monitored/NUMBER/RANK`; rank 0 waits for all, and
+says in `monitored/NUMBER/verdict` who did not come, nobody if all is well. A rank that comes after that finds the verdict, fails,
+and is in step again. When rank 0 finds all ranks at a barrier, nobody needs the keys of those before it any more.
+
+Texts are those of gloo, which programs look for.
+"""
+
+import itertools
+import time
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringfold.errors import InvalidArgument, RingfoldError
+
+PAUSE_S = 0.001
+PAUSE_MAX_S = 0.1
+"""Between two questions to the store, at first and at most: a thousand waiting ranks are no burden to it."""
+VERDICT_GRACE_S = 5.0
+"""How much later than rank 0's deadline its verdict may come."""
+
+
+class MonitoredBarrierError(RingfoldError):
+    """Not all ranks came to the barrier."""
+
+    missing: list[int]
+    """The ranks that did not, as far as this rank knows."""
+
+
+class MonitoredBarrier:
+    """A mixin of both process group classes, beside `Collectives`."""
+
+    _store: Any
+    _rank: int
+    _world_size: int
+    _timeout_s: float
+    _barriers: "Barriers"
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False, **_: Any) -> None:
+        """Nobody passes before everybody is there. Blocks; at most `timeout` (the group's unless given) for rank 0.
+
+        Otherwise rank 0 raises an error that names the first rank that is missing, or with `wait_all_ranks` all, and the other
+        ranks raise one, too. The group stays as it was.
+        """
+        timeout = getattr(timeout, "timeout", timeout)
+        if timeout is not None and not isinstance(timeout, timedelta):
+            timeout = timedelta(seconds=timeout)
+        timeout_s = self._timeout_s if timeout is None or timeout < timedelta(0) else timeout.total_seconds()
+        if self._rank == 0:
+            self._barriers.lead(timeout_s, wait_all_ranks)
+        else:
+            self._barriers.follow(timeout_s)
+
+    monitoredBarrier = monitored_barrier  # noqa: N815: what C++ may look for
+
+
+class Barriers:
+    """A group's barriers, from the first one on."""
+
+    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._world_size = world_size
+        self._numbers = itertools.count(1)
+        self._uncleared = 1
+
+    def lead(self, timeout_s: float, wait_all_ranks: bool) -> None:
+        """Rank 0's part."""
+        number = next(self._numbers)
+        self._store.set(key(number, 0), "here")
+        keys = {rank: key(number, rank) for rank in range(1, self._world_size)}
+        came = self._wait(list(keys.values()), timeout_s)
+        missing = [] if came else [rank for rank, name in keys.items() if not self._store.check([name])]
+        self._store.set(verdict(number), ",".join(map(str, missing)))
+        if not missing:
+            self._clear(number)
+            return
+        after_ms = round(timeout_s * 1000)
+        if timeout_s <= 0:
+            raise failure(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {after_ms} ms.", missing)
+        if wait_all_ranks:
+            raise failure(f"[Rank 0]: Ranks {listed(missing)} failed to pass monitoredBarrier in {after_ms} ms", missing)
+        more = f" ({listed(missing[1:])} did not, either)" if missing[1:] else ""
+        raise failure(f"[Rank 0]: Rank {missing[0]} failed to pass monitoredBarrier in {after_ms} ms{more}", missing)
+
+    def follow(self, timeout_s: float) -> None:
+        """Everybody else's part."""
+        try:
+            why, missing = self._come(next(self._numbers), timeout_s)
+        except RuntimeError as error:
+            raise self._stranded(f"The store does not answer: {error}", [0]) from error
+        if missing:
+            raise self._stranded(why, missing)
+
+    def _come(self, number: int, timeout_s: float) -> tuple[str, list[int]]:
+        """What went wrong, and who did not come."""
+        self._store.set(key(number, self._rank), "here")
+        if not self._wait([key(number, 0)], timeout_s):
+            return "Rank 0 has not come to it.", [0]
+        # Rank 0 may have come late, and has the whole time from there.
+        if not self._wait([verdict(number)], timeout_s + VERDICT_GRACE_S):
+            return "Rank 0 came to it, and then gave no answer.", [0]
+        found = self._store.get(verdict(number)).decode()
+        missing = [int(rank) for rank in found.split(",")] if found else []
+        return f"Please check rank 0 logs for faulty rank. Ranks that did not come in time: {listed(missing)}.", missing
+
+    def _stranded(self, why: str, missing: list[int]) -> MonitoredBarrierError:
+        return failure(
+            f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting "
+            f"for send/recv from rank 0. {why}",
+            missing,
+        )
+
+    def _wait(self, names: list[str], timeout_s: float) -> bool:
+        """Whether the keys came in time. Asks again and again: a store that waits by itself is deaf to Ctrl-C and to others."""
+        deadline, pause_s = time.monotonic() + timeout_s, PAUSE_S
+        while not self._store.check(names):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        return True
+
+    def _clear(self, reached: int) -> None:
+        """Deletes the keys of the barriers before the one that all ranks have come to."""
+        for number in range(self._uncleared, reached):
+            for name in (verdict(number), *(key(number, rank) for rank in range(self._world_size))):
+                self._store.delete_key(name)
+        self._uncleared = reached
+
+
+def key(number: int, rank: int) -> str:
+    """By which a rank says that it has come."""
+    return f"monitored/{number}/{rank}"
+
+
+def verdict(number: int) -> str:
+    """By which rank 0 says who has not."""
+    return f"monitored/{number}/verdict"
+
+
+def listed(ranks: list[int]) -> str:
+    """Ranks for people, and for programs that look for them as gloo lists them."""
+    return ", ".join(map(str, ranks))
+
+
+def failure(text: str, missing: list[int]) -> MonitoredBarrierError:
+    """The error with its text and its ranks."""
+    error = MonitoredBarrierError(text)
+    error.missing = missing
+    return error
+
+
+def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+    """`torch.distributed.monitored_barrier` for groups of ringfold, on every version of torch (2.13's takes gloo only).
+
+    `timeout` is a `timedelta` or seconds. See `MonitoredBarrier.monitored_barrier`. On a rank outside the group nothing happens.
+    """
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        warnings.warn("this rank is not in the group; monitored_barrier does nothing here", stacklevel=2)
+        return
+    found = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(found, MonitoredBarrier):
+        found = found._get_backend(torch.device("cpu"))
+    if not hasattr(found, "_barriers"):
+        raise InvalidArgument("the group's backend is not ringfold; use torch.distributed.monitored_barrier")
+    found.monitored_barrier(timeout, wait_all_ranks)
