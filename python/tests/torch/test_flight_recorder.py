@@ -75,7 +75,8 @@ def test_torchs_analyser_finds_every_call_of_all_ranks(ranks: Any, tmp_path: Pat
         "reduce_scatter_v": 1, "gather": 1, "scatter": 1, "all_to_all": 2,
     }.items():  # fmt: skip
         assert whole.count(name) == times, (name, whole)
-    assert any(group.desc == "ends" and group.size == 2 for group in found.groups)
+    # From 2.14 on torch keeps descriptions from backends.
+    assert any(group.desc in ("ends", "undefined") and group.size == 2 for group in found.groups)
 
 
 def exchange(path: str) -> None:
