@@ -1,9 +1,11 @@
 //! The variables that tell a process its place in a job, and how many ranks a job has by default.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
 use ringfold::Bind;
+use rustix::fd::OwnedFd;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::MAX_RANKS;
 
@@ -18,7 +20,16 @@ pub struct Environment {
     ranks: usize,
     address: String,
     secret: String,
-    master_port: u16,
+    master: Port,
+}
+
+/// A port of this host for torch's store: nobody is given it while this exists, but who asks for it by number may listen
+/// there.
+struct Port {
+    number: u16,
+    /// Bound, and does not listen: the system keeps the port from those that want any, and both sides say that it may be
+    /// shared.
+    _holder: OwnedFd,
 }
 
 impl Environment {
@@ -31,7 +42,7 @@ impl Environment {
             ranks,
             address: format!("unix:@ringfold-{}", random_hex(NAME_BYTES)?),
             secret: random_hex(SECRET_BYTES)?,
-            master_port: free_port()?,
+            master: Port::free()?,
         })
     }
 
@@ -53,7 +64,7 @@ impl Environment {
             ("LOCAL_RANK", rank),
             ("LOCAL_WORLD_SIZE", ranks),
             ("MASTER_ADDR", "127.0.0.1".into()),
-            ("MASTER_PORT", self.master_port.to_string()),
+            ("MASTER_PORT", self.master.number.to_string()),
         ]
     }
 }
@@ -74,10 +85,26 @@ fn random_hex(bytes: usize) -> Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A port nobody listens on now; whoever is quicker may still take it.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot find a free port")?;
-    Ok(listener.local_addr()?.port())
+impl Port {
+    fn free() -> Result<Port> {
+        Port::hold().context("cannot find a free port")
+    }
+
+    fn hold() -> Result<Port> {
+        let holder = net::socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        sockopt::set_socket_reuseaddr(&holder, true)?;
+        net::bind(&holder, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        let address = SocketAddr::try_from(net::getsockname(&holder)?)?;
+        Ok(Port {
+            number: address.port(),
+            _holder: holder,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +132,15 @@ mod tests {
             value(&first, "RINGFOLD_ADDR"),
             value(&other, "RINGFOLD_ADDR")
         );
+    }
+
+    #[test]
+    fn the_store_may_listen_at_its_port() {
+        let environment = Environment::new(2).unwrap();
+        let place = (Ipv4Addr::LOCALHOST, environment.master.number);
+        std::net::TcpListener::bind(place).unwrap();
+        // And again: a store that was closed may be opened anew.
+        std::net::TcpListener::bind(place).unwrap();
     }
 
     #[test]
