@@ -15,10 +15,12 @@ __all__ = [
     "diagnosis",
     "host_id",
     "launch",
+    "registers_buckets",
 ]
 
 __version__: str
 
+def registers_buckets() -> bool: ...
 def diagnosis() -> tuple[int, bool, str | None, str | None, float]: ...
 
 @final

@@ -1,4 +1,4 @@
-//! What the environment says about diagnosis, for the PyTorch backend.
+//! What the environment says to the PyTorch backend.
 
 use pyo3::prelude::*;
 use ringfold::env::Diagnosis;
@@ -8,6 +8,12 @@ use crate::exceptions::exception;
 /// How many calls are remembered, whether with frames, the beginning of the dumps' names, the signal that asks for one, and
 /// the seconds after which a call is reported, or 0.
 type Settings = (usize, bool, Option<String>, Option<String>, f64);
+
+/// Whether `ringfold.torch` registers gradient buckets by itself.
+#[pyfunction]
+pub fn registers_buckets() -> PyResult<bool> {
+    ringfold::env::registers_buckets().map_err(exception)
+}
 
 /// What `ringfold.torch` is to record and report.
 #[pyfunction]

@@ -41,5 +41,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     told::prepare_exit(module)?;
     module.add_function(wrap_pyfunction!(diagnosis::diagnosis, module)?)?;
+    module.add_function(wrap_pyfunction!(diagnosis::registers_buckets, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

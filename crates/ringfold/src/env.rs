@@ -13,7 +13,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-pub use diagnosis::Diagnosis;
+pub use diagnosis::{Diagnosis, registers_buckets};
 pub use logging::{Logging, init_logging, note_rank};
 pub use variables::{VARIABLES, Variable, document};
 

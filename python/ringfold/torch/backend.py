@@ -46,7 +46,6 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         self._timeout_s = timeout.total_seconds()
         self._name = name
         self._description = ""
-        self._sequence = 0
         self._communicator = bootstrap.connect(store, rank, world_size, timeout)
         self.trace = Trace(self._communicator, name, ranks or range(world_size), rank, "" if ranks else _DEFAULT)
         self._issuer = Issuer(self._communicator, self.trace)
@@ -66,7 +65,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
     _set_default_timeout = set_timeout
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._sequence
+        return self.trace.collectives
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to agree on: the core counts calls, the same on all ranks."""

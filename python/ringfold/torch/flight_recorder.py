@@ -151,7 +151,8 @@ class Trace:
         """Where its death has been written down."""
         self._remember = self.recorder.ring.append
         self._has_frames = self.recorder.settings.has_frames
-        self._collectives = itertools.count(1)
+        self.collectives = 0
+        """How many were called."""
         self._messages = itertools.count(1)
         self._streams = Counter[tuple[Any, ...]]()
         self.recorder.traces.add(self)
@@ -163,7 +164,8 @@ class Trace:
             self._streams[stream] += 1
             record = Record(self, self._streams[stream], next(self._messages), call)
         else:
-            record = Record(self, next(self._collectives), 0, call)
+            self.collectives += 1
+            record = Record(self, self.collectives, 0, call)
         if self._has_frames:
             record.frames = list(frames())
         self._remember(record)

@@ -43,3 +43,15 @@ def use_the_filler() -> str:
 
 def test_what_is_asked_for_a_device_does_its_work_or_refuses(ranks: Any) -> None:
     assert set(ranks(use_the_filler, 2, "ringfold").results()) <= {"refused", "done"}
+
+
+def count_calls() -> Any:
+    world = dist.distributed_c10d._get_default_group()
+    before = world._get_sequence_number_for_group()
+    dist.all_reduce(torch.ones(1))
+    dist.broadcast(torch.ones(1), 0)
+    return world._get_sequence_number_for_group() - before
+
+
+def test_a_group_tells_how_many_collectives_it_has_called(ranks: Any) -> None:
+    assert ranks(count_calls, 2, "ringfold").results() == [2, 2]

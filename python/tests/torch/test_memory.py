@@ -145,6 +145,16 @@ def test_buckets_are_registered_by_themselves_and_let_go_with_their_model(ranks:
         assert all(right)
 
 
+def train_without() -> int:
+    train(model(), ITERATIONS)
+    return len(buckets())
+
+
+def test_buckets_stay_where_they_are_if_the_environment_says_so(ranks: Any) -> None:
+    outcome = ranks(train_without, 2, "ringfold", variables={"RINGFOLD_TORCH_BUCKETS": "0"})
+    assert outcome.results() == [0, 0]
+
+
 class ReducedInBackward(torch.autograd.Function):  # type: ignore[misc]
     """All-reduces a tensor of its own while the backward pass runs."""
 

@@ -1,4 +1,5 @@
-//! What the variables say about diagnosis: the record of calls, and the warning about calls that stand still.
+//! What the variables say to the PyTorch backend: diagnosis (the record of calls, and the warning about calls that stand
+//! still), and whether gradient buckets are registered.
 //!
 //! The core only reads them; `ringfold.torch` acts on them.
 
@@ -49,6 +50,11 @@ impl Diagnosis {
             stall: (!stall.is_zero()).then_some(stall),
         })
     }
+}
+
+/// Whether the PyTorch backend registers gradient buckets by itself, as this process' environment has it.
+pub fn registers_buckets() -> Result<bool> {
+    Ok(parse(&process, "RINGFOLD_TORCH_BUCKETS", switch)?.unwrap_or(true))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

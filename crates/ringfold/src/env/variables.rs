@@ -170,6 +170,13 @@ pub const VARIABLES: &[Variable] = &[
          Rank 0's value counts.",
     ),
     variable(
+        "RINGFOLD_TORCH_BUCKETS",
+        "`0`, `1`",
+        "`1`",
+        "In the PyTorch backend: whether DistributedDataParallel's gradient buckets move into registered memory by themselves; \
+         see docs/torch.md. The same on all ranks.",
+    ),
+    variable(
         "RINGFOLD_STALL_SECONDS",
         "seconds",
         "60",
