@@ -36,9 +36,9 @@ class Collectives:
         self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Each tensor becomes the reduction of all ranks' tensors."""
-        said = self._terms(opts, op=op, timeout=timeout)
+        said = terms(opts, self._timeout_s, op, None, timeout)
         call = Call("all_reduce", said)
-        for tensor in listed(tensors):
+        for tensor in tensors if type(tensors) is list else listed(tensors):
             if tensor.is_sparse:
                 return sparse.all_reduce(self, tensor, said)
             plain = tensor if is_plain(tensor) else call.target(tensor, is_read=True)

@@ -61,14 +61,15 @@ class Call(Staging):
     ) -> None:
         """Adds a request on plain tensors; counts are in elements of torch."""
         terms = self.terms
+        source = memory(given)
         self.noted.append(noted(given, filled, counts, root, tag))
         self.requests.append(
             Request.raw(
                 self.name,
                 numbers.name,
                 counts if numbers.width == 1 else widened(counts, numbers.width),
-                memory(given),
-                memory(filled),
+                source,
+                source if filled is given else memory(filled),
                 op=terms.operation,
                 factor=terms.factor,
                 root=root,

@@ -43,6 +43,7 @@ _REDUCING = frozenset({AllreduceOptions, AllreduceCoalescedOptions, ReduceOption
 _ROOTED = frozenset({BroadcastOptions, GatherOptions, ScatterOptions})
 _MOVING = _ROOTED | {AllgatherOptions, AllToAllOptions, BarrierOptions}
 _SUM = ReduceOp.RedOpType.SUM
+_PLAIN_SUM = ("sum", 1.0)
 
 
 class Terms(NamedTuple):
@@ -65,9 +66,12 @@ def terms(
     """
     kind = type(opts)
     if kind in _REDUCING:
-        operation, factor = spelled(opts.reduceOp)
+        reduce_op, timeout = opts.reduceOp, opts.timeout
+        # A comparison is a sixth of a look-up by kind, and sums are what training makes.
+        operation, factor = _PLAIN_SUM if reduce_op == _SUM else spelled(reduce_op)
+        timeout_s = default_timeout_s if timeout <= _NOTHING else timeout.total_seconds()
         root = opts.rootRank if kind is ReduceOptions else 0
-        return Terms(opts.asyncOp, seconds(opts.timeout, default_timeout_s), operation, factor, root)
+        return Terms(opts.asyncOp, timeout_s, operation, factor, root)
     if kind in _MOVING:
         root = opts.rootRank if kind in _ROOTED else 0
         return Terms(opts.asyncOp, seconds(opts.timeout, default_timeout_s), "sum", 1.0, root)
@@ -85,9 +89,6 @@ def terms(
 
 def spelled(op: Any) -> tuple[str, float]:
     """The name of a `ReduceOp`, and its factor if it has one."""
-    # A comparison is a sixth of a look-up by kind, and sums are what training makes.
-    if op == _SUM:
-        return "sum", 1.0
     kind = op.op if isinstance(op, ReduceOp) else op
     name = _OPERATIONS.get(kind)
     if name is None:
