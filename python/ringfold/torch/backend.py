@@ -2,7 +2,7 @@
 
 Up to torch 2.13 that is `ProcessGroup` itself: calls from Python are ordinary method calls then. From 2.14 on it is
 `Backend`, which torch puts behind a `ProcessGroup` of its own, so that one group can have ringfold for host memory and
-another backend for devices. Which one serves is found by trying. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps backends in
+another backend for devices; where there are no devices it is `ProcessGroup` again. What torch has is found by trying. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps backends in
 a way that Python ones do not survive; a `ProcessGroup` is left alone.
 """
 
@@ -12,11 +12,13 @@ import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch._C._dynamo import eval_frame
 
 from ringfold.errors import RingfoldError, Unsupported
 from ringfold.torch import bootstrap, watch
@@ -115,7 +117,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
 
 class RingfoldProcessGroup(Group, dist.ProcessGroup):
-    """For torch up to 2.13, and for TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    """For torch up to 2.13, for hosts without devices, and for TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
     def __init__(
         self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str, ranks: Sequence[int] = ()
@@ -199,9 +201,14 @@ def create(opts: Any, _: Any = None) -> Any:
 
 
 def group_class() -> type:
-    """The class that this torch can use."""
+    """The class that this torch can use, and that serves best.
+
+    Where there are no devices no other backend can share the group, and of torch's calls a `ProcessGroup` serves more: torch
+    up to 2.15 has its own handles for the work of Python's backends, which never say that it is completed, nor who sent.
+    """
     is_wrapped = dist.get_debug_level() == dist.DebugLevel.DETAIL
-    return RingfoldBackend if can_derive_backends() and not is_wrapped else RingfoldProcessGroup
+    is_shared = torch.accelerator.is_available()
+    return RingfoldBackend if can_derive_backends() and is_shared and not is_wrapped else RingfoldProcessGroup
 
 
 @cache
@@ -217,6 +224,17 @@ def can_derive_backends() -> bool:
         return False
     return True
 
+
+def hide_from_compiler(*classes: type) -> None:
+    """Has `torch.compile` not look into these classes' methods: torch's C++ calls them while a compiled program runs."""
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    for each in classes:
+        for method in vars(each).values():
+            if isinstance(method, FunctionType):
+                eval_frame.set_code_exec_strategy(method.__code__, skip)
+
+
+hide_from_compiler(Collectives, PointToPoint, Group, RingfoldProcessGroup, RingfoldBackend)
 
 _open: "weakref.WeakSet[Group]" = weakref.WeakSet()
 
