@@ -57,10 +57,10 @@ def compare_calls(options: argparse.Namespace) -> tuple[list[Row], list[training
         for ranks in options.ranks:
             print(f"round {turn + 1}: all_reduce, {ranks} ranks", file=sys.stderr)
             plan = {"what": "all_reduce", "sizes": chosen, "iterations": [iterations(size) for size in chosen]}
-            training.add(taken, ranks, run(ranks, plan | {"blocks": options.blocks}))
+            training.add(taken, ranks, run(ranks, plan | {"blocks": options.blocks, "pin": options.pin}))
     comparison = Comparison(
         collective="all_reduce",
-        pinned=False,
+        pinned=options.pin,
         versions={"ringfold": version("ringfold"), "native": version("ringfold"), "gloo": f"torch {version('torch')}"},
         peers=frozenset({"gloo"}),
         limits_us={},
@@ -73,7 +73,8 @@ def compare_steps(options: argparse.Namespace) -> list[training.Steps]:
     for turn in range(options.rounds):
         print(f"round {turn + 1}: train, {options.train_ranks} ranks", file=sys.stderr)
         plan = {"what": "train", "width": options.width, "layers": options.layers, "batch": options.batch}
-        lines += run(options.train_ranks, plan | {"blocks": options.blocks, "steps": options.steps, "warmup": options.warmup})
+        how = {"blocks": options.blocks, "steps": options.steps, "warmup": options.warmup, "pin": options.pin}
+        lines += run(options.train_ranks, plan | how)
     print(f"{lines[0]['parameters'] / 1e6:.1f} M parameters, {options.batch} samples a rank")
     return training.steps(lines)
 
@@ -125,6 +126,7 @@ def parser() -> argparse.ArgumentParser:
     add("--batch", type=count, default=16, help="samples of each rank (default 16)")
     add("--steps", type=count, default=3, help="steps a block (default 3)")
     add("--warmup", type=count, default=4, help="steps that do not count (default 4)")
+    add("--pin", action="store_true", help="bind each rank's main thread to a core")
     add("--csv", help="folder for the rows instead of the one in bench/results; none writes none")
     return flags
 

@@ -7,6 +7,7 @@ counts. Of a block of calls the first is left out: it comes after another backen
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -56,9 +57,8 @@ def block_us(tensor: Any, call: Callable[[], object], iterations: int) -> list[f
     return [round(us, 3) for us in slowest.tolist()]
 
 
-def all_reduce(plan: dict[str, Any]) -> None:
+def all_reduce(plan: dict[str, Any], gloo: Any) -> None:
     """`sizes` in bytes; `iterations` of each library a block, by size; `blocks` of each library, in turns."""
-    gloo = dist.new_group(backend="gloo")
     # Until the system has found a core for each rank.
     for call in calls(torch.zeros(2), gloo).values():
         block_us(torch.zeros(2), call, SETTLING_CALLS)
@@ -91,12 +91,11 @@ def stepper(model: Any, inputs: Any) -> Callable[[], float]:
     return step
 
 
-def train(plan: dict[str, Any]) -> None:
+def train(plan: dict[str, Any], gloo: Any) -> None:
     """Steps on `batch` samples a rank of a network of `layers` times `width` squared weights.
 
     With DDP over each backend; `alone` on one rank while the others sleep; `apart` on all, without communication.
     """
-    gloo = dist.new_group(backend="gloo")
     inputs = torch.randn(plan["batch"], plan["width"])
     ways: dict[str, Callable[[], float]] = {}
     for name, group in (("gloo", gloo), ("ringfold", dist.group.WORLD)):
@@ -132,7 +131,11 @@ def main() -> None:
     plan = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("ringfold")
-    {"all_reduce": all_reduce, "train": train}[plan["what"]](plan)
+    gloo = dist.new_group(backend="gloo")
+    if plan["pin"]:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
+    {"all_reduce": all_reduce, "train": train}[plan["what"]](plan, gloo)
     dist.destroy_process_group()
 
 
