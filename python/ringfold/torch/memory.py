@@ -28,8 +28,8 @@ FIRST_AGREEMENT = 16
 AGREEMENTS_APART = 256
 WINDOW = 512
 """The calls that an agreement looks back on: no iteration has as many buckets."""
-IS_PERSISTENT_AFTER = 2
-"""A storage that comes back this often is one that stays."""
+PERSISTENT_TIMES = 2
+"""A storage that came this often is one that stays: those of before the rebuild of buckets come once."""
 _OURS = 2
 """References to a storage that nobody but a registration uses: the tensor's and the Python object's."""
 
@@ -165,7 +165,7 @@ class Buckets:
         found = {}
         for name, (_, times, last) in self._seen.items():
             age = self._calls - last
-            if times > IS_PERSISTENT_AFTER and age < WINDOW and name not in self._registered:
+            if times >= PERSISTENT_TIMES and age < WINDOW and name not in self._registered:
                 storage = torch.UntypedStorage._new_with_weak_ptr(name)
                 if storage is not None:
                     found[age] = torch.empty(0, dtype=torch.uint8).set_(storage)
