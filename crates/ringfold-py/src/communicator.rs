@@ -43,6 +43,26 @@ impl Communicator {
         drop(done);
     }
 
+    /// Makes a call and returns when it is done on this rank. Gives who sent, where it was a receive.
+    ///
+    /// # Safety
+    /// The call's memory is valid until this returns, and nobody else uses it.
+    unsafe fn carry_out(
+        &self,
+        py: Python<'_>,
+        call: &ringfold::Request,
+    ) -> PyResult<Option<usize>> {
+        self.core.check()?;
+        self.settle();
+        let mut signals = Signals::default();
+        let core = &**self.core;
+        let outcome = py.detach(|| {
+            // SAFETY: the caller's promise.
+            unsafe { core.run_from(call, &mut || signals.look()) }
+        });
+        signals.finish(outcome)?.map_err(exception)
+    }
+
     fn outstanding(&self) -> Vec<Arc<Call>> {
         self.outstanding
             .lock()
@@ -118,16 +138,24 @@ impl Communicator {
 
     /// Makes a call and returns when it is done on this rank. Gives who sent, where it was a receive.
     fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Option<usize>> {
-        self.core.check()?;
-        self.settle();
-        let mut signals = Signals::default();
-        let (core, call) = (&**self.core, request.get().core());
-        let outcome = py.detach(|| {
-            // SAFETY: `request` holds its memory until after this. That nobody else uses them meanwhile is the Python
-            // caller's part, as with every library that works on arrays without the GIL.
-            unsafe { core.run_from(call, &mut || signals.look()) }
-        });
-        signals.finish(outcome)?.map_err(exception)
+        // SAFETY: `request` holds its memory until after this. That nobody else uses it meanwhile is the Python caller's
+        // part, as with every library that works on arrays without the GIL.
+        unsafe { self.carry_out(py, request.get().core()) }
+    }
+
+    /// `run` of the all_reduce that training makes most, a sum in place, without a `Request` for it: `count` elements at an
+    /// address, which is aligned, in this process, and kept by the caller, who vouches for that.
+    fn sum_at(
+        &self,
+        py: Python<'_>,
+        dtype: &str,
+        count: u64,
+        address: usize,
+        timeout: f64,
+    ) -> PyResult<()> {
+        let call = Request::sum_in_place(dtype, count, address, timeout)?;
+        // SAFETY: the caller keeps the memory, and vouches for it.
+        unsafe { self.carry_out(py, &call) }.map(|_| ())
     }
 
     /// Starts a call and returns its handle at once.

@@ -47,6 +47,26 @@ enum Memory {
 }
 
 impl Request {
+    /// The core's form of a sum in place, at memory that the caller of the call vouches for and keeps.
+    pub fn sum_in_place(
+        dtype: &str,
+        count: u64,
+        address: usize,
+        timeout: f64,
+    ) -> PyResult<ringfold::Request> {
+        let dtype = dtype_named(dtype)?;
+        let bytes = usize::try_from(count)
+            .ok()
+            .and_then(|count| count.checked_mul(dtype.size_bytes()))
+            .ok_or_else(|| invalid_argument("a buffer larger than the address space"))?;
+        let memory = region((address, bytes), dtype)?;
+        let counts = ringfold::Counts::Even(count);
+        let mut request =
+            ringfold::Request::new(Collective::AllReduce, dtype, counts, memory, memory);
+        request.timeout = seconds(Some(timeout))?;
+        Ok(request)
+    }
+
     /// The core's form; its regions are valid as long as `self` is held.
     pub fn core(&self) -> &ringfold::Request {
         &self.request

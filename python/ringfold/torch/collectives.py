@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions
 
 from ringfold.errors import InvalidArgument
 from ringfold.torch import sparse
 from ringfold.torch.issue import Call, Issuer
 from ringfold.torch.memory import BUCKET_BYTES_MIN, Buckets
-from ringfold.torch.options import Terms, terms
-from ringfold.torch.tensors import Numbers, is_plain, listed, moved, numbers, same_type
+from ringfold.torch.options import NOTHING, SUM, Terms, terms
+from ringfold.torch.tensors import SUMMED, Numbers, is_plain, listed, moved, numbers, same_type
 
 Tensors = list[torch.Tensor]
 
@@ -36,6 +37,10 @@ class Collectives:
         self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Each tensor becomes the reduction of all ranks' tensors."""
+        if type(opts) is AllreduceOptions and not opts.asyncOp:
+            done = self._sum_now(tensors, opts)
+            if done is not None:
+                return done
         said = terms(opts, self._timeout_s, op, None, timeout)
         call = Call("all_reduce", said)
         for tensor in tensors if type(tensors) is list else listed(tensors):
@@ -47,6 +52,18 @@ class Collectives:
             call.ask(numbers(tensor, said.operation), tensor.numel(), plain, plain)
             call.outputs.append(tensor)
         return self._issuer.issue(call)
+
+    def _sum_now(self, tensors: Tensors, opts: Any) -> dist.Work | None:
+        """`allreduce` of one small plain tensor whose caller waits; `None` if it is no such call."""
+        tensor = tensors[0]
+        name = SUMMED.get(tensor.dtype)
+        if name is None or len(tensors) != 1 or tensor.nbytes >= BUCKET_BYTES_MIN:
+            return None
+        if not (is_plain(tensor) and opts.reduceOp == SUM):
+            return None
+        timeout = opts.timeout
+        timeout_s = self._timeout_s if timeout <= NOTHING else timeout.total_seconds()
+        return self._issuer.sum_now(tensor, name, timeout_s)
 
     allreduce_sparse = allreduce
     allreduce_coalesced = allreduce

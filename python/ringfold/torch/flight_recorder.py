@@ -66,16 +66,18 @@ class Record:
         "completed_ns", "created_ns", "error", "frames", "id", "message", "name", "noted", "number", "terms", "trace", "works",
     )  # fmt: skip
 
-    def __init__(self, trace: "Trace", number: int, message: int, call: Call) -> None:
+    def __init__(
+        self, trace: "Trace", number: int, message: int, name: str, terms: Terms, noted: Sequence[Noted]
+    ) -> None:
         self.trace = trace
         self.id = next(_ids)
         self.number = number
         """Of the group's collectives; of a message, of those with this peer and tag in this direction."""
         self.message = message
         """Of all messages of the group; 0 for a collective."""
-        self.name = call.name
-        self.terms = call.terms
-        self.noted = call.noted
+        self.name = name
+        self.terms = terms
+        self.noted = noted
         self.frames: list[tuple[CodeType, int]] | None = None
         self.works: Sequence[_native.Work] | None = None
         self.error: str | None = None
@@ -159,13 +161,18 @@ class Trace:
 
     def begin(self, call: Call) -> Record:
         """Records that `call` is about to be made."""
-        if call.name in MESSAGES:
-            stream = (call.name, *call.noted[0][4:]) if call.noted else (call.name,)
-            self._streams[stream] += 1
-            record = Record(self, self._streams[stream], next(self._messages), call)
-        else:
-            self.collectives += 1
-            record = Record(self, self.collectives, 0, call)
+        if call.name not in MESSAGES:
+            return self.begin_collective(call.name, call.terms, call.noted)
+        stream = (call.name, *call.noted[0][4:]) if call.noted else (call.name,)
+        self._streams[stream] += 1
+        return self._add(Record(self, self._streams[stream], next(self._messages), call.name, call.terms, call.noted))
+
+    def begin_collective(self, name: str, terms: Terms, noted: Sequence[Noted]) -> Record:
+        """The same for a collective."""
+        self.collectives += 1
+        return self._add(Record(self, self.collectives, 0, name, terms, noted))
+
+    def _add(self, record: Record) -> Record:
         if self._has_frames:
             record.frames = list(frames())
         self._remember(record)

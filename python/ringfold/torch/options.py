@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import (
 
 from ringfold.errors import InvalidArgument
 
-_NOTHING = timedelta(0)
+NOTHING = timedelta(0)
 
 _OPERATIONS = {
     ReduceOp.RedOpType.SUM: "sum",
@@ -42,7 +42,7 @@ _OPERATIONS = {
 _REDUCING = frozenset({AllreduceOptions, AllreduceCoalescedOptions, ReduceOptions, ReduceScatterOptions})
 _ROOTED = frozenset({BroadcastOptions, GatherOptions, ScatterOptions})
 _MOVING = _ROOTED | {AllgatherOptions, AllToAllOptions, BarrierOptions}
-_SUM = ReduceOp.RedOpType.SUM
+SUM = ReduceOp.RedOpType.SUM
 _PLAIN_SUM = ("sum", 1.0)
 
 
@@ -68,8 +68,8 @@ def terms(
     if kind in _REDUCING:
         reduce_op, timeout = opts.reduceOp, opts.timeout
         # A comparison is a sixth of a look-up by kind, and sums are what training makes.
-        operation, factor = _PLAIN_SUM if reduce_op == _SUM else spelled(reduce_op)
-        timeout_s = default_timeout_s if timeout <= _NOTHING else timeout.total_seconds()
+        operation, factor = _PLAIN_SUM if reduce_op == SUM else spelled(reduce_op)
+        timeout_s = default_timeout_s if timeout <= NOTHING else timeout.total_seconds()
         root = opts.rootRank if kind is ReduceOptions else 0
         return Terms(opts.asyncOp, timeout_s, operation, factor, root)
     if kind in _MOVING:
@@ -103,6 +103,6 @@ def spelled(op: Any) -> tuple[str, float]:
 
 def seconds(timeout: timedelta | None, default_s: float) -> float:
     """A timeout in seconds; the default if it is not set."""
-    if timeout is None or timeout <= _NOTHING:
+    if timeout is None or timeout <= NOTHING:
         return default_s
     return timeout.total_seconds()

@@ -40,6 +40,9 @@ ARITHMETIC = {
 }
 """The types that have sums."""
 
+SUMMED = {dtype: numbers.name for dtype, numbers in ARITHMETIC.items() if numbers.width == 1}
+"""The names of those that are one number."""
+
 _ADDITIVE = frozenset({"sum", "avg", "premul_sum"})
 _OF_FLOATS = frozenset({"avg", "premul_sum"})
 _BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
