@@ -94,14 +94,17 @@ def stepper(model: Any, inputs: Any) -> Callable[[], float]:
 def train(plan: dict[str, Any], gloo: Any) -> None:
     """Steps on `batch` samples a rank of a network of `layers` times `width` squared weights.
 
-    With DDP over each backend; `alone` on one rank while the others sleep; `apart` on all, without communication.
+    With DDP over each backend; `alone` on one rank while the others sleep; `apart` on all, without communication. These two
+    are DDP, too, in a group of one rank: the same work, with its copies into buckets and out of them.
     """
     inputs = torch.randn(plan["batch"], plan["width"])
     ways: dict[str, Callable[[], float]] = {}
     for name, group in (("gloo", gloo), ("ringfold", dist.group.WORLD)):
         model = torch.nn.parallel.DistributedDataParallel(network(plan["width"], plan["layers"]), process_group=group)
         ways[name] = stepper(model, inputs)
-    local = stepper(network(plan["width"], plan["layers"]), inputs)
+    lonely = [dist.new_group([rank], backend="ringfold") for rank in range(dist.get_world_size())][dist.get_rank()]
+    model = network(plan["width"], plan["layers"])
+    local = stepper(torch.nn.parallel.DistributedDataParallel(model, process_group=lonely), inputs)
     ways |= {"apart": local, "alone": local}
     # Buckets are formed anew after the first step, and registered after some more.
     for step in ways.values():
