@@ -57,9 +57,10 @@ class Collectives:
         """`allreduce` of one small plain tensor whose caller waits; `None` if it is no such call."""
         tensor = tensors[0]
         name = SUMMED.get(tensor.dtype)
-        if name is None or len(tensors) != 1 or tensor.nbytes >= BUCKET_BYTES_MIN:
+        # Sparse tensors, which are not plain, refuse to tell their bytes.
+        if name is None or len(tensors) != 1 or not is_plain(tensor) or tensor.nbytes >= BUCKET_BYTES_MIN:
             return None
-        if not (is_plain(tensor) and opts.reduceOp == SUM):
+        if not opts.reduceOp == SUM:
             return None
         timeout = opts.timeout
         timeout_s = self._timeout_s if timeout <= NOTHING else timeout.total_seconds()

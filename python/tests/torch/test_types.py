@@ -241,3 +241,31 @@ def test_what_has_no_arithmetic_is_refused_and_the_group_goes_on(ranks: Any) -> 
     for refusals, total in ranks(compute_with_what_has_no_sum, 2, "ringfold").results():
         assert total == 2 and len(refusals) == 2
         assert all(fitting and "float8" in text for fitting, text in refusals)
+
+
+def sum_in_both_ways(names: list[str]) -> list[str]:
+    """Calls that wait are carried out by a shorter way than those that do not: what they give must be the same."""
+    different = []
+    for name in names:
+        for shape in ((), (0,), (7,), (3, 5)):
+            waited = torch.arange(max(1, torch.Size(shape).numel()))[: torch.Size(shape).numel()].reshape(shape).to(getattr(torch, name))
+            started = waited.clone()
+            striped = torch.stack([waited, waited], dim=-1)[..., 0]
+            dist.all_reduce(waited)
+            dist.all_reduce(started, async_op=True).wait()
+            dist.all_reduce(striped)
+            if not (torch.equal(waited, started) and torch.equal(waited, striped)):
+                different.append(f"{name} {shape}")
+    places, values = torch.tensor([[dist.get_rank(), 3]]), torch.ones(2)
+    waited, started = (torch.sparse_coo_tensor(places, values, (5,)) for _ in range(2))
+    dist.all_reduce(waited)
+    dist.all_reduce(started, async_op=True).wait()
+    expected = torch.tensor([1.0, 1, 0, 2, 0])
+    if not (torch.equal(waited.to_dense(), expected) and torch.equal(started.to_dense(), expected)):
+        different.append("sparse")
+    return different
+
+
+def test_sums_are_the_same_whether_their_caller_waits_or_not(ranks: Any) -> None:
+    names = ["float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "complex64"]
+    assert ranks(sum_in_both_ways, 2, "ringfold", names=names).results() == [[], []]
