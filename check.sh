@@ -18,7 +18,7 @@ disk. The Python side lives in $venv, which is made on the first run and used wi
   --torch VERSION   only the tests of the PyTorch backend, with this release of torch, in .venv-torch-VERSION
   --help            print this
 
-Test runs print their seeds; TEST_SEED=... repeats one of torch's tests.
+Test runs print their seeds; TEST_SEED=... repeats one of torch's tests, TEST_GLOO=1 tries these on gloo, too.
 END
 }
 
