@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ringfold.torch.flight_dump import dump_flight_record
     from ringfold.torch.launch import bootstrap_env
-    from ringfold.torch.memory import Registration, empty, register
+    from ringfold.torch.memory import empty, register
     from ringfold.torch.monitored import MonitoredBarrierError, monitored_barrier
     from ringfold.torch.packing import PackedAllReduce, make_allreduce_cb
     from ringfold.torch.work import WaitTimeout
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MonitoredBarrierError",
     "PackedAllReduce",
-    "Registration",
     "WaitTimeout",
     "bootstrap_env",
     "dump_flight_record",
@@ -38,7 +37,6 @@ __all__ = [
 _PLACES = {
     "MonitoredBarrierError": "monitored",
     "PackedAllReduce": "packing",
-    "Registration": "memory",
     "WaitTimeout": "work",
     "bootstrap_env": "launch",
     "dump_flight_record": "flight_dump",

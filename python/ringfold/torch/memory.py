@@ -10,7 +10,6 @@ still mapped there: if the old block went back to the system they are not, and i
 are what that tensor consists of.
 """
 
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ringfold import _native
 from ringfold._native import Buffer, Request
 from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.registration import Registration
 
 BUCKET_BYTES_MIN = 256 << 10
 """Smaller tensors are copied about as fast as they are reached."""
@@ -58,41 +58,6 @@ def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> t
     if count == 0:
         return torch.empty(lengths, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype, count=count).view(lengths)
-
-
-class Registration:
-    """A tensor's registration; as a context manager it is the tensor, and ends at the end."""
-
-    def __init__(self, native: _native.Registration, tensor: torch.Tensor) -> None:
-        self._native = native
-        self._tensor = tensor
-
-    @property
-    def tensor(self) -> torch.Tensor:
-        """The tensor, which is kept alive."""
-        return self._tensor
-
-    @property
-    def shared(self) -> bool:
-        """Whether the peers can reach it: not over TCP, nor in a group of one rank."""
-        return self._native.shared
-
-    @property
-    def closed(self) -> bool:
-        """Whether the registration has ended."""
-        return self._native.closed
-
-    def close(self) -> None:
-        """End the registration: waits for this rank's calls under way, moves the pages back. May be repeated."""
-        self._native.close()
-
-    def __enter__(self) -> torch.Tensor:
-        return self._tensor
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def register(tensor: torch.Tensor, group: Any = None) -> Registration:
@@ -188,7 +153,7 @@ class Buckets:
         for name in [name for name, (weak, _, _) in self._seen.items() if weak.expired()]:
             del self._seen[name]
         for name, registration in list(self._registered.items()):
-            storage = registration.tensor.untyped_storage()
+            storage = registration.array.untyped_storage()
             if torch._C._storage_Use_Count(storage._cdata) <= _OURS:
                 del storage
                 registration.close()
