@@ -2,8 +2,8 @@
 
 Up to torch 2.13 that is `ProcessGroup` itself: calls from Python are ordinary method calls then. From 2.14 on it is
 `Backend`, which torch puts behind a `ProcessGroup` of its own, so that one group can have ringfold for host memory and
-another backend for devices; where there are no devices it is `ProcessGroup` again. What torch has is found by trying. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps backends in
-a way that Python ones do not survive; a `ProcessGroup` is left alone.
+another backend for devices; where there are no devices it is `ProcessGroup` again. What torch has is found by trying. With
+TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps backends in a way that Python ones do not survive; a `ProcessGroup` is left alone.
 """
 
 import atexit
@@ -112,7 +112,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
     @property
     def communicator(self) -> Any:
-        """The core's communicator, for diagnosis."""
+        """The core's communicator, for whoever registers memory or looks into it."""
         return self._communicator
 
 

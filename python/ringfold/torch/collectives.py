@@ -37,7 +37,7 @@ class Collectives:
         self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Each tensor becomes the reduction of all ranks' tensors."""
-        if type(opts) is AllreduceOptions and not opts.asyncOp:
+        if type(opts) is AllreduceOptions and type(tensors) is list and tensors and not opts.asyncOp:
             done = self._sum_now(tensors, opts)
             if done is not None:
                 return done

@@ -38,7 +38,6 @@ class Call(Staging):
 
     __slots__ = ("name", "noted", "outputs", "requests", "terms")
 
-
     def __init__(self, name: str, terms: Terms) -> None:
         super().__init__()
         self.name = name
@@ -146,7 +145,8 @@ class Issuer:
     def sum_now(self, tensor: torch.Tensor, name: str, timeout_s: float) -> dist.Work | None:
         """Sums a plain tensor in place and waits: `issue` of such a call, without what only others need.
 
-        `None` when it takes `issue` after all. Small calls take a fraction of a microsecond in the core, so every step in Python counts.
+        `None` when it takes `issue` after all. Small calls take a fraction of a microsecond in the core, so every step in
+        Python counts.
         """
         if self._coalesced is not None or torch.autograd._profiler_enabled():
             return None

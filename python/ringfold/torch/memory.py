@@ -63,7 +63,8 @@ def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> t
 def register(tensor: torch.Tensor, group: Any = None) -> Registration:
     """Moves the memory of a contiguous tensor into shared memory, at the same address, until the registration is closed.
 
-    Every rank of the group calls it, as it calls a collective, and blocks until all have; shapes may differ. Nobody may use the tensor meanwhile.
+    Every rank of the group calls it, as it calls a collective, and blocks until all have; shapes may differ. Nobody may use
+    the tensor meanwhile.
     """
     tensor = tensor.detach()
     return Registration(communicator(group).register(Buffer(tensor, True)), tensor)

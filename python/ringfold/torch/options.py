@@ -1,7 +1,8 @@
 """torch's option objects in ringfold's words.
 
 torch says "not set" in several ways: a timeout of -1 ms in options, of 0 in `Work.wait`, and `asyncOp` that C++ callers leave
-at its default. `ReduceOp` objects compare with their kinds but do not hash like them, so they are told apart by `.op`.
+at its default. `ReduceOp` objects compare with their kinds but do not hash like them, so they are told apart by `.op`, which
+their kinds (`ReduceOp.SUM`) have not.
 """
 
 from datetime import timedelta
@@ -75,7 +76,7 @@ def terms(
     if kind in _MOVING:
         root = opts.rootRank if kind in _ROOTED else 0
         return Terms(opts.asyncOp, seconds(opts.timeout, default_timeout_s), "sum", 1.0, root)
-    if isinstance(opts, ReduceOp | ReduceOp.RedOpType):
+    if isinstance(opts, ReduceOp):
         op = opts
     elif isinstance(opts, int):
         root = opts
@@ -89,7 +90,8 @@ def terms(
 
 def spelled(op: Any) -> tuple[str, float]:
     """The name of a `ReduceOp`, and its factor if it has one."""
-    kind = op.op if isinstance(op, ReduceOp) else op
+    # torch has a kind pass for an instance of `ReduceOp`, too.
+    kind = getattr(op, "op", op)
     name = _OPERATIONS.get(kind)
     if name is None:
         raise InvalidArgument(f"no operation {op} in ringfold; one of {', '.join(_OPERATIONS.values())}")
