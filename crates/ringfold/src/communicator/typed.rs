@@ -166,6 +166,23 @@ impl Communicator {
     /// Fills `output` with the oldest message of `peer` to this rank that has this `tag`, whatever was sent before it under
     /// other tags. `Mismatch` if it has another length or type.
     pub fn recv<T: Element>(&self, output: &mut [T], peer: usize, tag: u32) -> Result<()> {
+        self.receive(output, peer, tag).map(|_| ())
+    }
+
+    /// Fills `output` with the oldest message of any rank to this one that has this `tag`, and gives the rank that sent it. No
+    /// rank waits for ever behind others. When all other ranks have left, that is a failed peer.
+    pub fn recv_any<T: Element>(&self, output: &mut [T], tag: u32) -> Result<usize> {
+        let source = self.receive(output, Request::ANY_SOURCE, tag)?;
+        Ok(source.expect("a receive that ended well got a message from somebody"))
+    }
+
+    /// Receives, and gives who sent.
+    fn receive<T: Element>(
+        &self,
+        output: &mut [T],
+        peer: usize,
+        tag: u32,
+    ) -> Result<Option<usize>> {
         let counts = Counts::Even(output.len() as u64);
         let mut request = Request::new(
             Collective::Recv,
@@ -176,24 +193,7 @@ impl Communicator {
         );
         (request.root, request.tag) = (peer, tag);
         // SAFETY: `output` is borrowed exclusively until this returns.
-        unsafe { self.run(&request) }
-    }
-
-    /// Fills `output` with the oldest message of any rank to this one that has this `tag`, and gives the rank that sent it. No
-    /// rank waits for ever behind others. When all other ranks have left, that is a failed peer.
-    pub fn recv_any<T: Element>(&self, output: &mut [T], tag: u32) -> Result<usize> {
-        let counts = Counts::Even(output.len() as u64);
-        let mut request = Request::new(
-            Collective::Recv,
-            T::DTYPE,
-            counts,
-            Region::EMPTY,
-            writable(output),
-        );
-        (request.root, request.tag) = (Request::ANY_SOURCE, tag);
-        // SAFETY: `output` is borrowed exclusively until this returns.
-        let source = unsafe { self.run_from(&request, &mut || Ok(())) }?;
-        Ok(source.expect("a receive that ended well got a message from somebody"))
+        unsafe { self.run_from(&request, &mut || Ok(())) }
     }
 
     fn moving<T: Element>(
