@@ -73,7 +73,7 @@ impl std::str::FromStr for Bind {
     fn from_str(text: &str) -> Result<Bind, Error> {
         let known = Bind::ALL.iter().find(|bind| bind.name() == text);
         known.copied().ok_or_else(|| {
-            let nearest = crate::env::nearest(text, Bind::ALL.iter().map(|bind| bind.name()));
+            let nearest = crate::units::nearest(text, Bind::ALL.iter().map(|bind| bind.name()));
             Error::InvalidArgument(format!(
                 "unknown binding `{text}`; did you mean {nearest}? One of auto, none, core"
             ))

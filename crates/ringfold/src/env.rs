@@ -23,6 +23,7 @@ use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
 use crate::tune::limits::Overrides;
 use crate::types::Algorithm;
+use crate::units::nearest;
 
 /// The deadline of an operation that names none. Long, because a rank may save a checkpoint or compile meanwhile; a
 /// death is noticed at once all the same.
@@ -241,28 +242,6 @@ fn warn_of_unknown(names: impl Iterator<Item = String>) {
             );
         }
     }
-}
-
-/// The known name that takes the fewest edits.
-pub(crate) fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> &'static str {
-    known
-        .min_by_key(|known| distance(known, name))
-        .unwrap_or("")
-}
-
-/// Insertions, deletions and substitutions between two names (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

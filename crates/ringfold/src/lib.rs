@@ -45,14 +45,17 @@ pub mod env;
 pub mod error;
 mod helpers;
 pub mod memory;
+pub mod random;
 pub mod reduce;
 pub mod schedule;
+pub mod simulate;
 mod sync;
 mod sys;
 pub mod topology;
 pub mod transport;
 pub mod tune;
 pub mod types;
+pub mod units;
 pub mod wait;
 
 pub use communicator::{Choice, Communicator, Counts, RegisteredMut, Registration, Request, Work};

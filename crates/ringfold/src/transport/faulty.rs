@@ -21,6 +21,7 @@ use super::checksum::Checksum;
 use super::{HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
+use crate::random::SplitMix64;
 
 /// What the envelope adds to a message.
 const ENVELOPE_BYTES: usize = HEADER_BYTES + CHECKSUM_BYTES;
@@ -401,24 +402,6 @@ fn sum(region: Region) -> u64 {
 fn envelope_bytes(bytes: usize) -> Result<u32> {
     u32::try_from(bytes)
         .map_err(|_| Error::InvalidArgument(format!("a message of {bytes} bytes is too long")))
-}
-
-/// A small generator of pseudo-random numbers (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `limit`, near enough to evenly.
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
 }
 
 #[cfg(test)]

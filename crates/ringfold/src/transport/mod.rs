@@ -27,6 +27,7 @@ pub mod local;
 pub mod routes;
 pub mod shm;
 pub mod sim;
+pub mod slow;
 #[cfg(test)]
 pub(crate) mod suite;
 pub mod tcp;

@@ -252,7 +252,7 @@ impl Field {
                 let known = FIELDS.iter().map(|field| field.name);
                 format!(
                     "no limit is called `{name}`; did you mean {}?",
-                    crate::env::nearest(name, known)
+                    crate::units::nearest(name, known)
                 )
             })
     }

@@ -18,6 +18,8 @@
 //!
 //! Does not know: what computing costs, more than one kind of link, packets, congestion.
 
+pub mod model;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,0 +1,72 @@
+//! The one generator of pseudo-random numbers of everything that must be the same for a seed: injected faults and delays,
+//! the simulator.
+
+/// A small generator (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+#[derive(Clone, Debug)]
+pub struct SplitMix64(
+    /// The state; any number begins a sequence.
+    pub u64,
+);
+
+impl SplitMix64 {
+    /// The generator of `stream`, one of many that have `seed` in common and nothing else.
+    pub fn stream(seed: u64, stream: u64) -> SplitMix64 {
+        let mut mixed = SplitMix64(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
+        SplitMix64(mixed.next_u64())
+    }
+
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`, near enough to evenly.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next_u64() % limit
+    }
+
+    /// A number from 0 up to 1, evenly.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// True this often of 1.
+    pub fn happens(&mut self, probability: f64) -> bool {
+        self.unit() < probability
+    }
+
+    /// A whole number from the exponential distribution with this mean.
+    pub fn exponential(&mut self, mean: u64) -> u64 {
+        (-(1.0 - self.unit()).ln() * mean as f64).round() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_have_the_means_of_their_distributions() {
+        const DRAWS: u64 = 100_000;
+        let mut random = SplitMix64::stream(7, 1);
+        let mean = (0..DRAWS)
+            .map(|_| random.exponential(20_000_000))
+            .sum::<u64>()
+            / DRAWS;
+        assert!((19_600_000..20_400_000).contains(&mean), "{mean}");
+        let hits = (0..DRAWS).filter(|_| random.happens(0.1)).count();
+        assert!((9_600..10_400).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn streams_of_one_seed_differ_and_come_again() {
+        let first = |seed, stream| SplitMix64::stream(seed, stream).next_u64();
+        assert_eq!(first(1, 2), first(1, 2));
+        assert_ne!(first(1, 2), first(1, 3));
+        assert_ne!(first(1, 2), first(2, 2));
+    }
+}

@@ -1,0 +1,15 @@
+//! The simulator: the product's own engines and schedules, in virtual time.
+//!
+//! A [`Scenario`] says what is called, by how many ranks, over what network, and what goes wrong meanwhile. A [`Report`]
+//! says how long it took, where the time went, and whether every promise was kept.
+
+mod report;
+mod scenario;
+
+pub use crate::transport::sim::model::{Compute, Links, Network, Ports, Sending, Server, Switch};
+pub use crate::transport::slow::{Delay, Slow};
+pub use report::{
+    BrokenPromise, ChunkResult, Lane, LinkUse, PathKind, PathPart, Promise, RankReport, Report,
+    TraceEvent,
+};
+pub use scenario::{Disturbance, LinkEnds, Payload, Scenario};

@@ -1,0 +1,279 @@
+//! What is simulated: the call, the machines, and what befalls them.
+
+use crate::error::{Error, Result};
+use crate::transport::sim::model::{Compute, Network};
+use crate::transport::slow::Slow;
+use crate::types::{Algorithm, Collective, DType, Op};
+
+/// One call by all ranks, and everything that its time depends on. The same scenario gives the same [`Report`](super::Report).
+///
+/// The default is an `all_reduce` of 8 MiB of `f32` by the ring in one slice, on four ranks, over links of 5 µs and
+/// 100 Gbit/s, with reductions of 20 GB/s.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// What is called.
+    pub collective: Collective,
+    /// How; `None`: what the tuner chooses for ranks on different hosts.
+    pub algorithm: Option<Algorithm>,
+    /// The elements' type.
+    pub dtype: DType,
+    /// How they are combined.
+    pub op: Op,
+    /// The root, where there is one.
+    pub root: usize,
+    /// How many ranks.
+    pub ranks: usize,
+    /// The size as nccl-tests counts it: the larger of a rank's two buffers. Rounded down to whole elements, and blocks.
+    pub bytes: u64,
+    /// The pipeline's unit, bytes of the vector or of each block; `None`: the tuner's choice; `u64::MAX`: one slice.
+    pub slice_bytes: Option<u64>,
+    /// The network and the hosts.
+    pub network: Network,
+    /// What computing costs.
+    pub compute: Compute,
+    /// What goes wrong.
+    pub disturbances: Vec<Disturbance>,
+    /// What all random numbers follow from.
+    pub seed: u64,
+    /// How long the call may take.
+    pub timeout_ps: u64,
+    /// How long it takes until the survivors of a death are told.
+    pub detect_ps: u64,
+    /// Whether data is moved.
+    pub payload: Payload,
+    /// Whether the report has a [`trace`](super::Report::trace).
+    pub traces: bool,
+}
+
+/// What a simulation does with data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Payload {
+    /// Moves and combines it; every result is compared with one computed from the definition.
+    Real,
+    /// Counts its bytes: for large worlds.
+    Hollow,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Disturbance {
+    /// Reductions that take longer.
+    Slow(Slow),
+    /// A rank makes its call later than the others.
+    Late {
+        /// Which.
+        rank: usize,
+        /// By how much.
+        delay_ps: u64,
+    },
+    /// A rank's process is frozen for a while: it neither posts nor computes. What is under way in the network goes on.
+    Stall {
+        /// Which.
+        rank: usize,
+        /// From when on.
+        from_ps: u64,
+        /// Until when.
+        until_ps: u64,
+    },
+    /// A link of less bandwidth.
+    SlowLink {
+        /// Where.
+        ends: LinkEnds,
+        /// How many times as long a byte takes, at least 1.
+        factor: f64,
+    },
+    /// A rank's process dies.
+    Dead {
+        /// Which.
+        rank: usize,
+        /// When.
+        at_ps: u64,
+    },
+}
+
+/// Which link is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkEnds {
+    /// A rank's port, in both directions. What waits for it does not hold up others.
+    Port(usize),
+    /// The way from the first to the second.
+    Pair(usize, usize),
+}
+
+impl Default for Scenario {
+    fn default() -> Scenario {
+        Scenario {
+            collective: Collective::AllReduce,
+            algorithm: Some(Algorithm::Ring),
+            dtype: DType::F32,
+            op: Op::Sum,
+            root: 0,
+            ranks: 4,
+            bytes: 8 << 20,
+            slice_bytes: Some(u64::MAX),
+            network: Network::default(),
+            compute: Compute::default(),
+            disturbances: Vec::new(),
+            seed: 0,
+            timeout_ps: 60_000_000_000_000,
+            detect_ps: 10_000_000_000,
+            payload: Payload::Real,
+            traces: false,
+        }
+    }
+}
+
+impl Scenario {
+    /// Elements as the collective counts them: of the vector, or of a rank's block.
+    pub fn count(&self) -> u64 {
+        use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+        let elements = self.bytes / self.dtype.size_bytes() as u64;
+        match self.collective {
+            AllGather | AllToAll | Gather | ReduceScatter | Scatter => elements / self.ranks as u64,
+            Collective::Barrier => 0,
+            _ => elements,
+        }
+    }
+
+    /// Refuses what cannot be simulated; the error says what to write instead.
+    pub fn check(&self) -> Result<()> {
+        if self.ranks == 0 || self.ranks > u32::MAX as usize / 2 {
+            return Err(invalid(format!("{} ranks; at least 1", self.ranks)));
+        }
+        if matches!(self.collective, Collective::Send | Collective::Recv) {
+            let text = "a single message has no schedule; simulate sendrecv";
+            return Err(Error::Unsupported(text.into()));
+        }
+        self.network.check(self.ranks)?;
+        if self.collective.reduces() {
+            self.op.check(self.dtype)?;
+        }
+        self.check_rank("root", self.root)?;
+        self.disturbances
+            .iter()
+            .try_for_each(|disturbance| self.check_disturbance(disturbance))
+    }
+
+    fn check_disturbance(&self, disturbance: &Disturbance) -> Result<()> {
+        match disturbance {
+            Disturbance::Slow(slow) => slow
+                .rank
+                .map_or(Ok(()), |rank| self.check_rank("slow rank", rank)),
+            Disturbance::Late { rank, .. } => self.check_rank("late rank", *rank),
+            Disturbance::Dead { rank, .. } => self.check_rank("dead rank", *rank),
+            Disturbance::Stall {
+                rank,
+                from_ps,
+                until_ps,
+            } if from_ps > until_ps => {
+                let text = format!("the stall of rank {rank} ends before it begins");
+                Err(invalid(text))
+            }
+            Disturbance::Stall { rank, .. } => self.check_rank("stalled rank", *rank),
+            Disturbance::SlowLink { ends, factor } => {
+                if !factor.is_finite() || *factor < 1.0 {
+                    return Err(invalid(format!(
+                        "a link {factor} times as slow; at least 1"
+                    )));
+                }
+                match *ends {
+                    LinkEnds::Port(rank) => self.check_rank("rank of a slow link", rank),
+                    LinkEnds::Pair(from, to) => {
+                        self.check_rank("rank of a slow link", from)?;
+                        self.check_rank("rank of a slow link", to)
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_rank(&self, what: &str, rank: usize) -> Result<()> {
+        if rank < self.ranks {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "{what} {rank} of {} ranks; they count from 0",
+            self.ranks
+        )))
+    }
+}
+
+fn invalid(text: String) -> Error {
+    Error::InvalidArgument(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_counted_as_nccl_tests_counts_them() {
+        let count = |collective, bytes| {
+            let scenario = Scenario {
+                collective,
+                bytes,
+                ..Scenario::default()
+            };
+            scenario.count()
+        };
+        assert_eq!(count(Collective::AllReduce, 1000), 250);
+        assert_eq!(count(Collective::ReduceScatter, 1000), 62);
+        assert_eq!(count(Collective::Barrier, 1000), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let default = Scenario::default;
+        let with = |disturbance| Scenario {
+            disturbances: vec![disturbance],
+            ..default()
+        };
+        let cases = [
+            (
+                Scenario {
+                    ranks: 0,
+                    ..default()
+                },
+                "0 ranks",
+            ),
+            (
+                Scenario {
+                    root: 4,
+                    ..default()
+                },
+                "root 4 of 4",
+            ),
+            (with(Disturbance::Dead { rank: 9, at_ps: 0 }), "dead rank 9"),
+            (
+                with(Disturbance::Slow("rank=7,delay=1us".parse().unwrap())),
+                "slow rank 7",
+            ),
+            (
+                with(Disturbance::Stall {
+                    rank: 1,
+                    from_ps: 2,
+                    until_ps: 1,
+                }),
+                "ends before it begins",
+            ),
+            (
+                with(Disturbance::SlowLink {
+                    ends: LinkEnds::Pair(0, 4),
+                    factor: 2.0,
+                }),
+                "slow link 4",
+            ),
+            (
+                with(Disturbance::SlowLink {
+                    ends: LinkEnds::Port(0),
+                    factor: 0.5,
+                }),
+                "at least 1",
+            ),
+        ];
+        for (scenario, due) in cases {
+            let error = scenario.check().unwrap_err().to_string();
+            assert!(error.contains(due), "{error}");
+        }
+    }
+}

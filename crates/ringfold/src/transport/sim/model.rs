@@ -1,0 +1,194 @@
+//! What the simulated network and the simulated processors are like: numbers, and what they mean.
+
+use crate::error::{Error, Result};
+use crate::types::DType;
+
+/// The network between the ranks and the hosts that they are on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// What messages between hosts cost.
+    pub links: Links,
+    /// What messages between ranks of one host cost; `None`: as between hosts. They have ports of their own.
+    pub local: Option<Links>,
+    /// Whether a rank sends and receives at once.
+    pub ports: Ports,
+    /// When a message sets off.
+    pub sending: Sending,
+    /// Ranks on each host, in rank order.
+    pub ranks_per_host: usize,
+    /// The inverse of a host's memory bandwidth, shared by its ranks one after the other: what a byte of a local
+    /// message, a copy or a reduction takes there. `None`: memory is never in the way.
+    pub memory_ps_per_byte: Option<u64>,
+    /// Cores that the ranks of a host share for reductions, copies and overheads. `None`: enough of them.
+    pub cores_per_host: Option<usize>,
+    /// Links inside the network that several ranks share.
+    pub switches: Vec<Switch>,
+}
+
+/// What a message costs on a kind of link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Links {
+    /// The latency α: from the moment at which the first byte leaves until it is there.
+    pub alpha_ps: u64,
+    /// The inverse of the bandwidth, β. 100 Gbit/s are 80.
+    pub ps_per_byte: u64,
+    /// LogGP's o: what the sender's and the receiver's processor spend on a message, each.
+    pub overhead_ps: u64,
+    /// LogGP's g: how long a port rests after a message.
+    pub gap_ps: u64,
+}
+
+/// Whether a rank's port works in both directions at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ports {
+    /// It does.
+    Full,
+    /// It sends or receives.
+    Half,
+}
+
+/// When a message sets off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sending {
+    /// When it is posted. The send is complete when the port is free of it.
+    Eager,
+    /// When its receive was posted, too. The send is complete when the message has arrived. With a serial server
+    /// ([`Server::Serial`]) a rank that combines what comes asks for one message at a time.
+    Rendezvous,
+}
+
+/// A link inside the network, full duplex, by which messages between `ranks` and all others go. Messages that are on it at
+/// the same time share it max-min fairly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switch {
+    /// For errors and reports.
+    pub name: String,
+    /// The inverse of its bandwidth in each direction.
+    pub ps_per_byte: u64,
+    /// The ranks on the near side.
+    pub ranks: Vec<usize>,
+}
+
+/// What computing costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compute {
+    /// What every reduction takes, whatever its length.
+    pub reduce_ps: u64,
+    /// γ: what a byte of the result takes in addition.
+    pub reduce_ps_per_byte: u64,
+    /// γ of some data types, instead.
+    pub reduce_ps_per_byte_of: Vec<(DType, u64)>,
+    /// What a byte of a local copy takes.
+    pub copy_ps_per_byte: u64,
+    /// How many reductions a rank does at once.
+    pub server: Server,
+}
+
+/// How many things a rank computes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Server {
+    /// As many as there are; only a host's cores set a limit.
+    Parallel,
+    /// One after the other: a progress thread that reduces.
+    Serial,
+}
+
+impl Default for Links {
+    /// The slow-node paper's: 5 µs and 100 Gbit/s.
+    fn default() -> Links {
+        Links {
+            alpha_ps: 5_000_000,
+            ps_per_byte: 80,
+            overhead_ps: 0,
+            gap_ps: 0,
+        }
+    }
+}
+
+impl Default for Network {
+    /// One rank a host, ports in both directions, eager sending, nothing shared.
+    fn default() -> Network {
+        Network {
+            links: Links::default(),
+            local: None,
+            ports: Ports::Full,
+            sending: Sending::Eager,
+            ranks_per_host: 1,
+            memory_ps_per_byte: None,
+            cores_per_host: None,
+            switches: Vec::new(),
+        }
+    }
+}
+
+impl Default for Compute {
+    /// 20 GB/s for reductions, copies for nothing, one thing at a time.
+    fn default() -> Compute {
+        Compute {
+            reduce_ps: 0,
+            reduce_ps_per_byte: 50,
+            reduce_ps_per_byte_of: Vec::new(),
+            copy_ps_per_byte: 0,
+            server: Server::Serial,
+        }
+    }
+}
+
+impl Compute {
+    /// Computing that costs nothing.
+    pub const FREE: Compute = Compute {
+        reduce_ps: 0,
+        reduce_ps_per_byte: 0,
+        reduce_ps_per_byte_of: Vec::new(),
+        copy_ps_per_byte: 0,
+        server: Server::Parallel,
+    };
+
+    /// What combining `bytes` bytes of these elements with others takes.
+    pub fn reduction_ps(&self, dtype: DType, bytes: u64) -> u64 {
+        let mut own = self.reduce_ps_per_byte_of.iter();
+        let ps_per_byte = own
+            .find(|(of, _)| *of == dtype)
+            .map_or(self.reduce_ps_per_byte, |(_, own)| *own);
+        self.reduce_ps + ps_per_byte * bytes
+    }
+}
+
+impl Network {
+    /// Which host a rank is on.
+    pub fn host(&self, rank: usize) -> usize {
+        rank / self.ranks_per_host.max(1)
+    }
+
+    /// What messages between two ranks cost.
+    pub fn links_between(&self, from: usize, to: usize) -> &Links {
+        let local = self.local.as_ref();
+        let is_local = self.host(from) == self.host(to);
+        local.filter(|_| is_local).unwrap_or(&self.links)
+    }
+
+    /// Refuses what means nothing for so many ranks.
+    pub fn check(&self, ranks: usize) -> Result<()> {
+        let invalid = |text: String| Err(Error::InvalidArgument(text));
+        if self.ranks_per_host == 0 {
+            return invalid("0 ranks on a host; at least 1".into());
+        }
+        if self.cores_per_host == Some(0) {
+            return invalid("0 cores on a host; at least 1".into());
+        }
+        for switch in &self.switches {
+            let name = &switch.name;
+            if let Some(rank) = switch.ranks.iter().find(|rank| **rank >= ranks) {
+                return invalid(format!("switch `{name}` has rank {rank} of {ranks} ranks"));
+            }
+            if switch.ps_per_byte == 0 {
+                return invalid(format!("switch `{name}` has no bandwidth"));
+            }
+        }
+        if !self.switches.is_empty() && self.ports == Ports::Half {
+            let text = "declared switches with half-duplex ports; use full duplex";
+            return Err(Error::Unsupported(text.into()));
+        }
+        Ok(())
+    }
+}

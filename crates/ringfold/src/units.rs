@@ -1,0 +1,149 @@
+//! Times and rates as people write them: `5us`, `1.5ms`, `100Gbit/s`, `12.5GB/s`.
+
+use crate::error::{Error, Result};
+
+/// Units of time and their picoseconds.
+const TIMES: [(&str, f64); 6] = [
+    ("ps", 1.0),
+    ("ns", 1e3),
+    ("us", 1e6),
+    ("µs", 1e6),
+    ("ms", 1e9),
+    ("s", 1e12),
+];
+
+/// Units of bandwidth and their bytes per second. Prefixes are powers of ten, as networks have them.
+const RATES: [(&str, f64); 10] = [
+    ("bit/s", 0.125),
+    ("kbit/s", 0.125e3),
+    ("Mbit/s", 0.125e6),
+    ("Gbit/s", 0.125e9),
+    ("Tbit/s", 0.125e12),
+    ("B/s", 1.0),
+    ("kB/s", 1e3),
+    ("MB/s", 1e6),
+    ("GB/s", 1e9),
+    ("TB/s", 1e12),
+];
+
+/// The longest time that is taken: five years.
+const TIME_PS_MAX: f64 = 1.5e19 / 100.0;
+
+/// The picoseconds of a time such as `20us`; a bare `0` needs no unit.
+pub fn parse_time_ps(text: &str) -> Result<u64> {
+    if text == "0" {
+        return Ok(0);
+    }
+    let ps = quantity(text, "time", &TIMES)?.round();
+    if ps > TIME_PS_MAX {
+        return Err(invalid(format!("the time `{text}` is too long")));
+    }
+    Ok(ps as u64)
+}
+
+/// The picoseconds that a byte takes at a rate such as `100Gbit/s`, to the next whole number.
+pub fn parse_rate_ps_per_byte(text: &str) -> Result<u64> {
+    let bytes_per_s = quantity(text, "bandwidth", &RATES)?;
+    let ps_per_byte = (1e12 / bytes_per_s).round();
+    if !(1.0..=1e15).contains(&ps_per_byte) {
+        return Err(invalid(format!(
+            "the bandwidth `{text}` is not between 1 kB/s and 1 TB/s"
+        )));
+    }
+    Ok(ps_per_byte as u64)
+}
+
+/// A number that is not negative and a unit, which are multiplied.
+fn quantity(text: &str, what: &str, units: &[(&'static str, f64)]) -> Result<f64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let unit = unit.trim();
+    let Ok(number) = number.parse::<f64>() else {
+        return Err(invalid(format!(
+            "the {what} `{text}` does not begin with a number; write for example `5{}`",
+            units[2].0
+        )));
+    };
+    let factor = units.iter().find(|(name, _)| *name == unit);
+    factor.map(|(_, factor)| number * factor).ok_or_else(|| {
+        let near = nearest(unit, units.iter().map(|(name, _)| *name));
+        invalid(format!(
+            "unknown unit `{unit}` in the {what} `{text}`; did you mean `{near}`?"
+        ))
+    })
+}
+
+/// The one of `known` that `word` is most like.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
+    known
+        .min_by_key(|name| distance(word, name))
+        .unwrap_or_default()
+}
+
+/// How many letters must be put in, left out or replaced to make one word of the other (Levenshtein, 1966).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
+        for (at, &candidate) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != candidate);
+            diagonal = row[at + 1];
+            row[at + 1] = replaced.min(diagonal + 1).min(row[at] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+fn invalid(text: String) -> Error {
+    Error::InvalidArgument(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_rates_are_read_as_they_are_written() {
+        let times = [
+            ("0", 0),
+            ("5us", 5_000_000),
+            ("5µs", 5_000_000),
+            ("1.5 ms", 1_500_000_000),
+            ("250ns", 250_000),
+            ("7ps", 7),
+            ("2s", 2_000_000_000_000),
+        ];
+        for (text, ps) in times {
+            assert_eq!(parse_time_ps(text).unwrap(), ps, "{text}");
+        }
+        for (text, ps) in [("100Gbit/s", 80), ("12.5GB/s", 80), ("1Tbit/s", 8)] {
+            assert_eq!(parse_rate_ps_per_byte(text).unwrap(), ps, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_with_what_is_nearest() {
+        let cases = [
+            (parse_time_ps("5mus"), "`us`"),
+            (parse_time_ps("us"), "begin with a number"),
+            (parse_time_ps("5"), "unknown unit"),
+            (parse_time_ps("-5us"), "begin with a number"),
+            (parse_time_ps("99999999999s"), "too long"),
+            (parse_rate_ps_per_byte("100Gbits/s"), "`Gbit/s`"),
+            (parse_rate_ps_per_byte("0B/s"), "not between"),
+        ];
+        for (result, due) in cases {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains(due), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_word_needs_the_fewest_changes() {
+        let known = ["rank", "step", "delay", "p"];
+        for (word, due) in [("rnak", "rank"), ("steps", "step"), ("dleay", "delay")] {
+            assert_eq!(nearest(word, known.into_iter()), due);
+        }
+    }
+}
