@@ -321,15 +321,16 @@ impl Transport for Local {
         for key in streams {
             self.progress(key, done)?;
         }
+        // Before our box is looked at: what a peer took before it left it has said there.
+        let left: Vec<_> = self
+            .others()
+            .filter(|peer| self.boxes[*peer].lock().left)
+            .collect();
         let mut mine = self.boxes[self.rank].lock();
         done.append(&mut mine.sent);
-        let receivers: Vec<_> = mine.lent.iter().map(|(_, receiver)| *receiver).collect();
-        drop(mine);
-        match receivers
-            .into_iter()
-            .find(|peer| self.boxes[*peer].lock().left)
-        {
-            Some(peer) => Err(has_left(peer)),
+        let is_abandoned = |peer: &&usize| mine.lent.iter().any(|(_, receiver)| receiver == *peer);
+        match left.iter().find(is_abandoned) {
+            Some(peer) => Err(has_left(*peer)),
             None => Ok(()),
         }
     }
@@ -561,6 +562,30 @@ mod tests {
         assert!(!world.is_done(send));
         let recv = world.recv(1, (0, 1), 0, Sink::Store(target.region()));
         world.run(&[send, recv]).unwrap();
+    }
+
+    #[test]
+    fn who_took_a_lent_message_and_left_has_taken_it() {
+        for _ in 0..300 {
+            let (source, header) = (suite::pattern(8, 1), suite::header(0, 8));
+            let [mut lender, mut taker] = <[Local; 2]>::try_from(rendezvous(2)).ok().unwrap();
+            let stream = |peer| Stream { peer, channel: 1 };
+            lender
+                .post_send(stream(1), 0, header, source.region())
+                .unwrap();
+            let taking = std::thread::spawn(move || {
+                let target = Owned::zeroed(8);
+                let sink = Sink::Store(target.region());
+                taker.post_recv(stream(0), 0, header, sink).unwrap();
+                taker.poll(Time(0), &mut Vec::new()).unwrap();
+            });
+            let mut done = Vec::new();
+            while done.is_empty() {
+                lender.poll(Time(0), &mut done).unwrap();
+                std::thread::yield_now();
+            }
+            taking.join().unwrap();
+        }
     }
 
     #[test]
