@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::schedule::Weighting;
 use crate::types::Algorithm;
 
 /// Which transports a communicator may use.
@@ -105,6 +106,9 @@ pub struct Config {
     pub channels: Option<usize>,
     /// The pipeline's unit in bytes, instead of the tuner's choice.
     pub slice_bytes: Option<usize>,
+    /// How much each rank owns of large all-reduces, for ranks that stay slower than others: measured when all are together,
+    /// or given. The same on all ranks. See [`Communicator::set_weights`](crate::Communicator::set_weights). Parts made by `split` have none.
+    pub weights: Option<Weighting>,
     /// Threads that share the copies and reductions of large calls with the calling one, 63 at most: as many as cores
     /// outnumber ranks unless set, 0 for none. They start with the first call that is large enough, and sleep between calls.
     pub helpers: Option<usize>,

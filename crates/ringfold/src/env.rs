@@ -21,6 +21,7 @@ use crate::config::{Bind, TransportChoice};
 use crate::control::socket::addresses;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
+use crate::schedule::Weighting;
 use crate::tune::limits::Overrides;
 use crate::types::Algorithm;
 use crate::units::nearest;
@@ -88,6 +89,8 @@ pub struct Environment {
     pub shm_bytes: Option<usize>,
     /// Limits instead of the derived ones.
     pub limits: Option<Overrides>,
+    /// Who owns how much of large all-reduces.
+    pub weights: Option<Weighting>,
     /// Helper threads of a communicator.
     pub helpers: Option<usize>,
     /// Whether ranks are bound to cores.
@@ -130,6 +133,9 @@ impl Environment {
             slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
             shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,
             limits: parse(lookup, "RINGFOLD_LIMITS", str::parse)?,
+            weights: parse(lookup, "RINGFOLD_WEIGHTS", |text| {
+                text.parse().map_err(|error: Error| error.to_string())
+            })?,
             helpers: parse(lookup, "RINGFOLD_HELPERS", count)?,
             bind: parse(lookup, "RINGFOLD_BIND", |text| {
                 text.parse().map_err(|error: Error| error.to_string())
@@ -290,6 +296,7 @@ mod tests {
             "RINGFOLD_ALGO",
             "RINGFOLD_LIMITS",
             "RINGFOLD_PROBE",
+            "RINGFOLD_WEIGHTS",
         ] {
             let error = read(&[(name, "-x")]).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");

@@ -64,6 +64,7 @@ pub use control::{Meeting, Standing};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use error::{Error, Result};
 pub use memory::Registered;
+pub use schedule::Weighting;
 pub use types::{Algorithm, Collective, DType, Op};
 
 /// The README's example, compiled and run with the tests.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use ringfold::{Algorithm, Bind, Collective, DType, Op, TransportChoice};
+use ringfold::{Algorithm, Bind, Collective, DType, Op, TransportChoice, Weighting};
 
 use super::refused::Refused;
 
@@ -145,6 +145,13 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     pub channels: Option<usize>,
 
+    /// How much each rank owns of all-reduces above 32K, which then go by weighted direct: auto, or a number for each rank
+    ///
+    /// 1,1,1,0: three ranks own a third each, the last one nothing, for one with a slow link. auto: measured once, before the
+    /// table. --algorithm has to be direct or left out.
+    #[arg(long, value_name = "LIST|auto")]
+    pub weights: Option<Weighting>,
+
     /// The pipeline's unit [default: the tuner's]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub slice_bytes: Option<u64>,
@@ -236,7 +243,20 @@ impl Arguments {
         if matches!(self.collective, Collective::Send | Collective::Recv) {
             bail!("`{}` has only one end; measure `sendrecv`", self.collective);
         }
+        self.check_weights()?;
         self.cases(1).map(|_| ())
+    }
+
+    /// Weights are for one collective and one algorithm.
+    fn check_weights(&self) -> Result<()> {
+        let algorithm = self.algorithm.unwrap_or(Algorithm::Direct);
+        match (self.collective, algorithm) {
+            _ if self.weights.is_none() => Ok(()),
+            (Collective::AllReduce, Algorithm::Direct) => Ok(()),
+            (collective, _) => bail!(
+                "`--weights` are for all_reduce by direct, not for {collective} by {algorithm}; leave one of them out"
+            ),
+        }
     }
 
     /// Whether a rank binds itself: under another launcher, since this one has bound what it starts. The process is ours,
@@ -559,6 +579,18 @@ mod tests {
         assert_eq!(given.op, Selection::One("premul_sum"));
         assert_eq!(given.datatype, Selection::One(DType::F16));
         assert_eq!(given.per_iter_timing, 1);
+    }
+
+    #[test]
+    fn weights_are_for_all_reduce_by_direct() {
+        let given = arguments("--weights 1,1,0 -A direct");
+        given.check().unwrap();
+        assert_eq!(given.weights, Some(Weighting::Each(vec![1, 1, 0])));
+        arguments("--weights auto").check().unwrap();
+        for line in ["--weights auto -A ring", "all_gather --weights 1,2"] {
+            let error = arguments(line).check().unwrap_err().to_string();
+            assert!(error.contains("--weights"), "{error}");
+        }
     }
 
     #[test]

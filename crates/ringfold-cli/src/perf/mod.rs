@@ -122,6 +122,7 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
         transport: arguments.transport,
         channels: arguments.channels,
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
+        weights: arguments.weights.clone(),
         bind: arguments.bind_of_rank(),
         ..Config::default()
     })?)

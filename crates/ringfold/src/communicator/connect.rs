@@ -8,6 +8,7 @@ use super::driver::Driver;
 use super::group::Group;
 use super::settings::Settings;
 use super::watch::SessionWatch;
+use super::weigh::Agreed;
 use super::{Communicator, Place, Policy, TinyPolicy, agree, placement, probe, share};
 use crate::config::{Config, TransportChoice};
 use crate::control::launch::Explicit;
@@ -255,6 +256,7 @@ fn assemble(
     let _ = bell.set(transport.waker());
     let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
     let settings = group.settings.clone();
+    let is_job = group.id == 0;
     let pool = Pool::default();
     pool.prepare(PREPARED_SCRATCH_BYTES);
     let watch = SessionWatch::new(health.clone(), &group);
@@ -294,6 +296,7 @@ fn assemble(
             slot_bytes,
         },
         place,
+        weights: Agreed::default(),
         joint: Joint {
             group: Some(group),
             depart: links.depart,
@@ -305,6 +308,10 @@ fn assemble(
     warm_up(&communicator)?;
     if terms.is_probed {
         probe::probe(&mut communicator, &settings.limits, terms.can_pull)?;
+    }
+    // Those of the job: its parts have other ranks.
+    if let (Some(weighting), true) = (&settings.weights, is_job) {
+        communicator.weigh(weighting)?;
     }
     communicator.policy.timeout = settings.timeout;
     Ok(communicator)

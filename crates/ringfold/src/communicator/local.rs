@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::connect::Joint;
 use super::driver::Driver;
 use super::watch::ThreadWatch;
+use super::weigh::Agreed;
 use super::{Communicator, Place, Policy, TinyPolicy};
 use crate::engine::Engine;
 use crate::memory::{Life, Pool};
@@ -54,6 +55,7 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     tiny: TinyPolicy::new(&limits, slot_bytes, false, world_size, 1),
                     slot_bytes,
                 },
+                weights: Agreed::default(),
                 joint: Joint::none(),
                 life: Arc::new(Life::new()),
             }

@@ -19,6 +19,7 @@ mod settings;
 mod share;
 mod typed;
 mod watch;
+mod weigh;
 mod work;
 
 use std::fmt;
@@ -54,6 +55,7 @@ pub struct Communicator {
     driver: Arc<Driver>,
     place: Place,
     policy: Policy,
+    weights: weigh::Agreed,
     /// What `split` needs to bring the ranks of a part together.
     joint: connect::Joint,
     life: Arc<Life>,
@@ -289,7 +291,7 @@ impl Communicator {
             slice_bytes,
             channels,
             ..
-        } = self.choose(request)?;
+        } = self.choose(request, self.weights.weights().is_some())?;
         Ok(Choice {
             algorithm,
             transport: self.place.transport,
@@ -399,10 +401,12 @@ impl Communicator {
     }
 
     fn job(&self, request: &Request) -> Result<crate::engine::Job> {
-        let choice = self.choose(request)?;
+        let weights = self.weights.weights();
+        let choice = self.choose(request, weights.is_some())?;
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
         let mut job = request.check(self.place.rank, self.place.world_size, &choice, timeout)?;
         job.is_asked_for = self.asked(request).is_some();
+        job.weights = weights.filter(|_| choice.is_weighted && self.place.world_size > 1);
         Ok(job)
     }
 
@@ -417,7 +421,7 @@ impl Communicator {
         request.algorithm.or(self.policy.algorithm.filter(serves))
     }
 
-    fn choose(&self, request: &Request) -> Result<choose::Choice> {
+    fn choose(&self, request: &Request, is_weighted: bool) -> Result<choose::Choice> {
         let Policy {
             slice_bytes,
             channels,
@@ -437,6 +441,7 @@ impl Communicator {
             algorithm: self.asked(request),
             slice_bytes,
             channels,
+            is_weighted,
             limits,
         })
     }

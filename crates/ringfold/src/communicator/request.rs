@@ -137,6 +137,7 @@ impl Request {
             timeout,
             is_asked_for: self.algorithm.is_some(),
             registers: false,
+            weights: None,
         })
     }
 

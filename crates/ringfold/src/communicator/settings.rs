@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::config::{Bind, Config, TransportChoice};
 use crate::env::{self, Environment};
+use crate::schedule::Weighting;
 use crate::tune::limits::Overrides;
 use crate::types::Algorithm;
 
@@ -37,6 +38,8 @@ pub struct Settings {
     pub socket_ifname: Option<String>,
     /// Limits instead of the derived ones, if this rank's table is the one that holds.
     pub limits: Overrides,
+    /// Who owns how much of large all-reduces.
+    pub weights: Option<Weighting>,
     /// Helper threads, instead of as many as the cores leave.
     pub helpers: Option<usize>,
     /// Whether the ranks are bound to cores.
@@ -73,6 +76,10 @@ impl Settings {
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: environment.socket_ifname.clone(),
             limits: environment.limits.clone().unwrap_or_default(),
+            weights: config
+                .weights
+                .clone()
+                .or_else(|| environment.weights.clone()),
             helpers: config.helpers.or(environment.helpers),
             bind: config.bind.or(environment.bind).unwrap_or_default(),
             foreign_binding: environment.foreign_binding,

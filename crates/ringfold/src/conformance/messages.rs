@@ -106,6 +106,7 @@ impl World {
             channels: 1,
             tries: None,
             streams: false,
+            is_weighted: false,
         };
         let job = request
             .check(rank, self.engines.len(), &choice, TIMEOUT)

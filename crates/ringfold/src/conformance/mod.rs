@@ -15,7 +15,7 @@ use crate::engine::tiny::part;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{Beacon, Foreign, Owned, Pool, Region};
-use crate::schedule::{Medium, Schedule};
+use crate::schedule::{Medium, Schedule, Weights};
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
 use crate::types::{Algorithm, Collective, DType, Op};
@@ -34,6 +34,7 @@ pub struct Case {
     pub slice_bytes: usize,
     pub channels: usize,
     pub tries: Option<Algorithm>,
+    pub weights: Option<Weights>,
 }
 
 impl Case {
@@ -51,6 +52,7 @@ impl Case {
             slice_bytes: 1 << 10,
             channels: 1,
             tries: None,
+            weights: None,
         }
     }
 }
@@ -280,6 +282,7 @@ impl World {
             channels: case.channels,
             tries: case.tries,
             streams: true,
+            is_weighted: case.weights.is_some(),
         };
         let mut request = Request::new(
             case.collective,
@@ -312,6 +315,7 @@ impl World {
                 channels,
                 tries,
                 streams: true,
+                is_weighted: case.weights.is_some(),
             };
             let mut request = Request::new(
                 case.collective,
@@ -331,7 +335,8 @@ impl World {
                 request.collective = Collective::Recv;
             }
             let timeout = Duration::from_secs(60);
-            let job = request.check(rank, world_size, &choice, timeout)?;
+            let mut job = request.check(rank, world_size, &choice, timeout)?;
+            job.weights = case.weights.clone();
             let as_tiny = self.may_be_tiny(case) && self.random.below(2) == 0;
             let tiny = as_tiny
                 .then(|| request.tiny(rank, world_size, slice_bytes / 64 * 64, timeout))

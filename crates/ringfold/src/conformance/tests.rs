@@ -5,12 +5,13 @@ use std::net::{TcpListener, TcpStream};
 use super::{Case, Random, World, oracle, ways};
 use crate::communicator::Counts;
 use crate::error::Error;
+use crate::schedule::{Medium, Weights};
 use crate::transport::faulty::{Faults, Faulty};
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::sim::{Links, Sending, Sim, SimNetwork};
 use crate::transport::tcp::{Tcp, TcpOptions};
-use crate::types::{Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op};
 
 /// Elements: none, fewer than ranks, around lines and slices, many slices.
 const COUNTS: [u64; 6] = [0, 1, 3, 17, 300, 2500];
@@ -165,7 +166,7 @@ fn takes_uneven_counts(make: impl Fn(usize) -> World) {
 fn runs_on_several_channels(make: impl Fn(usize) -> World) {
     let mut world = make(3);
     for (algorithm, medium) in ways(Collective::AllReduce, 3) {
-        if medium == crate::schedule::Medium::Messages {
+        if medium == Medium::Messages {
             for op in [Op::Sum, Op::Avg] {
                 let case = Case::new(Collective::AllReduce, algorithm, medium, 6000);
                 world.check(&Case {
@@ -175,6 +176,51 @@ fn runs_on_several_channels(make: impl Fn(usize) -> World) {
                     ..case
                 });
             }
+        }
+    }
+}
+
+/// Whoever owns how much, also nothing: the same sums.
+fn owns_by_weights(make: impl Fn(usize) -> World, sizes: &[usize]) {
+    let way = (Algorithm::Direct, Medium::Messages);
+    let mut random = Random(SEED);
+    for &world_size in sizes.iter().filter(|size| **size > 1) {
+        let mut world = make(world_size);
+        if !world.serves(way) {
+            continue;
+        }
+        for (index, count) in COUNTS.into_iter().enumerate() {
+            let mut each: Vec<u32> = (0..world_size).map(|_| random.below(4) as u32).collect();
+            each[index % world_size] += 1;
+            let weights = Weights::new(&each, 1).expect("somebody owns something");
+            for (channels, in_place) in [(1, false), (1, true), (2, index % 2 == 0)] {
+                world.check(&Case {
+                    weights: Some(weights.clone()),
+                    channels,
+                    in_place,
+                    ..Case::new(Collective::AllReduce, way.0, way.1, count)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_with_other_weights_are_told() {
+    for [one, other] in [[[1, 1, 0], [1, 0, 1]], [[1, 1, 1], [2, 2, 2]]] {
+        let case = |each: &[u32], epoch| Case {
+            weights: Some(Weights::new(each, epoch).expect("weights")),
+            ..Case::new(
+                Collective::AllReduce,
+                Algorithm::Direct,
+                Medium::Messages,
+                900,
+            )
+        };
+        for last in [case(&other, 1), case(&one, 2)] {
+            let mut world = World::new(local(3), SEED);
+            let error = world.run_each(&[case(&one, 1), case(&one, 1), last]);
+            assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
         }
     }
 }
@@ -207,6 +253,11 @@ macro_rules! conformance {
             #[test]
             fn several_channels_are_exact() {
                 runs_on_several_channels($make);
+            }
+
+            #[test]
+            fn weighted_sums_are_exact() {
+                owns_by_weights($make, $sizes);
             }
         }
     )* };

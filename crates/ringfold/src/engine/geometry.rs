@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::schedule::Cut;
+use crate::schedule::{Cut, Weights};
 
 /// Chunks of a vector begin at multiples of this many bytes, so that no two ranks write to one cache line.
 const CHUNK_ALIGN_BYTES: usize = 64;
@@ -67,6 +67,8 @@ pub struct Geometry {
     /// Elements of a slice of the vector, or of every block.
     slice_elements: u64,
     slices: u32,
+    /// How long the chunks of a vector are, if not all the same.
+    weights: Option<Weights>,
 }
 
 impl Geometry {
@@ -84,7 +86,13 @@ impl Geometry {
             element_bytes,
             slice_elements: slice_elements.max(1),
             slices,
+            weights: None,
         }
+    }
+
+    /// The same, with the chunks of a vector as long as these weights say; there are as many for each channel.
+    pub fn weighted(self, weights: Option<Weights>) -> Geometry {
+        Geometry { weights, ..self }
     }
 
     /// The bytes of `len` chunks from `first` on, in `slice`.
@@ -141,10 +149,12 @@ impl Geometry {
     /// Where chunk `index` begins (or the last one ends, for `index == chunks`).
     fn chunk_start(&self, slice: &Range<u64>, index: u32, chunks: u32) -> u64 {
         let unit = (CHUNK_ALIGN_BYTES / self.element_bytes) as u64;
-        let chunk = (slice.end - slice.start)
-            .div_ceil(chunks as u64)
-            .next_multiple_of(unit);
-        (slice.start + index as u64 * chunk).min(slice.end)
+        let whole = slice.end - slice.start;
+        let before = match &self.weights {
+            None => index as u64 * whole.div_ceil(chunks as u64).next_multiple_of(unit),
+            Some(weights) => weights.start(whole, index, chunks).next_multiple_of(unit),
+        };
+        (slice.start + before).min(slice.end)
     }
 }
 
@@ -166,6 +176,33 @@ mod tests {
                         assert_eq!(range.start, next);
                         next = range.end;
                     }
+                }
+                assert_eq!(next as u64, count * 4);
+            }
+        }
+    }
+
+    #[test]
+    fn weighted_chunks_of_a_vector_cover_it_once() {
+        for (each, channels) in [
+            (vec![1, 1, 1, 0], 1),
+            (vec![0, 5, 0], 1),
+            (vec![3, 0, 1], 2),
+        ] {
+            let chunks = each.len() as u32 * channels;
+            let weights = Weights::new(&each, 1).unwrap();
+            for count in [0u64, 1, 63, 1000, 4097] {
+                let slices = count.div_ceil(256).max(1) as u32;
+                let cut = Cut::Vector(chunks);
+                let geometry = Geometry::new(cut, Blocks::Even(count), 4, 256, slices)
+                    .weighted(Some(weights.clone()));
+                let mut next = 0;
+                for (slice, chunk) in (0..slices).flat_map(|s| (0..chunks).map(move |c| (s, c))) {
+                    let range = geometry.range(chunk, 1, slice);
+                    assert_eq!(range.start, next);
+                    let weight = each[chunk as usize % each.len()];
+                    assert!(weight > 0 || range.is_empty());
+                    next = range.end;
                 }
                 assert_eq!(next as u64, count * 4);
             }

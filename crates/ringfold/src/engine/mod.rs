@@ -31,7 +31,7 @@ use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::helpers::Helpers;
 use crate::memory::{Foreign, Pool, Region, Registry};
-use crate::schedule::{Medium, Spec};
+use crate::schedule::{Medium, Spec, Weights};
 use crate::transport::{Ticket, Time, Transport, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::Blocks;
@@ -96,6 +96,8 @@ pub struct Job {
     pub is_asked_for: bool,
     /// Whether the library calls this to register memory, and not the user.
     pub registers: bool,
+    /// How much each rank owns, if not all the same: of an all-reduce by `direct` over messages.
+    pub weights: Option<Weights>,
 }
 
 /// A submitted job.

@@ -12,7 +12,7 @@ use crate::call::{Call, REGISTRATION};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
-use crate::schedule::{Cut, Medium, Spec};
+use crate::schedule::{Cut, Medium, Spec, Weights};
 use crate::types::{Algorithm, Collective, Op};
 
 impl Engine {
@@ -75,6 +75,7 @@ impl Engine {
         } else {
             None
         };
+        self.check_weights(&job)?;
         let (plan, channels) = self.plan(&job)?;
         let schedule = &plan.schedule;
         let one_slice = schedule.needs_one_slice() || plan.exposes;
@@ -113,6 +114,7 @@ impl Engine {
         let size = job.dtype.size_bytes();
         let cut = |cut: Cut, blocks: &Blocks| {
             Geometry::new(cut, blocks.clone(), size, slice_elements, slices)
+                .weighted(job.weights.clone())
         };
         let input_cut = cut(schedule.input, &job.input_blocks);
         let output_cut = cut(schedule.output, &job.output_blocks);
@@ -166,6 +168,28 @@ impl Engine {
             straight,
             plan,
         })
+    }
+
+    /// Weights cut the chunks that ranks own: there must be one for each, and a schedule that has such.
+    fn check_weights(&self, job: &Job) -> Result<()> {
+        let Some(weights) = &job.weights else {
+            return Ok(());
+        };
+        let way = (job.collective, job.algorithm, job.medium);
+        if way != (Collective::AllReduce, Algorithm::Direct, Medium::Messages) {
+            return Err(Error::Unsupported(format!(
+                "weights for {} by `{}` over {}; they are for all_reduce by direct over messages",
+                job.collective, job.algorithm, job.medium
+            )));
+        }
+        if weights.each().len() != self.world_size {
+            return Err(Error::InvalidArgument(format!(
+                "{} weights for {} ranks",
+                weights.each().len(),
+                self.world_size
+            )));
+        }
+        Ok(())
     }
 
     /// Published slices must fit their slots: the chooser sees to it, and this is where it is checked.
@@ -242,7 +266,7 @@ impl Engine {
             } else if job.registers {
                 REGISTRATION
             } else {
-                0
+                job.weights.as_ref().map_or(0, Weights::mark)
             },
             count: job.count,
             sequence: self.sequence,

@@ -127,6 +127,14 @@ pub const VARIABLES: &[Variable] = &[
         "The unit in which a chunk is pipelined. The same on all ranks.",
     ),
     variable(
+        "RINGFOLD_WEIGHTS",
+        "`auto`, or a whole number for each rank",
+        "all ranks own the same",
+        "How much each rank owns of all-reduces above 32 KiB, which then go by the weighted `direct` algorithm: for a link or core \
+         that stays slower than the others. `1,1,1,0`: three ranks own a third each, the last one nothing. `auto`: measured once, \
+         when the ranks are together. The same on all ranks. See docs/stragglers.md.",
+    ),
+    variable(
         "RINGFOLD_SHM_BYTES",
         "bytes; K, M, G",
         "8M",

@@ -42,8 +42,11 @@ mod recursive_doubling;
 mod ring;
 mod serve;
 mod tree;
+mod weights;
 
 use std::fmt;
+
+pub use weights::{Weighting, Weights};
 
 use crate::error::Result;
 use crate::types::{Algorithm, Collective};

@@ -32,6 +32,8 @@ pub struct Question {
     pub slice_bytes: Option<usize>,
     /// A number of channels that the caller insists on.
     pub channels: Option<usize>,
+    /// Whether the communicator has ownership weights.
+    pub is_weighted: bool,
     /// The thresholds of the communicator.
     pub limits: Limits,
 }
@@ -51,6 +53,8 @@ pub struct Choice {
     pub tries: Option<Algorithm>,
     /// Whether results that lie apart from their inputs are stored past the caches.
     pub streams: bool,
+    /// Whether the communicator's ownership weights say who owns how much.
+    pub is_weighted: bool,
 }
 
 /// Up to here latency decides between messages.
@@ -75,7 +79,11 @@ const PULLED_SCATTER_RANKS_MIN: usize = 3;
 
 /// Decides.
 pub fn choose(question: &Question) -> Result<Choice> {
-    let (algorithm, medium) = algorithm(question)?;
+    let is_weighted = goes_by_weights(question);
+    let (algorithm, medium) = match is_weighted {
+        true => (Algorithm::Direct, Medium::Messages),
+        false => algorithm(question)?,
+    };
     let channels = if medium == Medium::Shared {
         1
     } else {
@@ -83,9 +91,9 @@ pub fn choose(question: &Question) -> Result<Choice> {
     };
     let slice_bytes = match medium {
         Medium::Shared => shared_slice_bytes(question, algorithm),
-        Medium::Messages => question
-            .slice_bytes
-            .unwrap_or(message_bytes(algorithm) * channels * chunks(question, algorithm)),
+        Medium::Messages => question.slice_bytes.unwrap_or(
+            message_bytes(algorithm, is_weighted) * channels * chunks(question, algorithm),
+        ),
     };
     let is_left_to_us = question.algorithm.is_none() && question.slice_bytes.is_none();
     Ok(Choice {
@@ -97,7 +105,24 @@ pub fn choose(question: &Question) -> Result<Choice> {
             .then(|| in_registered(question.collective, question.bytes, &question.limits))
             .flatten(),
         streams: question.bytes >= question.limits.stream_bytes_min,
+        is_weighted,
     })
+}
+
+/// Whether a call is one for which ownership weights are: an all-reduce that no other way was asked for, above what latency
+/// decides. What may go the tiny way where all ranks share a host goes as it would without.
+fn goes_by_weights(question: &Question) -> bool {
+    let tiny_bytes_max = match question.slot_bytes {
+        Some(_) => question.limits.one_shot_bytes_max,
+        None => 0,
+    };
+    let is_large = question.bytes > LATENCY_BYTES_MAX.max(tiny_bytes_max);
+    question.is_weighted
+        && question.collective == Collective::AllReduce
+        && match question.algorithm {
+            None => is_large,
+            Some(asked) => asked == Algorithm::Direct,
+        }
 }
 
 /// How a call of this size works in the buffers of all ranks, where all are registered.
@@ -227,9 +252,11 @@ fn preferences(question: &Question) -> &'static [Algorithm] {
     }
 }
 
-fn message_bytes(algorithm: Algorithm) -> usize {
+fn message_bytes(algorithm: Algorithm, is_weighted: bool) -> usize {
     match algorithm {
         Algorithm::Rabenseifner => HALVING_MESSAGE_BYTES,
+        // The first slice goes out before anything comes in: what is slow should not wait for it long.
+        Algorithm::Direct if is_weighted => HALVING_MESSAGE_BYTES,
         _ => MESSAGE_BYTES,
     }
 }

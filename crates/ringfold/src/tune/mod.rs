@@ -4,5 +4,6 @@ pub mod choose;
 pub mod cost;
 pub mod limits;
 pub mod probe;
+pub mod weights;
 
 pub use limits::Limits;

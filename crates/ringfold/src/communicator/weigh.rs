@@ -1,0 +1,376 @@
+//! How much each rank owns of large all-reduces: weights that are given, or measured by all ranks together.
+//!
+//! The weights of a communicator change by an agreed epoch only: all ranks call [`Communicator::set_weights`] or
+//! [`Communicator::rebalance`] at the same place in their order of calls. What they have then is part of every weighted
+//! call, so a rank that has other weights, or has them earlier, meets an `Error::Mismatch` and no wrong sum.
+//!
+//! What is measured: pairs of ranks exchange messages both ways, each pair apart from the others, in rounds in which every
+//! rank has another partner. A pair is as fast as the slower of the two, so a rank is as fast as its fastest pair. Beside
+//! that each rank times its own additions. All get all times, and the same pure function makes weights of them
+//! ([`tune::weights`](crate::tune::weights)).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::{Communicator, Counts, Request};
+use crate::error::{Error, Result};
+use crate::memory::{Owned, Region};
+use crate::reduce::Kernel;
+use crate::schedule::{Weighting, Weights};
+use crate::tune::weights::{self, Pace};
+use crate::types::{Collective, DType, Op};
+
+/// Rounds of pairs, at most: so many partners tell the speed of a rank unless all of them are slow.
+const ROUNDS_MAX: usize = 8;
+
+/// The exchange begins with this and grows, ...
+const BYTES_MIN: usize = 256 << 10;
+
+/// ... by this factor, ...
+const GROWTH: usize = 4;
+
+/// ... until the slowest takes this long, because short bursts pass where a lasting stream does not, ...
+const LONG_ENOUGH_MS: f64 = 20.0;
+
+/// ... or it has this size.
+const BYTES_MAX: usize = 16 << 20;
+
+/// Times that the last size is measured; the best counts.
+const REPEATS: usize = 3;
+
+/// What each rank combines with the same again: larger than a second-level cache, as large calls are.
+const REDUCED_BYTES: usize = 4 << 20;
+
+/// The tag of the messages.
+const TAG: u32 = 0xffff_5772;
+
+/// The weights of a communicator.
+#[derive(Debug, Default)]
+pub(crate) struct Agreed {
+    /// Whether there are any: all that a call without weights looks at.
+    is_weighted: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    epoch: u16,
+    weights: Option<Weights>,
+}
+
+impl Agreed {
+    /// The weights at present.
+    pub fn weights(&self) -> Option<Weights> {
+        // Pairs with the store in `set`; who sets weights while another thread calls has to order the two anyway.
+        if !self.is_weighted.load(Ordering::Acquire) {
+            return None;
+        }
+        self.lock().weights.clone()
+    }
+
+    /// Has these weights from now on, in the next epoch.
+    fn set(&self, each: Option<&[u32]>) -> Result<()> {
+        let mut state = self.lock();
+        let epoch = state.epoch.wrapping_add(1);
+        let weights = each.map(|each| Weights::new(each, epoch)).transpose()?;
+        // Pairs with the load in `weights`.
+        self.is_weighted.store(weights.is_some(), Ordering::Release);
+        *state = State { epoch, weights };
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Communicator {
+    /// Has rank `i` own `weights[i]` parts of the sum of all weights in large all-reduces from now on; `None` ends that.
+    ///
+    /// The all-reduces of more than 32 KiB that go by messages and for which no other algorithm was asked for then go by
+    /// `direct` (and larger ones than the shortest way takes where all ranks share a host, whose published memory is not
+    /// used then). Each rank receives, combines and sends out what it owns. One that owns nothing sends its vector once
+    /// and receives the result once, at the same time: the least that a rank with a slow link can do. Results are exact and
+    /// the same bits on all ranks; where `weights` change, the bits of a sum of floats need not.
+    ///
+    /// Every rank calls this with the same weights at the same place in its order of calls. It does not communicate and does
+    /// not block; ranks that disagree get an `Error::Mismatch` in the next all-reduce of such a size.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is not one weight for each rank, or all are 0. Then nothing has changed.
+    pub fn set_weights(&self, weights: Option<&[u32]>) -> Result<()> {
+        self.check_open()?;
+        if let Some(each) = weights.filter(|each| each.len() != self.place.world_size) {
+            return Err(Error::InvalidArgument(format!(
+                "{} weights for {} ranks",
+                each.len(),
+                self.place.world_size
+            )));
+        }
+        self.weights.set(weights)?;
+        log::info!(
+            target: "ringfold::tuning",
+            "rank {}: large all-reduces are owned {}",
+            self.place.rank,
+            weights.map_or("evenly".into(), |each| format!("by the weights {each:?}"))
+        );
+        Ok(())
+    }
+
+    /// The weights at present, by rank; `None` if all own the same.
+    pub fn weights(&self) -> Option<Vec<u32>> {
+        self.weights
+            .weights()
+            .map(|weights| weights.each().to_vec())
+    }
+
+    /// Measures how fast each rank sends, receives and combines, and sets weights that let the slowest end soonest, or none
+    /// where the ranks are about the same. Gives them. For ranks that stay slow (a link at a fraction of its rate, a core
+    /// that others use); it is up to the caller when to measure again.
+    ///
+    /// Collective, and blocks like a call: pairs of ranks exchange up to 16 MiB, which takes in total well below a second
+    /// for each of the at most eight rounds on links of 100 Mbit/s, and some milliseconds on fast ones. No other call of
+    /// this communicator may be under way. Safe from any thread.
+    ///
+    /// # Errors
+    /// Those of any call.
+    pub fn rebalance(&self) -> Result<Option<Vec<u32>>> {
+        self.check_open()?;
+        let paces = self.measure()?;
+        let weights = weights::balance(&paces);
+        for (rank, pace) in paces.iter().enumerate() {
+            log::info!(
+                target: "ringfold::tuning",
+                "rank {rank} takes {:.0} ps to exchange a byte and {:.0} ps to combine one",
+                pace.link_ps,
+                pace.reduce_ps
+            );
+        }
+        self.set_weights(weights.as_deref())?;
+        Ok(weights)
+    }
+
+    /// What was asked for when the communicator was made.
+    pub(super) fn weigh(&self, weighting: &Weighting) -> Result<()> {
+        match weighting {
+            Weighting::Auto => self.rebalance().map(|_| ()),
+            Weighting::Each(each) => self.set_weights(Some(each)),
+        }
+    }
+
+    /// The speeds of all ranks, by rank, the same on all of them.
+    fn measure(&self) -> Result<Vec<Pace>> {
+        let world_size = self.place.world_size;
+        let rounds = (world_size - 1 + world_size % 2).min(ROUNDS_MAX);
+        let mut bytes = BYTES_MIN;
+        let mut times_ms = self.exchange_all(bytes, rounds)?;
+        loop {
+            let mut slowest = [times_ms.iter().copied().fold(0.0, f64::max)];
+            self.all_reduce(&mut slowest, Op::Max)?;
+            if slowest[0] >= LONG_ENOUGH_MS || bytes >= BYTES_MAX {
+                break;
+            }
+            bytes *= GROWTH;
+            times_ms = self.exchange_all(bytes, rounds)?;
+        }
+        for _ in 1..REPEATS {
+            let again = self.exchange_all(bytes, rounds)?;
+            for (best, time) in times_ms.iter_mut().zip(again) {
+                *best = best.min(time);
+            }
+        }
+        times_ms.push(reduction_ms()?);
+        let mut all = vec![0.0; times_ms.len() * world_size];
+        self.all_gather(&times_ms, &mut all)?;
+        let rows: Vec<&[f64]> = all.chunks_exact(rounds + 1).collect();
+        let pace = |rank: usize| {
+            let pair = |round: usize| {
+                let partner = partner(rank, round, world_size)?;
+                Some(rows[rank][round].max(rows[partner][round]))
+            };
+            let link_ms = (0..rounds).filter_map(pair).fold(f64::INFINITY, f64::min);
+            Pace {
+                link_ps: if link_ms.is_finite() { link_ms } else { 0.0 } * 1e9 / bytes as f64,
+                reduce_ps: rows[rank][rounds] * 1e9 / REDUCED_BYTES as f64,
+            }
+        };
+        Ok((0..world_size).map(pace).collect())
+    }
+
+    /// The time of an exchange with the partner of each round; 0 in a round without.
+    fn exchange_all(&self, bytes: usize, rounds: usize) -> Result<Vec<f64>> {
+        let memory = [Owned::zeroed(bytes), Owned::zeroed(bytes)];
+        let [out, back] = [0, 1].map(|index| memory[index].region());
+        let exchange = |round| match partner(self.place.rank, round, self.place.world_size) {
+            Some(partner) => {
+                // Nobody is timed who waits for a partner that is not there yet.
+                self.swap(partner, out.part(0..1), back.part(0..1))?;
+                let begun = Instant::now();
+                self.swap(partner, out, back)?;
+                Ok(begun.elapsed().as_secs_f64() * 1e3)
+            }
+            None => Ok(0.0),
+        };
+        (0..rounds).map(exchange).collect()
+    }
+
+    /// Sends `out` to `partner` and receives `back` from it, both at once. Neither is touched any more when this returns.
+    fn swap(&self, partner: usize, out: Region, back: Region) -> Result<()> {
+        let job = |collective, input, output| {
+            let counts = Counts::Even(out.bytes() as u64);
+            let mut request = Request::new(collective, DType::U8, counts, input, output);
+            (request.root, request.tag) = (partner, TAG);
+            self.job(&request)
+        };
+        let sending = self
+            .driver
+            .start(job(Collective::Send, out, Region::EMPTY)?)?;
+        let receive = job(Collective::Recv, Region::EMPTY, back)?;
+        let received = self.driver.run(receive, &mut || Ok(()));
+        let sent = self.driver.wait(&sending, None, &mut || Ok(()));
+        received.and(sent).map(|_| ())
+    }
+}
+
+/// Whom `rank` meets in `round` of a tournament of `ranks`, each with each once (Kirkman's circle method, 1847). With an odd
+/// number of ranks one rests in each round.
+fn partner(rank: usize, round: usize, ranks: usize) -> Option<usize> {
+    // All but the last of an even number move around a circle.
+    let circle = ranks - 1 + ranks % 2;
+    if circle == 0 {
+        return None;
+    }
+    if rank == circle {
+        return (0..circle).find(|other| 2 * other % circle == round % circle);
+    }
+    let other = (round + circle - rank % circle) % circle;
+    match other == rank {
+        false => Some(other),
+        true if ranks.is_multiple_of(2) => Some(circle),
+        true => None,
+    }
+}
+
+/// How long this rank takes to combine what is timed.
+fn reduction_ms() -> Result<f64> {
+    let kernel = Kernel::new(Op::Sum, DType::F32)?;
+    let memory = [Owned::zeroed(REDUCED_BYTES), Owned::zeroed(REDUCED_BYTES)];
+    let [into, from] = [0, 1].map(|index| memory[index].region());
+    // Memory of its own for both: unwritten zeros are one page.
+    from.copy_from(into);
+    let time_ms = |_| {
+        let begun = Instant::now();
+        kernel.fold(into, &[into, from]);
+        begun.elapsed().as_secs_f64() * 1e3
+    };
+    Ok((0..REPEATS).map(time_ms).fold(f64::INFINITY, f64::min))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_all<R: Send>(ranks: usize, f: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
+        std::thread::scope(|scope| {
+            let f = &f;
+            let spawn = |communicator| scope.spawn(move || f(&communicator));
+            let threads: Vec<_> = Communicator::threads(ranks)
+                .into_iter()
+                .map(spawn)
+                .collect();
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a rank"));
+            joined.collect()
+        })
+    }
+
+    /// Larger than what latency decides, on any machine.
+    fn data(communicator: &Communicator) -> Vec<f32> {
+        let limits = communicator.policy.limits;
+        let bytes = limits.one_shot_bytes_max as usize + (300 << 10);
+        vec![communicator.rank() as f32 + 1.0; bytes / size_of::<f32>()]
+    }
+
+    #[test]
+    fn sums_are_exact_whoever_owns_how_much() {
+        on_all(3, |communicator| {
+            for weights in [None, Some([1, 0, 2]), Some([0, 0, 7]), None] {
+                let weights = weights.as_ref().map(|each| &each[..]);
+                communicator.set_weights(weights).expect("weights");
+                assert_eq!(communicator.weights().as_deref(), weights);
+                let mut sum = data(communicator);
+                communicator.all_reduce(&mut sum, Op::Sum).expect("a sum");
+                assert!(sum.iter().all(|value| *value == 6.0), "{weights:?}");
+                let mut small = [1.0f64; 3];
+                communicator
+                    .all_reduce(&mut small, Op::Sum)
+                    .expect("a small sum");
+                assert_eq!(small, [3.0; 3]);
+            }
+        });
+    }
+
+    #[test]
+    fn whoever_changes_weights_alone_is_told() {
+        let ended = on_all(2, |communicator| {
+            if communicator.rank() == 1 {
+                communicator.set_weights(Some(&[1, 1])).expect("weights");
+            }
+            communicator.set_weights(Some(&[3, 1])).expect("weights");
+            communicator.all_reduce(&mut data(communicator), Op::Sum)
+        });
+        for result in ended {
+            assert!(matches!(result, Err(Error::Mismatch { .. })), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn weights_that_mean_nothing_are_refused() {
+        let communicator = &Communicator::threads(3)[0];
+        for each in [&[1, 1][..], &[0, 0, 0], &[]] {
+            let refused = communicator.set_weights(Some(each));
+            assert!(
+                matches!(refused, Err(Error::InvalidArgument(_))),
+                "{each:?}"
+            );
+            assert_eq!(communicator.weights(), None);
+        }
+    }
+
+    #[test]
+    fn all_ranks_measure_the_same_weights() {
+        for ranks in [1, 2, 3] {
+            let found = on_all(ranks, |communicator| {
+                let weights = communicator.rebalance().expect("weights");
+                let mut sum = data(communicator);
+                communicator
+                    .all_reduce(&mut sum, Op::Max)
+                    .expect("a maximum");
+                assert!(sum.iter().all(|value| *value == ranks as f32));
+                weights
+            });
+            assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn everybody_meets_everybody_once() {
+        for ranks in 1..=17usize {
+            let rounds = ranks - 1 + ranks % 2;
+            for rank in 0..ranks {
+                let mut met: Vec<usize> = (0..rounds)
+                    .filter_map(|round| {
+                        let other = partner(rank, round, ranks)?;
+                        assert_eq!(partner(other, round, ranks), Some(rank), "{ranks} ranks");
+                        Some(other)
+                    })
+                    .collect();
+                met.sort_unstable();
+                let others: Vec<usize> = (0..ranks).filter(|other| *other != rank).collect();
+                assert_eq!(met, others, "rank {rank} of {ranks}");
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Ownership weights from measured speeds: who serves how much of a weighted `direct` all-reduce.
+//!
+//! # Model
+//!
+//! Of a vector of one unit, with `N` ranks, rank `i` that owns the part `w` sends and receives `1 + (N - 2)·w` (its whole
+//! input but its own part, and its own sum to all others) and combines `(N - 1)·w`. With a full duplex link of `c` per
+//! unit and `g` per unit combined that takes `c + a·w`, where `a = (N - 2)·c + (N - 1)·g`. The slowest rank counts, so the best
+//! weights are those by which all that own anything end together, at `T`: `w = max(0, (T - c) / a)` with a sum of 1 ("water
+//! filling"). A rank with `c >= T` owns nothing: it cannot be relieved further, and takes `c`.
+//!
+//! The slices of a call overlap, so that what a rank sends of one and receives of another goes at the same time. This
+//! leaves out latencies: weights are for calls that take long.
+
+/// What a rank was measured at, in picoseconds for each byte.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// To send one byte and receive one at the same time.
+    pub link_ps: f64,
+    /// To combine one byte with another.
+    pub reduce_ps: f64,
+}
+
+/// The weight of a rank that owns as much as it would without weights.
+pub const EVEN: u32 = 100;
+
+/// Speeds this near to the middle one are taken for the same: measurements of equal ranks differ by as much.
+const ALIKE: f64 = 0.15;
+
+/// Less than this part of an even share is not worth messages of its own.
+const LEAST: u32 = EVEN / 16;
+
+/// The weights that let the slowest rank end soonest, in rank order; `None` when even shares are as good. A pure function,
+/// so that ranks that know the same decide the same.
+pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
+    let ranks = paces.len();
+    let paces = settled(paces)?;
+    let mut order: Vec<usize> = (0..ranks).collect();
+    order.sort_by(|one, other| paces[*one].link_ps.total_cmp(&paces[*other].link_ps));
+    // With the fastest `count` ranks as owners: the sum of their parts at T is `rate * T - offset`.
+    let (mut rate, mut offset, mut time) = (0.0, 0.0, f64::INFINITY);
+    for &rank in &order {
+        let growth = growth(&paces[rank], ranks);
+        if paces[rank].link_ps >= time || growth <= 0.0 {
+            break;
+        }
+        rate += 1.0 / growth;
+        offset += paces[rank].link_ps / growth;
+        time = (1.0 + offset) / rate;
+    }
+    if !time.is_finite() {
+        return None;
+    }
+    let weight = |pace: &Pace| {
+        let part = ((time - pace.link_ps) / growth(pace, ranks)).max(0.0);
+        let weight = (part * (ranks as f64) * f64::from(EVEN)).round() as u32;
+        if weight < LEAST { 0 } else { weight }
+    };
+    let weights: Vec<u32> = paces.iter().map(weight).collect();
+    weights
+        .iter()
+        .any(|weight| *weight != EVEN)
+        .then_some(weights)
+}
+
+/// The least time of a weighted `direct` all-reduce of `bytes` bytes, in picoseconds, latencies left out.
+pub fn time_ps(paces: &[Pace], weights: &[u32], bytes: u64) -> f64 {
+    let sum: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
+    let time = |(pace, weight): (&Pace, &u32)| {
+        pace.link_ps + growth(pace, paces.len()) * f64::from(*weight) / sum
+    };
+    let times = paces.iter().zip(weights).map(time);
+    times.fold(0.0, f64::max) * bytes as f64
+}
+
+/// What owning all of the vector costs a rank beside what it costs without, for each byte.
+fn growth(pace: &Pace, ranks: usize) -> f64 {
+    (ranks as f64 - 2.0) * pace.link_ps + (ranks as f64 - 1.0) * pace.reduce_ps
+}
+
+/// The speeds without what is only noise; nothing if a number means nothing.
+fn settled(paces: &[Pace]) -> Option<Vec<Pace>> {
+    let settle = |of: &dyn Fn(&Pace) -> f64| {
+        let mut sorted: Vec<f64> = paces.iter().map(of).collect();
+        if !sorted
+            .iter()
+            .all(|number| number.is_finite() && *number >= 0.0)
+        {
+            return None;
+        }
+        sorted.sort_by(f64::total_cmp);
+        let middle = *sorted.get((sorted.len().max(1) - 1) / 2)?;
+        let near = |number: f64| (number - middle).abs() <= ALIKE * middle;
+        let settled =
+            |pace| Some(of(pace)).map(|number| if near(number) { middle } else { number });
+        Some(paces.iter().filter_map(settled).collect::<Vec<f64>>())
+    };
+    let links = settle(&|pace| pace.link_ps)?;
+    let reduces = settle(&|pace| pace.reduce_ps)?;
+    let pairs = links.into_iter().zip(reduces);
+    Some(
+        pairs
+            .map(|(link_ps, reduce_ps)| Pace { link_ps, reduce_ps })
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links(factors: &[f64]) -> Vec<Pace> {
+        let pace = |factor: &f64| Pace {
+            link_ps: 80.0 * factor,
+            reduce_ps: 0.0,
+        };
+        factors.iter().map(pace).collect()
+    }
+
+    /// In units of the vector's bytes times the fast links' time.
+    fn units(factors: &[f64]) -> f64 {
+        let paces = links(factors);
+        let weights = balance(&paces).unwrap_or(vec![EVEN; factors.len()]);
+        time_ps(&paces, &weights, 1 << 20) / (80.0 * f64::from(1 << 20))
+    }
+
+    #[test]
+    fn ranks_that_are_alike_need_no_weights() {
+        assert_eq!(balance(&links(&[1.0; 8])), None);
+        assert_eq!(balance(&links(&[1.0, 1.1, 0.9, 1.05])), None);
+        assert_eq!(balance(&[]), None);
+        assert_eq!(balance(&links(&[1.0])), None);
+        assert_eq!(balance(&links(&[1.0, f64::NAN])), None);
+    }
+
+    #[test]
+    fn a_rank_at_a_quarter_among_four_owns_nothing() {
+        assert_eq!(
+            balance(&links(&[1.0, 1.0, 4.0, 1.0])),
+            Some(vec![133, 133, 0, 133])
+        );
+        assert_eq!(units(&[1.0, 1.0, 4.0, 1.0]), 4.0);
+    }
+
+    /// The table of what is known: links of one rank slower by a factor, among 8 and among 64.
+    #[test]
+    fn a_slow_link_costs_what_is_published_for_it() {
+        for (ranks, factor, expected) in [
+            (8, 1.25, 1.80),
+            (8, 1.5, 1.83),
+            (8, 2.0, 2.0),
+            (8, 4.0, 4.0),
+            (64, 1.25, 1.975),
+            (64, 1.5, 1.979),
+            (64, 2.0, 2.0),
+        ] {
+            let mut factors = vec![1.0; ranks];
+            factors[ranks / 2] = factor;
+            let found = units(&factors);
+            // Weights are whole numbers.
+            assert!(
+                (found - expected).abs() < 0.02,
+                "{ranks} ranks, {factor}: {found}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_slow_core_is_relieved_of_combining() {
+        let mut paces = links(&[1.0; 4]);
+        for pace in &mut paces {
+            pace.reduce_ps = 50.0;
+        }
+        paces[1].reduce_ps = 500.0;
+        let weights = balance(&paces).expect("weights");
+        assert!(weights[1] < EVEN / 2 && weights[0] > EVEN, "{weights:?}");
+        let even = time_ps(&paces, &[EVEN; 4], 1000);
+        assert!(time_ps(&paces, &weights, 1000) < 0.7 * even);
+    }
+
+    #[test]
+    fn between_two_ranks_only_combining_can_be_shared_out() {
+        assert_eq!(balance(&links(&[1.0, 4.0])), None);
+        let mut paces = links(&[1.0, 1.0]);
+        (paces[0].reduce_ps, paces[1].reduce_ps) = (50.0, 150.0);
+        assert_eq!(balance(&paces), Some(vec![150, 50]));
+    }
+}
