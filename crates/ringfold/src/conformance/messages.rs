@@ -15,7 +15,7 @@ use crate::memory::{Owned, Pool, Region};
 use crate::schedule::Medium;
 use crate::transport::faulty::Faults;
 use crate::transport::local::{local, rendezvous};
-use crate::transport::sim::Sending;
+use crate::transport::sim::model::Sending;
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
 use crate::types::{Algorithm, Collective, DType};

@@ -9,7 +9,8 @@ use crate::schedule::{Medium, Weights};
 use crate::transport::faulty::{Faults, Faulty};
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::shm::{Segment, Shape, Shm};
-use crate::transport::sim::{Links, Sending, Sim, SimNetwork};
+use crate::transport::sim::model::{Compute, Model, Network, Sending};
+use crate::transport::sim::{Sim, SimNetwork};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::types::{Algorithm, Collective, DType, Op};
 
@@ -300,14 +301,21 @@ fn shm_in_domains(world_size: usize) -> Vec<Shm> {
 }
 
 pub(super) fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {
-    SimNetwork::new(
-        world_size,
-        Links {
-            alpha_ps: 5_000_000,
-            ps_per_byte: 80,
-            sending,
-        },
-    )
+    let network = Network {
+        sending,
+        ..Network::default()
+    };
+    let compute = Compute {
+        reduce_ps: 700_000,
+        copy_ps_per_byte: 10,
+        ..Compute::default()
+    };
+    let model = Model {
+        network,
+        compute,
+        ..Model::default()
+    };
+    SimNetwork::new(world_size, model)
 }
 
 pub(super) fn faulty(world_size: usize, faults: Faults) -> Vec<Faulty<Local>> {

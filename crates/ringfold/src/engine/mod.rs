@@ -199,6 +199,11 @@ impl Engine {
         self.transport.as_mut()
     }
 
+    /// When `progress` could next find something to do although no peer acts.
+    pub fn next_event(&self) -> Option<Time> {
+        self.transport.next_event()
+    }
+
     /// The registered buffers.
     pub fn registry(&mut self) -> &mut Registry {
         &mut self.registry

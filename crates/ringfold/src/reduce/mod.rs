@@ -74,6 +74,11 @@ impl Kernel {
         Ok(Kernel { dtype, run, spread })
     }
 
+    /// The type of the elements that it combines.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// Sets every element of `into` to the combination of that element of `sources`, from first to last.
     ///
     /// All regions have the same length, a multiple of the element's size. `into` may be one of the sources; it may not

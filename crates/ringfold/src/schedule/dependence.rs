@@ -1,7 +1,7 @@
 //! Which earlier steps a step must wait for.
 //!
-//! A send, a receive and a receive-and-reduce complete some time after they were issued; all other steps are complete
-//! when they were issued. A step may be issued when no incomplete earlier step of its channel and slice touches the same
+//! A send, a receive and a receive-and-reduce complete some time after they were issued, and so may a copy and a reduction
+//! in a schedule of messages; all other steps are complete when they were issued. A step may be issued when no incomplete earlier step of its channel and slice touches the same
 //! chunk, unless both only read it. Because steps are issued in order, a step that was waited for once is complete for
 //! all that follow: each asynchronous step stands in at most one list, that of the first step in conflict with it.
 //!
@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Action, Buffer, Ranks, Schedule, Span};
+use super::{Action, Buffer, Medium, Ranks, Schedule, Span};
 use crate::types::Collective;
 
 /// A chunk of memory: two spans touch the same memory exactly when they share a place.
@@ -143,12 +143,19 @@ impl Action {
         [first, second, self.writes()].into_iter().flatten()
     }
 
-    /// Whether the step may complete after it was issued.
-    pub fn is_asynchronous(&self) -> bool {
+    /// Whether the step sends or receives.
+    pub fn is_message(&self) -> bool {
         matches!(
             self,
             Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. }
         )
+    }
+
+    /// Whether the step may complete after it was issued: messages, and what is computed beside them, which a device or
+    /// virtual time may take a while for.
+    pub fn is_asynchronous(&self, medium: Medium) -> bool {
+        let computes = matches!(self, Action::Copy { .. } | Action::Reduce { .. });
+        self.is_message() || (computes && medium == Medium::Messages)
     }
 }
 
@@ -254,7 +261,7 @@ pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
             waits.dedup();
             waits.retain(|&earlier| !std::mem::replace(&mut waited_for[earlier as usize], true));
             lists.push(waits);
-            if step.action.is_asynchronous() {
+            if step.action.is_asynchronous(schedule.spec.medium) {
                 for place in step.action.reads().into_iter().flatten().flat_map(places) {
                     pending[place].readers.push(index as u32);
                 }

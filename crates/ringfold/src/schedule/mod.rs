@@ -14,7 +14,8 @@
 //! # Invariants (proved by [`check`])
 //!
 //! * On each ordered pair of ranks, the k-th send matches the k-th receive: same round, same number of elements.
-//! * Steps are issued in order; a send, receive or receive-and-reduce may complete later. A step waits for earlier steps
+//! * Steps are issued in order; a send, receive or receive-and-reduce may complete later, over
+//!   messages a copy or reduction, too. A step waits for earlier steps
 //!   that touch the same chunks (read-write, write-read, write-write), and for nothing else. Under these rules nothing
 //!   deadlocks, even if a send completes only when its receive was posted.
 //! * Every contribution arrives exactly once where it must; reducing ranks end with the same expression, so the same bits.
@@ -325,7 +326,7 @@ impl Schedule {
         self.channels
             .iter()
             .flatten()
-            .any(|step| step.action.is_asynchronous() && step.action.spans().any(blocks))
+            .any(|step| step.action.is_message() && step.action.spans().any(blocks))
     }
 
     /// Whether the ranks read and write each other's buffers in place.

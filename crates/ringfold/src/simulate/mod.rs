@@ -3,13 +3,21 @@
 //! A [`Scenario`] says what is called, by how many ranks, over what network, and what goes wrong meanwhile. A [`Report`]
 //! says how long it took, where the time went, and whether every promise was kept.
 
+mod oracle;
+mod prepare;
 mod report;
+mod run;
 mod scenario;
+#[cfg(test)]
+mod tests;
 
-pub use crate::transport::sim::model::{Compute, Links, Network, Ports, Sending, Server, Switch};
+pub use crate::transport::sim::model::{
+    Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch,
+};
 pub use crate::transport::slow::{Delay, Slow};
 pub use report::{
     BrokenPromise, ChunkResult, Lane, LinkUse, PathKind, PathPart, Promise, RankReport, Report,
     TraceEvent,
 };
-pub use scenario::{Disturbance, LinkEnds, Payload, Scenario};
+pub use run::run;
+pub use scenario::{Disturbance, Payload, Scenario};

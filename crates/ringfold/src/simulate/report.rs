@@ -1,8 +1,9 @@
 //! What a simulation found: times, traffic, the critical path, broken promises.
 
-use super::Scenario;
+use super::{Disturbance, Scenario};
 use crate::error::Error;
-use crate::schedule::Medium;
+use crate::transport::sim::SimNetwork;
+pub use crate::transport::sim::record::{Lane, PathKind, PathPart, TraceEvent};
 use crate::types::Collective;
 
 /// What came out of a [`Scenario`]. All times are picoseconds since the ranks began.
@@ -10,8 +11,6 @@ use crate::types::Collective;
 pub struct Report {
     /// What was simulated, with what the tuner chose filled in.
     pub scenario: Scenario,
-    /// Over what.
-    pub medium: Medium,
     /// When the last rank's call returned.
     pub finished_ps: u64,
     /// When the last of `chunks` was complete; `finished_ps` where nothing is reduced.
@@ -78,64 +77,6 @@ pub struct LinkUse {
     pub busy_ps: u64,
 }
 
-/// A part of the critical path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathPart {
-    /// Where it was spent; of a message the sender, but the receiver while the message waited there.
-    pub rank: usize,
-    /// The other end of a message.
-    pub peer: Option<usize>,
-    /// On what.
-    pub kind: PathKind,
-    /// When it began.
-    pub begin_ps: u64,
-    /// When it ended.
-    pub end_ps: u64,
-}
-
-/// What a part of the critical path was spent on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PathKind {
-    /// A rank had not begun its call.
-    Start,
-    /// A processor's overhead for a message.
-    Overhead,
-    /// A message waited for a port, for memory, or for its turn.
-    Port,
-    /// A message left its sender, or entered its receiver.
-    Transmit,
-    /// The latency of a wire.
-    Wire,
-    /// Something that had come waited until it was asked for.
-    Wait,
-    /// Something waited for a processor.
-    Queue,
-    /// A reduction.
-    Reduce,
-    /// What a slow reduction took longer.
-    Slow,
-    /// A copy.
-    Copy,
-}
-
-impl PathKind {
-    /// The word for tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PathKind::Start => "start",
-            PathKind::Overhead => "overhead",
-            PathKind::Port => "port",
-            PathKind::Transmit => "transmit",
-            PathKind::Wire => "wire",
-            PathKind::Wait => "wait",
-            PathKind::Queue => "queue",
-            PathKind::Reduce => "reduce",
-            PathKind::Slow => "slow",
-            PathKind::Copy => "copy",
-        }
-    }
-}
-
 /// The promises that are checked after every event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Promise {
@@ -168,63 +109,58 @@ pub struct BrokenPromise {
     pub what: String,
 }
 
-/// A line of a timeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lane {
-    /// The call as a whole.
-    Call,
-    /// The port, sending.
-    Transmit,
-    /// The port, receiving.
-    Receive,
-    /// Reductions.
-    Reduce,
-    /// What slow reductions take longer.
-    Slow,
-    /// Copies.
-    Copy,
-    /// Overheads of messages.
-    Overhead,
-    /// A frozen process.
-    Stall,
-}
-
-impl Lane {
-    /// The word for timelines.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Lane::Call => "call",
-            Lane::Transmit => "transmit",
-            Lane::Receive => "receive",
-            Lane::Reduce => "reduce",
-            Lane::Slow => "slow",
-            Lane::Copy => "copy",
-            Lane::Overhead => "overhead",
-            Lane::Stall => "stall",
+impl Report {
+    /// What `network` and the ranks say after a run.
+    pub(super) fn new(
+        scenario: Scenario,
+        network: &SimNetwork,
+        ranks: Vec<RankReport>,
+        promises: Vec<BrokenPromise>,
+    ) -> Report {
+        let finished_ps = ranks.iter().map(|rank| rank.finished_ps).max().unwrap_or(0);
+        let reductions = (0..ranks.len()).filter_map(|rank| {
+            let complete_ps = network.account(rank).last_reduction_ps?;
+            Some(ChunkResult {
+                chunk: rank as u32,
+                owner: rank,
+                complete_ps,
+            })
+        });
+        let chunks: Vec<ChunkResult> = reductions.collect();
+        let results_ps = chunks.iter().map(|chunk| chunk.complete_ps).max();
+        let critical_path = critical_path(network, &ranks, finished_ps);
+        let mut blame_ps = vec![0; ranks.len()];
+        for part in critical_path
+            .iter()
+            .filter(|part| part.kind != PathKind::Wire)
+        {
+            blame_ps[part.rank] += part.end_ps - part.begin_ps;
+        }
+        let links = network
+            .traffic()
+            .into_iter()
+            .map(|(from, to, traffic)| LinkUse {
+                from,
+                to,
+                messages: traffic.messages,
+                bytes: traffic.bytes,
+                busy_ps: traffic.busy_ps,
+            });
+        Report {
+            finished_ps,
+            results_ps: results_ps.unwrap_or(finished_ps),
+            chunks,
+            links: links.collect(),
+            critical_path,
+            blame_ps,
+            events: network.events(),
+            promises,
+            trace: trace(network, &scenario, &ranks),
+            ranks,
+            scenario,
         }
     }
-}
 
-/// Something on a timeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceEvent {
-    /// Whose.
-    pub rank: usize,
-    /// On which line.
-    pub lane: Lane,
-    /// When it began.
-    pub begin_ps: u64,
-    /// When it ended.
-    pub end_ps: u64,
-    /// The other end of a message.
-    pub peer: Option<usize>,
-    /// How many bytes it was about.
-    pub bytes: u64,
-    /// Which slice of the call.
-    pub slice: u32,
-}
-
-impl Report {
     /// Bytes per second of the call as nccl-tests defines them.
     pub fn algbw_bytes_per_s(&self) -> f64 {
         match self.finished_ps {
@@ -249,4 +185,75 @@ impl Report {
     pub fn is_clean(&self) -> bool {
         self.promises.is_empty() && self.ranks.iter().all(|rank| rank.outcome.is_ok())
     }
+}
+
+/// What the last rank waited for, up to its end.
+fn critical_path(network: &SimNetwork, ranks: &[RankReport], finished_ps: u64) -> Vec<PathPart> {
+    let last = ranks
+        .iter()
+        .position(|rank| rank.finished_ps == finished_ps);
+    let Some(rank) = last else {
+        return Vec::new();
+    };
+    let mut path = network.path(rank);
+    let begin_ps = path.last().map_or(0, |part| part.end_ps);
+    if begin_ps < finished_ps {
+        let kind = match path.is_empty() {
+            true => PathKind::Start,
+            false => PathKind::Wait,
+        };
+        path.push(PathPart {
+            rank,
+            peer: None,
+            kind,
+            begin_ps,
+            end_ps: finished_ps,
+        });
+    }
+    path
+}
+
+/// The network's timelines, with the calls and what befell the ranks.
+fn trace(network: &SimNetwork, scenario: &Scenario, ranks: &[RankReport]) -> Vec<TraceEvent> {
+    if !scenario.traces {
+        return Vec::new();
+    }
+    let whole = |rank, lane, begin_ps, end_ps| TraceEvent {
+        rank,
+        lane,
+        begin_ps,
+        end_ps,
+        peer: None,
+        bytes: 0,
+        slice: 0,
+    };
+    let late = |rank| {
+        let delays = scenario
+            .disturbances
+            .iter()
+            .map(|disturbance| match disturbance {
+                Disturbance::Late {
+                    rank: late,
+                    delay_ps,
+                } if *late == rank => *delay_ps,
+                _ => 0,
+            });
+        delays.sum()
+    };
+    let mut trace = network.take_trace();
+    for (rank, report) in ranks.iter().enumerate() {
+        trace.push(whole(rank, Lane::Call, late(rank), report.finished_ps));
+    }
+    for disturbance in &scenario.disturbances {
+        if let Disturbance::Stall {
+            rank,
+            from_ps,
+            until_ps,
+        } = disturbance
+        {
+            trace.push(whole(*rank, Lane::Stall, *from_ps, *until_ps));
+        }
+    }
+    trace.sort_by_key(|event| (event.rank, event.lane, event.begin_ps));
+    trace
 }

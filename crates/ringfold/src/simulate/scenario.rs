@@ -1,7 +1,7 @@
 //! What is simulated: the call, the machines, and what befalls them.
 
 use crate::error::{Error, Result};
-use crate::transport::sim::model::{Compute, Network};
+use crate::transport::sim::model::{Compute, LinkEnds, Network};
 use crate::transport::slow::Slow;
 use crate::types::{Algorithm, Collective, DType, Op};
 
@@ -89,15 +89,6 @@ pub enum Disturbance {
         /// When.
         at_ps: u64,
     },
-}
-
-/// Which link is slow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LinkEnds {
-    /// A rank's port, in both directions. What waits for it does not hold up others.
-    Port(usize),
-    /// The way from the first to the second.
-    Pair(usize, usize),
 }
 
 impl Default for Scenario {

@@ -18,7 +18,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::checksum::Checksum;
-use super::{HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{
+    HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work,
+};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
@@ -95,6 +97,7 @@ enum UnderWay {
         sink: Sink,
         envelope: Owned,
     },
+    Work(Ticket),
 }
 
 struct Held {
@@ -295,6 +298,15 @@ impl<T: Transport> Transport for Faulty<T> {
         Ok(posted)
     }
 
+    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+        let inside = self.ticket();
+        let posted = self.inner.post_work(inside, work)?;
+        if posted == Posted::Pending {
+            self.under_way.insert(inside, UnderWay::Work(ticket));
+        }
+        Ok(posted)
+    }
+
     fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
         self.inner.listen(stream, is_wanted)
     }
@@ -333,6 +345,7 @@ impl<T: Transport> Transport for Faulty<T> {
                     open(envelope.region(), [peer, self.rank], &header, &sink)?;
                     done.push(ticket);
                 }
+                Some(UnderWay::Work(ticket)) => done.push(ticket),
                 None => unreachable!("ticket {inside} was never posted"),
             }
         }

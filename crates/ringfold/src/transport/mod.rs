@@ -40,6 +40,7 @@ use crate::call::Call;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::reduce::Kernel;
+use crate::types::DType;
 
 /// A point in time, in picoseconds since an origin that the clock's owner chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -109,6 +110,26 @@ pub enum Sink {
     },
 }
 
+/// Something that the engine does by itself in a schedule of messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// What.
+    pub kind: WorkKind,
+    /// The elements' type.
+    pub dtype: DType,
+    /// Bytes of the result.
+    pub bytes: usize,
+}
+
+/// The kinds of such work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WorkKind {
+    /// A copy.
+    Copy,
+    /// The combination of two operands.
+    Reduce,
+}
+
 /// Pieces of a message given to [`Sink::absorb`] begin at multiples of this, so that no element is cut.
 pub const PIECE_ALIGN_BYTES: usize = 64;
 
@@ -163,6 +184,13 @@ pub trait Transport: Send {
         header: Header,
         sink: Sink,
     ) -> Result<Posted>;
+
+    /// Says that the engine has done `work` by itself. Where computing takes virtual time it is complete later, and until then
+    /// the engine leaves what it touched alone.
+    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+        let _ = (ticket, work);
+        Ok(Posted::Done)
+    }
 
     /// Whether from now on `poll` and `block` take notice of messages on `stream` for which no receive is posted.
     fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()>;

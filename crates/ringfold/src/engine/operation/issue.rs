@@ -10,7 +10,7 @@ use crate::helpers::Helpers;
 use crate::memory::Region;
 use crate::reduce::{self, Kernel, Store};
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
-use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream};
+use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Work, WorkKind};
 
 /// What one rank combines at a time: large enough that taking it costs little, small enough that nobody waits long for a
 /// rank that loses its core meanwhile.
@@ -73,12 +73,16 @@ impl Operation {
             Action::Copy { from, into } => {
                 let (into, from) = (self.region(into, slice), self.region(from, slice));
                 self.deliver(into, from, context.helpers)?;
-                Posted::Done
+                match into.is_same(from) {
+                    true => Posted::Done,
+                    false => self.tell(WorkKind::Copy, into, channel, slice, index, context)?,
+                }
             }
             Action::Reduce { with, from, into } => {
                 let operands = [self.region(with, slice), self.region(from, slice)];
-                self.fold(self.region(into, slice), &operands, context.helpers);
-                Posted::Done
+                let into = self.region(into, slice);
+                self.fold(into, &operands, context.helpers);
+                self.tell(WorkKind::Reduce, into, channel, slice, index, context)?
             }
             shared => return self.issue_shared(shared, channel, slice, context),
         };
@@ -118,6 +122,29 @@ impl Operation {
         } else {
             Issue::Pending
         })
+    }
+
+    /// Says what was done, where that may take virtual time.
+    fn tell(
+        &self,
+        kind: WorkKind,
+        into: Region,
+        channel: usize,
+        slice: u32,
+        index: u32,
+        context: &mut Context<'_>,
+    ) -> Result<Posted> {
+        if self.publishes() {
+            return Ok(Posted::Done);
+        }
+        let flight = slice % self.plan.slices_in_flight;
+        let work = Work {
+            kind,
+            dtype: self.call.dtype,
+            bytes: into.bytes(),
+        };
+        let ticket = ticket(context.id, channel, flight, index);
+        context.transport.post_work(ticket, work)
     }
 
     /// The stream and header of a message, or nothing when it is left out: an empty one after the first slice, which

@@ -183,6 +183,7 @@ impl<'a> Execution<'a> {
                     let value = own.read(at, from, i)?;
                     own.write(at, into, i, value)?;
                 }
+                own.put_in_flight(at);
                 Ok(())
             }
             Action::Reduce { with, from, into } => {
@@ -192,6 +193,7 @@ impl<'a> Execution<'a> {
                     let value = combine(at, left, right)?;
                     own.write(at, into, i, value)?;
                 }
+                own.put_in_flight(at);
                 Ok(())
             }
             Action::Publish { span, phase } => self.publish(at, span, phase),

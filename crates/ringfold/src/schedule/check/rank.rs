@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::value::Value;
 use super::{Slices, Violation};
 use crate::schedule::dependence::{Place, dependencies};
-use crate::schedule::{Action, Buffer, Cut, Schedule, Span, Step};
+use crate::schedule::{Action, Buffer, Cut, Medium, Schedule, Span, Step};
 use crate::types::Collective;
 
 /// A step of a slice.
@@ -217,6 +217,16 @@ impl<'a> Rank<'a> {
     /// From now on the step is in flight.
     pub fn mark_in_flight(&mut self, at: At) {
         self.mark(at, true);
+    }
+
+    /// What was copied or combined beside messages is in flight until a step that depends on it is issued: nobody else
+    /// counts on its being complete.
+    pub fn put_in_flight(&mut self, at: At) {
+        if self.schedule.spec.medium == Medium::Messages {
+            self.mark_in_flight(at);
+            let hops = self.channels[at.channel as usize].hops;
+            self.deliver(at, hops);
+        }
     }
 
     /// Refuses a step that touches what is in flight, or another channel's chunks.

@@ -1,7 +1,8 @@
 //! What each fault does to a message, and that no mixture of them gives a wrong result.
 
 use super::super::local::{local, rendezvous};
-use super::super::sim::{Links, Sending, Sim, SimNetwork};
+use super::super::sim::model::{Compute, Links, Model, Network, Sending};
+use super::super::sim::{Sim, SimNetwork};
 use super::super::suite::{self, World, bytes_of, pattern};
 use super::*;
 
@@ -39,12 +40,21 @@ fn wrap<T: Transport>(ranks: Vec<T>, faults: Faults) -> Vec<Faulty<T>> {
 }
 
 fn network(world_size: usize) -> Vec<Sim> {
-    let links = Links {
-        alpha_ps: 1_000_000,
-        ps_per_byte: 100,
+    let network = Network {
+        links: Links {
+            alpha_ps: 1_000_000,
+            ps_per_byte: 100,
+            ..Links::default()
+        },
         sending: Sending::Rendezvous,
+        ..Network::default()
     };
-    SimNetwork::new(world_size, links)
+    let model = Model {
+        network,
+        compute: Compute::FREE,
+        ..Model::default()
+    };
+    SimNetwork::new(world_size, model)
 }
 
 /// What comes of sending one message.

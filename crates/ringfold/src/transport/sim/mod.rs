@@ -1,274 +1,173 @@
-//! Messages in virtual time, over links of known latency and bandwidth.
+//! Messages and computing in virtual time, on machines that a [`Model`] describes.
 //!
 //! # Model
 //!
-//! Every rank has one port, full duplex. A message of `m` bytes occupies the sender's transmitting side for `m·β`, its
-//! first byte is at the receiver after another `α`, and it occupies the receiving side for `m·β`; whoever finds a side
-//! occupied waits, first come first served. So a message between idle ports takes exactly `α + m·β`. Headers weigh
-//! nothing. All times are whole picoseconds.
+//! Every rank has one port. A message of `m` bytes occupies the sender's side for `m·β`, its first byte is at the receiver
+//! after another `α`, and it occupies the receiving side for `m·β`; whoever finds a side occupied waits, first come first
+//! served. So a message between idle ports takes exactly `α + m·β`. Headers weigh nothing. Combining a message begins when
+//! it is there, its receive is posted, and a processor is free. All times are whole picoseconds.
 //!
 //! Whether a message leaves at once or when its receive was posted makes a difference that must be chosen
-//! ([`Sending`]): with a slow rank the two disagree by a third.
+//! ([`Sending`](model::Sending)): with a slow rank the two disagree by a third.
+//!
+//! The files: `model` is the numbers, `world` the state and time, `traffic` the way of a message, `processors` who computes,
+//! `share` links that several messages are on, `record` what is noted for reports.
 //!
 //! # Use
 //!
-//! Time moves only by the `now` of [`Transport::poll`]. A driver polls all ranks at one time until none gets on, then
-//! goes on to the least [`Transport::next_event`]. What is posted counts from the latest time polled. Payloads are
-//! real, so the same run gives a time and a result; runs are deterministic.
+//! Time moves only by the `now` of [`Transport::poll`], or [`SimNetwork::advance`]. A driver polls the ranks that something
+//! happened to ([`SimNetwork::take_touched`]; polling others does no harm) until none gets on, then goes on to the next
+//! event. What is posted counts from the latest time. The same calls give the same times.
 //!
-//! Does not know: what computing costs, more than one kind of link, packets, congestion.
+//! Does not know: packets, congestion, retransmission, the cost of headers and of control messages.
 
+mod message;
 pub mod model;
+mod processors;
+pub(crate) mod record;
+mod share;
+mod traffic;
+mod world;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
-use crate::error::{Error, Result};
-use crate::memory::{Owned, Region};
+use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work};
+use crate::error::Result;
+use crate::memory::Region;
+use model::Model;
+use record::{ORIGIN, PathPart, TraceEvent};
+pub use world::Account;
+use world::World;
 
-/// When a message sets off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sending {
-    /// When it is posted. The send is complete when the port is free of it.
-    Eager,
-    /// When its receive was posted, too. The send is complete when the message has arrived.
-    Rendezvous,
-}
-
-/// What all links are like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Links {
-    /// The latency α.
-    pub alpha_ps: u64,
-    /// The inverse of the bandwidth, β. 100 Gbit/s are 80.
-    pub ps_per_byte: u64,
-    /// When a message sets off.
-    pub sending: Sending,
-}
-
-/// The network that the simulated ranks share.
+/// All simulated machines, as whoever drives the ranks sees them.
+#[derive(Clone)]
 pub struct SimNetwork {
-    links: Links,
-    now: Time,
-    ports: Vec<Port>,
-    /// Messages whose first byte is under way, by when it arrives; the second number keeps ties in order.
-    flights: BTreeMap<(Time, u64), Message>,
-    next_flight: u64,
-    /// Messages with a known time of arrival, by receiver and stream, in order of that time.
-    arrivals: BTreeMap<Route, VecDeque<(Time, Message)>>,
-    /// Posted sends whose receive is missing, or the number of receives whose send is.
-    meetings: BTreeMap<Route, Meeting>,
-}
-
-/// An ordered stream as the whole network sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Route {
-    to: usize,
-    from: usize,
-    channel: usize,
-}
-
-#[derive(Default)]
-struct Port {
-    transmits_until: Time,
-    receives_until: Time,
-    /// When the sends of this rank are complete.
-    sent: BTreeSet<(Time, Ticket)>,
-    left: bool,
-}
-
-#[derive(Default)]
-struct Meeting {
-    sends: VecDeque<Message>,
-    receives: usize,
-}
-
-struct Message {
-    route: Route,
-    ticket: Ticket,
-    header: [u8; HEADER_BYTES],
-    payload: Owned,
-    /// How long it occupies a port.
-    duration_ps: u128,
+    world: Arc<Mutex<World>>,
 }
 
 /// One simulated rank.
 pub struct Sim {
     rank: usize,
-    network: Arc<Mutex<SimNetwork>>,
-    /// What was posted; no empty queues.
-    receives: BTreeMap<Route, VecDeque<Receive>>,
-    /// What is listened to.
-    listened: BTreeSet<Route>,
+    network: SimNetwork,
 }
 
-struct Receive {
-    ticket: Ticket,
-    header: Header,
-    sink: Sink,
+/// What went from one rank to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages.
+    pub messages: u64,
+    /// Their payload.
+    pub bytes: u64,
+    /// How long the sender's port was busy with them.
+    pub busy_ps: u64,
 }
 
 impl SimNetwork {
-    /// The ranks of a new network.
+    /// The ranks of new machines, of which `model` was checked for so many.
     #[expect(
         clippy::new_ret_no_self,
-        reason = "the network is only reached through its ranks"
+        reason = "the machines are reached through their ranks"
     )]
-    pub fn new(world_size: usize, links: Links) -> Vec<Sim> {
-        let network = Arc::new(Mutex::new(SimNetwork {
-            links,
-            now: Time::default(),
-            ports: (0..world_size).map(|_| Port::default()).collect(),
-            flights: BTreeMap::new(),
-            next_flight: 0,
-            arrivals: BTreeMap::new(),
-            meetings: BTreeMap::new(),
-        }));
+    pub fn new(world_size: usize, model: Model) -> Vec<Sim> {
+        let network = SimNetwork {
+            world: Arc::new(Mutex::new(World::new(model, world_size))),
+        };
         let rank = |rank| Sim {
             rank,
             network: network.clone(),
-            receives: BTreeMap::new(),
-            listened: BTreeSet::new(),
         };
         (0..world_size).map(rank).collect()
     }
 
-    /// Lets a message wait for its receive, or go.
-    fn offer(&mut self, message: Message) {
-        if self.links.sending == Sending::Rendezvous {
-            let meeting = self.meetings.entry(message.route).or_default();
-            if meeting.receives == 0 {
-                meeting.sends.push_back(message);
-                return;
+    /// A test's panic in one rank must not hide behind a poisoned lock in another.
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the next thing happens.
+    pub fn next_event(&self) -> Option<Time> {
+        self.world().next_event_ps().map(|ps| Time(ps.into()))
+    }
+
+    /// Lets everything happen that happens until `now`.
+    pub fn advance(&self, now: Time) {
+        self.world().advance(picoseconds(now));
+    }
+
+    /// Appends the ranks for which something is to be seen since this was last asked.
+    pub fn take_touched(&self, into: &mut Vec<usize>) {
+        self.world().take_touched(into);
+    }
+
+    /// From now on nothing is delivered to `rank`, and it computes nothing. Its peers see no difference.
+    pub fn stop(&self, rank: usize) {
+        self.world().stop(rank);
+    }
+
+    /// How many things have happened.
+    pub fn events(&self) -> u64 {
+        self.world().events_passed
+    }
+
+    /// What `rank` has done, until now.
+    pub fn account(&self, rank: usize) -> Account {
+        self.world().ranks[rank].account
+    }
+
+    /// What has been sent so far: from, to, and what.
+    pub fn traffic(&self) -> Vec<(usize, usize, Traffic)> {
+        let world = self.world();
+        let mut all: Vec<(usize, usize, Traffic)> = Vec::new();
+        for (to, rank) in world.ranks.iter().enumerate() {
+            for ((from, _), incoming) in &rank.incoming {
+                let own = Traffic {
+                    messages: incoming.messages,
+                    bytes: incoming.bytes,
+                    busy_ps: incoming.busy_ps,
+                };
+                match all.last_mut() {
+                    Some((sender, receiver, sum))
+                        if (*sender, *receiver) == (*from as usize, to) =>
+                    {
+                        sum.messages += own.messages;
+                        sum.bytes += own.bytes;
+                        sum.busy_ps += own.busy_ps;
+                    }
+                    _ => all.push((*from as usize, to, own)),
+                }
             }
-            meeting.receives -= 1;
         }
-        self.launch(message);
+        all.retain(|(.., traffic)| traffic.messages > 0);
+        all.sort_unstable_by_key(|(from, to, _)| (*from, *to));
+        all
     }
 
-    /// Notes that a receive was posted.
-    fn expect(&mut self, route: Route) {
-        if self.links.sending == Sending::Rendezvous {
-            let meeting = self.meetings.entry(route).or_default();
-            match meeting.sends.pop_front() {
-                Some(message) => self.launch(message),
-                None => meeting.receives += 1,
-            }
-        }
-    }
-
-    /// Puts a message on the sender's port.
-    fn launch(&mut self, message: Message) {
-        let port = &mut self.ports[message.route.from];
-        let start = self.now.max(port.transmits_until);
-        port.transmits_until = Time(start.0 + message.duration_ps);
-        if self.links.sending == Sending::Eager {
-            port.sent.insert((port.transmits_until, message.ticket));
-        }
-        let first_byte = Time(start.0 + u128::from(self.links.alpha_ps));
-        self.flights.insert((first_byte, self.next_flight), message);
-        self.next_flight += 1;
-    }
-
-    /// Moves time on to `now`: first bytes that have come by then take their turn at the receivers' ports.
-    fn advance(&mut self, now: Time) {
-        self.now = self.now.max(now);
-        while let Some(flight) = self.flights.first_entry() {
-            let (first_byte, _) = *flight.key();
-            if first_byte > self.now {
-                break;
-            }
-            let message = flight.remove();
-            let port = &mut self.ports[message.route.to];
-            let start = first_byte.max(port.receives_until);
-            let arrival = Time(start.0 + message.duration_ps);
-            port.receives_until = arrival;
-            if self.links.sending == Sending::Rendezvous {
-                let sent = (arrival, message.ticket);
-                self.ports[message.route.from].sent.insert(sent);
-            }
-            self.arrivals
-                .entry(message.route)
-                .or_default()
-                .push_back((arrival, message));
+    /// The chain of what was waited for, from time 0 to what was last reported to `rank`.
+    pub fn path(&self, rank: usize) -> Vec<PathPart> {
+        let world = self.world();
+        let cause = world.ranks[rank].cause;
+        match cause {
+            ORIGIN => Vec::new(),
+            part => world.record.path(part),
         }
     }
 
-    /// The next message of a stream, if it has arrived.
-    fn take(&mut self, route: Route) -> Option<Message> {
-        let queue = self.arrivals.get_mut(&route)?;
-        let (arrival, _) = queue.front()?;
-        if *arrival > self.now {
-            return None;
-        }
-        queue.pop_front().map(|(_, message)| message)
+    /// Takes what was noted on timelines.
+    pub fn take_trace(&self) -> Vec<TraceEvent> {
+        std::mem::take(&mut self.world().record.trace)
     }
+}
 
-    /// The header of the next message of a stream: once it has arrived, or as soon as it waits for its receive, as headers
-    /// weigh nothing.
-    fn head(&self, route: Route) -> Option<&[u8; HEADER_BYTES]> {
-        let arrived = self.arrivals.get(&route).and_then(VecDeque::front);
-        let offered = || self.meetings.get(&route)?.sends.front();
-        match arrived {
-            Some((arrival, message)) => (*arrival <= self.now).then_some(&message.header),
-            None => offered().map(|message| &message.header),
-        }
-    }
-
-    /// Whether nothing can come on a stream any more.
-    fn is_over(&self, route: Route) -> bool {
-        let waits = self
-            .arrivals
-            .get(&route)
-            .is_some_and(|queue| !queue.is_empty());
-        self.ports[route.from].left
-            && !waits
-            && !self.flights.values().any(|message| message.route == route)
-    }
-
-    /// The next time that matters to `rank`, who waits on `routes`.
-    fn next_event<'a>(&self, rank: usize, routes: impl Iterator<Item = &'a Route>) -> Option<Time> {
-        let arrivals = routes
-            .filter_map(|route| self.arrivals.get(route)?.front())
-            .map(|(arrival, _)| *arrival)
-            .filter(|arrival| *arrival > self.now);
-        let sent = self.ports[rank].sent.first().map(|(time, _)| *time);
-        let mut flights = self.flights.iter();
-        let flight = flights.find(|(_, message)| message.route.to == rank);
-        arrivals
-            .chain(sent)
-            .chain(flight.map(|((time, _), _)| *time))
-            .min()
-    }
+/// Virtual time as it is kept: more than half a year of picoseconds.
+fn picoseconds(time: Time) -> u64 {
+    u64::try_from(time.0).unwrap_or(u64::MAX)
 }
 
 impl Sim {
-    /// A test's panic in one rank must not hide behind a poisoned lock in another.
-    fn network(&self) -> MutexGuard<'_, SimNetwork> {
-        self.network.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The way of what comes to this rank on `stream`.
-    fn route_from(&self, stream: Stream) -> Route {
-        Route {
-            to: self.rank,
-            from: stream.peer,
-            channel: stream.channel,
-        }
-    }
-}
-
-/// What is said of a peer that was dropped.
-const LEFT: &str = "left";
-
-#[cold]
-fn has_left(rank: usize) -> Error {
-    Error::PeerFailed {
-        rank,
-        reason: LEFT.into(),
-        site: None,
+    /// The machines that this rank is on.
+    pub fn network(&self) -> &SimNetwork {
+        &self.network
     }
 }
 
@@ -282,24 +181,8 @@ impl Transport for Sim {
     ) -> Result<Posted> {
         assert_eq!(header.bytes as usize, payload.bytes());
         assert_ne!(stream.peer, self.rank, "a message to oneself");
-        let route = Route {
-            to: stream.peer,
-            from: self.rank,
-            channel: stream.channel,
-        };
-        let mut network = self.network();
-        if network.ports[stream.peer].left {
-            return Err(has_left(stream.peer));
-        }
-        let duration_ps = u128::from(network.links.ps_per_byte) * payload.bytes() as u128;
-        network.offer(Message {
-            route,
-            ticket,
-            header: header.encode(0),
-            payload: Owned::copy_of(payload),
-            duration_ps,
-        });
-        Ok(Posted::Pending)
+        let mut world = self.network.world();
+        world.post_send(self.rank, stream, ticket, header, payload)
     }
 
     fn post_recv(
@@ -311,78 +194,31 @@ impl Transport for Sim {
     ) -> Result<Posted> {
         assert_eq!(header.bytes as usize, sink.bytes());
         assert_ne!(stream.peer, self.rank, "a message from oneself");
-        let route = self.route_from(stream);
-        self.network().expect(route);
-        let queue = self.receives.entry(route).or_default();
-        queue.push_back(Receive {
-            ticket,
-            header,
-            sink,
-        });
-        Ok(Posted::Pending)
+        let mut world = self.network.world();
+        world.post_recv(self.rank, stream, ticket, header, sink)
+    }
+
+    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+        Ok(self.network.world().post_work(self.rank, ticket, &work))
     }
 
     fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
-        let route = self.route_from(stream);
-        if is_wanted {
-            self.listened.insert(route);
-        } else {
-            self.listened.remove(&route);
-        }
+        self.network.world().listen(self.rank, stream, is_wanted);
         Ok(())
     }
 
     fn head(&mut self, stream: Stream) -> Result<Head> {
-        let route = self.route_from(stream);
-        assert!(!self.receives.contains_key(&route), "a receive is posted");
-        let network = self.network();
-        match network.head(route) {
-            Some(header) => Header::claimed(header, stream.peer).map(Head::Message),
-            None if network.is_over(route) => Ok(Head::End(LEFT)),
-            None => Ok(Head::Nothing),
-        }
+        Ok(self.network.world().head(self.rank, stream))
     }
 
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
-        let mut network = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        network.advance(now);
-        let now = network.now;
-        let sent = &mut network.ports[self.rank].sent;
-        while let Some((time, ticket)) = sent.first().copied()
-            && time <= now
-        {
-            sent.pop_first();
-            done.push(ticket);
-        }
-        for (route, queue) in &mut self.receives {
-            while let Some(receive) = queue.front() {
-                let Some(message) = network.take(*route) else {
-                    break;
-                };
-                receive
-                    .header
-                    .expect(&message.header, route.from, self.rank)?;
-                receive.sink.absorb(0, message.payload.region());
-                done.push(receive.ticket);
-                queue.pop_front();
-            }
-            if !queue.is_empty() && network.is_over(*route) {
-                return Err(has_left(route.from));
-            }
-        }
-        self.receives.retain(|_, queue| !queue.is_empty());
-        let abandoned = network.meetings.iter().find(|(route, meeting)| {
-            route.from == self.rank && !meeting.sends.is_empty() && network.ports[route.to].left
-        });
-        match abandoned {
-            Some((route, _)) => Err(has_left(route.to)),
-            None => Ok(()),
-        }
+        let mut world = self.network.world();
+        world.advance(picoseconds(now));
+        world.poll(self.rank, done)
     }
 
     fn next_event(&self) -> Option<Time> {
-        let routes = self.receives.keys().chain(&self.listened);
-        self.network().next_event(self.rank, routes)
+        self.network.next_event()
     }
 
     /// Nothing happens while time stands still.
@@ -397,136 +233,9 @@ impl Transport for Sim {
 
 impl Drop for Sim {
     fn drop(&mut self) {
-        let rank = self.rank;
-        let mut network = self.network();
-        network.ports[rank].left = true;
-        network.meetings.retain(|route, _| route.from != rank);
+        self.network.world().leave(self.rank);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::suite::{self, World, pattern};
-    use super::*;
-
-    /// The links of the slow-node paper: 5 µs and 100 Gbit/s.
-    const LINKS: Links = Links {
-        alpha_ps: 5_000_000,
-        ps_per_byte: 80,
-        sending: Sending::Eager,
-    };
-
-    const RENDEZVOUS: Links = Links {
-        sending: Sending::Rendezvous,
-        ..LINKS
-    };
-
-    suite::transport_tests!(|world_size| SimNetwork::new(world_size, LINKS));
-
-    mod with_rendezvous {
-        use super::super::super::suite;
-        use super::{RENDEZVOUS, SimNetwork};
-        suite::transport_tests!(|world_size| SimNetwork::new(world_size, RENDEZVOUS));
-    }
-
-    /// Polls everybody at `time_ps`.
-    fn poll_at(world: &mut World<Sim>, time_ps: u128) {
-        world.now = Time(time_ps);
-        while world.round().unwrap() {}
-    }
-
-    #[test]
-    fn a_message_takes_alpha_and_its_bytes_times_beta() {
-        let mut world = World::new(SimNetwork::new(2, LINKS));
-        let (source, target) = (pattern(8192, 1), Owned::zeroed(8192));
-        let send = world.send(0, (1, 0), 0, source.region());
-        let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
-        poll_at(&mut world, 655_359);
-        assert!(!world.is_done(send));
-        poll_at(&mut world, 655_360);
-        assert!(world.is_done(send));
-        poll_at(&mut world, 5_655_359);
-        assert!(!world.is_done(recv));
-        assert_eq!(world.ranks[1].next_event(), Some(Time(5_655_360)));
-        poll_at(&mut world, 5_655_360);
-        assert!(world.is_done(recv));
-        assert_eq!(world.ranks[1].next_event(), None);
-    }
-
-    #[test]
-    fn messages_of_one_sender_queue_at_its_port() {
-        let mut world = World::new(SimNetwork::new(3, LINKS));
-        let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
-        let first = world.recv(1, (0, 0), 0, Sink::Store(targets[0].region()));
-        let second = world.recv(2, (0, 0), 0, Sink::Store(targets[1].region()));
-        world.send(0, (1, 0), 0, source.region());
-        world.send(0, (2, 0), 0, source.region());
-        world.run(&[first]).unwrap();
-        assert_eq!(world.now, Time(5_080_000));
-        world.run(&[second]).unwrap();
-        assert_eq!(world.now, Time(5_160_000));
-    }
-
-    #[test]
-    fn messages_to_one_receiver_queue_at_its_port() {
-        let mut world = World::new(SimNetwork::new(3, LINKS));
-        let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
-        let first = world.recv(0, (1, 0), 0, Sink::Store(targets[0].region()));
-        let second = world.recv(0, (2, 0), 0, Sink::Store(targets[1].region()));
-        world.send(1, (0, 0), 0, source.region());
-        world.send(2, (0, 0), 0, source.region());
-        world.run(&[first]).unwrap();
-        assert_eq!(world.now, Time(5_080_000));
-        world.run(&[second]).unwrap();
-        assert_eq!(world.now, Time(5_160_000));
-    }
-
-    #[test]
-    fn both_directions_are_used_at_once() {
-        let mut world = World::new(SimNetwork::new(2, LINKS));
-        let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
-        let first = world.recv(0, (1, 0), 0, Sink::Store(targets[0].region()));
-        let second = world.recv(1, (0, 0), 0, Sink::Store(targets[1].region()));
-        world.send(0, (1, 0), 0, source.region());
-        world.send(1, (0, 0), 0, source.region());
-        world.run(&[first, second]).unwrap();
-        assert_eq!(world.now, Time(5_080_000));
-    }
-
-    #[test]
-    fn only_a_rendezvous_waits_for_the_receive() {
-        for (links, expected_ps) in [(LINKS, 9_000_000), (RENDEZVOUS, 9_000_000 + 5_080_000)] {
-            let mut world = World::new(SimNetwork::new(2, links));
-            let (source, target) = (pattern(1000, 1), Owned::zeroed(1000));
-            world.send(0, (1, 0), 0, source.region());
-            poll_at(&mut world, 9_000_000);
-            let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
-            world.run(&[recv]).unwrap();
-            assert_eq!(world.now, Time(expected_ps), "{:?}", links.sending);
-        }
-    }
-
-    #[test]
-    fn a_ring_reduce_scatter_takes_the_time_of_the_closed_form() {
-        // The slow-node paper without a slow node: N - 1 steps of transfer and 3 µs of reduction.
-        const REDUCE_PS: u128 = 3_000_000;
-        for (world_size, expected_ps) in [(4, 25_966_080), (8, 60_587_520)] {
-            let mut world = World::new(SimNetwork::new(world_size, LINKS));
-            let (source, target) = (pattern(8192, 1), Owned::zeroed(8192));
-            for step in 0..world_size as u32 - 1 {
-                let ranks = 0..world_size;
-                let receives: Vec<_> = ranks
-                    .map(|rank| {
-                        let next = (rank + 1) % world_size;
-                        world.send(rank, (next, 0), step, source.region());
-                        world.recv(next, (rank, 0), step, Sink::Store(target.region()))
-                    })
-                    .collect();
-                world.run(&receives).unwrap();
-                let reduced = world.now.0 + REDUCE_PS;
-                poll_at(&mut world, reduced);
-            }
-            assert_eq!(world.now, Time(expected_ps), "{world_size} ranks");
-        }
-    }
-}
+mod tests;

@@ -1,7 +1,49 @@
 //! What the simulated network and the simulated processors are like: numbers, and what they mean.
 
 use crate::error::{Error, Result};
+use crate::transport::slow::Slow;
 use crate::types::DType;
+
+/// All that the simulated machines are like. The default is what the parts' defaults are, with data that is moved.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Model {
+    /// The network and the hosts.
+    pub network: Network,
+    /// What computing costs.
+    pub compute: Compute,
+    /// Reductions that take longer.
+    pub slow: Vec<Slow>,
+    /// When a rank's process is frozen.
+    pub stalls: Vec<Stall>,
+    /// Links of less bandwidth, and how many times as long a byte takes.
+    pub slow_links: Vec<(LinkEnds, f64)>,
+    /// What all random numbers follow from.
+    pub seed: u64,
+    /// Whether only the bytes of payloads are counted: nothing is copied and nothing combined.
+    pub is_hollow: bool,
+    /// Whether it is noted what happened when.
+    pub traces: bool,
+}
+
+/// A time in which a rank's process is frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stall {
+    /// Which.
+    pub rank: usize,
+    /// From when on.
+    pub from_ps: u64,
+    /// Until when.
+    pub until_ps: u64,
+}
+
+/// Which link is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkEnds {
+    /// A rank's port, in both directions. What waits for it does not hold up others.
+    Port(usize),
+    /// The way from the first to the second.
+    Pair(usize, usize),
+}
 
 /// The network between the ranks and the hosts that they are on.
 #[derive(Clone, Debug, PartialEq, Eq)]

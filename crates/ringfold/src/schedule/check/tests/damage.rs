@@ -73,7 +73,7 @@ fn a_repeated_message_reduction_or_publication_is_seen() {
         let adds = match steps[at].action {
             Action::Reduce { with, from, into } => with == into || from == into,
             other => {
-                other.is_asynchronous()
+                other.is_message()
                     || matches!(other, Action::Publish { .. } | Action::GiveBack { .. })
             }
         };
@@ -133,7 +133,7 @@ fn a_message_in_the_wrong_round_is_seen() {
     let delay: Damage = |_, steps, at| {
         let mut steps = steps.to_vec();
         steps[at].round += 1;
-        steps[at].action.is_asynchronous().then_some(steps)
+        steps[at].action.is_message().then_some(steps)
     };
     assert!(refuse_everywhere(delay, false) > 500);
 }

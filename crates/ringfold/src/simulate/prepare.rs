@@ -1,0 +1,133 @@
+//! From a scenario to what the ranks run: the tuner's choice, the model of the machines, each rank's call and buffers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::oracle::Oracle;
+use super::{Disturbance, Payload, Scenario};
+use crate::communicator::{Counts, Request};
+use crate::engine::Job;
+use crate::error::Result;
+use crate::memory::{Owned, Region};
+use crate::topology::machine::Machine;
+use crate::transport::sim::model::{Model, Stall};
+use crate::tune::Limits;
+use crate::tune::choose::{Choice, Question, choose};
+
+/// A rank's buffers, which it may have in common with others where no data is moved.
+#[derive(Clone)]
+pub(super) struct Buffers {
+    pub input: Arc<Owned>,
+    pub output: Arc<Owned>,
+    input_bytes: usize,
+    output_bytes: usize,
+}
+
+impl Buffers {
+    pub fn output(&self) -> Region {
+        self.output.region().part(0..self.output_bytes)
+    }
+}
+
+/// The buffers of all ranks, filled where data is moved.
+pub(super) fn buffers(scenario: &Scenario, oracle: &Oracle) -> Vec<Buffers> {
+    let sizes: Vec<_> = (0..scenario.ranks)
+        .map(|rank| oracle.buffer_bytes(rank))
+        .collect();
+    if scenario.payload == Payload::Hollow {
+        let largest = |of: fn(&(usize, usize)) -> usize| sizes.iter().map(of).max().unwrap_or(0);
+        let input = Arc::new(Owned::zeroed(largest(|sizes| sizes.0)));
+        let output = Arc::new(Owned::zeroed(largest(|sizes| sizes.1)));
+        let of_rank = |(input_bytes, output_bytes)| Buffers {
+            input: input.clone(),
+            output: output.clone(),
+            input_bytes,
+            output_bytes,
+        };
+        return sizes.into_iter().map(of_rank).collect();
+    }
+    let of_rank = |(rank, (input_bytes, output_bytes))| {
+        let input = Owned::zeroed(input_bytes);
+        oracle.fill(rank, input.region());
+        Buffers {
+            input: Arc::new(input),
+            output: Arc::new(Owned::zeroed(output_bytes)),
+            input_bytes,
+            output_bytes,
+        }
+    };
+    sizes.into_iter().enumerate().map(of_rank).collect()
+}
+
+/// How the call is carried out: as the product would between hosts.
+pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
+    // Limits concern published memory only, and these are the same on every machine.
+    let machine = Machine::read(Path::new(""), 1);
+    choose(&Question {
+        collective: scenario.collective,
+        bytes: scenario.bytes,
+        world_size: scenario.ranks,
+        domains: 1,
+        slot_bytes: None,
+        is_uneven: false,
+        is_pairwise: false,
+        algorithm: scenario.algorithm,
+        slice_bytes: scenario
+            .slice_bytes
+            .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+        channels: None,
+        is_weighted: false,
+        limits: Limits::derive(&machine, 1),
+    })
+}
+
+/// The call of one rank.
+pub(super) fn job(
+    scenario: &Scenario,
+    choice: &Choice,
+    rank: usize,
+    buffers: &Buffers,
+) -> Result<Job> {
+    let mut request = Request::new(
+        scenario.collective,
+        scenario.dtype,
+        Counts::Even(scenario.count()),
+        buffers.input.region().part(0..buffers.input_bytes),
+        buffers.output(),
+    );
+    request.op = scenario.op;
+    request.root = scenario.root;
+    request.algorithm = scenario.algorithm;
+    let timeout = Duration::from_nanos(scenario.timeout_ps.div_ceil(1000));
+    request.check(rank, scenario.ranks, choice, timeout)
+}
+
+/// The machines of a scenario.
+pub(super) fn model(scenario: &Scenario) -> Model {
+    let mut model = Model {
+        network: scenario.network.clone(),
+        compute: scenario.compute.clone(),
+        seed: scenario.seed,
+        is_hollow: scenario.payload == Payload::Hollow,
+        traces: scenario.traces,
+        ..Model::default()
+    };
+    for disturbance in &scenario.disturbances {
+        match disturbance {
+            Disturbance::Slow(slow) => model.slow.push(*slow),
+            Disturbance::SlowLink { ends, factor } => model.slow_links.push((*ends, *factor)),
+            Disturbance::Stall {
+                rank,
+                from_ps,
+                until_ps,
+            } => model.stalls.push(Stall {
+                rank: *rank,
+                from_ps: *from_ps,
+                until_ps: *until_ps,
+            }),
+            Disturbance::Late { .. } | Disturbance::Dead { .. } => {}
+        }
+    }
+    model
+}

@@ -1,0 +1,395 @@
+//! The event loop: all ranks' engines, driven through virtual time by one thread.
+//!
+//! A rank's engine is asked to go on when something happened to the rank and at no other time. What happens at one time
+//! happens in the order in which it came about; the ranks that it happened to then go on, in that order, before anything
+//! else. So a scenario has one outcome.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::oracle::Oracle;
+use super::prepare::{self, Buffers};
+use super::report::{BrokenPromise, Promise, RankReport, Report};
+use super::{Disturbance, Payload, Scenario};
+use crate::engine::{Engine, Job};
+use crate::error::{Error, Result};
+use crate::memory::Pool;
+use crate::transport::sim::{Sim, SimNetwork};
+use crate::transport::{Time, Transport};
+
+/// Simulates one call. Deterministic; blocks until it is through, which takes about a microsecond for each thing that happens,
+/// and with real payloads what moving and comparing the data takes.
+///
+/// # Errors
+///
+/// `InvalidArgument` and `Unsupported` for scenarios that cannot be. What goes wrong inside of the simulation stands in the
+/// report.
+pub fn run(scenario: &Scenario) -> Result<Report> {
+    run_over(scenario, |_, transport| Box::new(transport))
+}
+
+/// Like [`run`], with something around each rank's transport.
+pub(crate) fn run_over(
+    scenario: &Scenario,
+    wrap: impl FnMut(usize, Sim) -> Box<dyn Transport>,
+) -> Result<Report> {
+    let mut simulation = Simulation::new(scenario, wrap)?;
+    simulation.run()?;
+    Ok(simulation.report())
+}
+
+/// Where a rank stands.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// It has not made its call.
+    Away,
+    /// Its call is under way.
+    Running,
+    /// Its call has returned.
+    Ended(Result<()>),
+}
+
+/// A rank.
+pub(super) struct Member {
+    pub engine: Engine,
+    /// Its call, until it makes it.
+    job: Option<Job>,
+    pub buffers: Buffers,
+    pub stage: Stage,
+    pub begun_ps: u64,
+    pub finished_ps: u64,
+    /// For when it is to be looked at again, if it is.
+    wake_ps: Option<u64>,
+}
+
+/// What is planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Item {
+    /// A rank makes its call.
+    Begin(usize),
+    /// A rank is looked at again.
+    Wake(usize),
+}
+
+pub(super) struct Simulation {
+    pub scenario: Scenario,
+    pub network: SimNetwork,
+    pub members: Vec<Member>,
+    pub oracle: Oracle,
+    pub now: u64,
+    agenda: BinaryHeap<Reverse<(u64, u64, Item)>>,
+    planned: u64,
+    /// Deadlines, which alone do not make a call end well.
+    deadlines: BinaryHeap<Reverse<(u64, usize)>>,
+    touched: Vec<usize>,
+    /// Ranks whose call has not returned.
+    pub open: usize,
+    pub promises: Vec<BrokenPromise>,
+}
+
+impl Simulation {
+    fn new(
+        scenario: &Scenario,
+        mut wrap: impl FnMut(usize, Sim) -> Box<dyn Transport>,
+    ) -> Result<Simulation> {
+        scenario.check()?;
+        let choice = prepare::choice(scenario)?;
+        let mut resolved = scenario.clone();
+        resolved.algorithm = Some(choice.algorithm);
+        resolved.slice_bytes = Some(choice.slice_bytes as u64);
+        let oracle = match scenario.payload {
+            Payload::Real => Oracle::new(scenario)?,
+            Payload::Hollow => Oracle::without_values(scenario),
+        };
+        let buffers = prepare::buffers(scenario, &oracle);
+        let ranks = SimNetwork::new(scenario.ranks, prepare::model(scenario));
+        let network = ranks[0].network().clone();
+        let pool = Pool::default();
+        let mut members = Vec::with_capacity(scenario.ranks);
+        for (rank, (transport, buffers)) in ranks.into_iter().zip(buffers).enumerate() {
+            let transport = wrap(rank, transport);
+            members.push(Member {
+                engine: Engine::new(transport, rank, scenario.ranks, pool.clone()),
+                job: Some(prepare::job(&resolved, &choice, rank, &buffers)?),
+                buffers,
+                stage: Stage::Away,
+                begun_ps: 0,
+                finished_ps: 0,
+                wake_ps: None,
+            });
+        }
+        let mut simulation = Simulation {
+            scenario: resolved,
+            network,
+            open: members.len(),
+            members,
+            oracle,
+            now: 0,
+            agenda: BinaryHeap::new(),
+            planned: 0,
+            deadlines: BinaryHeap::new(),
+            touched: Vec::new(),
+            promises: Vec::new(),
+        };
+        simulation.plan_beginnings();
+        Ok(simulation)
+    }
+
+    fn plan_beginnings(&mut self) {
+        let mut begins_ps = vec![0; self.members.len()];
+        for disturbance in &self.scenario.disturbances {
+            if let Disturbance::Late { rank, delay_ps } = disturbance {
+                begins_ps[*rank] += delay_ps;
+            }
+        }
+        for (rank, at_ps) in begins_ps.into_iter().enumerate() {
+            self.plan(at_ps, Item::Begin(rank));
+        }
+    }
+
+    /// Has `item` come up at `at_ps`.
+    pub fn plan(&mut self, at_ps: u64, item: Item) {
+        self.agenda.push(Reverse((at_ps, self.planned, item)));
+        self.planned += 1;
+    }
+
+    fn run(&mut self) -> Result<()> {
+        loop {
+            self.settle()?;
+            if self.open == 0 {
+                return Ok(());
+            }
+            let planned = self.agenda.peek().map(|Reverse((at_ps, ..))| *at_ps);
+            let network = self.network.next_event().map(|time| time.0 as u64);
+            let next = match planned.into_iter().chain(network).min() {
+                Some(next) => next,
+                None => {
+                    self.find_deadlock();
+                    self.next_deadline()
+                }
+            };
+            self.now = self.now.max(next);
+            self.network.advance(self.time());
+            self.pass_deadlines();
+        }
+    }
+
+    /// Does everything that is to be done at this time.
+    fn settle(&mut self) -> Result<()> {
+        loop {
+            while let Some(Reverse((at_ps, ..))) = self.agenda.peek()
+                && *at_ps <= self.now
+            {
+                if let Some(Reverse((_, _, item))) = self.agenda.pop() {
+                    self.come_up(item)?;
+                }
+            }
+            let mut touched = std::mem::take(&mut self.touched);
+            self.network.take_touched(&mut touched);
+            if touched.is_empty() {
+                return Ok(());
+            }
+            for rank in touched.drain(..) {
+                self.go_on(rank);
+            }
+            self.touched = touched;
+        }
+    }
+
+    fn come_up(&mut self, item: Item) -> Result<()> {
+        match item {
+            Item::Begin(rank) => self.begin(rank)?,
+            Item::Wake(rank) => {
+                self.members[rank].wake_ps = None;
+                self.touched.push(rank);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, rank: usize) -> Result<()> {
+        if self.sleeps_until(rank).is_some_and(|until_ps| {
+            self.plan(until_ps, Item::Begin(rank));
+            true
+        }) {
+            return Ok(());
+        }
+        let now = self.time();
+        let member = &mut self.members[rank];
+        let Some(job) = member.job.take() else {
+            return Ok(());
+        };
+        (member.stage, member.begun_ps) = (Stage::Running, self.now);
+        member.engine.submit(job)?;
+        // A deadline counts from the first look at the clock.
+        if let Err(error) = member.engine.check_deadlines(now) {
+            self.end(rank, Err(error));
+            return Ok(());
+        }
+        let deadline_ps = self.now.saturating_add(self.scenario.timeout_ps);
+        self.deadlines.push(Reverse((deadline_ps, rank)));
+        self.touched.push(rank);
+        Ok(())
+    }
+
+    /// Lets a rank do what it can.
+    fn go_on(&mut self, rank: usize) {
+        if let Some(until_ps) = self.sleeps_until(rank) {
+            self.wake_at(rank, until_ps);
+            return;
+        }
+        let now = self.time();
+        let member = &mut self.members[rank];
+        if !matches!(member.stage, Stage::Running) {
+            return;
+        }
+        loop {
+            match member.engine.progress(now) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return self.end(rank, Err(error)),
+            }
+            if member.engine.take_finished().is_some() {
+                return self.end(rank, Ok(()));
+            }
+        }
+        // What the rank itself waits for; the network's events come up anyway.
+        let own = member.engine.next_event().map(|time| time.0 as u64);
+        let network = self
+            .network
+            .next_event()
+            .map_or(u64::MAX, |time| time.0 as u64);
+        if let Some(at_ps) = own.filter(|at_ps| *at_ps < network) {
+            self.wake_at(rank, at_ps);
+        }
+    }
+
+    fn wake_at(&mut self, rank: usize, at_ps: u64) {
+        let at_ps = at_ps.max(self.now);
+        let member = &mut self.members[rank];
+        if member.wake_ps.is_none_or(|planned| at_ps < planned) {
+            member.wake_ps = Some(at_ps);
+            self.plan(at_ps, Item::Wake(rank));
+        }
+    }
+
+    /// Until when the rank's process is frozen, if it is.
+    fn sleeps_until(&self, rank: usize) -> Option<u64> {
+        let now = self.now;
+        let stalls = self.scenario.disturbances.iter();
+        let until = stalls.filter_map(|disturbance| match disturbance {
+            Disturbance::Stall {
+                rank: frozen,
+                from_ps,
+                until_ps,
+            } if *frozen == rank => (*from_ps..*until_ps).contains(&now).then_some(*until_ps),
+            _ => None,
+        });
+        until.max()
+    }
+
+    /// A rank's call has returned.
+    pub fn end(&mut self, rank: usize, outcome: Result<()>) {
+        let is_ok = outcome.is_ok();
+        let member = &mut self.members[rank];
+        (member.stage, member.finished_ps) = (Stage::Ended(outcome), self.now);
+        self.open -= 1;
+        if !is_ok {
+            self.network.stop(rank);
+        } else if self.scenario.payload == Payload::Real {
+            self.check_result(rank);
+        }
+    }
+
+    fn check_result(&mut self, rank: usize) {
+        let output = self.members[rank].buffers.output();
+        if let Some(byte) = self.oracle.first_wrong(rank, output) {
+            let what = format!("the call returned Ok, and its result is wrong from byte {byte} on");
+            self.broken(Promise::Exact, Some(rank), what);
+        }
+    }
+
+    /// Nothing will happen any more, and somebody waits.
+    fn find_deadlock(&mut self) {
+        let has_failed = |member: &Member| matches!(member.stage, Stage::Ended(Err(_)));
+        if self.members.iter().any(has_failed)
+            || self
+                .promises
+                .iter()
+                .any(|broken| broken.promise == Promise::NoDeadlock)
+        {
+            return;
+        }
+        let running = self.members.iter_mut().enumerate();
+        let waits = running.filter(|(_, member)| matches!(member.stage, Stage::Running));
+        let waits = waits.map(|(rank, member)| {
+            format!(
+                "rank {rank} waits for {}",
+                crate::error::Ranks(&member.engine.waiting_for())
+            )
+        });
+        let what = waits.collect::<Vec<_>>().join("; ");
+        self.broken(Promise::NoDeadlock, None, what);
+    }
+
+    /// When the next deadline passes; somebody's call is under way, so there is one.
+    fn next_deadline(&self) -> u64 {
+        self.deadlines
+            .peek()
+            .map_or(self.now, |Reverse((at_ps, _))| *at_ps)
+    }
+
+    fn pass_deadlines(&mut self) {
+        while let Some(Reverse((at_ps, rank))) = self.deadlines.peek().copied()
+            && at_ps <= self.now
+        {
+            self.deadlines.pop();
+            let now = self.time();
+            if !matches!(self.members[rank].stage, Stage::Running) {
+                continue;
+            }
+            // A call whose data has arrived succeeds.
+            self.go_on(rank);
+            let member = &mut self.members[rank];
+            if matches!(member.stage, Stage::Running)
+                && let Err(error) = member.engine.check_deadlines(now)
+            {
+                self.end(rank, Err(error));
+            }
+        }
+    }
+
+    pub fn broken(&mut self, promise: Promise, rank: Option<usize>, what: String) {
+        self.promises.push(BrokenPromise {
+            promise,
+            at_ps: self.now,
+            rank,
+            what,
+        });
+    }
+
+    pub fn time(&self) -> Time {
+        Time(self.now.into())
+    }
+
+    fn report(self) -> Report {
+        let ranks = self.members.iter().enumerate().map(|(rank, member)| {
+            let account = self.network.account(rank);
+            let outcome = match &member.stage {
+                Stage::Ended(outcome) => outcome.clone(),
+                Stage::Away | Stage::Running => Err(Error::Closed),
+            };
+            RankReport {
+                finished_ps: member.finished_ps,
+                outcome,
+                sent_bytes: account.sent_bytes,
+                sent_messages: account.sent_messages,
+                reduce_ps: account.reduce_ps,
+                waited_ps: (member.finished_ps - member.begun_ps)
+                    .saturating_sub(account.computing_ps),
+            }
+        });
+        let ranks = ranks.collect();
+        Report::new(self.scenario, &self.network, ranks, self.promises)
+    }
+}

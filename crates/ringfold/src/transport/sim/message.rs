@@ -1,0 +1,100 @@
+//! Messages, receives and what they are kept in.
+
+use std::collections::VecDeque;
+
+use crate::memory::Owned;
+use crate::transport::{Header, Sink, Ticket};
+
+/// A message that was posted and not yet taken in.
+pub(super) struct Message {
+    pub from: u32,
+    pub to: u32,
+    pub channel: u32,
+    pub ticket: Ticket,
+    pub header: Header,
+    /// Nothing where only bytes are counted.
+    pub payload: Option<Owned>,
+    /// Whether it goes by the ports within a host.
+    pub is_local: bool,
+    /// When it began to leave.
+    pub begin_ps: u64,
+    /// When its last byte has left.
+    pub sent_ps: u64,
+    /// The end of the chain of parts that brought it here.
+    pub part: u32,
+}
+
+impl Message {
+    pub fn bytes(&self) -> u64 {
+        self.header.bytes.into()
+    }
+}
+
+/// A receive that waits for its message.
+pub(super) struct Receive {
+    pub ticket: Ticket,
+    pub header: Header,
+    pub sink: Sink,
+}
+
+/// One ordered stream of messages, at the receiver.
+#[derive(Default)]
+pub(super) struct Incoming {
+    /// Posted messages whose receive is missing, in a rendezvous.
+    pub offered: VecDeque<u32>,
+    /// Messages that are here and have no receive.
+    pub arrived: VecDeque<u32>,
+    /// Receives that have no message here.
+    pub receives: VecDeque<Receive>,
+    /// Of these receives those, at the front, whose message is on its way: in a rendezvous.
+    pub accepted: usize,
+    /// Messages posted and not arrived.
+    pub under_way: usize,
+    pub messages: u64,
+    pub bytes: u64,
+    pub busy_ps: u64,
+}
+
+/// Things that are known by a number, which is used again.
+pub(super) struct Numbered<T> {
+    things: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Numbered<T> {
+    pub fn new() -> Numbered<T> {
+        Numbered {
+            things: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub fn add(&mut self, thing: T) -> u32 {
+        match self.free.pop() {
+            Some(number) => {
+                self.things[number as usize] = Some(thing);
+                number
+            }
+            None => {
+                self.things.push(Some(thing));
+                self.things.len() as u32 - 1
+            }
+        }
+    }
+
+    pub fn take(&mut self, number: u32) -> T {
+        self.free.push(number);
+        let thing = self.things[number as usize].take();
+        thing.expect("a number in use has its thing")
+    }
+
+    pub fn at(&mut self, number: u32) -> &mut T {
+        let thing = self.things[number as usize].as_mut();
+        thing.expect("a number in use has its thing")
+    }
+
+    pub fn see(&self, number: u32) -> &T {
+        let thing = self.things[number as usize].as_ref();
+        thing.expect("a number in use has its thing")
+    }
+}

@@ -1,0 +1,299 @@
+//! Processors: reductions, copies and overheads, which wait for their rank's server and their host's cores, first come
+//! first served.
+
+use std::collections::VecDeque;
+
+use super::message::Receive;
+use super::model::Server;
+use super::record::{Lane, PathKind, TraceEvent};
+use super::world::{Event, World};
+use crate::transport::{Sink, Ticket};
+
+/// What the ranks of a host share.
+pub(super) struct Host {
+    /// Jobs that wait, oldest first.
+    queue: VecDeque<u32>,
+    cores_free: usize,
+    /// Until when its memory is taken.
+    pub memory_until_ps: u64,
+}
+
+impl Host {
+    pub fn new(cores: Option<usize>) -> Host {
+        Host {
+            queue: VecDeque::new(),
+            cores_free: cores.unwrap_or(usize::MAX),
+            memory_until_ps: 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JobKind {
+    Overhead,
+    Reduce,
+    Copy,
+}
+
+/// What follows a job.
+pub(super) enum Then {
+    /// A message is offered to its receiver.
+    Offer(u32),
+    /// A message is taken in.
+    Deliver(u32, Receive),
+    /// A message was combined.
+    Fold(u32, Receive),
+    /// The engine is told.
+    Report(Ticket),
+}
+
+/// Something that a processor does.
+pub(super) struct Job {
+    pub rank: u32,
+    pub kind: JobKind,
+    pub duration_ps: u64,
+    /// How much longer it takes because it is slow.
+    pub slow_ps: u64,
+    /// Bytes that pass the host's memory.
+    pub bytes: u64,
+    pub slice: u32,
+    pub peer: Option<u32>,
+    begin_ps: u64,
+    /// The end of the chain behind it.
+    pub part: u32,
+    pub then: Then,
+}
+
+impl Job {
+    pub fn new(rank: u32, kind: JobKind, duration_ps: u64, part: u32, then: Then) -> Job {
+        Job {
+            rank,
+            kind,
+            duration_ps,
+            slow_ps: 0,
+            bytes: 0,
+            slice: 0,
+            peer: None,
+            begin_ps: 0,
+            part,
+            then,
+        }
+    }
+}
+
+impl World {
+    /// Counts a reduction of `rank`; by how much it takes longer than it should.
+    pub fn count_reduction(&mut self, rank: u32) -> u64 {
+        let state = &mut self.ranks[rank as usize];
+        state.reductions += 1;
+        let (step, random) = (state.reductions, &mut state.random);
+        let slow = self.model.slow.iter();
+        slow.map(|slow| slow.delay_ps(rank as usize, step, random))
+            .sum()
+    }
+
+    /// Notes that a reduction of so long is done.
+    pub fn note_reduction(&mut self, rank: u32, duration_ps: u64) {
+        let account = &mut self.ranks[rank as usize].account;
+        account.reduce_ps += duration_ps;
+        account.last_reduction_ps = Some(self.now);
+    }
+
+    /// Puts a job in its host's queue.
+    pub fn submit(&mut self, job: Job) {
+        let host = self.model.network.host(job.rank as usize);
+        let job = self.jobs.add(job);
+        self.hosts[host].queue.push_back(job);
+        self.dispatch(host);
+    }
+
+    /// Begins what can be begun on a host.
+    fn dispatch(&mut self, host: usize) {
+        let mut at = 0;
+        while self.hosts[host].cores_free > 0
+            && let Some(&job) = self.hosts[host].queue.get(at)
+        {
+            if self.can_begin(job) {
+                self.hosts[host].queue.remove(at);
+                self.begin(host, job);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Whether a job's rank is free for it.
+    fn can_begin(&self, job: u32) -> bool {
+        let job = self.jobs.see(job);
+        let state = &self.ranks[job.rank as usize];
+        match (self.model.compute.server, job.kind) {
+            (Server::Serial, _) => !state.is_server_busy,
+            (Server::Parallel, JobKind::Overhead) => !state.is_messaging,
+            (Server::Parallel, _) => true,
+        }
+    }
+
+    fn begin(&mut self, host: usize, number: u32) {
+        let now = self.now;
+        self.hosts[host].cores_free -= 1;
+        let job = self.jobs.at(number);
+        let (rank, kind, bytes) = (job.rank, job.kind, job.bytes);
+        let duration_ps = job.duration_ps + job.slow_ps;
+        job.begin_ps = now;
+        job.part = self
+            .record
+            .extend(job.part, PathKind::Queue, (rank, None), now);
+        let state = &mut self.ranks[rank as usize];
+        match kind {
+            JobKind::Overhead if self.model.compute.server == Server::Parallel => {
+                state.is_messaging = true;
+            }
+            _ => state.is_server_busy = true,
+        }
+        if state.computing == 0 {
+            state.computing_since_ps = now;
+        }
+        state.computing += 1;
+        let end_ps = after_stalls(&state.stalls, now, duration_ps);
+        let end_ps = end_ps.max(self.pass_memory(host, now, bytes));
+        self.schedule(end_ps, Event::JobDone(number));
+    }
+
+    /// When `bytes` have passed a host's memory, if they come to it now.
+    pub fn pass_memory(&mut self, host: usize, from_ps: u64, bytes: u64) -> u64 {
+        let Some(ps_per_byte) = self.model.network.memory_ps_per_byte else {
+            return from_ps;
+        };
+        if bytes == 0 {
+            return from_ps;
+        }
+        let until = &mut self.hosts[host].memory_until_ps;
+        *until = from_ps.max(*until) + bytes * ps_per_byte;
+        *until
+    }
+
+    pub fn job_done(&mut self, number: u32) {
+        let now = self.now;
+        let job = self.jobs.take(number);
+        let rank = job.rank;
+        let host = self.model.network.host(rank as usize);
+        self.hosts[host].cores_free += 1;
+        let state = &mut self.ranks[rank as usize];
+        match job.kind {
+            JobKind::Overhead if self.model.compute.server == Server::Parallel => {
+                state.is_messaging = false;
+            }
+            _ => state.is_server_busy = false,
+        }
+        state.computing -= 1;
+        if state.computing == 0 {
+            state.account.computing_ps += now - state.computing_since_ps;
+        }
+        if !state.is_stopped {
+            self.finish(job);
+        }
+        self.dispatch(host);
+    }
+
+    fn finish(&mut self, job: Job) {
+        let (now, rank) = (self.now, job.rank);
+        let (kind, lane) = match job.kind {
+            JobKind::Overhead => (PathKind::Overhead, Lane::Overhead),
+            JobKind::Reduce => (PathKind::Reduce, Lane::Reduce),
+            JobKind::Copy => (PathKind::Copy, Lane::Copy),
+        };
+        let slow_from_ps = match job.slow_ps {
+            0 => now,
+            _ => now.min(job.begin_ps + job.duration_ps),
+        };
+        let part = self
+            .record
+            .extend(job.part, kind, (rank, None), slow_from_ps);
+        let part = self.record.extend(part, PathKind::Slow, (rank, None), now);
+        let event = TraceEvent {
+            rank: rank as usize,
+            lane,
+            begin_ps: job.begin_ps,
+            end_ps: slow_from_ps,
+            peer: job.peer.map(|peer| peer as usize),
+            bytes: job.bytes,
+            slice: job.slice,
+        };
+        self.record.note(event);
+        self.record.note(TraceEvent {
+            lane: Lane::Slow,
+            begin_ps: slow_from_ps,
+            end_ps: now,
+            ..event
+        });
+        if job.kind == JobKind::Reduce {
+            self.note_reduction(rank, now - job.begin_ps);
+        }
+        match job.then {
+            Then::Offer(message) => {
+                self.messages.at(message).part = part;
+                self.offer(message);
+            }
+            Then::Deliver(message, receive) => self.deliver(message, receive, part),
+            Then::Fold(message, receive) => self.fold(message, receive, part),
+            Then::Report(ticket) => self.complete(rank, ticket, part),
+        }
+    }
+
+    /// Combines a message that a processor has worked on.
+    fn fold(&mut self, message: u32, receive: Receive, part: u32) {
+        let message = self.messages.take(message);
+        self.absorb(&receive.sink, &message);
+        self.complete(message.to, receive.ticket, part);
+        self.ask_for_next(message.to);
+    }
+
+    /// Takes in what a message has, where data is moved.
+    pub fn absorb(&self, sink: &Sink, message: &super::message::Message) {
+        if let Some(payload) = &message.payload {
+            sink.absorb(0, payload.region());
+        }
+    }
+}
+
+/// When work of this duration is done that begins at `from_ps` and rests in stalls, which are in order.
+fn after_stalls(stalls: &[(u64, u64)], from_ps: u64, duration_ps: u64) -> u64 {
+    let (mut at, mut left) = (from_ps, duration_ps);
+    for &(begin, end) in stalls {
+        if end <= at {
+            continue;
+        }
+        if at + left <= begin {
+            break;
+        }
+        left -= begin.saturating_sub(at);
+        at = end;
+    }
+    at + left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::after_stalls;
+
+    #[test]
+    fn work_rests_in_stalls() {
+        let stalls = [(10, 20), (30, 40)];
+        let cases = [
+            ((0, 10), 10),
+            ((0, 11), 21),
+            ((0, 25), 45),
+            ((15, 5), 25),
+            ((15, 0), 20),
+            ((20, 10), 30),
+            ((50, 7), 57),
+        ];
+        for ((from, duration), due) in cases {
+            assert_eq!(
+                after_stalls(&stalls, from, duration),
+                due,
+                "{from}, {duration}"
+            );
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What is noted while the simulation runs: the chain of parts behind everything, and timelines.
+
+/// What a part of the chain behind an event was spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PathKind {
+    /// A rank had not begun its call.
+    Start,
+    /// A processor's overhead for a message.
+    Overhead,
+    /// A message waited for a port, for memory, or for its turn.
+    Port,
+    /// A message left its sender, or entered its receiver.
+    Transmit,
+    /// The latency of a wire.
+    Wire,
+    /// Something that had come waited until it was asked for.
+    Wait,
+    /// Something waited for a processor.
+    Queue,
+    /// A reduction.
+    Reduce,
+    /// What a slow reduction took longer.
+    Slow,
+    /// A copy.
+    Copy,
+}
+
+impl PathKind {
+    /// The word for tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PathKind::Start => "start",
+            PathKind::Overhead => "overhead",
+            PathKind::Port => "port",
+            PathKind::Transmit => "transmit",
+            PathKind::Wire => "wire",
+            PathKind::Wait => "wait",
+            PathKind::Queue => "queue",
+            PathKind::Reduce => "reduce",
+            PathKind::Slow => "slow",
+            PathKind::Copy => "copy",
+        }
+    }
+}
+
+/// A part of the critical path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathPart {
+    /// Where it was spent: of a message at its sender, unless it waited or entered at its receiver.
+    pub rank: usize,
+    /// The other end of a message.
+    pub peer: Option<usize>,
+    /// On what.
+    pub kind: PathKind,
+    /// When it began.
+    pub begin_ps: u64,
+    /// When it ended.
+    pub end_ps: u64,
+}
+
+/// A line of a timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Lane {
+    /// The call as a whole.
+    Call,
+    /// The port, sending.
+    Transmit,
+    /// The port, receiving.
+    Receive,
+    /// Reductions.
+    Reduce,
+    /// What slow reductions take longer.
+    Slow,
+    /// Copies.
+    Copy,
+    /// Overheads of messages.
+    Overhead,
+    /// A frozen process.
+    Stall,
+}
+
+impl Lane {
+    /// The word for timelines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lane::Call => "call",
+            Lane::Transmit => "transmit",
+            Lane::Receive => "receive",
+            Lane::Reduce => "reduce",
+            Lane::Slow => "slow",
+            Lane::Copy => "copy",
+            Lane::Overhead => "overhead",
+            Lane::Stall => "stall",
+        }
+    }
+}
+
+/// Something on a timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceEvent {
+    /// Whose.
+    pub rank: usize,
+    /// On which line.
+    pub lane: Lane,
+    /// When it began.
+    pub begin_ps: u64,
+    /// When it ended.
+    pub end_ps: u64,
+    /// The other end of a message.
+    pub peer: Option<usize>,
+    /// How many bytes it was about.
+    pub bytes: u64,
+    /// Which slice of the call.
+    pub slice: u32,
+}
+
+/// No part: time 0.
+pub(super) const ORIGIN: u32 = u32::MAX;
+
+/// A part as it is kept: it began when the part before it ended.
+struct Part {
+    before: u32,
+    rank: u32,
+    /// `u32::MAX` where there is none.
+    peer: u32,
+    kind: PathKind,
+    end_ps: u64,
+}
+
+/// All that was noted.
+#[derive(Default)]
+pub(super) struct Record {
+    parts: Vec<Part>,
+    pub trace: Vec<TraceEvent>,
+    pub traces: bool,
+}
+
+impl Record {
+    /// When a chain ends.
+    pub fn end_ps(&self, part: u32) -> u64 {
+        self.parts.get(part as usize).map_or(0, |part| part.end_ps)
+    }
+
+    /// The chain `before` and a part that follows it until `end_ps`; nothing new if that is no time.
+    pub fn extend(
+        &mut self,
+        before: u32,
+        kind: PathKind,
+        (rank, peer): (u32, Option<u32>),
+        end_ps: u64,
+    ) -> u32 {
+        if end_ps <= self.end_ps(before) {
+            return before;
+        }
+        self.parts.push(Part {
+            before,
+            rank,
+            peer: peer.unwrap_or(u32::MAX),
+            kind,
+            end_ps,
+        });
+        self.parts.len() as u32 - 1
+    }
+
+    /// The parts of a chain, from time 0 on.
+    pub fn path(&self, mut part: u32) -> Vec<PathPart> {
+        let mut path = Vec::new();
+        while let Some(at) = self.parts.get(part as usize) {
+            path.push(PathPart {
+                rank: at.rank as usize,
+                peer: (at.peer != u32::MAX).then_some(at.peer as usize),
+                kind: at.kind,
+                begin_ps: self.end_ps(at.before),
+                end_ps: at.end_ps,
+            });
+            part = at.before;
+        }
+        path.reverse();
+        path
+    }
+
+    /// Notes something on a timeline, if there are timelines.
+    pub fn note(&mut self, event: TraceEvent) {
+        if self.traces && event.end_ps > event.begin_ps {
+            self.trace.push(event);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+use super::super::suite::{self, World, pattern};
+use super::model::{Compute, Links, Network, Sending};
+use super::*;
+use crate::memory::Owned;
+
+/// The links of the slow-node paper: 5 µs and 100 Gbit/s. Computing is free.
+fn model(sending: Sending) -> Model {
+    Model {
+        network: Network {
+            links: Links::default(),
+            sending,
+            ..Network::default()
+        },
+        compute: Compute::FREE,
+        ..Model::default()
+    }
+}
+
+fn eager() -> Model {
+    model(Sending::Eager)
+}
+
+fn rendezvous() -> Model {
+    model(Sending::Rendezvous)
+}
+
+suite::transport_tests!(|world_size| SimNetwork::new(world_size, eager()));
+
+mod with_rendezvous {
+    use super::super::super::suite;
+    use super::{SimNetwork, rendezvous};
+    suite::transport_tests!(|world_size| SimNetwork::new(world_size, rendezvous()));
+}
+
+/// Polls everybody at `time_ps`.
+fn poll_at(world: &mut World<Sim>, time_ps: u128) {
+    world.now = Time(time_ps);
+    while world.round().unwrap() {}
+}
+
+#[test]
+fn a_message_takes_alpha_and_its_bytes_times_beta() {
+    let mut world = World::new(SimNetwork::new(2, eager()));
+    let (source, target) = (pattern(8192, 1), Owned::zeroed(8192));
+    let send = world.send(0, (1, 0), 0, source.region());
+    let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
+    poll_at(&mut world, 655_359);
+    assert!(!world.is_done(send));
+    poll_at(&mut world, 655_360);
+    assert!(world.is_done(send));
+    poll_at(&mut world, 5_655_359);
+    assert!(!world.is_done(recv));
+    assert_eq!(world.ranks[1].next_event(), Some(Time(5_655_360)));
+    poll_at(&mut world, 5_655_360);
+    assert!(world.is_done(recv));
+    assert_eq!(world.ranks[1].next_event(), None);
+}
+
+#[test]
+fn messages_of_one_sender_queue_at_its_port() {
+    let mut world = World::new(SimNetwork::new(3, eager()));
+    let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
+    let first = world.recv(1, (0, 0), 0, Sink::Store(targets[0].region()));
+    let second = world.recv(2, (0, 0), 0, Sink::Store(targets[1].region()));
+    world.send(0, (1, 0), 0, source.region());
+    world.send(0, (2, 0), 0, source.region());
+    world.run(&[first]).unwrap();
+    assert_eq!(world.now, Time(5_080_000));
+    world.run(&[second]).unwrap();
+    assert_eq!(world.now, Time(5_160_000));
+}
+
+#[test]
+fn messages_to_one_receiver_queue_at_its_port() {
+    let mut world = World::new(SimNetwork::new(3, eager()));
+    let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
+    let first = world.recv(0, (1, 0), 0, Sink::Store(targets[0].region()));
+    let second = world.recv(0, (2, 0), 0, Sink::Store(targets[1].region()));
+    world.send(1, (0, 0), 0, source.region());
+    world.send(2, (0, 0), 0, source.region());
+    world.run(&[first]).unwrap();
+    assert_eq!(world.now, Time(5_080_000));
+    world.run(&[second]).unwrap();
+    assert_eq!(world.now, Time(5_160_000));
+}
+
+#[test]
+fn both_directions_are_used_at_once() {
+    let mut world = World::new(SimNetwork::new(2, eager()));
+    let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
+    let first = world.recv(0, (1, 0), 0, Sink::Store(targets[0].region()));
+    let second = world.recv(1, (0, 0), 0, Sink::Store(targets[1].region()));
+    world.send(0, (1, 0), 0, source.region());
+    world.send(1, (0, 0), 0, source.region());
+    world.run(&[first, second]).unwrap();
+    assert_eq!(world.now, Time(5_080_000));
+}
+
+#[test]
+fn only_a_rendezvous_waits_for_the_receive() {
+    for (sending, expected_ps) in [
+        (Sending::Eager, 9_000_000),
+        (Sending::Rendezvous, 9_000_000 + 5_080_000),
+    ] {
+        let mut world = World::new(SimNetwork::new(2, model(sending)));
+        let (source, target) = (pattern(1000, 1), Owned::zeroed(1000));
+        world.send(0, (1, 0), 0, source.region());
+        poll_at(&mut world, 9_000_000);
+        let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
+        world.run(&[recv]).unwrap();
+        assert_eq!(world.now, Time(expected_ps), "{sending:?}");
+    }
+}
+
+#[test]
+fn a_ring_reduce_scatter_takes_the_time_of_the_closed_form() {
+    // The slow-node paper without a slow node: N - 1 steps of transfer and 3 µs of reduction.
+    const REDUCE_PS: u128 = 3_000_000;
+    for (world_size, expected_ps) in [(4, 25_966_080), (8, 60_587_520)] {
+        let mut world = World::new(SimNetwork::new(world_size, eager()));
+        let (source, target) = (pattern(8192, 1), Owned::zeroed(8192));
+        for step in 0..world_size as u32 - 1 {
+            let ranks = 0..world_size;
+            let receives: Vec<_> = ranks
+                .map(|rank| {
+                    let next = (rank + 1) % world_size;
+                    world.send(rank, (next, 0), step, source.region());
+                    world.recv(next, (rank, 0), step, Sink::Store(target.region()))
+                })
+                .collect();
+            world.run(&receives).unwrap();
+            let reduced = world.now.0 + REDUCE_PS;
+            poll_at(&mut world, reduced);
+        }
+        assert_eq!(world.now, Time(expected_ps), "{world_size} ranks");
+    }
+}

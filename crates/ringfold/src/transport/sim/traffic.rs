@@ -1,0 +1,284 @@
+//! The way of a message: offered, sent through a port, over a wire, through the receiver's port, matched with its receive,
+//! taken in.
+
+use super::message::{Message, Receive};
+use super::model::{LinkEnds, Links, Sending};
+use super::processors::{Job, JobKind, Then};
+use super::record::{Lane, PathKind, TraceEvent};
+use super::world::{Event, Source, World};
+use crate::transport::{HEADER_BYTES, Sink};
+
+impl World {
+    /// Makes a link slower.
+    pub fn slow_down(&mut self, ends: LinkEnds, factor: f64) {
+        match ends {
+            LinkEnds::Port(rank) => self.ranks[rank].port_factor *= factor,
+            LinkEnds::Pair(from, to) => {
+                *self
+                    .pair_factors
+                    .entry((from as u32, to as u32))
+                    .or_insert(1.0) *= factor;
+            }
+        }
+    }
+
+    fn links(&self, message: &Message) -> Links {
+        let network = &self.model.network;
+        *network.links_between(message.from as usize, message.to as usize)
+    }
+
+    /// How long a message takes at the sender's port, and at the receiver's.
+    pub fn durations_ps(&self, message: &Message) -> (u64, u64) {
+        let base = self.links(message).ps_per_byte * message.bytes();
+        let pair = self.pair_factors.get(&(message.from, message.to));
+        let pair = pair.copied().unwrap_or(1.0);
+        let times = |factor: f64| match factor {
+            1.0 => base,
+            _ => (base as f64 * factor).round() as u64,
+        };
+        let port = |rank: u32| self.ranks[rank as usize].port_factor;
+        (times(pair.max(port(message.from))), times(port(message.to)))
+    }
+
+    /// Lets a message wait for its receive, or go.
+    pub fn offer(&mut self, number: u32) {
+        if self.model.network.sending == Sending::Eager {
+            self.launch(number);
+            return;
+        }
+        let message = self.messages.see(number);
+        let (to, source) = (message.to, (message.from, message.channel));
+        self.incoming(to, source).offered.push_back(number);
+        self.ask(to, source);
+        if self.is_listened(to, source) {
+            self.touch(to);
+        }
+    }
+
+    /// Asks for the messages of a stream that are offered and have a receive.
+    pub fn ask(&mut self, to: u32, source: Source) {
+        loop {
+            let incoming = self.incoming(to, source);
+            let receive = incoming.receives.get(incoming.accepted);
+            let (Some(&number), Some(receive)) = (incoming.offered.front(), receive) else {
+                return;
+            };
+            let is_combined = matches!(receive.sink, Sink::Reduce { .. });
+            if is_combined && self.model.asks_one_by_one() {
+                let state = &mut self.ranks[to as usize];
+                if state.has_asked {
+                    if !state.unasked.contains(&source) {
+                        state.unasked.push_back(source);
+                    }
+                    return;
+                }
+                state.has_asked = true;
+            }
+            let incoming = self.incoming(to, source);
+            incoming.offered.pop_front();
+            incoming.accepted += 1;
+            // The later of the two ends is what the message waited for.
+            if self.record.end_ps(self.messages.see(number).part) < self.now {
+                let part = self.cause(to);
+                self.messages.at(number).part = part;
+            }
+            self.launch(number);
+        }
+    }
+
+    /// What was combined makes room for the next: in a rendezvous with a serial server.
+    pub fn ask_for_next(&mut self, to: u32) {
+        let state = &mut self.ranks[to as usize];
+        state.has_asked = false;
+        while !self.ranks[to as usize].has_asked
+            && let Some(source) = self.ranks[to as usize].unasked.pop_front()
+        {
+            self.ask(to, source);
+        }
+    }
+
+    /// Puts a message on the sender's port.
+    fn launch(&mut self, number: u32) {
+        if !self.shares.is_empty() {
+            self.queue_at_port(number);
+            return;
+        }
+        let message = self.messages.see(number);
+        let (from, to, is_local, bytes) =
+            (message.from, message.to, message.is_local, message.bytes());
+        let links = self.links(message);
+        let (sending_ps, _) = self.durations_ps(message);
+        let direction = self.model.direction(false);
+        let until = self.ranks[from as usize].ports[usize::from(is_local)].until_ps[direction];
+        let begin_ps = self.now.max(until);
+        let mut sent_ps = begin_ps + sending_ps;
+        if is_local {
+            let host = self.model.network.host(from as usize);
+            sent_ps = sent_ps.max(self.pass_memory(host, begin_ps, bytes));
+        }
+        self.ranks[from as usize].ports[usize::from(is_local)].until_ps[direction] =
+            sent_ps + links.gap_ps;
+        self.leave_port(number, begin_ps, sent_ps);
+        if self.model.network.sending == Sending::Eager {
+            self.schedule(sent_ps, Event::Sent(number));
+        }
+        self.schedule(self.first_byte_ps(number), Event::FirstByte(number));
+        let source = (from, self.messages.see(number).channel);
+        self.incoming(to, source).busy_ps += sent_ps - begin_ps;
+    }
+
+    /// Notes when a message has left its sender's port.
+    pub fn leave_port(&mut self, number: u32, begin_ps: u64, sent_ps: u64) {
+        let message = self.messages.at(number);
+        let ends = (message.from, Some(message.to));
+        let part = self
+            .record
+            .extend(message.part, PathKind::Port, ends, begin_ps);
+        message.part = self.record.extend(part, PathKind::Transmit, ends, sent_ps);
+        (message.begin_ps, message.sent_ps) = (begin_ps, sent_ps);
+        self.record.note(TraceEvent {
+            rank: message.from as usize,
+            lane: Lane::Transmit,
+            begin_ps,
+            end_ps: sent_ps,
+            peer: Some(message.to as usize),
+            bytes: message.bytes(),
+            slice: message.header.slice,
+        });
+    }
+
+    /// The sender's port is free of an eager message.
+    pub fn sent(&mut self, number: u32) {
+        let message = self.messages.see(number);
+        let (from, ticket, part) = (message.from, message.ticket, message.part);
+        self.complete(from, ticket, part);
+    }
+
+    /// When a message that has its sender's port can begin to enter: its last byte is not there before it has left.
+    pub fn first_byte_ps(&self, number: u32) -> u64 {
+        let message = self.messages.see(number);
+        let (_, receiving_ps) = self.durations_ps(message);
+        let earliest_ps = message.sent_ps.saturating_sub(receiving_ps);
+        message.begin_ps.max(earliest_ps) + self.links(message).alpha_ps
+    }
+
+    /// A message takes its turn at the receiver's port.
+    pub fn first_byte(&mut self, number: u32) {
+        let first_byte_ps = self.first_byte_ps(number);
+        let message = self.messages.see(number);
+        let (_, receiving_ps) = self.durations_ps(message);
+        let gap_ps = self.links(message).gap_ps;
+        let direction = self.model.direction(true);
+        let port = &mut self.ranks[message.to as usize].ports[usize::from(message.is_local)];
+        let begin_ps = first_byte_ps.max(port.until_ps[direction]);
+        let arrival_ps = begin_ps + receiving_ps;
+        port.until_ps[direction] = arrival_ps + gap_ps;
+        self.record.note(TraceEvent {
+            rank: message.to as usize,
+            lane: Lane::Receive,
+            begin_ps,
+            end_ps: arrival_ps,
+            peer: Some(message.from as usize),
+            bytes: message.bytes(),
+            slice: message.header.slice,
+        });
+        self.schedule(arrival_ps, Event::Arrived(number));
+    }
+
+    pub fn arrived(&mut self, number: u32) {
+        let now = self.now;
+        let alpha_ps = self.links(self.messages.see(number)).alpha_ps;
+        let message = self.messages.at(number);
+        let (from, to, channel) = (message.from, message.to, message.channel);
+        let wire_ps = now.min(message.sent_ps + alpha_ps);
+        let part = self
+            .record
+            .extend(message.part, PathKind::Wire, (from, Some(to)), wire_ps);
+        message.part = self
+            .record
+            .extend(part, PathKind::Port, (to, Some(from)), now);
+        let (ticket, part) = (message.ticket, message.part);
+        if self.model.network.sending == Sending::Rendezvous {
+            self.complete(from, ticket, part);
+        }
+        let incoming = self.incoming(to, (from, channel));
+        incoming.under_way -= 1;
+        incoming.arrived.push_back(number);
+        self.pair(to, (from, channel));
+        if self.ranks[from as usize].has_left || self.is_listened(to, (from, channel)) {
+            self.touch(to);
+        }
+    }
+
+    /// Gives arrived messages to their receives.
+    pub fn pair(&mut self, to: u32, source: Source) {
+        if self.ranks[to as usize].is_stopped {
+            return;
+        }
+        loop {
+            let incoming = self.incoming(to, source);
+            if incoming.arrived.is_empty() || incoming.receives.is_empty() {
+                return;
+            }
+            let message = incoming.arrived.pop_front();
+            let receive = incoming.receives.pop_front();
+            incoming.accepted = incoming.accepted.saturating_sub(1);
+            if let (Some(message), Some(receive)) = (message, receive) {
+                self.take(message, receive);
+            }
+        }
+    }
+
+    /// A message meets its receive.
+    fn take(&mut self, number: u32, receive: Receive) {
+        let message = self.messages.see(number);
+        let (to, from) = (message.to, message.from);
+        if message.header != receive.header {
+            let claimed: [u8; HEADER_BYTES] = message.header.encode(0);
+            let refusal = receive.header.expect(&claimed, from as usize, to as usize);
+            self.messages.take(number);
+            self.ranks[to as usize].error = refusal.err();
+            self.touch(to);
+            return;
+        }
+        // Of the message and the receive the later one was waited for.
+        let part = match self.record.end_ps(message.part) < self.now {
+            true => self.cause(to),
+            false => message.part,
+        };
+        let overhead_ps = self.links(self.messages.see(number)).overhead_ps;
+        if overhead_ps == 0 {
+            self.deliver(number, receive, part);
+            return;
+        }
+        let then = Then::Deliver(number, receive);
+        let mut job = Job::new(to, JobKind::Overhead, overhead_ps, part, then);
+        job.peer = Some(from);
+        self.submit(job);
+    }
+
+    /// Takes in a message, or has it combined.
+    pub fn deliver(&mut self, number: u32, receive: Receive, part: u32) {
+        let message = self.messages.see(number);
+        let (to, from) = (message.to, message.from);
+        let Sink::Reduce { into, kernel, .. } = &receive.sink else {
+            let message = self.messages.take(number);
+            self.absorb(&receive.sink, &message);
+            self.complete(to, receive.ticket, part);
+            return;
+        };
+        let bytes = into.bytes() as u64;
+        let duration_ps = self.model.compute.reduction_ps(kernel.dtype(), bytes);
+        let slice = message.header.slice;
+        let slow_ps = self.count_reduction(to);
+        let mut job = Job::new(
+            to,
+            JobKind::Reduce,
+            duration_ps,
+            part,
+            Then::Fold(number, receive),
+        );
+        (job.bytes, job.slow_ps, job.slice, job.peer) = (bytes, slow_ps, slice, Some(from));
+        self.submit(job);
+    }
+}

@@ -1,0 +1,503 @@
+//! The state of the simulated machines, and time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use super::message::{Incoming, Message, Numbered, Receive};
+use super::model::{Model, Ports, Sending, Server};
+use super::processors::{Host, Job, JobKind, Then};
+use super::record::{ORIGIN, PathKind, Record};
+use super::share::Shares;
+use crate::error::{Error, Result};
+use crate::memory::{Owned, Region};
+use crate::random::SplitMix64;
+use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Work, WorkKind};
+
+/// A stream at its receiver: the sender and the channel.
+pub(super) type Source = (u32, u32);
+
+/// Something that will happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    /// The sender's port is free of a message.
+    Sent(u32),
+    /// The first byte of a message is there.
+    FirstByte(u32),
+    /// A message has entered.
+    Arrived(u32),
+    /// A job is done.
+    JobDone(u32),
+    /// A message on a shared link has left, unless the shares were dealt out anew since.
+    Drained(u64),
+    /// A port may send its next message.
+    PortRested {
+        /// Whose.
+        rank: u32,
+        /// Whether it is the port within a host.
+        is_local: bool,
+    },
+}
+
+/// One side of a rank's connection to others.
+#[derive(Default)]
+pub(super) struct Port {
+    /// Until when it is taken, sending and receiving; the first stands for both where it does one at a time.
+    pub until_ps: [u64; 2],
+    /// Messages that wait for it, and whether one leaves or it rests: where links are shared.
+    pub queue: VecDeque<u32>,
+    pub is_taken: bool,
+}
+
+pub(super) struct RankState {
+    pub incoming: BTreeMap<Source, Incoming>,
+    /// The streams that are listened to.
+    pub listened: Vec<Source>,
+    /// For the next poll.
+    pub done: Vec<Ticket>,
+    pub error: Option<Error>,
+    /// To others, and to those of its host.
+    pub ports: [Port; 2],
+    pub has_left: bool,
+    /// Whether it takes part no more: nothing is delivered, nothing computed.
+    pub is_stopped: bool,
+    is_touched: bool,
+    /// The end of the chain behind what was last reported.
+    pub cause: u32,
+    pub random: SplitMix64,
+    /// Reductions begun.
+    pub reductions: u32,
+    pub is_server_busy: bool,
+    pub is_messaging: bool,
+    /// Whether a message that is to be combined was asked for: in a rendezvous with a serial server.
+    pub has_asked: bool,
+    /// Streams whose next message waits for that.
+    pub unasked: VecDeque<Source>,
+    pub stalls: Vec<(u64, u64)>,
+    /// How many times as long a byte takes at its port.
+    pub port_factor: f64,
+    /// Jobs under way.
+    pub computing: u32,
+    pub computing_since_ps: u64,
+    pub account: Account,
+}
+
+/// What a rank has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Account {
+    /// Payload that it sent.
+    pub sent_bytes: u64,
+    /// Messages that it sent.
+    pub sent_messages: u64,
+    /// How long it reduced.
+    pub reduce_ps: u64,
+    /// How long it computed anything.
+    pub computing_ps: u64,
+    /// When its last reduction was done.
+    pub last_reduction_ps: Option<u64>,
+}
+
+/// All simulated machines.
+pub(super) struct World {
+    pub model: Model,
+    pub now: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    next_event: u64,
+    pub events_passed: u64,
+    pub ranks: Vec<RankState>,
+    pub hosts: Vec<Host>,
+    pub messages: Numbered<Message>,
+    pub jobs: Numbered<Job>,
+    pub shares: Shares,
+    /// By sender and receiver.
+    pub pair_factors: BTreeMap<(u32, u32), f64>,
+    touched: Vec<usize>,
+    has_anybody_left: bool,
+    pub record: Record,
+}
+
+/// What is said of a peer that was dropped.
+pub(super) const LEFT: &str = "left";
+
+#[cold]
+pub(super) fn left(rank: usize) -> Error {
+    Error::PeerFailed {
+        rank,
+        reason: LEFT.into(),
+        site: None,
+    }
+}
+
+impl World {
+    pub fn new(model: Model, world_size: usize) -> World {
+        let network = &model.network;
+        let host = |_| Host::new(network.cores_per_host);
+        let hosts = (0..world_size.div_ceil(network.ranks_per_host)).map(host);
+        let mut world = World {
+            now: 0,
+            events: BinaryHeap::new(),
+            next_event: 0,
+            events_passed: 0,
+            ranks: (0..world_size)
+                .map(|rank| RankState::new(rank, &model))
+                .collect(),
+            hosts: hosts.collect(),
+            messages: Numbered::new(),
+            jobs: Numbered::new(),
+            shares: Shares::new(&network.switches, world_size),
+            pair_factors: BTreeMap::new(),
+            touched: Vec::new(),
+            has_anybody_left: false,
+            record: Record::default(),
+            model,
+        };
+        world.record.traces = world.model.traces;
+        for (ends, factor) in world.model.slow_links.clone() {
+            world.slow_down(ends, factor);
+        }
+        world
+    }
+
+    /// When the next thing happens.
+    pub fn next_event_ps(&self) -> Option<u64> {
+        self.events.peek().map(|Reverse((time, ..))| *time)
+    }
+
+    /// Lets everything happen that happens until `to`.
+    pub fn advance(&mut self, to: u64) {
+        while let Some(Reverse((time, ..))) = self.events.peek()
+            && *time <= to
+        {
+            let Some(Reverse((time, _, event))) = self.events.pop() else {
+                break;
+            };
+            self.now = self.now.max(time);
+            self.events_passed += 1;
+            self.happen(event);
+        }
+        self.now = self.now.max(to);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Sent(message) => self.sent(message),
+            Event::FirstByte(message) => self.first_byte(message),
+            Event::Arrived(message) => self.arrived(message),
+            Event::JobDone(job) => self.job_done(job),
+            Event::Drained(deal) => self.drained(deal),
+            Event::PortRested { rank, is_local } => self.port_rested(rank, is_local),
+        }
+    }
+
+    /// Has `event` happen at `time`; of things at one time the one that was scheduled first.
+    pub fn schedule(&mut self, time: u64, event: Event) {
+        self.events.push(Reverse((time, self.next_event, event)));
+        self.next_event += 1;
+    }
+
+    /// Ranks for which something is to be seen since this was last asked.
+    pub fn take_touched(&mut self, into: &mut Vec<usize>) {
+        for rank in self.touched.drain(..) {
+            self.ranks[rank].is_touched = false;
+            into.push(rank);
+        }
+    }
+
+    pub fn touch(&mut self, rank: u32) {
+        let state = &mut self.ranks[rank as usize];
+        if !std::mem::replace(&mut state.is_touched, true) {
+            self.touched.push(rank as usize);
+        }
+    }
+
+    /// Reports a ticket as complete; `part` ends the chain behind that.
+    pub fn complete(&mut self, rank: u32, ticket: Ticket, part: u32) {
+        let state = &mut self.ranks[rank as usize];
+        if state.is_stopped {
+            return;
+        }
+        state.done.push(ticket);
+        state.cause = part;
+        self.touch(rank);
+    }
+
+    /// The chain behind what a rank does now.
+    pub fn cause(&mut self, rank: u32) -> u32 {
+        let before = self.ranks[rank as usize].cause;
+        let kind = match before {
+            ORIGIN => PathKind::Start,
+            _ => PathKind::Wait,
+        };
+        let part = self.record.extend(before, kind, (rank, None), self.now);
+        self.ranks[rank as usize].cause = part;
+        part
+    }
+
+    pub fn incoming(&mut self, to: u32, source: Source) -> &mut Incoming {
+        self.ranks[to as usize].incoming.entry(source).or_default()
+    }
+
+    pub fn post_send(
+        &mut self,
+        from: usize,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: Region,
+    ) -> Result<Posted> {
+        if self.ranks[stream.peer].has_left {
+            return Err(left(stream.peer));
+        }
+        let (from, to, channel) = (from as u32, stream.peer as u32, stream.channel as u32);
+        let network = &self.model.network;
+        let overhead_ps = network
+            .links_between(from as usize, stream.peer)
+            .overhead_ps;
+        let is_local =
+            network.local.is_some() && network.host(from as usize) == network.host(stream.peer);
+        let is_hollow = self.model.is_hollow;
+        let part = self.cause(from);
+        let message = self.messages.add(Message {
+            from,
+            to,
+            channel,
+            ticket,
+            header,
+            payload: (!is_hollow).then(|| Owned::copy_of(payload)),
+            is_local,
+            begin_ps: 0,
+            sent_ps: 0,
+            part,
+        });
+        let account = &mut self.ranks[from as usize].account;
+        account.sent_messages += 1;
+        account.sent_bytes += u64::from(header.bytes);
+        let incoming = self.incoming(to, (from, channel));
+        incoming.under_way += 1;
+        incoming.messages += 1;
+        incoming.bytes += u64::from(header.bytes);
+        if overhead_ps == 0 {
+            self.offer(message);
+        } else {
+            let job = Job::new(
+                from,
+                JobKind::Overhead,
+                overhead_ps,
+                part,
+                Then::Offer(message),
+            );
+            self.submit(job);
+        }
+        Ok(Posted::Pending)
+    }
+
+    pub fn post_recv(
+        &mut self,
+        to: usize,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted> {
+        let to = to as u32;
+        let source = (stream.peer as u32, stream.channel as u32);
+        self.cause(to);
+        self.incoming(to, source).receives.push_back(Receive {
+            ticket,
+            header,
+            sink,
+        });
+        if self.model.network.sending == Sending::Rendezvous {
+            self.ask(to, source);
+        }
+        self.pair(to, source);
+        Ok(Posted::Pending)
+    }
+
+    pub fn post_work(&mut self, rank: usize, ticket: Ticket, work: &Work) -> Posted {
+        let rank = rank as u32;
+        let bytes = work.bytes as u64;
+        let part = self.cause(rank);
+        let (kind, duration_ps) = match work.kind {
+            WorkKind::Copy => (JobKind::Copy, self.model.compute.copy_ps_per_byte * bytes),
+            WorkKind::Reduce => (
+                JobKind::Reduce,
+                self.model.compute.reduction_ps(work.dtype, bytes),
+            ),
+        };
+        let mut job = Job::new(rank, kind, duration_ps, part, Then::Report(ticket));
+        job.bytes = bytes;
+        if kind == JobKind::Reduce {
+            job.slow_ps = self.count_reduction(rank);
+        }
+        if self.is_free(&job) {
+            if kind == JobKind::Reduce {
+                self.note_reduction(rank, 0);
+            }
+            return Posted::Done;
+        }
+        self.submit(job);
+        Posted::Pending
+    }
+
+    /// Whether a job costs nothing at all, so that it need not wait for its turn either.
+    pub fn is_free(&self, job: &Job) -> bool {
+        let touches_memory = self.model.network.memory_ps_per_byte.is_some() && job.bytes > 0;
+        job.duration_ps + job.slow_ps == 0 && !touches_memory
+    }
+
+    pub fn listen(&mut self, rank: usize, stream: Stream, is_wanted: bool) {
+        let source = (stream.peer as u32, stream.channel as u32);
+        let listened = &mut self.ranks[rank].listened;
+        listened.retain(|known| *known != source);
+        if is_wanted {
+            listened.push(source);
+        }
+    }
+
+    /// Whether somebody wants to know of messages that nobody asked for yet.
+    pub fn is_listened(&self, to: u32, source: Source) -> bool {
+        self.ranks[to as usize].listened.contains(&source)
+    }
+
+    /// The header of the next message of a stream: once it has arrived, or as soon as it waits for its receive, as headers
+    /// weigh nothing.
+    pub fn head(&self, to: usize, stream: Stream) -> Head {
+        let source = (stream.peer as u32, stream.channel as u32);
+        let Some(incoming) = self.ranks[to].incoming.get(&source) else {
+            return match self.ranks[stream.peer].has_left {
+                true => Head::End(LEFT),
+                false => Head::Nothing,
+            };
+        };
+        assert!(incoming.receives.is_empty(), "a receive is posted");
+        let next = incoming.arrived.front().or(incoming.offered.front());
+        match next {
+            Some(message) => Head::Message(self.messages.see(*message).header),
+            None if self.is_over(stream.peer, incoming) => Head::End(LEFT),
+            None => Head::Nothing,
+        }
+    }
+
+    /// Whether nothing can come on a stream any more.
+    fn is_over(&self, from: usize, incoming: &Incoming) -> bool {
+        self.ranks[from].has_left && incoming.arrived.is_empty() && incoming.under_way == 0
+    }
+
+    /// What is to be told to `rank` now.
+    pub fn poll(&mut self, rank: usize, done: &mut Vec<Ticket>) -> Result<()> {
+        done.append(&mut self.ranks[rank].done);
+        if let Some(error) = self.ranks[rank].error.clone() {
+            return Err(error);
+        }
+        if self.has_anybody_left {
+            return self.look_for_leavers(rank);
+        }
+        Ok(())
+    }
+
+    /// The error of a rank that waits for one that has left.
+    fn look_for_leavers(&self, rank: usize) -> Result<()> {
+        for ((from, _), incoming) in &self.ranks[rank].incoming {
+            let from = *from as usize;
+            if !incoming.receives.is_empty() && self.is_over(from, incoming) {
+                return Err(left(from));
+            }
+        }
+        for (peer, state) in self
+            .ranks
+            .iter()
+            .enumerate()
+            .filter(|(_, peer)| peer.has_left)
+        {
+            let mut offers = state.incoming.iter();
+            if offers
+                .any(|((from, _), incoming)| *from as usize == rank && !incoming.offered.is_empty())
+            {
+                return Err(left(peer));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rank is gone: what it has sent still arrives, but nothing that waits for its receive, and it takes in nothing.
+    pub fn leave(&mut self, rank: usize) {
+        self.stop(rank);
+        self.ranks[rank].has_left = true;
+        self.has_anybody_left = true;
+        for to in 0..self.ranks.len() {
+            for channel in self.sources_from(to, rank) {
+                let incoming = self.incoming(to as u32, (rank as u32, channel));
+                incoming.under_way -= incoming.offered.len();
+                let offered: Vec<u32> = incoming.offered.drain(..).collect();
+                for message in offered {
+                    self.messages.take(message);
+                }
+            }
+            self.touch(to as u32);
+        }
+    }
+
+    /// From now on nothing of this rank's memory is touched.
+    pub fn stop(&mut self, rank: usize) {
+        let state = &mut self.ranks[rank];
+        state.is_stopped = true;
+        state.done.clear();
+        for incoming in state.incoming.values_mut() {
+            incoming.receives.clear();
+            incoming.accepted = 0;
+        }
+    }
+
+    fn sources_from(&self, to: usize, from: usize) -> Vec<u32> {
+        let range = (from as u32, 0)..=(from as u32, u32::MAX);
+        let incoming = self.ranks[to].incoming.range(range);
+        incoming.map(|((_, channel), _)| *channel).collect()
+    }
+}
+
+impl RankState {
+    fn new(rank: usize, model: &Model) -> RankState {
+        let own = |stall: &&super::model::Stall| stall.rank == rank;
+        let mut stalls: Vec<(u64, u64)> = model
+            .stalls
+            .iter()
+            .filter(own)
+            .map(|stall| (stall.from_ps, stall.until_ps))
+            .collect();
+        stalls.sort_unstable();
+        RankState {
+            incoming: BTreeMap::new(),
+            listened: Vec::new(),
+            done: Vec::new(),
+            error: None,
+            ports: Default::default(),
+            has_left: false,
+            is_stopped: false,
+            is_touched: false,
+            cause: ORIGIN,
+            random: SplitMix64::stream(model.seed, rank as u64),
+            reductions: 0,
+            is_server_busy: false,
+            is_messaging: false,
+            has_asked: false,
+            unasked: VecDeque::new(),
+            stalls,
+            port_factor: 1.0,
+            computing: 0,
+            computing_since_ps: 0,
+            account: Account::default(),
+        }
+    }
+}
+
+impl Model {
+    /// Whether a rank takes messages that it combines one at a time.
+    pub(super) fn asks_one_by_one(&self) -> bool {
+        self.network.sending == Sending::Rendezvous && self.compute.server == Server::Serial
+    }
+
+    /// The index of a port's direction.
+    pub(super) fn direction(&self, receives: bool) -> usize {
+        usize::from(receives && self.network.ports == Ports::Full)
+    }
+}
