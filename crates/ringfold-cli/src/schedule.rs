@@ -57,7 +57,7 @@ pub struct Arguments {
     #[arg(long, value_name = "D", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64))]
     domains: u32,
 
-    /// The root; for send and recv the peer
+    /// The root; for send and recv the peer, for stragglar the late rank
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
 

@@ -22,8 +22,8 @@ pub struct Call {
     pub op: u8,
     /// How it is carried out: chosen, not asked for, yet it must be the same everywhere.
     pub algorithm: Algorithm,
-    /// The root; 0 where there is none, or [`REGISTRATION`], or of weighted calls the [mark](crate::schedule::Weights::mark).
-    /// For point-to-point messages the tag.
+    /// The root, or of `stragglar` the late rank; 0 where there is none, or [`REGISTRATION`], or of weighted calls the
+    /// [mark](crate::schedule::Weights::mark). For point-to-point messages the tag.
     pub root: u32,
     /// Elements as the collective counts them (see its documentation).
     pub count: u64,
@@ -102,6 +102,9 @@ impl fmt::Display for Call {
         {
             let (epoch, digest) = (self.root >> 16, self.root & 0xffff);
             write!(f, " with the weights of epoch {epoch} ({digest:04x})")?;
+        }
+        if self.algorithm == Algorithm::Stragglar {
+            write!(f, " with rank {} late", self.root)?;
         }
         Ok(())
     }

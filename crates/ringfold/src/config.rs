@@ -102,6 +102,8 @@ pub struct Config {
     pub transport: Option<TransportChoice>,
     /// The algorithm of every collective that has it, instead of the tuner's choice.
     pub algorithm: Option<Algorithm>,
+    /// The rank that is known to come late, for `stragglar`; a communicator made by `split` without it does not know one.
+    pub late_rank: Option<usize>,
     /// Independent pipelines per collective, 1 unless set: connections per pair of ranks on TCP.
     pub channels: Option<usize>,
     /// The pipeline's unit in bytes, instead of the tuner's choice.

@@ -81,6 +81,8 @@ pub struct Environment {
     pub transport: Option<TransportChoice>,
     /// The algorithm instead of the tuner's choice.
     pub algorithm: Option<Algorithm>,
+    /// The rank that is known to come late.
+    pub late_rank: Option<usize>,
     /// Connections per pair of ranks.
     pub channels: Option<usize>,
     /// The pipeline's unit.
@@ -129,6 +131,7 @@ impl Environment {
             algorithm: parse(lookup, "RINGFOLD_ALGO", |text| {
                 text.parse().map_err(|error: Error| error.to_string())
             })?,
+            late_rank: parse(lookup, "RINGFOLD_LATE_RANK", count)?,
             channels: parse(lookup, "RINGFOLD_CHANNELS", positive)?,
             slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
             shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,

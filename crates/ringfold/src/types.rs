@@ -305,5 +305,7 @@ named_byte! {
         Pull = 10, "pull";
         /// Whoever runs does a block of what `push` does: for ranks that outnumber their cores.
         Serve = 11, "serve";
+        /// One rank is known to come late: the others reduce before it comes.
+        Stragglar = 12, "stragglar";
     }
 }

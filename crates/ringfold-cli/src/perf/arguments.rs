@@ -125,9 +125,13 @@ pub struct Arguments {
     #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
 
-    /// Carry out the collective this way instead of the tuner's: flat, ring, tree, recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, pull, serve
+    /// Carry out the collective this way instead of the tuner's: flat, ring, tree, recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, pull, serve, stragglar
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
     pub algorithm: Option<Algorithm>,
+
+    /// The rank that comes late, for --algorithm stragglar [default: RINGFOLD_LATE_RANK]
+    #[arg(long, value_name = "RANK")]
+    pub late_rank: Option<usize>,
 
     /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///

@@ -121,6 +121,7 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
         timeout: arguments.timeout,
         transport: arguments.transport,
         channels: arguments.channels,
+        late_rank: arguments.late_rank,
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
         weights: arguments.weights.clone(),
         bind: arguments.bind_of_rank(),

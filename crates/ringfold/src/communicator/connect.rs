@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Foreign, Life, Pool};
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
-use crate::types::Op;
+use crate::types::{Algorithm, Op};
 use crate::wait::Patience;
 
 /// Scratch that is ready before the first call: the slices in flight of a pipelined schedule.
@@ -87,6 +87,7 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
             launch.rank
         )));
     }
+    check_late_rank(&settings, launch.world_size)?;
     env::note_rank(launch.rank);
     let secret = config
         .secret
@@ -276,10 +277,17 @@ fn assemble(
     }
     engine.set_domains(domains as u32);
     *engine.helpers() = placement.helpers(&settings, local_ranks.len(), &terms.limits);
+    let late = settings.late_rank;
+    let late_rank = late.and_then(|late| group.world_ranks.iter().position(|rank| *rank == late));
+    // Parts to which the late rank does not belong do what they find best.
+    let knows_late =
+        |algorithm: &Algorithm| *algorithm != Algorithm::Stragglar || late_rank.is_some();
+    let algorithm = settings.algorithm.filter(knows_late);
     let mut communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {
-            algorithm: settings.algorithm,
+            algorithm,
+            late_rank,
             slice_bytes: settings.slice_bytes,
             channels: Some(settings.channels),
             // Until the ranks are together.
@@ -289,7 +297,7 @@ fn assemble(
             tiny: TinyPolicy::new(
                 &terms.limits,
                 slot_bytes,
-                settings.algorithm.is_some() || settings.slice_bytes.is_some(),
+                algorithm.is_some() || settings.slice_bytes.is_some(),
                 world_size,
                 domains,
             ),
@@ -315,6 +323,21 @@ fn assemble(
     }
     communicator.policy.timeout = settings.timeout;
     Ok(communicator)
+}
+
+/// A late rank that exists, and one where it must be known.
+fn check_late_rank(settings: &Settings, world_size: usize) -> Result<()> {
+    let text = match settings.late_rank {
+        Some(late) if late >= world_size => {
+            format!("late rank {late} of {world_size} ranks; they count from 0")
+        }
+        None if settings.algorithm == Some(Algorithm::Stragglar) => {
+            "`stragglar` for every call does not know which rank is late; set RINGFOLD_LATE_RANK"
+                .into()
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::InvalidArgument(text))
 }
 
 /// Makes the calls that training makes most, once, on memory that nobody looks at: the first real call then finds plans

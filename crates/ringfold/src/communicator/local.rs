@@ -47,6 +47,7 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                 place,
                 policy: Policy {
                     algorithm: None,
+                    late_rank: None,
                     slice_bytes: None,
                     channels: None,
                     timeout: TIMEOUT,

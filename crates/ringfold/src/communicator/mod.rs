@@ -77,6 +77,8 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     pub algorithm: Option<Algorithm>,
+    /// The rank that is known to come late.
+    pub late_rank: Option<usize>,
     pub slice_bytes: Option<usize>,
     pub channels: Option<usize>,
     pub timeout: Duration,
@@ -407,6 +409,12 @@ impl Communicator {
         let mut job = request.check(self.place.rank, self.place.world_size, &choice, timeout)?;
         job.is_asked_for = self.asked(request).is_some();
         job.weights = weights.filter(|_| choice.is_weighted && self.place.world_size > 1);
+        if choice.algorithm == Algorithm::Stragglar {
+            job.root = self.policy.late_rank.ok_or_else(|| {
+                let text = "`stragglar` does not know which rank is late; set `Config::late_rank` or RINGFOLD_LATE_RANK";
+                Error::InvalidArgument(text.into())
+            })?;
+        }
         Ok(job)
     }
 

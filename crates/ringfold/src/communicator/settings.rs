@@ -28,6 +28,8 @@ pub struct Settings {
     pub transport: TransportChoice,
     /// The algorithm of every collective that has it.
     pub algorithm: Option<Algorithm>,
+    /// The world rank that is known to come late.
+    pub late_rank: Option<usize>,
     /// Independent pipelines over messages.
     pub channels: usize,
     /// The pipeline's unit.
@@ -67,6 +69,7 @@ impl Settings {
                 .or(environment.transport)
                 .unwrap_or_default(),
             algorithm: config.algorithm.or(environment.algorithm),
+            late_rank: config.late_rank.or(environment.late_rank),
             channels: config
                 .channels
                 .or(environment.channels)

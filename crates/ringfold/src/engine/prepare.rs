@@ -261,7 +261,7 @@ impl Engine {
                 0
             },
             algorithm: job.algorithm,
-            root: if job.collective.has_root() {
+            root: if job.collective.has_root() || job.algorithm == Algorithm::Stragglar {
                 job.root as u32
             } else if job.registers {
                 REGISTRATION

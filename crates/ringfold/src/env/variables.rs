@@ -114,6 +114,13 @@ pub const VARIABLES: &[Variable] = &[
         "The algorithm of every collective that has it, for example `ring`.",
     ),
     variable(
+        "RINGFOLD_LATE_RANK",
+        "0, 1, …",
+        "none",
+        "The rank that is known to come late to every `all_reduce`: what `RINGFOLD_ALGO=stragglar` must know. The same on \
+         all ranks; a rank that says otherwise is a mismatch.",
+    ),
+    variable(
         "RINGFOLD_CHANNELS",
         "1 to 64",
         "1",

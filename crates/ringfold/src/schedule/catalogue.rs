@@ -6,14 +6,14 @@ use super::build::{Builder, input, output};
 use super::{Cut, Medium, Schedule, Spec};
 use super::{
     claim, direct, flat, hierarchical, one_shot, point, pull, push, rabenseifner,
-    recursive_doubling, ring, serve, tree,
+    recursive_doubling, ring, serve, stragglar, tree,
 };
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective};
 
 use Algorithm::{
     Claim, Direct, Flat, Hierarchical, OneShot, Pull, Push, Rabenseifner, RecursiveDoubling, Ring,
-    Serve, Tree,
+    Serve, Stragglar, Tree,
 };
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
@@ -31,6 +31,7 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
             Rabenseifner,
             Direct,
             OneShot,
+            Stragglar,
         ],
         (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim, Pull, Serve],
         (Broadcast, Medium::Shared) => &[Direct, Push, Pull, Serve],
@@ -71,6 +72,7 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (AllReduce, Rabenseifner) => rabenseifner::all_reduce,
         (AllReduce, Direct) => direct::all_reduce,
         (AllReduce, OneShot) => one_shot::all_reduce,
+        (AllReduce, Stragglar) => stragglar::all_reduce,
         (AllReduce, Hierarchical) => hierarchical::all_reduce,
         (AllReduce, Claim) => claim::all_reduce,
         (Broadcast, Flat) => flat::broadcast,
@@ -147,6 +149,12 @@ fn check(spec: &Spec) -> Result<()> {
         return Err(Error::Unsupported(format!(
             "{} by recursive_doubling needs a power of two ranks, not {n}; use ring, direct",
             spec.collective
+        )));
+    }
+    if spec.algorithm == Stragglar && n > stragglar::WORLD_SIZE_MAX {
+        return Err(Error::Unsupported(format!(
+            "stragglar serves {} ranks at most, not {n}; use ring, rabenseifner",
+            stragglar::WORLD_SIZE_MAX
         )));
     }
     Ok(())

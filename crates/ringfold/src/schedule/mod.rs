@@ -42,6 +42,7 @@ mod rabenseifner;
 mod recursive_doubling;
 mod ring;
 mod serve;
+pub mod stragglar;
 mod tree;
 mod weights;
 
@@ -245,7 +246,7 @@ pub struct Spec {
     pub world_size: u32,
     /// Which of them this schedule is for.
     pub rank: u32,
-    /// The root, or for `Send` and `Recv` the peer; 0 where neither means anything.
+    /// The root, or for `Send` and `Recv` the peer, for `Stragglar` the late rank; 0 where none of them means anything.
     pub root: u32,
     /// How many domains of equal size the ranks sit in, in rank order; 1 where that is not so or not known.
     pub domains: u32,

@@ -10,7 +10,7 @@ use std::fmt;
 use super::check::{Proof, Work, check, schedules};
 use super::{Action, Buffer, Cut, Members, Peers, Ranks, Schedule, Span, Spec};
 use crate::error::Result;
-use crate::types::Collective;
+use crate::types::{Algorithm, Collective};
 
 /// The schedules of a collective, to be displayed.
 #[derive(Clone, Debug)]
@@ -58,6 +58,8 @@ impl Listing {
         )?;
         if spec.collective.has_root() {
             write!(f, ", root {}", spec.root)?;
+        } else if spec.algorithm == Algorithm::Stragglar {
+            write!(f, ", rank {} late", spec.root)?;
         }
         writeln!(
             f,
@@ -293,7 +295,6 @@ impl fmt::Display for Action {
 mod tests {
     use super::*;
     use crate::schedule::Medium;
-    use crate::types::Algorithm;
 
     fn listing(algorithm: Algorithm, medium: Medium, only: Option<u32>) -> String {
         let spec = Spec {

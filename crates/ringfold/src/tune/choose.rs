@@ -91,9 +91,9 @@ pub fn choose(question: &Question) -> Result<Choice> {
     };
     let slice_bytes = match medium {
         Medium::Shared => shared_slice_bytes(question, algorithm),
-        Medium::Messages => question.slice_bytes.unwrap_or(
-            message_bytes(algorithm, is_weighted) * channels * chunks(question, algorithm),
-        ),
+        Medium::Messages => question
+            .slice_bytes
+            .unwrap_or_else(|| message_slice_bytes(question, algorithm, is_weighted, channels)),
     };
     let is_left_to_us = question.algorithm.is_none() && question.slice_bytes.is_none();
     Ok(Choice {
@@ -250,6 +250,22 @@ fn preferences(question: &Question) -> &'static [Algorithm] {
         Collective::Barrier => &[RecursiveDoubling, Tree, Direct],
         _ => &[Direct, OneShot],
     }
+}
+
+fn message_slice_bytes(
+    question: &Question,
+    algorithm: Algorithm,
+    is_weighted: bool,
+    channels: usize,
+) -> usize {
+    if algorithm == Algorithm::Stragglar {
+        // One slice: what waits for the late rank would hold up the slices behind it, which need not wait yet.
+        let whole = question.bytes.checked_next_multiple_of(64);
+        return whole
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .unwrap_or(usize::MAX);
+    }
+    message_bytes(algorithm, is_weighted) * channels * chunks(question, algorithm)
 }
 
 fn message_bytes(algorithm: Algorithm, is_weighted: bool) -> usize {

@@ -5,17 +5,20 @@ mod damage;
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
-use crate::schedule::Medium;
+use crate::schedule::{Medium, stragglar};
 use crate::types::Algorithm;
 
 /// Everything that is listed for a medium, at one world size and root.
 fn specs(medium: Medium, world_size: u32, root: u32) -> Vec<Spec> {
     let mut specs = Vec::new();
     for &collective in Collective::ALL {
-        if root != 0 && !collective.has_root() {
-            continue;
-        }
         for &algorithm in Schedule::algorithms(collective, medium) {
+            let is_late = algorithm == Algorithm::Stragglar;
+            if (root != 0 && !collective.has_root() && !is_late)
+                || (is_late && world_size > stragglar::WORLD_SIZE_MAX)
+            {
+                continue;
+            }
             let point = matches!(collective, Collective::Send | Collective::Recv);
             let paired = algorithm == Algorithm::RecursiveDoubling
                 && matches!(
