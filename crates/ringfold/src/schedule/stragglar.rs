@@ -405,10 +405,12 @@ mod tests {
             for schedule in schedules(&spec(world_size, 0)).unwrap() {
                 let mut seen = std::collections::HashSet::new();
                 for step in &schedule.channels[0] {
-                    let is_send = matches!(step.action, Action::Send { .. });
-                    if step.action.is_asynchronous() {
-                        assert!(seen.insert((is_send, step.round)), "{:?}", schedule.spec);
-                    }
+                    let is_send = match step.action {
+                        Action::Send { .. } => true,
+                        Action::Recv { .. } | Action::RecvReduce { .. } => false,
+                        _ => continue,
+                    };
+                    assert!(seen.insert((is_send, step.round)), "{:?}", schedule.spec);
                 }
             }
         }
