@@ -5,7 +5,10 @@
 
 mod info;
 mod launch;
+mod numbers;
+mod output;
 mod perf;
+mod plot;
 mod run;
 mod schedule;
 

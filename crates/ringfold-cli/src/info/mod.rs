@@ -18,7 +18,7 @@ use ringfold::tune::Limits;
 use ringfold::tune::limits::FIELDS;
 use serde_json::{Value, json};
 
-use crate::perf::bytes_label;
+use crate::numbers::bytes_label;
 use facilities::Facility;
 use machine::Machine;
 

@@ -436,7 +436,7 @@ fn parse_op(text: &str) -> Result<Selection<OpName>, ringfold::Error> {
     Ok(Selection::One(text.replace('-', "_").parse::<Op>()?.name()))
 }
 
-fn parse_dtype(text: &str) -> Result<Selection<DType>, ringfold::Error> {
+pub fn parse_dtype(text: &str) -> Result<Selection<DType>, ringfold::Error> {
     let name = match text {
         "all" => return Ok(Selection::All),
         "char" => "int8",

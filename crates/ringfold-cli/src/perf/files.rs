@@ -1,14 +1,14 @@
 //! `--csv` and `--json`: everything that was measured, for other programs.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::arguments::Arguments;
 use super::measure::{Measurement, Participant};
+use crate::output::open;
 
 /// The version of nccl-tests' JSON that ours follows.
 const JSON_VERSION: u32 = 3;
@@ -78,15 +78,6 @@ impl Csv {
             .map_err(std::io::Error::from)?;
         Ok(self.writer.flush()?)
     }
-}
-
-/// Opens `path` for writing; `-` is standard output.
-pub fn open(path: &Path) -> Result<Box<dyn Write>> {
-    if path == "-" {
-        return Ok(Box::new(std::io::stdout()));
-    }
-    let file = File::create(path).with_context(|| format!("cannot write `{}`", path.display()))?;
-    Ok(Box::new(file))
 }
 
 /// What the whole run is about, for the JSON.

@@ -4,12 +4,12 @@
 //! [`take_part`]; rank 0 also reports.
 
 pub mod arguments;
+mod curve;
 mod data;
 mod files;
 mod measure;
 mod memory;
 mod placement;
-mod plot;
 mod refused;
 mod report;
 mod table;
@@ -24,12 +24,12 @@ use ringfold::{Communicator, Config, Error};
 use rustix::process::Signal;
 
 use crate::launch::{self, Job};
+use crate::numbers::bytes_label;
 
 pub use arguments::Arguments;
 use arguments::Case;
 use measure::Bench;
 use placement::Size;
-pub use plot::bytes_label;
 use report::Report;
 
 /// The hidden flag by which a rank knows that it was started by this command.

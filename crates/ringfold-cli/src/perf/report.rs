@@ -7,10 +7,12 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::arguments::Arguments;
+use super::curve;
 use super::files::{self, Csv};
 use super::measure::{Measurement, Participant};
-use super::plot;
 use super::table;
+use crate::numbers::bytes_label;
+use crate::output;
 
 /// Everything that is written about one run.
 pub struct Report<'a> {
@@ -40,7 +42,7 @@ impl<'a> Report<'a> {
         stdout: &'a mut dyn Write,
     ) -> Result<Report<'a>> {
         if let Some(path) = &arguments.plot {
-            files::open(path)?;
+            output::open(path)?;
         }
         // Hides itself where stderr is no terminal.
         let progress = ProgressBar::new(steps);
@@ -48,7 +50,7 @@ impl<'a> Report<'a> {
         let mut report = Report {
             arguments,
             csv: arguments.csv.as_deref().map(Csv::create).transpose()?,
-            json: arguments.json.as_deref().map(files::open).transpose()?,
+            json: arguments.json.as_deref().map(output::open).transpose()?,
             sizes,
             participants,
             rows: Vec::new(),
@@ -66,7 +68,7 @@ impl<'a> Report<'a> {
 
     /// Says what is measured now.
     pub fn announce(&self, bytes: u64) {
-        let size = plot::bytes_label(bytes as f64);
+        let size = bytes_label(bytes as f64);
         self.progress
             .set_message(format!("{} {size}", self.arguments.collective));
     }
@@ -120,7 +122,7 @@ impl<'a> Report<'a> {
             files::write_json(json.as_mut(), &run, &self.rows).context("cannot write the JSON")?;
         }
         if let Some(path) = &self.arguments.plot {
-            plot::draw(path, self.arguments, self.participants.len(), &self.rows)?;
+            curve::draw(path, self.arguments, self.participants.len(), &self.rows)?;
         }
         Ok(self.wrong)
     }

@@ -1,0 +1,16 @@
+//! Where data goes: a file, or standard output.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Opens `path` for writing; `-` is standard output.
+pub fn open(path: &Path) -> Result<Box<dyn Write>> {
+    if path == "-" {
+        return Ok(Box::new(std::io::stdout()));
+    }
+    let file = File::create(path).with_context(|| format!("cannot write `{}`", path.display()))?;
+    Ok(Box::new(file))
+}
