@@ -11,6 +11,7 @@ mod perf;
 mod plot;
 mod run;
 mod schedule;
+mod sim;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,7 +31,8 @@ Examples:
   ringfold perf                              measure all_reduce between local processes
   ringfold run --ranks 4 -- python train.py  run a program as four ranks
   ringfold info                              what this machine offers
-  ringfold schedule all_reduce               what its algorithms do and should cost";
+  ringfold schedule all_reduce               what its algorithms do and should cost
+  ringfold sim --ranks 64                    what it would take on other machines, in virtual time";
 
 /// What a process that SIGPIPE has ended looks like to a shell.
 const OUTPUT_CLOSED: u8 = 128 + 13;
@@ -41,6 +43,7 @@ enum Command {
     Run(run::Arguments),
     Info(info::Arguments),
     Schedule(schedule::Arguments),
+    Sim(Box<sim::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Schedule(arguments) => schedule::run(arguments),
+        Command::Sim(arguments) => sim::run(*arguments),
     };
     ExitCode::from(outcome.unwrap_or_else(|error| fail(&error)))
 }

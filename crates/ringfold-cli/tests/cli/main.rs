@@ -7,3 +7,4 @@ mod perf;
 mod process;
 mod run;
 mod schedule;
+mod sim;

@@ -1,0 +1,112 @@
+//! The flags of `ringfold sim` beside the settings of what is simulated.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use super::paper::Paper;
+use super::settings::Settings;
+use super::vary::Sweep;
+
+/// Simulate a collective in virtual time: its time, traffic and critical path, and what slow or dead ranks do to it
+///
+/// The library's own engine runs its own schedules over a simulated network, so order, bytes and messages are those of a
+/// real run; what a message or a reduction costs is said by flags or a scenario file. The same scenario and seed give the
+/// same result. Times are written 5us or 20ms, rates 100Gbit/s or 12.5GB/s, sizes 64K or 8M (binary). A broken promise
+/// or a call that fails makes the exit status 1.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// A scenario file, whose settings flags replace, or a collective's name
+    #[arg(value_name = "SCENARIO.toml|COLLECTIVE")]
+    pub what: Option<String>,
+
+    #[command(flatten)]
+    pub settings: Settings,
+
+    /// Simulate for many values of a setting: bytes=1K..64M doubles, ranks=4..64*4 multiplies, delay=0us..60us+2us adds,
+    /// bandwidth=10Gbit/s,25Gbit/s lists. `delay` is that of --slow and --late
+    #[arg(long, value_name = "KEY=VALUES", help_heading = RUNS)]
+    pub sweep: Option<Sweep>,
+
+    /// Simulate side by side: algorithms (ring,direct), values of a setting (ports=full,half), or other scenario files
+    #[arg(long, value_name = "WHAT", help_heading = RUNS)]
+    pub compare: Option<String>,
+
+    /// Reproduce a publication's figures and tables; --plot takes a folder then
+    #[arg(long, value_name = "NAME", value_enum, help_heading = RUNS, conflicts_with_all = ["what", "sweep", "compare"])]
+    pub paper: Option<Paper>,
+
+    /// Fit the constants of links and reductions to what `ringfold perf --csv` has measured, and print them as flags
+    #[arg(long, value_name = "FILE.csv", help_heading = RUNS, conflicts_with_all = ["what", "sweep", "compare", "paper"])]
+    pub calibrate: Option<PathBuf>,
+
+    /// Write everything as JSON; - is standard output, without the table
+    #[arg(short = 'J', long, value_name = "FILE|-", help_heading = OUTPUT)]
+    pub json: Option<PathBuf>,
+
+    /// Write one line per simulation as CSV; - is standard output, without the table
+    #[arg(long, value_name = "FILE|-", help_heading = OUTPUT)]
+    pub csv: Option<PathBuf>,
+
+    /// Write what each rank does when, for ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE.json", help_heading = OUTPUT, conflicts_with_all = ["sweep", "compare"])]
+    pub trace: Option<PathBuf>,
+
+    /// Draw what each rank does when
+    #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT, conflicts_with_all = ["sweep", "compare"])]
+    pub gantt: Option<PathBuf>,
+
+    /// Draw the time over what --sweep varies, or bus bandwidth if that is the size
+    #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT)]
+    pub plot: Option<PathBuf>,
+}
+
+/// Headings of the help.
+const RUNS: &str = "What is run";
+const OUTPUT: &str = "Output";
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfold sim                                              4 ranks, 8 MiB, 100 Gbit/s
+  ringfold sim --ranks 64 --bytes 256M --compare ring,rabenseifner,direct
+  ringfold sim --algorithm ring --sweep bytes=1K..1G --plot curve.svg
+  ringfold sim examples/sim/slow-rank.toml --gantt ranks.svg --trace ranks.json
+  ringfold sim --algorithm ring --slow rank=1,step=1,delay=8us --sweep delay=0us..30us+2us
+  ringfold sim --paper bupt2024 --plot figures
+  ringfold perf --algorithm ring --csv rows.csv && ringfold sim --calibrate rows.csv";
+
+impl Arguments {
+    /// Checks what can be checked before anything is simulated.
+    pub fn check(&self) -> Result<()> {
+        if is_stdout(&self.csv) && is_stdout(&self.json) {
+            bail!(
+                "`--csv -` and `--json -` would mix on standard output; write one of them to a file"
+            );
+        }
+        if self.plot.is_some() && self.sweep.is_none() && self.paper.is_none() {
+            bail!(
+                "`--plot` draws curves over what `--sweep` varies; `--gantt` draws one simulation"
+            );
+        }
+        if let (
+            Some(_),
+            Some(Sweep {
+                scale: None, key, ..
+            }),
+        ) = (&self.plot, &self.sweep)
+        {
+            bail!("`--plot` needs numbers along its axis, and the values of `{key}` are none");
+        }
+        Ok(())
+    }
+
+    /// Whether standard output belongs to `--csv -` or `--json -`.
+    pub fn stdout_is_data(&self) -> bool {
+        is_stdout(&self.csv) || is_stdout(&self.json)
+    }
+}
+
+fn is_stdout(path: &Option<PathBuf>) -> bool {
+    path.as_deref() == Some("-".as_ref())
+}

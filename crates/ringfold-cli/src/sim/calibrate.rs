@@ -1,0 +1,365 @@
+//! `--calibrate`: the constants of links and reductions, from what `ringfold perf --csv` has measured.
+//!
+//! Every row is an equation: its time is `hops·α + (messages − hops)·o + bytes·β + reduced·γ`, with the counts of
+//! `tune::cost`. Least squares over all rows give the constants (`fit`); what the file cannot tell apart is said instead of
+//! guessed, and what is given by a flag is not fitted.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use ringfold::schedule::{Medium, Schedule};
+use ringfold::tune::cost;
+use ringfold::{Algorithm, Collective};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::arguments::Arguments;
+use super::fit::{self, Fit, Value};
+use crate::numbers::{bytes_label, significant};
+use crate::output;
+use crate::perf::arguments::{parse_algorithm, parse_collective};
+
+/// Rows with the largest errors that are shown.
+const WORST_ROWS: usize = 5;
+
+/// From here on a constant's standard error is said to make it worthless.
+const VAGUE_SHARE: f64 = 0.5;
+
+/// The columns of `perf --csv` that matter here.
+#[derive(Debug, Deserialize)]
+struct Line {
+    collective: String,
+    algorithm: String,
+    transport: String,
+    ranks: u32,
+    bytes: u64,
+    median_us: f64,
+}
+
+/// A measurement that has a closed form.
+struct Row {
+    name: String,
+    time_us: f64,
+    /// What each of [`CONSTANTS`] counts.
+    counts: [f64; CONSTANTS.len()],
+}
+
+/// A constant of the model. Those that are needed most come first: of two that look alike, the later one is left out.
+struct Constant {
+    sign: &'static str,
+    flag: &'static str,
+    /// Whether it is for each byte.
+    per_byte: bool,
+}
+
+const CONSTANTS: [Constant; 4] = [
+    Constant {
+        sign: "α",
+        flag: "--alpha",
+        per_byte: false,
+    },
+    Constant {
+        sign: "β",
+        flag: "--bandwidth",
+        per_byte: true,
+    },
+    Constant {
+        sign: "γ",
+        flag: "--reduce-rate",
+        per_byte: true,
+    },
+    Constant {
+        sign: "o",
+        flag: "--overhead",
+        per_byte: false,
+    },
+];
+
+/// What a file holds.
+struct Rows {
+    rows: Vec<Row>,
+    /// Why rows were left out, and how many.
+    left_out: Vec<(String, usize)>,
+}
+
+/// Fits, and prints the constants as flags.
+pub fn run(path: &Path, arguments: &Arguments) -> Result<()> {
+    let name = path.display();
+    let read = read(path).with_context(|| format!("`{name}`"))?;
+    let known = known(arguments);
+    let times: Vec<f64> = read
+        .rows
+        .iter()
+        .map(|row| row.time_us - given(row, &known))
+        .collect();
+    if let Some(at) = times.iter().position(|&time| time <= 0.0) {
+        bail!(
+            "`{name}`: the constants that were given take longer than {} was measured to: {} us",
+            read.rows[at].name,
+            significant(read.rows[at].time_us),
+        );
+    }
+    let columns: Vec<Vec<f64>> = (0..CONSTANTS.len())
+        .map(|at| match known[at] {
+            Some(_) => vec![0.0; times.len()],
+            None => read.rows.iter().map(|row| row.counts[at]).collect(),
+        })
+        .collect();
+    let Some(fit) = fit::fit(&columns, &times) else {
+        bail!(
+            "`{name}`: {} rows over messages are too few to fit anything",
+            times.len()
+        );
+    };
+    if let Some(json) = &arguments.json {
+        write_json(json, &fit, &known, &read)?;
+    }
+    if !arguments.stdout_is_data() {
+        super::print(&report(&fit, &known, &read))?;
+    }
+    Ok(())
+}
+
+/// Reads the rows whose time has a closed form over messages.
+fn read(path: &Path) -> Result<Rows> {
+    let mut reader = csv::Reader::from_path(path)?;
+    let mut read = Rows {
+        rows: Vec::new(),
+        left_out: Vec::new(),
+    };
+    for line in reader.deserialize() {
+        let line: Line = line.context("not what `ringfold perf --csv` writes")?;
+        match equation(&line) {
+            Ok(row) => read.rows.push(row),
+            Err(why) => match read.left_out.iter_mut().find(|(said, _)| *said == why) {
+                Some((_, count)) => *count += 1,
+                None => read.left_out.push((why, 1)),
+            },
+        }
+    }
+    if read.rows.is_empty() {
+        let why: Vec<String> = read
+            .left_out
+            .into_iter()
+            .map(|(why, count)| format!("{count}: {why}"))
+            .collect();
+        bail!(
+            "no row went over messages ({}); measure with `--algorithm ring` or `--transport tcp`",
+            why.join("; ")
+        );
+    }
+    Ok(read)
+}
+
+/// A line as an equation, or why it is none.
+fn equation(line: &Line) -> Result<Row, String> {
+    let collective = parse_collective(&line.collective).map_err(|error| error.to_string())?;
+    let algorithm =
+        parse_algorithm(&line.algorithm).map_err(|_| format!("algorithm `{}`", line.algorithm))?;
+    if is_published(collective, algorithm, &line.transport) {
+        return Err(format!(
+            "{algorithm} over published memory, which has other constants"
+        ));
+    }
+    let terms = cost::terms(collective, algorithm, Medium::Messages, line.ranks)
+        .ok_or_else(|| format!("{algorithm} has no closed form"))?;
+    if line.median_us <= 0.0 || line.ranks < 2 {
+        return Err("nothing was sent".into());
+    }
+    let size = line.bytes as f64;
+    Ok(Row {
+        name: format!(
+            "{collective} by {algorithm}, {} ranks, {}",
+            line.ranks,
+            bytes_label(size)
+        ),
+        time_us: line.median_us,
+        counts: [
+            terms.hops,
+            terms.bytes * size,
+            terms.reduced * size,
+            terms.messages - terms.hops,
+        ],
+    })
+}
+
+/// Whether ranks of one host did it in published memory: what an algorithm does there wherever it can.
+fn is_published(collective: Collective, algorithm: Algorithm, transport: &str) -> bool {
+    transport == "shm" && Schedule::algorithms(collective, Medium::Shared).contains(&algorithm)
+}
+
+/// Constants that flags give, in microseconds.
+fn known(arguments: &Arguments) -> [Option<f64>; CONSTANTS.len()] {
+    let settings = &arguments.settings;
+    [
+        settings.network.alpha.map(|time| time.ps as f64 / 1e6),
+        settings
+            .network
+            .bandwidth
+            .map(|rate| rate.ps_per_byte as f64 / 1e6),
+        settings
+            .compute
+            .reduce_rate
+            .map(|rate| rate.ps_per_byte as f64 / 1e6),
+        settings.network.overhead.map(|time| time.ps as f64 / 1e6),
+    ]
+}
+
+/// What the known constants explain of a row.
+fn given(row: &Row, known: &[Option<f64>]) -> f64 {
+    let terms = row.counts.iter().zip(known);
+    terms
+        .map(|(count, known)| count * known.unwrap_or(0.0))
+        .sum()
+}
+
+/// A constant as its flag takes it.
+fn flag_value(constant: &Constant, value_us: f64) -> String {
+    if !constant.per_byte {
+        return format!("{}us", significant(value_us));
+    }
+    // Below half a picosecond a byte the simulator has no time for it.
+    match value_us * 1e6 {
+        ps if ps < 0.5 => "unlimited".into(),
+        ps => format!("{}GB/s", significant(1e3 / ps)),
+    }
+}
+
+fn report(fit: &Fit, known: &[Option<f64>], read: &Rows) -> String {
+    let mut text = format!("# {} rows\n", read.rows.len());
+    for (why, count) in &read.left_out {
+        let _ = writeln!(text, "# left out {count}: {why}");
+    }
+    text += "#      value          standard error\n";
+    let mut notes = String::new();
+    for ((constant, value), known) in CONSTANTS.iter().zip(&fit.values).zip(known) {
+        let unit = if constant.per_byte { "us/B" } else { "us" };
+        let sign = constant.sign;
+        if let Some(known) = known {
+            let _ = writeln!(
+                text,
+                "  {sign}  {:>12} {unit:<4}  given",
+                significant(*known)
+            );
+            continue;
+        }
+        match *value {
+            Value::Fitted { value, error } => {
+                let _ = writeln!(
+                    text,
+                    "  {sign}  {:>12} {unit:<4}  {}",
+                    significant(value),
+                    significant(error)
+                );
+                if value == 0.0 {
+                    let _ = writeln!(
+                        notes,
+                        "# {sign} would be below 0, so it is 0: what it stands for does not show in these rows"
+                    );
+                } else if error > VAGUE_SHARE * value {
+                    let _ = writeln!(
+                        notes,
+                        "# {sign} is hardly more than its standard error: measure more sizes where it weighs"
+                    );
+                }
+            }
+            Value::Absent => {
+                let _ = writeln!(
+                    text,
+                    "  {sign}  {:>12} {unit:<4}  no row depends on it",
+                    "-"
+                );
+            }
+            Value::Inseparable { from } => {
+                let other = &CONSTANTS[from];
+                let _ = writeln!(
+                    text,
+                    "  {sign}  {:>12} {unit:<4}  cannot be told from {}",
+                    "-", other.sign
+                );
+                let _ = writeln!(
+                    notes,
+                    "# all rows depend on {sign} as they do on {}, which holds both; measure other collectives or algorithms, too, or give {}",
+                    other.sign, constant.flag,
+                );
+            }
+        }
+    }
+    let _ = writeln!(
+        text,
+        "# R² {:.6}; a row is off by {:.1} % on average and {:.1} % at most",
+        fit.r_squared,
+        100.0 * fit.mean_error,
+        100.0 * fit.worst_error,
+    );
+    text += &notes;
+    text += &worst(fit, known, read);
+    text + &flags(fit, known) + "\n"
+}
+
+/// The rows that the constants explain least.
+fn worst(fit: &Fit, known: &[Option<f64>], read: &Rows) -> String {
+    let mut text = "#\n# rows that fit least                                       measured (us)    fitted (us)\n".to_owned();
+    let mut rows: Vec<(f64, f64, &Row)> = read
+        .rows
+        .iter()
+        .zip(&fit.predicted)
+        .map(|(row, predicted)| {
+            let predicted = predicted + given(row, known);
+            (predicted / row.time_us - 1.0, predicted, row)
+        })
+        .collect();
+    rows.sort_by(|one, other| other.0.abs().total_cmp(&one.0.abs()));
+    for (error, predicted, row) in rows.into_iter().take(WORST_ROWS) {
+        let _ = writeln!(
+            text,
+            "#   {:<54}  {:>14.3} {predicted:>14.3}  {:+.1} %",
+            row.name,
+            row.time_us,
+            100.0 * error,
+        );
+    }
+    text + "#\n"
+}
+
+/// All constants as flags of `ringfold sim`.
+fn flags(fit: &Fit, known: &[Option<f64>]) -> String {
+    let values = CONSTANTS.iter().zip(&fit.values).zip(known);
+    let flags: Vec<String> = values
+        .filter(|((_, value), known)| known.is_some() || **value != Value::Absent)
+        .map(|((constant, value), known)| {
+            let value = known.unwrap_or(value.number());
+            format!("{} {}", constant.flag, flag_value(constant, value))
+        })
+        .collect();
+    flags.join(" ")
+}
+
+fn write_json(path: &Path, fit: &Fit, known: &[Option<f64>], read: &Rows) -> Result<()> {
+    let constants = CONSTANTS.iter().zip(&fit.values).zip(known);
+    let constants: Vec<_> = constants
+        .map(|((constant, value), known)| {
+            let (number, error, how) = match (known, value) {
+                (Some(known), _) => (Some(*known), None, "given"),
+                (None, Value::Fitted { value, error }) => (Some(*value), Some(*error), "fitted"),
+                (None, Value::Absent) => (None, None, "absent"),
+                (None, Value::Inseparable { .. }) => (None, None, "inseparable"),
+            };
+            let unit = if constant.per_byte { "us/B" } else { "us" };
+            json!({"sign": constant.sign, "value": number, "standard_error": error, "unit": unit, "how": how})
+        })
+        .collect();
+    let document = json!({
+        "constants": constants,
+        "r_squared": fit.r_squared,
+        "mean_error": fit.mean_error,
+        "worst_error": fit.worst_error,
+        "rows": read.rows.len(),
+        "flags": flags(fit, known),
+    });
+    let mut file = output::open(path)?;
+    serde_json::to_writer_pretty(&mut file, &document).map_err(std::io::Error::from)?;
+    Ok(file.write_all(b"\n")?)
+}

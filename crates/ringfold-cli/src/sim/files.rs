@@ -1,0 +1,194 @@
+//! `--csv` and `--json`: everything that was simulated, for other programs.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use ringfold::simulate::{Payload, Report};
+use serde_json::{Value as Json, json};
+
+use super::Outcome;
+use super::units::micros;
+use super::vary::Sweep;
+use crate::output::open;
+
+/// The columns, in the order that other programs rely on.
+const COLUMNS: [&str; 19] = [
+    "variant",
+    "key",
+    "value",
+    "collective",
+    "algorithm",
+    "ranks",
+    "bytes",
+    "dtype",
+    "op",
+    "seed",
+    "time_us",
+    "results_us",
+    "algbw_gbps",
+    "busbw_gbps",
+    "messages",
+    "sent_bytes",
+    "events",
+    "failed_ranks",
+    "broken_promises",
+];
+
+/// A CSV that grows line by line, so that what was simulated is there even if the rest never is.
+pub struct Csv {
+    writer: csv::Writer<Box<dyn Write>>,
+    key: String,
+}
+
+impl Csv {
+    /// Begins the file (`-`: standard output) with its heading. `key` is what a sweep varies.
+    pub fn create(path: &Path, key: Option<&str>) -> Result<Csv> {
+        let mut writer = csv::Writer::from_writer(open(path)?);
+        writer.write_record(COLUMNS).map_err(std::io::Error::from)?;
+        writer.flush()?;
+        let key = key.unwrap_or_default().to_owned();
+        Ok(Csv { writer, key })
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, outcome: &Outcome) -> Result<()> {
+        let report = &outcome.report;
+        let scenario = &report.scenario;
+        let rate = |bytes_per_s: f64| format!("{:.6}", bytes_per_s / 1e9);
+        let value = outcome.value.as_ref();
+        let fields = [
+            outcome.variant.clone(),
+            self.key.clone(),
+            value.map_or(String::new(), |value| value.text.clone()),
+            scenario.collective.to_string(),
+            algorithm(report),
+            scenario.ranks.to_string(),
+            scenario.bytes.to_string(),
+            scenario.dtype.to_string(),
+            scenario.op.to_string(),
+            scenario.seed.to_string(),
+            micros(report.finished_ps),
+            micros(report.results_ps),
+            rate(report.algbw_bytes_per_s()),
+            rate(report.busbw_bytes_per_s()),
+            report
+                .ranks
+                .iter()
+                .map(|rank| rank.sent_messages)
+                .sum::<u64>()
+                .to_string(),
+            report
+                .ranks
+                .iter()
+                .map(|rank| rank.sent_bytes)
+                .sum::<u64>()
+                .to_string(),
+            report.events.to_string(),
+            failed(report).to_string(),
+            report.promises.len().to_string(),
+        ];
+        self.writer
+            .write_record(fields)
+            .map_err(std::io::Error::from)?;
+        Ok(self.writer.flush()?)
+    }
+}
+
+/// The name of what was carried out.
+pub fn algorithm(report: &Report) -> String {
+    let algorithm = report.scenario.algorithm;
+    algorithm.map_or(String::new(), |algorithm| algorithm.to_string())
+}
+
+/// How many ranks' calls failed.
+pub fn failed(report: &Report) -> usize {
+    report
+        .ranks
+        .iter()
+        .filter(|rank| rank.outcome.is_err())
+        .count()
+}
+
+/// Writes all outcomes; `-` is standard output.
+pub fn write_json(path: &Path, sweep: Option<&Sweep>, outcomes: &[Outcome]) -> Result<()> {
+    let document = json!({
+        "ringfold_version": env!("CARGO_PKG_VERSION"),
+        "args": std::env::args().collect::<Vec<_>>(),
+        "sweep": sweep.map(|sweep| &sweep.key),
+        "simulations": outcomes.iter().map(simulation).collect::<Vec<_>>(),
+    });
+    let mut file = open(path)?;
+    serde_json::to_writer_pretty(&mut file, &document).map_err(std::io::Error::from)?;
+    file.write_all(b"\n")?;
+    Ok(file.flush()?)
+}
+
+fn simulation(outcome: &Outcome) -> Json {
+    let report = &outcome.report;
+    let scenario = &report.scenario;
+    let us = |ps: u64| ps as f64 / 1e6;
+    json!({
+        "variant": outcome.variant,
+        "value": outcome.value.as_ref().map(|value| &value.text),
+        "scenario": {
+            "collective": scenario.collective.name(),
+            "algorithm": algorithm(report),
+            "dtype": scenario.dtype.name(),
+            "op": scenario.op.name(),
+            "root": scenario.root,
+            "ranks": scenario.ranks,
+            "bytes": scenario.bytes,
+            "slice_bytes": scenario.slice_bytes.filter(|&bytes| bytes != u64::MAX),
+            "seed": scenario.seed,
+            "payload": match scenario.payload {
+                Payload::Real => "real",
+                Payload::Hollow => "hollow",
+            },
+            "alpha_us": us(scenario.network.links.alpha_ps),
+            "bandwidth_ps_per_byte": scenario.network.links.ps_per_byte,
+            "reduce_us": us(scenario.compute.reduce_ps),
+            "reduce_ps_per_byte": scenario.compute.reduce_ps_per_byte,
+        },
+        "time_us": us(report.finished_ps),
+        "results_us": us(report.results_ps),
+        "algbw_gbps": report.algbw_bytes_per_s() / 1e9,
+        "busbw_gbps": report.busbw_bytes_per_s() / 1e9,
+        "events": report.events,
+        "chunks": report.chunks.iter().map(|chunk| json!({
+            "chunk": chunk.chunk,
+            "owner": chunk.owner,
+            "complete_us": us(chunk.complete_ps),
+        })).collect::<Vec<_>>(),
+        "ranks": report.ranks.iter().enumerate().map(|(rank, part)| json!({
+            "rank": rank,
+            "finished_us": us(part.finished_ps),
+            "error": part.outcome.as_ref().err().map(ToString::to_string),
+            "sent_bytes": part.sent_bytes,
+            "sent_messages": part.sent_messages,
+            "reduce_us": us(part.reduce_ps),
+            "waited_us": us(part.waited_ps),
+            "blame_us": us(report.blame_ps.get(rank).copied().unwrap_or(0)),
+        })).collect::<Vec<_>>(),
+        "links": report.links.iter().map(|link| json!({
+            "from": link.from,
+            "to": link.to,
+            "messages": link.messages,
+            "bytes": link.bytes,
+            "busy_us": us(link.busy_ps),
+        })).collect::<Vec<_>>(),
+        "critical_path": report.critical_path.iter().map(|part| json!({
+            "rank": part.rank,
+            "peer": part.peer,
+            "kind": part.kind.name(),
+            "begin_us": us(part.begin_ps),
+            "end_us": us(part.end_ps),
+        })).collect::<Vec<_>>(),
+        "promises": report.promises.iter().map(|promise| json!({
+            "promise": format!("{:?}", promise.promise),
+            "at_us": us(promise.at_ps),
+            "rank": promise.rank,
+            "what": promise.what,
+        })).collect::<Vec<_>>(),
+    })
+}

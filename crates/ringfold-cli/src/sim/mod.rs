@@ -1,0 +1,211 @@
+//! `ringfold sim`: simulates collectives in virtual time, with the library's own engine.
+//!
+//! ```text
+//! file, flags ─► settings ─► (sweep × compare) ─► Scenario ─► ringfold::simulate ─► Report ─► table, files, pictures
+//! ```
+//!
+//! Nothing here knows how a collective works or what it costs: that is the library's. This module says what is asked, runs
+//! it with progress on a terminal, and shows what came out.
+
+mod arguments;
+mod calibrate;
+mod disturbances;
+mod files;
+mod fit;
+mod paper;
+mod parse;
+mod pictures;
+mod scenario;
+mod settings;
+mod table;
+mod trace;
+mod units;
+mod vary;
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use ringfold::simulate::{self, Report};
+
+pub use arguments::Arguments;
+use files::Csv;
+use settings::Settings;
+use vary::{Value, Variant};
+
+use crate::output;
+use crate::perf::arguments::parse_collective;
+
+/// How often progress is drawn anew while a single simulation takes its time.
+const TICK: Duration = Duration::from_millis(200);
+
+/// One simulation that was run, and what distinguishes it from the others.
+pub struct Outcome {
+    /// Which of `--compare`'s.
+    pub variant: String,
+    /// Which of `--sweep`'s.
+    pub value: Option<Value>,
+    pub report: Report,
+}
+
+/// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
+pub fn run(arguments: Arguments) -> Result<u8> {
+    arguments.check()?;
+    if let Some(path) = &arguments.calibrate {
+        return calibrate::run(path, &arguments).map(|()| 0);
+    }
+    if let Some(paper) = arguments.paper {
+        return paper::run(paper, &arguments).map(|()| 0);
+    }
+    let (name, settings) = base(&arguments)?;
+    let variants = vary::variants(&settings, &name, arguments.compare.as_deref())?;
+    let is_single = arguments.sweep.is_none() && arguments.compare.is_none();
+    let outcomes = match is_single {
+        true => vec![single(&arguments, &variants[0])?],
+        false => many(&arguments, &variants)?,
+    };
+    write_files(&arguments, &outcomes)?;
+    let is_clean = outcomes.iter().all(|outcome| outcome.report.is_clean());
+    Ok(u8::from(!is_clean))
+}
+
+/// The file's name and the settings of file and flags together.
+fn base(arguments: &Arguments) -> Result<(String, Settings)> {
+    let mut settings = Settings::default();
+    let mut name = "flags".to_owned();
+    if let Some(what) = &arguments.what {
+        let path = Path::new(what);
+        match parse_collective(what) {
+            Ok(collective) => settings.collective = Some(collective),
+            // A word without a dot or a slash was meant to be a collective, unless there is such a file.
+            Err(error) if !what.contains(['.', '/']) && !path.exists() => return Err(error.into()),
+            Err(_) => {
+                settings = scenario::read(path)?;
+                name.clone_from(what);
+            }
+        }
+    }
+    settings.overlay(&arguments.settings);
+    Ok((name, settings))
+}
+
+/// Runs one simulation and prints all about it.
+fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
+    let mut scenario = scenario::scenario(&variant.settings)?;
+    scenario.traces = arguments.trace.is_some() || arguments.gantt.is_some();
+    for path in [&arguments.trace, &arguments.gantt].into_iter().flatten() {
+        output::open(path)?;
+    }
+    let progress = ProgressBar::new_spinner();
+    progress.set_style(ProgressStyle::with_template(
+        "{spinner} simulating {elapsed}",
+    )?);
+    progress.enable_steady_tick(TICK);
+    let report = simulate::run(&scenario);
+    progress.finish_and_clear();
+    let outcome = Outcome {
+        variant: String::new(),
+        value: None,
+        report: report?,
+    };
+    if !arguments.stdout_is_data() {
+        print(&table::details(&outcome.report))?;
+    }
+    if let Some(path) = &arguments.csv {
+        Csv::create(path, None)?.add(&outcome)?;
+    }
+    Ok(outcome)
+}
+
+/// Runs every variant at every value and prints a line for each as soon as it is there.
+fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
+    let key = arguments.sweep.as_ref().map(|sweep| sweep.key.as_str());
+    let values: Vec<Option<&Value>> = match &arguments.sweep {
+        Some(sweep) => sweep.values.iter().map(Some).collect(),
+        None => vec![None],
+    };
+    if let Some(path) = &arguments.plot {
+        output::open(path)?;
+    }
+    let mut csv = match &arguments.csv {
+        Some(path) => Some(Csv::create(path, key)?),
+        None => None,
+    };
+    // What cannot be is said before the first simulation, and not after an hour of them.
+    let mut cases = Vec::new();
+    for value in values {
+        for variant in variants {
+            let settings = match (key, value) {
+                (Some(key), Some(value)) => scenario::with(&variant.settings, key, &value.text)?,
+                _ => variant.settings.clone(),
+            };
+            cases.push((variant, value, scenario::scenario(&settings)?));
+        }
+    }
+    let progress = ProgressBar::new(cases.len() as u64);
+    progress.set_style(ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} {msg} {elapsed}",
+    )?);
+    progress.enable_steady_tick(TICK);
+    let say = |text: &str| match arguments.stdout_is_data() {
+        true => Ok(()),
+        false => progress.suspend(|| print(text)),
+    };
+    say(&table::header(key, variants))?;
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for (variant, value, scenario) in cases {
+        progress.set_message(variant.label.clone());
+        let report = simulate::run(&scenario).with_context(|| {
+            let value = value.map_or(String::new(), |value| format!("{}: ", value.label));
+            format!("{value}{}", variant.label)
+        })?;
+        let outcome = Outcome {
+            variant: variant.label.clone(),
+            value: value.cloned(),
+            report,
+        };
+        let of_first = outcomes.len() / variants.len() * variants.len();
+        let first = outcomes.get(of_first).unwrap_or(&outcome);
+        say(&table::row(&outcome, first, variants.len() > 1))?;
+        if let Some(csv) = &mut csv {
+            csv.add(&outcome)?;
+        }
+        outcomes.push(outcome);
+        progress.inc(1);
+    }
+    say(&table::footer(key, variants, &outcomes))?;
+    progress.finish_and_clear();
+    Ok(outcomes)
+}
+
+/// The files that are written when all is done.
+fn write_files(arguments: &Arguments, outcomes: &[Outcome]) -> Result<()> {
+    if let Some(path) = &arguments.json {
+        files::write_json(path, arguments.sweep.as_ref(), outcomes)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
+    if let (Some(path), Some(sweep)) = (&arguments.plot, &arguments.sweep) {
+        pictures::curves(sweep, outcomes).draw(path)?;
+    }
+    let [only] = outcomes else {
+        return Ok(());
+    };
+    if let Some(path) = &arguments.trace {
+        trace::write(path, &only.report)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
+    if let Some(path) = &arguments.gantt {
+        pictures::gantt(&only.report)?.draw(path)?;
+    }
+    Ok(())
+}
+
+fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("cannot write to standard output")
+}

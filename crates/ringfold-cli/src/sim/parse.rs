@@ -1,0 +1,115 @@
+//! Values as users write them, alike in flags, scenario files and what varies.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ringfold::units::{parse_rate_ps_per_byte, parse_time_ps};
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+use crate::perf::arguments::parse_bytes;
+
+/// What is written for a rate that costs no time.
+const UNLIMITED: &str = "unlimited";
+
+/// A size: `8K`, `64M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+/// A time: `5us`, `20ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub ps: u64,
+}
+
+/// A rate: `100Gbit/s`, `12.5GB/s`, or `unlimited`, which is 0 picoseconds a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    pub ps_per_byte: u64,
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        parse_bytes(text).map(Bytes)
+    }
+}
+
+impl FromStr for Span {
+    type Err = ringfold::Error;
+    fn from_str(text: &str) -> ringfold::Result<Span> {
+        parse_time_ps(text).map(|ps| Span { ps })
+    }
+}
+
+impl FromStr for Rate {
+    type Err = ringfold::Error;
+    fn from_str(text: &str) -> ringfold::Result<Rate> {
+        let ps_per_byte = match text {
+            UNLIMITED => 0,
+            _ => parse_rate_ps_per_byte(text)?,
+        };
+        Ok(Rate { ps_per_byte })
+    }
+}
+
+/// Reads an optional value of a file by the same function as the flag's: from a string or a number.
+pub fn text<'de, D, T, E>(
+    from: D,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    E: fmt::Display,
+{
+    let Text(text) = Text::deserialize(from)?;
+    parse(&text).map(Some).map_err(de::Error::custom)
+}
+
+/// [`text`] for what reads itself.
+pub fn own_text<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    text(from, str::parse::<T>)
+}
+
+/// A string, or a number as it would be written.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
+        struct Any;
+        impl Visitor<'_> for Any {
+            type Value = Text;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a number")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+                Ok(Text(text.into()))
+            }
+            fn visit_i64<E>(self, number: i64) -> Result<Text, E> {
+                Ok(Text(number.to_string()))
+            }
+            fn visit_u64<E>(self, number: u64) -> Result<Text, E> {
+                Ok(Text(number.to_string()))
+            }
+            fn visit_f64<E>(self, number: f64) -> Result<Text, E> {
+                Ok(Text(number.to_string()))
+            }
+        }
+        from.deserialize_any(Any)
+    }
+}
+
+/// Reads a list of a file, each entry like the flag's value.
+pub fn own_list<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    Vec::<Text>::deserialize(from)?
+        .iter()
+        .map(|Text(text)| text.parse().map_err(de::Error::custom))
+        .collect()
+}

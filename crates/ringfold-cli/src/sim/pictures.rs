@@ -1,0 +1,152 @@
+//! Charts of simulations: curves over what a sweep varies, and what each rank of one simulation does when.
+
+use anyhow::{Result, bail};
+use ringfold::simulate::{Lane, Report};
+
+use super::Outcome;
+use super::files::algorithm;
+use super::vary::Sweep;
+use crate::numbers::bytes_label;
+use crate::plot::{Axis, Bar, Chart, Corner, Curve, Scale, Style, Timeline};
+
+/// More ranks than this are no picture.
+const MAX_RANKS: usize = 64;
+
+/// More bars than this no viewer shows.
+const MAX_BARS: usize = 50_000;
+
+/// The lines of a rank, from above, and which lanes are on them.
+const LINES: [&[Lane]; 3] = [
+    &[Lane::Transmit],
+    &[Lane::Receive],
+    &[
+        Lane::Reduce,
+        Lane::Slow,
+        Lane::Copy,
+        Lane::Overhead,
+        Lane::Stall,
+    ],
+];
+
+/// The curves of a sweep: bus bandwidth over size, else time.
+pub fn curves(sweep: &Sweep, outcomes: &[Outcome]) -> Chart {
+    let is_size = sweep.key == "bytes";
+    let mut curves: Vec<Curve> = Vec::new();
+    for outcome in outcomes {
+        let Some(x) = outcome.value.as_ref().and_then(|value| value.number) else {
+            continue;
+        };
+        let y = match is_size {
+            true => outcome.report.busbw_bytes_per_s() / 1e9,
+            false => outcome.report.finished_ps as f64 / 1e6,
+        };
+        let label = match outcome.variant.as_str() {
+            "" => algorithm(&outcome.report),
+            variant => variant.to_owned(),
+        };
+        // The tuner may choose anew at every value; that is one curve.
+        let is_same = |curve: &Curve| outcome.variant.is_empty() || curve.label == label;
+        match curves.iter_mut().find(|curve| is_same(curve)) {
+            Some(curve) => {
+                if curve.label != label {
+                    curve.label = "the tuner's choice".into();
+                }
+                curve.points.push((x, y));
+            }
+            None => curves.push(Curve {
+                label,
+                style: Style::Filled,
+                colour: curves.len(),
+                points: vec![(x, y)],
+            }),
+        }
+    }
+    let scale = sweep.scale.unwrap_or(Scale::Linear);
+    Chart {
+        title: title(sweep, outcomes),
+        x: Axis::new(&sweep.axis, scale),
+        y: match (is_size, scale) {
+            (true, _) => Axis::new("bus bandwidth (GB/s)", Scale::Logarithmic),
+            (false, Scale::Linear) => Axis::new("time (µs)", Scale::Linear),
+            (false, _) => Axis::new("time (µs)", Scale::Logarithmic),
+        },
+        legend: if is_size {
+            Corner::LowerRight
+        } else {
+            Corner::UpperLeft
+        },
+        curves,
+        marks: Vec::new(),
+    }
+}
+
+/// What all simulations have in common.
+fn title(sweep: &Sweep, outcomes: &[Outcome]) -> String {
+    let scenarios = || outcomes.iter().map(|outcome| &outcome.report.scenario);
+    let Some(first) = scenarios().next() else {
+        return String::new();
+    };
+    let mut words = vec![first.collective.to_string()];
+    if scenarios().all(|scenario| scenario.ranks == first.ranks) {
+        words.push(format!("{} ranks", first.ranks));
+    }
+    if sweep.key != "bytes" && scenarios().all(|scenario| scenario.bytes == first.bytes) {
+        words.push(bytes_label(first.bytes as f64));
+    }
+    words.push("simulated".into());
+    words.join(", ")
+}
+
+/// What each rank does when.
+pub fn gantt(report: &Report) -> Result<Timeline> {
+    let scenario = &report.scenario;
+    if scenario.ranks > MAX_RANKS {
+        bail!(
+            "`--gantt` draws at most {MAX_RANKS} ranks, and there are {}; `--trace` writes a timeline that zooms",
+            scenario.ranks
+        );
+    }
+    let mut kinds: Vec<Lane> = Vec::new();
+    for lane in LINES.concat() {
+        if report.trace.iter().any(|event| event.lane == lane) {
+            kinds.push(lane);
+        }
+    }
+    let mut bars = Vec::new();
+    for event in &report.trace {
+        let line = LINES.iter().position(|lanes| lanes.contains(&event.lane));
+        let kind = kinds.iter().position(|lane| *lane == event.lane);
+        let (Some(line), Some(kind)) = (line, kind) else {
+            continue;
+        };
+        bars.push(Bar {
+            row: event.rank,
+            line,
+            kind,
+            begin: event.begin_ps as f64 / 1e6,
+            end: event.end_ps as f64 / 1e6,
+        });
+    }
+    if bars.len() > MAX_BARS {
+        bail!(
+            "`--gantt` draws at most {MAX_BARS} bars, and there are {}; `--trace` writes a timeline that zooms",
+            bars.len()
+        );
+    }
+    Ok(Timeline {
+        title: format!(
+            "{} by {}, {} ranks, {}: {:.3} µs",
+            scenario.collective,
+            algorithm(report),
+            scenario.ranks,
+            bytes_label(scenario.bytes as f64),
+            report.finished_ps as f64 / 1e6,
+        ),
+        rows: (0..scenario.ranks)
+            .map(|rank| format!("rank {rank}"))
+            .collect(),
+        lines: LINES.len(),
+        kinds: kinds.iter().map(|lane| lane.name().to_owned()).collect(),
+        bars,
+    })
+}

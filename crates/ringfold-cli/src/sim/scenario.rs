@@ -1,0 +1,219 @@
+//! From settings to what the library simulates: files, defaults, and one value that varies.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Command, FromArgMatches};
+use ringfold::simulate::{Delay, Disturbance, Links, Payload, Scenario};
+use ringfold::units::{nearest, parse_time_ps};
+
+use super::settings::{Settings, Slice, Way};
+
+/// Up to here data is moved and results are compared, unless told: more would take the memory of the machine.
+const REAL_BYTES_MAX: u64 = 256 << 20;
+
+/// The key that varies the delay of all slow reductions and late ranks, which are no flags of their own.
+const DELAY: &str = "delay";
+
+/// Reads a scenario file.
+pub fn read(path: &Path) -> Result<Settings> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{name}`"))?;
+    toml::from_str(&text).map_err(|error| {
+        anyhow!(
+            "`{name}`: {}{}",
+            error.to_string().trim_end(),
+            hint(error.message())
+        )
+    })
+}
+
+/// Names the right word for one that serde did not expect: it tells all of them.
+fn hint(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((wrong, known)) if message.starts_with("unknown ") && !known.is_empty() => {
+            format!(
+                "\ndid you mean `{}`?",
+                nearest(wrong, known.iter().copied())
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// What the settings say, and defaults for the rest.
+pub fn scenario(settings: &Settings) -> Result<Scenario> {
+    let default = Scenario::default();
+    let ranks = settings.ranks.unwrap_or(default.ranks);
+    let bytes = match (settings.bytes, settings.chunk_bytes) {
+        (Some(bytes), _) => bytes.0,
+        (None, Some(chunk)) => {
+            let whole = chunk.0.checked_mul(ranks as u64);
+            whole
+                .ok_or_else(|| anyhow!("{ranks} chunks of {} bytes are too many bytes", chunk.0))?
+        }
+        (None, None) => default.bytes,
+    };
+    let all_bytes = u128::from(bytes) * ranks as u128;
+    let scenario = Scenario {
+        collective: settings.collective.unwrap_or(default.collective),
+        algorithm: match settings.algorithm {
+            Some(Way::By(algorithm)) => Some(algorithm),
+            Some(Way::Auto) | None => None,
+        },
+        dtype: settings.datatype.unwrap_or(default.dtype),
+        op: settings.op.unwrap_or(default.op),
+        root: settings.root.unwrap_or(default.root),
+        ranks,
+        bytes,
+        slice_bytes: settings.slice_bytes.map(|slice| match slice {
+            Slice::Whole => u64::MAX,
+            Slice::Bytes(bytes) => bytes,
+        }),
+        network: network(settings, default.network),
+        compute: compute(settings, default.compute),
+        disturbances: disturbances(settings),
+        seed: settings.seed.unwrap_or(default.seed),
+        timeout_ps: settings.timeout.map_or(default.timeout_ps, |time| time.ps),
+        detect_ps: settings.detect.map_or(default.detect_ps, |time| time.ps),
+        payload: match settings.payload {
+            Some(name) => name.into(),
+            None if all_bytes <= u128::from(REAL_BYTES_MAX) => Payload::Real,
+            None => Payload::Hollow,
+        },
+        traces: false,
+    };
+    scenario.check()?;
+    Ok(scenario)
+}
+
+fn network(
+    settings: &Settings,
+    default: ringfold::simulate::Network,
+) -> ringfold::simulate::Network {
+    let given = &settings.network;
+    let links = Links {
+        alpha_ps: given.alpha.map_or(default.links.alpha_ps, |time| time.ps),
+        ps_per_byte: given
+            .bandwidth
+            .map_or(default.links.ps_per_byte, |rate| rate.ps_per_byte),
+        overhead_ps: given
+            .overhead
+            .map_or(default.links.overhead_ps, |time| time.ps),
+        gap_ps: given.gap.map_or(default.links.gap_ps, |time| time.ps),
+    };
+    let is_local_said = given.local_alpha.is_some() || given.local_bandwidth.is_some();
+    ringfold::simulate::Network {
+        local: is_local_said.then(|| Links {
+            alpha_ps: given.local_alpha.map_or(links.alpha_ps, |time| time.ps),
+            ps_per_byte: given
+                .local_bandwidth
+                .map_or(links.ps_per_byte, |rate| rate.ps_per_byte),
+            ..links
+        }),
+        links,
+        ports: given.ports.map_or(default.ports, Into::into),
+        sending: given.sending.map_or(default.sending, Into::into),
+        ranks_per_host: given.ranks_per_host.unwrap_or(default.ranks_per_host),
+        memory_ps_per_byte: given.memory_bandwidth.map(|rate| rate.ps_per_byte),
+        cores_per_host: settings.compute.cores_per_host,
+        switches: given.switch.iter().map(|switch| switch.0.clone()).collect(),
+    }
+}
+
+fn compute(
+    settings: &Settings,
+    default: ringfold::simulate::Compute,
+) -> ringfold::simulate::Compute {
+    let given = &settings.compute;
+    // Whoever says what a reduction takes has said all of it.
+    let gamma = match given.reduce_time {
+        Some(_) => 0,
+        None => default.reduce_ps_per_byte,
+    };
+    ringfold::simulate::Compute {
+        reduce_ps: given.reduce_time.map_or(default.reduce_ps, |time| time.ps),
+        reduce_ps_per_byte: given.reduce_rate.map_or(gamma, |rate| rate.ps_per_byte),
+        copy_ps_per_byte: given
+            .copy_rate
+            .map_or(default.copy_ps_per_byte, |rate| rate.ps_per_byte),
+        server: given.server.map_or(default.server, Into::into),
+        ..default
+    }
+}
+
+fn disturbances(settings: &Settings) -> Vec<Disturbance> {
+    let slow = settings.slow.iter().map(|&slow| Disturbance::Slow(slow));
+    let late = settings.late.iter().map(|late| late.0.clone());
+    let stalls = settings.stall.iter().map(|stall| stall.0.clone());
+    let links = settings.slow_link.iter().map(|link| link.0.clone());
+    let dead = settings.dead.iter().map(|dead| dead.0.clone());
+    slow.chain(late)
+        .chain(stalls)
+        .chain(links)
+        .chain(dead)
+        .collect()
+}
+
+/// The settings with `key` set to `value`, as its flag would.
+pub fn with(settings: &Settings, key: &str, value: &str) -> Result<Settings> {
+    let mut varied = settings.clone();
+    if key == DELAY {
+        delay(&mut varied, value)?;
+        return Ok(varied);
+    }
+    let flag = key.replace('_', "-");
+    let command = Settings::augment_args(Command::new("sim").no_binary_name(true));
+    let known: Vec<String> = command
+        .get_arguments()
+        .filter_map(|argument| argument.get_long().map(str::to_owned))
+        .collect();
+    if !known.contains(&flag) {
+        let names = known.iter().map(String::as_str).chain([DELAY]);
+        bail!(
+            "nothing is called `{key}` that could vary; did you mean `{}`?",
+            nearest(&flag, names)
+        );
+    }
+    let matches = command
+        .try_get_matches_from([format!("--{flag}={value}")])
+        .map_err(|error| anyhow!("`{key}={value}`: {}", in_short(&error)))?;
+    varied.overlay(&Settings::from_arg_matches(&matches)?);
+    Ok(varied)
+}
+
+/// What clap has to say in one line, without the usage that follows.
+fn in_short(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines = text
+        .lines()
+        .map(|line| line.trim().trim_start_matches("error: "));
+    let said: Vec<&str> = lines
+        .take_while(|line| !line.starts_with("For more") && !line.starts_with("Usage"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    said.join("; ")
+}
+
+/// Sets the delay of every slow reduction and late rank.
+fn delay(settings: &mut Settings, value: &str) -> Result<()> {
+    if settings.slow.is_empty() && settings.late.is_empty() {
+        bail!(
+            "`{DELAY}` varies the delay of what is slow or late, but nothing is; give `--slow` or `--late`"
+        );
+    }
+    let ps = parse_time_ps(value)?;
+    for slow in &mut settings.slow {
+        slow.delay = match slow.delay {
+            Delay::Fixed(_) | Delay::Uniform { .. } => Delay::Fixed(ps),
+            Delay::Exponential { .. } => Delay::Exponential { mean_ps: ps },
+        };
+    }
+    for late in &mut settings.late {
+        if let Disturbance::Late { delay_ps, .. } = &mut late.0 {
+            *delay_ps = ps;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,361 @@
+//! What is simulated, as its user says it: every setting is a flag, a key of a scenario file, and a thing to vary.
+//!
+//! One structure is all three. clap reads it from flags and serde from TOML; what varies (`--sweep`, `--compare`) is read
+//! as a flag once more. A setting that was not given stays `None`, so what holds is a matter of order: the default, the
+//! file, the flags, the value that varies.
+
+use clap::{Args, ValueEnum};
+use ringfold::simulate::{Payload, Ports, Sending, Server, Slow};
+use ringfold::{Algorithm, Collective, DType, Op};
+use serde::{Deserialize, Deserializer};
+
+use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
+use super::parse::{Bytes, Rate, Span, own_list, own_text, text};
+use crate::perf::arguments::{Selection, parse_algorithm, parse_collective, parse_dtype};
+
+/// Everything that can be set.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The collective, by its name in `ringfold perf` [default: all_reduce]
+    #[arg(long, value_name = "NAME", value_parser = parse_collective, help_heading = CALL)]
+    #[serde(deserialize_with = "collective")]
+    pub collective: Option<Collective>,
+
+    /// How it is carried out, over messages; `auto` is the tuner's choice [default: auto]
+    #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_way, help_heading = CALL)]
+    #[serde(deserialize_with = "way")]
+    pub algorithm: Option<Way>,
+
+    /// Number of ranks [default: 4]
+    #[arg(long, value_name = "N", help_heading = CALL)]
+    pub ranks: Option<usize>,
+
+    /// The size, as nccl-tests counts it [default: 8M]
+    #[arg(short = 'b', long, value_name = "BYTES", conflicts_with = "chunk_bytes", help_heading = CALL)]
+    #[serde(deserialize_with = "own_text")]
+    pub bytes: Option<Bytes>,
+
+    /// The size of one rank's part, instead: bytes divided by ranks
+    #[arg(long, value_name = "BYTES", help_heading = CALL)]
+    #[serde(deserialize_with = "own_text")]
+    pub chunk_bytes: Option<Bytes>,
+
+    /// The pipeline's unit, or `whole` [default: the tuner's]
+    #[arg(long, value_name = "BYTES|whole", help_heading = CALL)]
+    #[serde(deserialize_with = "own_text")]
+    pub slice_bytes: Option<Slice>,
+
+    /// Data type [default: float32]
+    #[arg(short = 'd', long, alias = "dtype", value_name = "TYPE", value_parser = parse_one_dtype, help_heading = CALL)]
+    #[serde(deserialize_with = "dtype")]
+    pub datatype: Option<DType>,
+
+    /// Operation [default: sum]
+    #[arg(short = 'o', long, value_name = "OP", help_heading = CALL)]
+    #[serde(deserialize_with = "own_text")]
+    pub op: Option<Op>,
+
+    /// Root rank [default: 0]
+    #[arg(short = 'r', long, value_name = "RANK", help_heading = CALL)]
+    pub root: Option<usize>,
+
+    /// Whether data is moved and every result compared with its definition, or its bytes only counted [default: real up
+    /// to 256 MiB on all ranks together]
+    #[arg(long, value_name = "HOW", value_enum, help_heading = CALL)]
+    pub payload: Option<PayloadName>,
+
+    /// What all random numbers follow from [default: 0]
+    #[arg(long, value_name = "N", help_heading = CALL)]
+    pub seed: Option<u64>,
+
+    /// Deadline of the call in virtual time [default: 60s]
+    #[arg(long, value_name = "TIME", help_heading = CALL)]
+    #[serde(deserialize_with = "own_text")]
+    pub timeout: Option<Span>,
+
+    #[command(flatten)]
+    pub network: NetworkSettings,
+
+    #[command(flatten)]
+    pub compute: ComputeSettings,
+
+    /// Reductions that take longer: rank=3,step=*,delay=exp(20us),p=0.1 (also uniform(5us,20us)); may be repeated. A step
+    /// is the how-manieth reduction of that rank, from 1
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
+    pub slow: Vec<Slow>,
+
+    /// A rank that makes its call later: rank=1,delay=60us
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
+    pub late: Vec<Late>,
+
+    /// A rank that is frozen for a while: rank=1,from=10us,until=2ms
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
+    pub stall: Vec<Stall>,
+
+    /// A link with less bandwidth: rank=1,factor=4 is a port, from=1,to=2,factor=4 one way
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
+    pub slow_link: Vec<SlowLink>,
+
+    /// A rank that dies: rank=1,at=100us
+    #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_list")]
+    pub dead: Vec<Dead>,
+
+    /// How long it takes until the survivors of a death are told [default: 10ms]
+    #[arg(long, value_name = "TIME", help_heading = TROUBLE)]
+    #[serde(deserialize_with = "own_text")]
+    pub detect: Option<Span>,
+}
+
+/// The network between the ranks.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkSettings {
+    /// Latency of a message [default: 5us]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_text")]
+    pub alpha: Option<Span>,
+
+    /// Bandwidth of each rank's port: 100Gbit/s, 12.5GB/s or `unlimited` [default: 100Gbit/s]
+    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_text")]
+    pub bandwidth: Option<Rate>,
+
+    /// LogGP's o: what a message costs the processor at each end [default: 0]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_text")]
+    pub overhead: Option<Span>,
+
+    /// LogGP's g: how long a port rests after a message [default: 0]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_text")]
+    pub gap: Option<Span>,
+
+    /// Whether a port sends and receives at once [default: full]
+    #[arg(long, value_name = "DUPLEX", value_enum, help_heading = NETWORK)]
+    pub ports: Option<PortsName>,
+
+    /// Whether a message waits for its receive [default: eager]
+    #[arg(long, value_name = "HOW", value_enum, help_heading = NETWORK)]
+    pub sending: Option<SendingName>,
+
+    /// Ranks on each host, in rank order [default: 1]
+    #[arg(long, value_name = "N", help_heading = NETWORK)]
+    pub ranks_per_host: Option<usize>,
+
+    /// Latency between ranks of one host [default: as between hosts]
+    #[arg(long, value_name = "TIME", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_text")]
+    pub local_alpha: Option<Span>,
+
+    /// Bandwidth between ranks of one host [default: as between hosts]
+    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_text")]
+    pub local_bandwidth: Option<Rate>,
+
+    /// Bandwidth of each host's memory, which its ranks share [default: never in the way]
+    #[arg(long, value_name = "RATE", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_text")]
+    pub memory_bandwidth: Option<Rate>,
+
+    /// A link inside the network that ranks share: name=spine,bandwidth=200Gbit/s,ranks=0-3; may be repeated
+    #[arg(long, value_name = "SPEC", help_heading = NETWORK)]
+    #[serde(deserialize_with = "own_list")]
+    pub switch: Vec<SwitchText>,
+}
+
+/// The processors.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ComputeSettings {
+    /// What every reduction takes, whatever its length [default: 0]
+    #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
+    #[serde(deserialize_with = "own_text")]
+    pub reduce_time: Option<Span>,
+
+    /// How fast elements are combined: 20GB/s or `unlimited` [default: 20GB/s, or unlimited with --reduce-time]
+    #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
+    #[serde(deserialize_with = "own_text")]
+    pub reduce_rate: Option<Rate>,
+
+    /// How fast data is copied within a rank [default: unlimited]
+    #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
+    #[serde(deserialize_with = "own_text")]
+    pub copy_rate: Option<Rate>,
+
+    /// Whether a rank does its reductions one after the other or side by side [default: serial]
+    #[arg(long, value_name = "HOW", value_enum, help_heading = COMPUTE)]
+    pub server: Option<ServerName>,
+
+    /// Cores that the ranks of a host share [default: enough]
+    #[arg(long, value_name = "N", help_heading = COMPUTE)]
+    pub cores_per_host: Option<usize>,
+}
+
+/// Headings of the help.
+const CALL: &str = "The call";
+const NETWORK: &str = "The network";
+const COMPUTE: &str = "The processors";
+const TROUBLE: &str = "What goes wrong";
+
+/// An algorithm, or the tuner's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Auto,
+    By(Algorithm),
+}
+
+/// The pipeline's unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slice {
+    Whole,
+    Bytes(u64),
+}
+
+/// A word for [`Payload`].
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PayloadName {
+    /// Moved, and results compared
+    Real,
+    /// Counted
+    Hollow,
+}
+
+/// A word for [`Ports`].
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PortsName {
+    /// Both directions at once
+    Full,
+    /// One direction at a time
+    Half,
+}
+
+/// A word for [`Sending`].
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SendingName {
+    /// Messages set off when they are sent
+    Eager,
+    /// Messages set off when their receiver is ready, too
+    Rendezvous,
+}
+
+/// A word for [`Server`].
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerName {
+    /// As many reductions as there are
+    Parallel,
+    /// One reduction at a time
+    Serial,
+}
+
+impl From<PayloadName> for Payload {
+    fn from(name: PayloadName) -> Payload {
+        match name {
+            PayloadName::Real => Payload::Real,
+            PayloadName::Hollow => Payload::Hollow,
+        }
+    }
+}
+
+impl From<PortsName> for Ports {
+    fn from(name: PortsName) -> Ports {
+        match name {
+            PortsName::Full => Ports::Full,
+            PortsName::Half => Ports::Half,
+        }
+    }
+}
+
+impl From<SendingName> for Sending {
+    fn from(name: SendingName) -> Sending {
+        match name {
+            SendingName::Eager => Sending::Eager,
+            SendingName::Rendezvous => Sending::Rendezvous,
+        }
+    }
+}
+
+impl From<ServerName> for Server {
+    fn from(name: ServerName) -> Server {
+        match name {
+            ServerName::Parallel => Server::Parallel,
+            ServerName::Serial => Server::Serial,
+        }
+    }
+}
+
+impl std::str::FromStr for Slice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Slice, String> {
+        match text {
+            "whole" => Ok(Slice::Whole),
+            _ => match text.parse::<Bytes>()? {
+                Bytes(0) => Err("a slice has at least 1 byte; write `whole` for no slices".into()),
+                Bytes(bytes) => Ok(Slice::Bytes(bytes)),
+            },
+        }
+    }
+}
+
+fn parse_way(text: &str) -> Result<Way, ringfold::Error> {
+    match text {
+        "auto" => Ok(Way::Auto),
+        _ => parse_algorithm(text).map(Way::By),
+    }
+}
+
+fn parse_one_dtype(text: &str) -> Result<DType, ringfold::Error> {
+    match parse_dtype(text)? {
+        Selection::One(dtype) => Ok(dtype),
+        Selection::All => Err(ringfold::Error::InvalidArgument(
+            "one data type at a time; `--compare datatype=float16,float32` takes several".into(),
+        )),
+    }
+}
+
+fn collective<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Collective>, D::Error> {
+    text(from, parse_collective)
+}
+
+fn way<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Way>, D::Error> {
+    text(from, parse_way)
+}
+
+fn dtype<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DType>, D::Error> {
+    text(from, parse_one_dtype)
+}
+
+/// Lays what was set in one structure over another.
+macro_rules! overlay {
+    ($under:expr, $over:expr, $($one:ident),*; $($list:ident),*) => {
+        $(if $over.$one.is_some() { $under.$one = $over.$one; })*
+        $(if !$over.$list.is_empty() { $under.$list.clone_from(&$over.$list); })*
+    };
+}
+
+impl Settings {
+    /// Lets `over` win wherever it says something. A size replaces a chunk's size and the other way around; disturbances
+    /// of a kind replace all of that kind.
+    pub fn overlay(&mut self, over: &Settings) {
+        if over.bytes.is_some() {
+            self.chunk_bytes = None;
+        }
+        if over.chunk_bytes.is_some() {
+            self.bytes = None;
+        }
+        overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes, datatype, op, root, payload,
+            seed, timeout, detect; slow, late, stall, slow_link, dead);
+        overlay!(self.network, over.network, alpha, bandwidth, overhead, gap, ports, sending, ranks_per_host,
+            local_alpha, local_bandwidth, memory_bandwidth; switch);
+        overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, server, cores_per_host;);
+    }
+}

@@ -1,0 +1,331 @@
+//! The tables on standard output: all about one simulation, or a line for each of many.
+
+use std::fmt::Write as _;
+
+use ringfold::simulate::{PathKind, Ports, Report, Scenario, Sending, Server};
+
+use super::Outcome;
+use super::files::{algorithm, failed};
+use super::units::{micros, rate_text, time_text};
+use super::vary::Variant;
+use crate::numbers::{bytes_label, number};
+
+/// At most so many lines of a list are shown; the JSON has all.
+const MAX_LINES: usize = 16;
+
+/// The key whose values are draws of the same thing.
+const SEED: &str = "seed";
+
+/// All about one simulation.
+pub fn details(report: &Report) -> String {
+    let mut text = format!("# ringfold sim version {}\n", env!("CARGO_PKG_VERSION"));
+    text += &about(report);
+    let total =
+        |of: fn(&ringfold::simulate::RankReport) -> u64| report.ranks.iter().map(of).sum::<u64>();
+    let _ = write!(
+        text,
+        "#\n  time      {:>16} us\n  algbw     {:>16} GB/s\n  busbw     {:>16} GB/s\n  messages  {:>16}\n  sent      {:>16} B\n  events    {:>16}\n",
+        micros(report.finished_ps),
+        number(report.algbw_bytes_per_s() / 1e9, 10),
+        number(report.busbw_bytes_per_s() / 1e9, 10),
+        total(|rank| rank.sent_messages),
+        total(|rank| rank.sent_bytes),
+        report.events,
+    );
+    if report.results_ps != report.finished_ps {
+        let _ = writeln!(
+            text,
+            "  reduced   {:>16} us (the last rank's last reduction)",
+            micros(report.results_ps)
+        );
+    }
+    text += &critical_path(report);
+    text += &ranks(report);
+    text += &links(report);
+    text + &verdict(report)
+}
+
+/// What was simulated, as comments.
+fn about(report: &Report) -> String {
+    let scenario = &report.scenario;
+    let Scenario {
+        network, compute, ..
+    } = scenario;
+    let slice = match scenario.slice_bytes {
+        None | Some(u64::MAX) => "one slice".to_owned(),
+        Some(bytes) if bytes >= scenario.bytes => "one slice".to_owned(),
+        Some(bytes) => format!("slices of {}", bytes_label(bytes as f64)),
+    };
+    let mut text = format!(
+        "# {} by {} over messages, {} ranks, {} of {}, {slice}, seed {}\n",
+        scenario.collective,
+        algorithm(report),
+        scenario.ranks,
+        bytes_label(scenario.bytes as f64),
+        scenario.dtype,
+        scenario.seed,
+    );
+    let _ = writeln!(
+        text,
+        "# links: {} and {}, {}, {}; {} on a host",
+        time_text(network.links.alpha_ps),
+        rate_text(network.links.ps_per_byte),
+        match network.ports {
+            Ports::Full => "full duplex",
+            Ports::Half => "half duplex",
+        },
+        match network.sending {
+            Sending::Eager => "eager",
+            Sending::Rendezvous => "rendezvous",
+        },
+        plural(network.ranks_per_host, "rank"),
+    );
+    let _ = writeln!(
+        text,
+        "# reductions: {} and {}, {}; {} disturbed",
+        time_text(compute.reduce_ps),
+        rate_text(compute.reduce_ps_per_byte),
+        match compute.server {
+            Server::Parallel => "side by side",
+            Server::Serial => "one after the other",
+        },
+        plural(scenario.disturbances.len(), "thing"),
+    );
+    text
+}
+
+fn plural(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+/// What the end waited for, by kind.
+fn critical_path(report: &Report) -> String {
+    let kinds = [
+        PathKind::Start,
+        PathKind::Overhead,
+        PathKind::Port,
+        PathKind::Transmit,
+        PathKind::Wire,
+        PathKind::Wait,
+        PathKind::Queue,
+        PathKind::Reduce,
+        PathKind::Slow,
+        PathKind::Copy,
+    ];
+    let mut text = "#\n# critical path: what the end waited for\n#   kind       parts          time (us)       %\n".to_owned();
+    for kind in kinds {
+        let parts = || report.critical_path.iter().filter(|part| part.kind == kind);
+        let ps: u64 = parts().map(|part| part.end_ps - part.begin_ps).sum();
+        if ps > 0 {
+            let _ = writeln!(
+                text,
+                "    {:<9} {:>6}  {:>17}  {:>6.2}",
+                kind.name(),
+                parts().count(),
+                micros(ps),
+                percent(ps, report.finished_ps),
+            );
+        }
+    }
+    text
+}
+
+/// Every rank's part, the one that is most to blame first.
+fn ranks(report: &Report) -> String {
+    let mut order: Vec<usize> = (0..report.ranks.len()).collect();
+    let blame = |rank: usize| report.blame_ps.get(rank).copied().unwrap_or(0);
+    order.sort_by_key(|&rank| (std::cmp::Reverse(blame(rank)), rank));
+    let mut text = "#\n# ranks, by how much of the critical path was spent on them\n#   rank         blame (us)       %      finished (us)       reduced (us)        waited (us)  messages             sent (B)\n".to_owned();
+    for &rank in order.iter().take(MAX_LINES) {
+        let part = &report.ranks[rank];
+        let _ = write!(
+            text,
+            "    {rank:>4}  {:>17}  {:>6.2}  {:>17}  {:>17}  {:>17}  {:>8}  {:>19}",
+            micros(blame(rank)),
+            percent(blame(rank), report.finished_ps),
+            micros(part.finished_ps),
+            micros(part.reduce_ps),
+            micros(part.waited_ps),
+            part.sent_messages,
+            part.sent_bytes,
+        );
+        if let Err(error) = &part.outcome {
+            let _ = write!(text, "  {error}");
+        }
+        text.push('\n');
+    }
+    text + &more(order.len(), "ranks")
+}
+
+/// The traffic, the busiest link first.
+fn links(report: &Report) -> String {
+    let mut order: Vec<_> = report.links.iter().collect();
+    order.sort_by_key(|link| (std::cmp::Reverse(link.busy_ps), link.from, link.to));
+    let mut text = "#\n# links, by how long they were busy\n#   from    to  messages             bytes          busy (us)       %\n".to_owned();
+    for link in order.iter().take(MAX_LINES) {
+        let _ = writeln!(
+            text,
+            "    {:>4}  {:>4}  {:>8}  {:>16}  {:>17}  {:>6.2}",
+            link.from,
+            link.to,
+            link.messages,
+            link.bytes,
+            micros(link.busy_ps),
+            percent(link.busy_ps, report.finished_ps),
+        );
+    }
+    text + &more(order.len(), "links")
+}
+
+fn more(count: usize, what: &str) -> String {
+    match count.saturating_sub(MAX_LINES) {
+        0 => String::new(),
+        rest => format!("#   and {rest} {what} more; `--json` has all\n"),
+    }
+}
+
+/// Whether all went as promised.
+fn verdict(report: &Report) -> String {
+    let mut text = "#\n".to_owned();
+    match failed(report) {
+        0 => text += "# all calls returned Ok",
+        count => {
+            let _ = write!(text, "# {} failed", plural(count, "call"));
+        }
+    }
+    if report.promises.is_empty() {
+        return text + ", all promises were kept\n";
+    }
+    text += "\n";
+    for promise in &report.promises {
+        let rank = promise
+            .rank
+            .map_or(String::new(), |rank| format!(" on rank {rank}"));
+        let _ = writeln!(
+            text,
+            "# BROKEN PROMISE {:?}{rank} at {} us: {}",
+            promise.promise,
+            micros(promise.at_ps),
+            promise.what,
+        );
+    }
+    text
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        return 0.0;
+    }
+    100.0 * part as f64 / whole as f64
+}
+
+/// The lines before the first row of many.
+pub fn header(key: Option<&str>, variants: &[Variant]) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let ratio = if variants.len() > 1 { "  to first" } else { "" };
+    format!(
+        "# ringfold sim version {version}\n# {:>12}  {:<18}  {:<18}  {:>6}  {:>12}  {:>17}  {:>9}  {:>9}  {:>9}{ratio}\n# {:>12}  {:<18}  {:<18}  {:>6}  {:>12}  {:>17}  {:>9}  {:>9}  {:>9}\n",
+        key.unwrap_or(""),
+        "",
+        "algorithm",
+        "ranks",
+        "size",
+        "time",
+        "algbw",
+        "busbw",
+        "messages",
+        "",
+        "",
+        "",
+        "",
+        "(B)",
+        "(us)",
+        "(GB/s)",
+        "(GB/s)",
+        "",
+    )
+}
+
+/// One line; `first` is the first variant's at the same value.
+pub fn row(outcome: &Outcome, first: &Outcome, is_compared: bool) -> String {
+    let report = &outcome.report;
+    let mut text = format!(
+        "  {:>12}  {:<18}  {:<18}  {:>6}  {:>12}  {:>17}  {:>9}  {:>9}  {:>9}",
+        outcome.value.as_ref().map_or("", |value| &value.label),
+        outcome.variant,
+        algorithm(report),
+        report.scenario.ranks,
+        report.scenario.bytes,
+        micros(report.finished_ps),
+        number(report.algbw_bytes_per_s() / 1e9, 9),
+        number(report.busbw_bytes_per_s() / 1e9, 9),
+        report
+            .ranks
+            .iter()
+            .map(|rank| rank.sent_messages)
+            .sum::<u64>(),
+    );
+    if is_compared {
+        let ratio = report.finished_ps as f64 / first.report.finished_ps.max(1) as f64;
+        let _ = write!(text, "  {ratio:>8.4}");
+    }
+    match (failed(report), report.promises.len()) {
+        (0, 0) => {}
+        (failed, broken) => {
+            let _ = write!(
+                text,
+                "  {} failed, {} broken",
+                plural(failed, "call"),
+                plural(broken, "promise")
+            );
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// What all draws of a seed come to, for each variant.
+pub fn footer(key: Option<&str>, variants: &[Variant], outcomes: &[Outcome]) -> String {
+    if key != Some(SEED) {
+        return String::new();
+    }
+    let mut text = format!(
+        "#\n# {:<18}  {:>6}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}\n",
+        "time over seeds",
+        "draws",
+        "mean (us)",
+        "median (us)",
+        "p99 (us)",
+        "least (us)",
+        "most (us)"
+    );
+    for variant in variants {
+        let mut times: Vec<u64> = outcomes
+            .iter()
+            .filter(|outcome| outcome.variant == variant.label)
+            .map(|outcome| outcome.report.finished_ps)
+            .collect();
+        times.sort_unstable();
+        // The time that this share of the draws does not exceed (nearest rank).
+        let at = |share: f64| {
+            times[((share * times.len() as f64).ceil() as usize).clamp(1, times.len()) - 1]
+        };
+        let mean = times.iter().map(|&ps| ps as f64).sum::<f64>() / times.len() as f64;
+        let us = |ps: f64| format!("{:.3}", ps / 1e6);
+        let _ = writeln!(
+            text,
+            "  {:<18}  {:>6}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}",
+            variant.label,
+            times.len(),
+            us(mean),
+            us(at(0.5) as f64),
+            us(at(0.99) as f64),
+            us(times[0] as f64),
+            us(times[times.len() - 1] as f64),
+        );
+    }
+    text
+}

@@ -1,0 +1,513 @@
+//! `ringfold sim`: times, files, pictures, and what it says when something is mistyped.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::process::{Finished, finish};
+
+/// The ring of the slow-node paper: 3 us for a reduction, 8 KiB, 5 us and 100 Gbit/s.
+const PAPER: &str =
+    "reduce_scatter --algorithm ring --chunk-bytes 8K --slice-bytes whole --reduce-time 3us";
+
+fn sim(line: &str) -> Finished {
+    let arguments: Vec<_> = ["sim"].into_iter().chain(line.split_whitespace()).collect();
+    finish(&arguments)
+}
+
+/// The rows of a CSV on standard output, as maps from column to value.
+fn rows(done: &Finished) -> Vec<std::collections::HashMap<String, String>> {
+    let mut reader = csv::Reader::from_reader(done.stdout.as_bytes());
+    reader
+        .deserialize()
+        .map(|row| row.expect("a row of CSV"))
+        .collect()
+}
+
+/// Microseconds of one simulation.
+fn time_us(line: &str) -> f64 {
+    let done = sim(&format!("{line} --csv -"));
+    assert!(done.status.success(), "{line}: {}", done.stderr);
+    let rows = rows(&done);
+    assert_eq!(rows.len(), 1, "{line}");
+    rows[0]["time_us"].parse().unwrap()
+}
+
+/// A folder that goes when it is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("ringfold-sim-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim")
+}
+
+#[test]
+fn rings_take_the_golden_times() {
+    let cases = [
+        ("--ranks 4 --server parallel", 25.96608),
+        ("--ranks 8 --server parallel", 60.58752),
+        ("--ranks 16 --server parallel", 129.83040),
+        ("--ranks 128 --server parallel", 1099.23072),
+        (
+            "--ranks 4 --server parallel --slow rank=1,step=1,delay=8us",
+            33.96608,
+        ),
+        (
+            "--ranks 8 --server parallel --slow rank=1,step=1,delay=20us",
+            80.58752,
+        ),
+        (
+            "--ranks 8 --server parallel --slow rank=1,step=*,delay=8us",
+            68.58752,
+        ),
+        (
+            "--ranks 8 --server serial --slow rank=1,step=*,delay=8us",
+            82.65536,
+        ),
+        (
+            "--ranks 8 --server serial --sending rendezvous --slow rank=1,step=*,delay=8us",
+            116.58752,
+        ),
+    ];
+    for (flags, due) in cases {
+        let found = time_us(&format!("{PAPER} {flags}"));
+        assert!((found - due).abs() < 5e-6, "{flags}: {found} and not {due}");
+    }
+}
+
+#[test]
+fn the_table_has_time_traffic_path_and_blame() {
+    let done = sim(&format!(
+        "{PAPER} --server parallel --slow rank=1,step=1,delay=8us"
+    ));
+    assert!(done.status.success(), "{}", done.stderr);
+    assert_eq!(done.stderr, "");
+    for text in [
+        "# reduce_scatter by ring over messages, 4 ranks, 32 KiB of float32, one slice",
+        "33.966080 us",
+        "algbw",
+        "busbw",
+        "# critical path",
+        "slow           1           8.000000   23.55",
+        "# ranks, by how much of the critical path was spent on them",
+        "# links, by how long they were busy",
+        "# all calls returned Ok, all promises were kept",
+    ] {
+        assert!(
+            done.stdout.contains(text),
+            "`{text}` is not in {}",
+            done.stdout
+        );
+    }
+}
+
+#[test]
+fn the_json_adds_up() {
+    let done = sim(&format!(
+        "{PAPER} --server parallel --slow rank=1,step=1,delay=8us --json -"
+    ));
+    assert!(done.status.success(), "{}", done.stderr);
+    let json: Value = serde_json::from_str(&done.stdout).unwrap();
+    let simulation = &json["simulations"][0];
+    assert_eq!(simulation["time_us"], 33.96608);
+    let path = simulation["critical_path"].as_array().unwrap();
+    let length: f64 = path
+        .iter()
+        .map(|part| part["end_us"].as_f64().unwrap() - part["begin_us"].as_f64().unwrap())
+        .sum();
+    assert!((length - 33.96608).abs() < 1e-6, "{length}");
+    let of = |list: &str, key: &str| -> u64 {
+        let entries = simulation[list].as_array().unwrap().iter();
+        entries.map(|entry| entry[key].as_u64().unwrap()).sum()
+    };
+    // Each of the four sends three chunks.
+    assert_eq!(
+        (of("links", "messages"), of("links", "bytes")),
+        (12, 12 * 8192)
+    );
+    assert_eq!(of("ranks", "sent_bytes"), 12 * 8192);
+}
+
+#[test]
+fn sweeps_and_comparisons_have_a_row_for_each() {
+    let done = sim("--ranks 8 --sweep bytes=1K..64K*8 --compare ring,direct --csv -");
+    assert!(done.status.success(), "{}", done.stderr);
+    let rows = rows(&done);
+    let cells: Vec<_> = rows
+        .iter()
+        .map(|row| (row["bytes"].as_str(), row["algorithm"].as_str()))
+        .collect();
+    let due = ["1024", "8192", "65536"].map(|bytes| [(bytes, "ring"), (bytes, "direct")]);
+    assert_eq!(cells, due.concat());
+    let table = sim("--sweep ranks=2..16 --compare ports=full,half");
+    let lines: Vec<_> = table
+        .stdout
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    assert_eq!(lines.len(), 8, "{}", table.stdout);
+    assert!(lines[0].contains("1.0000"), "{}", lines[0]);
+}
+
+#[test]
+fn a_delay_is_swept_and_the_same_seed_gives_the_same_times() {
+    let line = format!(
+        "{PAPER} --server parallel --slow rank=1,step=1,delay=1us --sweep delay=0us..30us+10us --csv -"
+    );
+    let times: Vec<String> = rows(&sim(&line))
+        .iter()
+        .map(|row| row["time_us"].clone())
+        .collect();
+    assert_eq!(times, ["25.966080", "35.966080", "45.966080", "55.966080"]);
+    let noisy = format!("{PAPER} --slow rank=*,delay=exp(20us),p=0.5 --sweep seed=1..5 --csv -");
+    let (one, other) = (sim(&noisy), sim(&noisy));
+    assert_eq!(one.stdout, other.stdout);
+    let times: std::collections::HashSet<_> = rows(&one)
+        .iter()
+        .map(|row| row["time_us"].clone())
+        .collect();
+    assert_eq!(times.len(), 5);
+}
+
+#[test]
+fn pictures_and_timelines_are_written() {
+    let folder = Folder::new("pictures");
+    let (trace, gantt, plot) = (
+        folder.file("t.json"),
+        folder.file("g.svg"),
+        folder.file("p.svg"),
+    );
+    let done = sim(&format!(
+        "{PAPER} --slow rank=1,step=1,delay=8us --trace {trace} --gantt {gantt}"
+    ));
+    assert!(done.status.success(), "{}", done.stderr);
+    let events: Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
+    let events = events["traceEvents"].as_array().unwrap();
+    for (rank, lane) in [(0, "transmit"), (1, "slow"), (3, "reduce")] {
+        let is_it = |event: &&Value| event["pid"] == rank && event["cat"] == lane;
+        assert!(
+            events.iter().any(|event| is_it(&event)),
+            "rank {rank}, {lane}"
+        );
+    }
+    let picture = std::fs::read_to_string(&gantt).unwrap();
+    assert!(picture.contains("rank 3") && picture.contains("reduce"));
+    let done = sim(&format!(
+        "--sweep bytes=1K..1M --compare ring,direct --plot {plot}"
+    ));
+    assert!(done.status.success(), "{}", done.stderr);
+    let picture = std::fs::read_to_string(&plot).unwrap();
+    assert!(picture.contains("bus bandwidth") && picture.contains("direct"));
+}
+
+#[test]
+fn scenario_files_are_read_and_flags_replace_what_they_say() {
+    let file = examples().join("slow-rank.toml");
+    let file = file.to_str().unwrap();
+    assert_eq!(time_us(file), 33.96608);
+    assert_eq!(
+        time_us(&format!("{file} --ranks 8 --slow rank=1,step=1,delay=20us")),
+        80.58752
+    );
+}
+
+#[test]
+fn every_example_runs() {
+    let mut count = 0;
+    for entry in std::fs::read_dir(examples()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.to_str().unwrap();
+        let done = sim(name);
+        let dies = name.contains("death");
+        assert_eq!(
+            done.status.code(),
+            Some(i32::from(dies)),
+            "{name}: {}",
+            done.stderr
+        );
+        assert!(
+            done.stdout.contains("all promises were kept"),
+            "{name}: {}",
+            done.stdout
+        );
+        count += 1;
+    }
+    assert!(count >= 4, "{count}");
+}
+
+#[test]
+fn what_is_mistyped_gets_its_right_word() {
+    for (line, code, word) in [
+        ("--rank 4", 2, "'--ranks'"),
+        ("--alpha 5mus", 2, "`us`"),
+        ("--bandwidth 100Gbits", 2, "`Gbit/s`"),
+        ("--slow rnak=1,delay=1us", 2, "`rank`"),
+        ("--late rank=1,dealy=1us", 2, "`delay`"),
+        ("--slow rank=9,delay=1us", 1, "slow rank 9 of 4"),
+        ("--ports hlaf", 2, "'half'"),
+        ("--sweep byte=1K..1M", 1, "`bytes`"),
+        ("--sweep bytes=1M..1K", 2, "above"),
+        ("--sweep delay=0us..1us+1us", 1, "`--slow`"),
+        (
+            "--sweep delay=0us..60us --slow rank=1,delay=1us",
+            2,
+            "add a step",
+        ),
+        ("--compare rign,direct", 1, "`ring`"),
+        ("--compare ports=full,hlaf", 1, "'half'"),
+        ("--plot x.svg", 1, "--sweep"),
+        ("all_redcue", 1, "all_reduce"),
+        ("nothing.toml", 1, "nothing.toml"),
+        ("--paper bupt2042", 2, "'bupt2024'"),
+        ("--csv - --json -", 1, "mix"),
+    ] {
+        let done = sim(line);
+        assert_eq!(done.status.code(), Some(code), "{line}: {}", done.stderr);
+        assert!(done.stderr.contains(word), "{line}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn a_broken_scenario_file_is_pointed_at() {
+    let folder = Folder::new("broken");
+    for (text, words) in [
+        ("rnaks = 4", &["line 1", "did you mean `ranks`"][..]),
+        (
+            "[network]\nalpha = \"5mus\"",
+            &["line 2", "did you mean `us`"],
+        ),
+        ("ranks = ", &["line 1"]),
+        ("ranks = \"four\"", &["line 1"]),
+        ("slow = \"rank=1,delay=1us\"", &["line 1", "sequence"]),
+        ("ranks = 4\n[netwrok]\n", &["did you mean `network`"]),
+    ] {
+        let file = folder.file("broken.toml");
+        std::fs::write(&file, text).unwrap();
+        let done = sim(&file);
+        assert_eq!(done.status.code(), Some(1), "{text}");
+        for word in words {
+            assert!(done.stderr.contains(word), "{text}: {}", done.stderr);
+        }
+    }
+}
+
+/// `--paper bupt2024`: figures 7 and 8 at α = 1.8 as (ΔT, ring, path, whole, serial), in microseconds.
+const GOLDEN: [(u32, f64, f64, f64, f64); 11] = [
+    (2, 27.96608, 27.96608, 27.96608, 27.96608),
+    (3, 28.96608, 25.36608, 25.96608, 25.96608),
+    (5, 30.96608, 25.36608, 25.96608, 25.96608),
+    (6, 31.96608, 25.36608, 25.96608, 26.31072),
+    (7, 32.96608, 25.36608, 25.96608, 27.31072),
+    (8, 33.96608, 25.36608, 25.96608, 28.31072),
+    (9, 34.96608, 26.31072, 26.31072, 29.31072),
+    (10, 35.96608, 27.31072, 27.31072, 30.31072),
+    (15, 40.96608, 32.31072, 32.31072, 35.31072),
+    (20, 45.96608, 37.31072, 37.31072, 40.31072),
+    (30, 55.96608, 47.31072, 47.31072, 50.31072),
+];
+
+/// The same paper: (ΔT, α, effect on the path in percent).
+const GOLDEN_EFFECTS: [(u32, &str, &str); 13] = [
+    (8, "1.2", "25.482"),
+    (8, "1.5", "25.482"),
+    (8, "1.8", "25.319"),
+    (8, "2.0", "23.553"),
+    (8, "2.5", "19.137"),
+    (8, "3.0", "14.721"),
+    (10, "2.5", "23.633"),
+    (10, "3.0", "19.463"),
+    (5, "1.2", "23.897"),
+    (5, "1.5", "20.991"),
+    (5, "1.8", "18.084"),
+    (5, "2.5", "11.303"),
+    (5, "3.0", "0.000"),
+];
+
+#[test]
+fn the_slow_node_paper_comes_out_in_every_golden_row() {
+    let done = sim("--paper bupt2024 --csv -");
+    assert!(done.status.success(), "{}", done.stderr);
+    let rows = rows(&done);
+    let find = |us: u32, alpha: &str| {
+        let delay = format!("{us}.000000");
+        let is_it = |row: &&std::collections::HashMap<_, _>| {
+            row["delay_us"] == delay && row["alpha"] == alpha
+        };
+        rows.iter()
+            .find(is_it)
+            .unwrap_or_else(|| panic!("no row for {us} us and {alpha}"))
+    };
+    for (us, ring, path, whole, serial) in GOLDEN {
+        let row = find(us, "1.8");
+        for (column, due) in [
+            ("ring_us", ring),
+            ("path_us", path),
+            ("whole_us", whole),
+            ("serial_us", serial),
+        ] {
+            let found: f64 = row[column].parse().unwrap();
+            assert!(
+                (found - due).abs() < 5e-6,
+                "{column} at {us} us: {found} and not {due}"
+            );
+        }
+    }
+    for (us, alpha, effect) in GOLDEN_EFFECTS {
+        assert_eq!(
+            find(us, alpha)["path_effect_percent"],
+            effect,
+            "{us} us, {alpha}"
+        );
+    }
+}
+
+#[test]
+fn the_slow_node_paper_is_told_with_both_metrics_and_drawn() {
+    let folder = Folder::new("bupt2024");
+    let done = sim(&format!("--paper bupt2024 --plot {}", folder.file("")));
+    assert!(done.status.success(), "{}", done.stderr);
+    for text in [
+        "25.319 %",
+        "saves 23.553 % (16.650 % with serial",
+        "15.707 %",
+        "two triggers",
+        "are swapped",
+    ] {
+        assert!(
+            done.stdout.contains(text),
+            "`{text}` is not in {}",
+            done.stdout
+        );
+    }
+    for number in 7..=10 {
+        let picture =
+            std::fs::read_to_string(folder.file(&format!("bupt2024-figure-{number}.svg"))).unwrap();
+        assert!(picture.contains(&format!("Figure {number}:")));
+    }
+}
+
+#[test]
+fn the_laboratory_report_is_refuted_by_its_own_table_and_simulated() {
+    let folder = Folder::new("mpi2021");
+    let done = sim(&format!("--paper mpi2021 --plot {}", folder.file("")));
+    assert!(done.status.success(), "{}", done.stderr);
+    for text in [
+        "-0.005453",
+        "-0.183533",
+        "0.316883",
+        "Fitted: 8 cores",
+        "the formula is wrong",
+    ] {
+        assert!(
+            done.stdout.contains(text),
+            "`{text}` is not in {}",
+            done.stdout
+        );
+    }
+    assert!(
+        std::fs::read_to_string(folder.file("mpi2021-flat.svg"))
+            .unwrap()
+            .contains("16 ranks, printed")
+    );
+    let cells = rows(&sim("--paper mpi2021 --csv -"));
+    assert_eq!(cells.len(), 30);
+    let errors = cells.iter().map(|cell| {
+        let seconds = |column: &str| cell[column].parse::<f64>().unwrap();
+        (seconds("simulated_s") / seconds("printed_s") - 1.0).abs()
+    });
+    // All but the one that took longer than twice its size.
+    assert_eq!(errors.filter(|&error| error < 0.3).count(), 29);
+}
+
+/// What `ringfold perf --csv` would write on a machine of exactly these constants.
+fn measured(rows: &[(&str, u32, u64, f64)]) -> String {
+    let mut text = "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,first_us,min_us,median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong\n".to_owned();
+    for (algorithm, ranks, bytes, us) in rows {
+        text += &format!(
+            "all_reduce,{algorithm},tcp,{ranks},{bytes},1,float32,sum,false,20,1,1,{us},1,1,1,1,0\n"
+        );
+    }
+    text
+}
+
+#[test]
+fn calibration_gives_back_the_constants_of_its_rows() {
+    let (alpha, beta, gamma) = (7.0, 1e-4, 4e-5);
+    let mut table = Vec::new();
+    for power in (10..=24).step_by(2) {
+        let bytes = 1u64 << power;
+        let size = bytes as f64;
+        table.push((
+            "ring",
+            4,
+            bytes,
+            6.0 * alpha + 1.5 * size * beta + 0.75 * size * gamma,
+        ));
+        table.push((
+            "recursive_doubling",
+            8,
+            bytes,
+            3.0 * (alpha + size * (beta + gamma)),
+        ));
+    }
+    let folder = Folder::new("calibrate");
+    let file = folder.file("rows.csv");
+    std::fs::write(&file, measured(&table)).unwrap();
+    let done = sim(&format!("--calibrate {file}"));
+    assert!(done.status.success(), "{}", done.stderr);
+    let flags = "--alpha 7us --bandwidth 10GB/s --reduce-rate 25GB/s";
+    assert!(
+        done.stdout.ends_with(&format!("{flags}\n")),
+        "{}",
+        done.stdout
+    );
+    assert!(done.stdout.contains("R² 1.000000"), "{}", done.stdout);
+    // The flags can be pasted, and give the time again.
+    let again = time_us(&format!(
+        "--algorithm ring --slice-bytes whole --bytes 1M {flags}"
+    ));
+    assert!((again / table[10].3 - 1.0).abs() < 1e-3, "{again}");
+}
+
+#[test]
+fn calibration_says_what_it_cannot_tell_apart() {
+    let ring = |bytes: u64| ("ring", 4, bytes, 30.0 + 1.5e-4 * bytes as f64);
+    let folder = Folder::new("inseparable");
+    let file = folder.file("rows.csv");
+    std::fs::write(&file, measured(&[ring(1024), ring(65536), ring(1 << 20)])).unwrap();
+    let done = sim(&format!("--calibrate {file}"));
+    assert!(
+        done.stdout.contains("cannot be told from β"),
+        "{}",
+        done.stdout
+    );
+    let given = sim(&format!("--calibrate {file} --reduce-rate 20GB/s"));
+    assert!(
+        given
+            .stdout
+            .ends_with("--alpha 5us --bandwidth 13.3333GB/s --reduce-rate 20GB/s\n"),
+        "{}",
+        given.stdout
+    );
+    std::fs::write(&file, "a,b\n1,2\n").unwrap();
+    let done = sim(&format!("--calibrate {file}"));
+    assert_eq!(done.status.code(), Some(1));
+    assert!(done.stderr.contains("perf --csv"), "{}", done.stderr);
+}
