@@ -23,12 +23,14 @@ const fn slices_in_flight(medium: Medium) -> u32 {
 /// A schedule ready to run.
 #[derive(Debug)]
 pub struct Plan {
-    /// What it runs.
+    /// What it runs; its steps are in `channels`, and only there.
     pub schedule: Schedule,
     /// One a channel.
     pub channels: Vec<ChannelPlan>,
     /// Slices that may be under way at once.
     pub slices_in_flight: u32,
+    /// Whether a message holds several blocks, see [`Schedule::needs_one_slice`].
+    pub needs_one_slice: bool,
     /// Whether this rank publishes anything, so that others can see which call it is in.
     pub is_heard: bool,
     /// Whether it waits for every other rank, so that it has seen which call they are in.
@@ -51,6 +53,8 @@ pub struct Plan {
 pub struct ChannelPlan {
     /// In the order of issue.
     pub steps: Vec<PlannedStep>,
+    /// The lists of all steps, see [`ChannelPlan::after`].
+    waits: Vec<u32>,
     /// Where each round begins in `steps`; one entry more than rounds.
     pub round_starts: Vec<u32>,
 }
@@ -60,8 +64,8 @@ pub struct ChannelPlan {
 pub struct PlannedStep {
     /// What is done.
     pub action: Action,
-    /// Earlier steps that must be complete before.
-    pub after: Vec<u32>,
+    /// Where the steps that must be complete before stand in the channel's list.
+    waits: (u32, u32),
     /// The number of this message among those of the slice on its stream, in its direction.
     pub message: u32,
 }
@@ -95,8 +99,9 @@ impl Plan {
             };
             rank == spec.rank || actions().any(is_awaited)
         };
-        Ok(Plan {
+        let mut plan = Plan {
             slices_in_flight: slices_in_flight(spec.medium),
+            needs_one_slice: schedule.needs_one_slice(),
             is_heard: actions().any(|action| {
                 matches!(
                     action,
@@ -111,7 +116,9 @@ impl Plan {
             skew,
             channels,
             schedule,
-        })
+        };
+        plan.schedule.channels = Vec::new();
+        Ok(plan)
     }
 
     /// Whether `operation::straight` does the same: the `direct` all-reduce over published memory.
@@ -140,18 +147,31 @@ impl ChannelPlan {
         let round_starts = (0..=rounds)
             .map(|round| steps.partition_point(|step| step.round < round) as u32)
             .collect();
+        let mut waits = Vec::with_capacity(after.iter().map(Vec::len).sum());
+        let mut list = |after: &[u32]| {
+            let begin = waits.len() as u32;
+            waits.extend(after);
+            (begin, waits.len() as u32)
+        };
         let steps = steps
             .iter()
-            .zip(after)
+            .zip(&after)
             .map(|(step, after)| PlannedStep {
                 action: step.action,
-                after,
+                waits: list(after),
                 message: number(&step.action),
             })
             .collect();
         ChannelPlan {
             steps,
+            waits,
             round_starts,
         }
+    }
+
+    /// Earlier steps that must be complete before `step`, which is one of this channel's.
+    pub fn after(&self, step: &PlannedStep) -> &[u32] {
+        let (begin, end) = step.waits;
+        &self.waits[begin as usize..end as usize]
     }
 }

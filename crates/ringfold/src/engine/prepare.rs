@@ -78,10 +78,10 @@ impl Engine {
         self.check_weights(&job)?;
         let (plan, channels) = self.plan(&job)?;
         let schedule = &plan.schedule;
-        let one_slice = schedule.needs_one_slice() || plan.exposes;
+        let one_slice = plan.needs_one_slice || plan.exposes;
         if one_slice
             && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven())
-            && schedule.needs_one_slice()
+            && plan.needs_one_slice
         {
             return Err(Error::Unsupported(format!(
                 "uneven counts by `{}`; use ring or direct",

@@ -258,8 +258,8 @@ impl Operation {
             }
             let step = &steps[index as usize];
             let flight = slice % plan.slices_in_flight;
-            if step
-                .after
+            if plan.channels[channel]
+                .after(step)
                 .iter()
                 .any(|&earlier| self.channels[channel].flights[flight as usize].is_pending(earlier))
             {
