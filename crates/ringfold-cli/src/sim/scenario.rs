@@ -83,6 +83,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
             None => Payload::Hollow,
         },
         traces: false,
+        ..default
     };
     scenario.check()?;
     Ok(scenario)

@@ -3,14 +3,17 @@
 //! A [`Scenario`] says what is called, by how many ranks, over what network, and what goes wrong meanwhile. A [`Report`]
 //! says how long it took, where the time went, and whether every promise was kept.
 
+mod control;
 mod oracle;
 mod prepare;
+mod promises;
 mod report;
 mod run;
 mod scenario;
 #[cfg(test)]
 mod tests;
 
+pub use crate::transport::faulty::Faults;
 pub use crate::transport::sim::model::{
     Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch,
 };

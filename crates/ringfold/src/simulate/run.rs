@@ -7,13 +7,16 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::control::Control;
 use super::oracle::Oracle;
 use super::prepare::{self, Buffers};
-use super::report::{BrokenPromise, Promise, RankReport, Report};
+use super::report::{BrokenPromise, RankReport, Report};
 use super::{Disturbance, Payload, Scenario};
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
+use crate::random::SplitMix64;
+use crate::transport::faulty::{Faults, Faulty};
 use crate::transport::sim::{Sim, SimNetwork};
 use crate::transport::{Time, Transport};
 
@@ -25,7 +28,13 @@ use crate::transport::{Time, Transport};
 /// `InvalidArgument` and `Unsupported` for scenarios that cannot be. What goes wrong inside of the simulation stands in the
 /// report.
 pub fn run(scenario: &Scenario) -> Result<Report> {
-    run_over(scenario, |_, transport| Box::new(transport))
+    run_over(scenario, |rank, transport| match scenario.faults {
+        Some(faults) => {
+            let seed = SplitMix64::stream(faults.seed ^ scenario.seed, rank as u64).next_u64();
+            Box::new(Faulty::new(transport, rank, Faults { seed, ..faults }))
+        }
+        None => Box::new(transport),
+    })
 }
 
 /// Like [`run`], with something around each rank's transport.
@@ -45,6 +54,10 @@ pub(super) enum Stage {
     Away,
     /// Its call is under way.
     Running,
+    /// Its call cannot go on, and it waits to be told why.
+    Suspecting,
+    /// Its process has ended.
+    Dead,
     /// Its call has returned.
     Ended(Result<()>),
 }
@@ -60,6 +73,10 @@ pub(super) struct Member {
     pub finished_ps: u64,
     /// For when it is to be looked at again, if it is.
     wake_ps: Option<u64>,
+    /// Why a call that it has not made will fail.
+    pub refusal: Option<Error>,
+    /// What its output held when its call had failed.
+    pub output_kept: Option<Vec<u8>>,
 }
 
 /// What is planned.
@@ -69,6 +86,16 @@ pub(super) enum Item {
     Begin(usize),
     /// A rank is looked at again.
     Wake(usize),
+    /// A rank's process ends.
+    Die(usize),
+    /// That is seen.
+    Detect(usize),
+    /// A verdict, by its number, comes to a rank.
+    Verdict(usize, usize),
+    /// A rank is asked how far it is, in the inquiry of that number.
+    Answer(usize, u64),
+    /// The hub has something to do.
+    Tick,
 }
 
 pub(super) struct Simulation {
@@ -85,6 +112,7 @@ pub(super) struct Simulation {
     /// Ranks whose call has not returned.
     pub open: usize,
     pub promises: Vec<BrokenPromise>,
+    pub control: Option<Control>,
 }
 
 impl Simulation {
@@ -116,6 +144,8 @@ impl Simulation {
                 begun_ps: 0,
                 finished_ps: 0,
                 wake_ps: None,
+                refusal: None,
+                output_kept: None,
             });
         }
         let mut simulation = Simulation {
@@ -130,6 +160,7 @@ impl Simulation {
             deadlines: BinaryHeap::new(),
             touched: Vec::new(),
             promises: Vec::new(),
+            control: None,
         };
         simulation.plan_beginnings();
         Ok(simulation)
@@ -145,6 +176,11 @@ impl Simulation {
         for (rank, at_ps) in begins_ps.into_iter().enumerate() {
             self.plan(at_ps, Item::Begin(rank));
         }
+        for disturbance in &self.scenario.disturbances.clone() {
+            if let Disturbance::Dead { rank, at_ps } = disturbance {
+                self.plan(*at_ps, Item::Die(*rank));
+            }
+        }
     }
 
     /// Has `item` come up at `at_ps`.
@@ -157,17 +193,17 @@ impl Simulation {
         loop {
             self.settle()?;
             if self.open == 0 {
+                self.check_ended();
                 return Ok(());
             }
             let planned = self.agenda.peek().map(|Reverse((at_ps, ..))| *at_ps);
             let network = self.network.next_event().map(|time| time.0 as u64);
-            let next = match planned.into_iter().chain(network).min() {
-                Some(next) => next,
-                None => {
-                    self.find_deadlock();
-                    self.next_deadline()
-                }
-            };
+            if planned.is_none() && network.is_none() {
+                self.find_deadlock();
+            }
+            let deadline = self.deadlines.peek().map(|Reverse((at_ps, _))| *at_ps);
+            let next = planned.into_iter().chain(network).chain(deadline).min();
+            let next = next.expect("a call that has not returned has a deadline");
             self.now = self.now.max(next);
             self.network.advance(self.time());
             self.pass_deadlines();
@@ -203,6 +239,11 @@ impl Simulation {
                 self.members[rank].wake_ps = None;
                 self.touched.push(rank);
             }
+            Item::Die(rank) => self.die(rank),
+            Item::Detect(rank) => self.detect(rank),
+            Item::Verdict(rank, verdict) => self.hear_verdict(rank, verdict)?,
+            Item::Answer(rank, inquiry) => self.answer(rank, inquiry),
+            Item::Tick => self.tick(),
         }
         Ok(())
     }
@@ -216,14 +257,22 @@ impl Simulation {
         }
         let now = self.time();
         let member = &mut self.members[rank];
-        let Some(job) = member.job.take() else {
+        let Some(job) = member
+            .job
+            .take()
+            .filter(|_| matches!(member.stage, Stage::Away))
+        else {
             return Ok(());
         };
         (member.stage, member.begun_ps) = (Stage::Running, self.now);
+        if let Some(error) = member.refusal.take() {
+            self.end(rank, Err(error));
+            return Ok(());
+        }
         member.engine.submit(job)?;
         // A deadline counts from the first look at the clock.
         if let Err(error) = member.engine.check_deadlines(now) {
-            self.end(rank, Err(error));
+            self.fail(rank, error);
             return Ok(());
         }
         let deadline_ps = self.now.saturating_add(self.scenario.timeout_ps);
@@ -233,7 +282,7 @@ impl Simulation {
     }
 
     /// Lets a rank do what it can.
-    fn go_on(&mut self, rank: usize) {
+    pub fn go_on(&mut self, rank: usize) {
         if let Some(until_ps) = self.sleeps_until(rank) {
             self.wake_at(rank, until_ps);
             return;
@@ -247,7 +296,7 @@ impl Simulation {
             match member.engine.progress(now) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(error) => return self.end(rank, Err(error)),
+                Err(error) => return self.fail(rank, error),
             }
             if member.engine.take_finished().is_some() {
                 return self.end(rank, Ok(()));
@@ -274,7 +323,7 @@ impl Simulation {
     }
 
     /// Until when the rank's process is frozen, if it is.
-    fn sleeps_until(&self, rank: usize) -> Option<u64> {
+    pub fn sleeps_until(&self, rank: usize) -> Option<u64> {
         let now = self.now;
         let stalls = self.scenario.disturbances.iter();
         let until = stalls.filter_map(|disturbance| match disturbance {
@@ -296,47 +345,10 @@ impl Simulation {
         self.open -= 1;
         if !is_ok {
             self.network.stop(rank);
+            self.keep_output(rank);
         } else if self.scenario.payload == Payload::Real {
             self.check_result(rank);
         }
-    }
-
-    fn check_result(&mut self, rank: usize) {
-        let output = self.members[rank].buffers.output();
-        if let Some(byte) = self.oracle.first_wrong(rank, output) {
-            let what = format!("the call returned Ok, and its result is wrong from byte {byte} on");
-            self.broken(Promise::Exact, Some(rank), what);
-        }
-    }
-
-    /// Nothing will happen any more, and somebody waits.
-    fn find_deadlock(&mut self) {
-        let has_failed = |member: &Member| matches!(member.stage, Stage::Ended(Err(_)));
-        if self.members.iter().any(has_failed)
-            || self
-                .promises
-                .iter()
-                .any(|broken| broken.promise == Promise::NoDeadlock)
-        {
-            return;
-        }
-        let running = self.members.iter_mut().enumerate();
-        let waits = running.filter(|(_, member)| matches!(member.stage, Stage::Running));
-        let waits = waits.map(|(rank, member)| {
-            format!(
-                "rank {rank} waits for {}",
-                crate::error::Ranks(&member.engine.waiting_for())
-            )
-        });
-        let what = waits.collect::<Vec<_>>().join("; ");
-        self.broken(Promise::NoDeadlock, None, what);
-    }
-
-    /// When the next deadline passes; somebody's call is under way, so there is one.
-    fn next_deadline(&self) -> u64 {
-        self.deadlines
-            .peek()
-            .map_or(self.now, |Reverse((at_ps, _))| *at_ps)
     }
 
     fn pass_deadlines(&mut self) {
@@ -348,24 +360,19 @@ impl Simulation {
             if !matches!(self.members[rank].stage, Stage::Running) {
                 continue;
             }
+            if let Some(until_ps) = self.sleeps_until(rank) {
+                self.deadlines.push(Reverse((until_ps, rank)));
+                continue;
+            }
             // A call whose data has arrived succeeds.
             self.go_on(rank);
             let member = &mut self.members[rank];
             if matches!(member.stage, Stage::Running)
                 && let Err(error) = member.engine.check_deadlines(now)
             {
-                self.end(rank, Err(error));
+                self.fail(rank, error);
             }
         }
-    }
-
-    pub fn broken(&mut self, promise: Promise, rank: Option<usize>, what: String) {
-        self.promises.push(BrokenPromise {
-            promise,
-            at_ps: self.now,
-            rank,
-            what,
-        });
     }
 
     pub fn time(&self) -> Time {
@@ -377,7 +384,11 @@ impl Simulation {
             let account = self.network.account(rank);
             let outcome = match &member.stage {
                 Stage::Ended(outcome) => outcome.clone(),
-                Stage::Away | Stage::Running => Err(Error::Closed),
+                _ => Err(Error::PeerFailed {
+                    rank,
+                    reason: "its process has ended".into(),
+                    site: None,
+                }),
             };
             RankReport {
                 finished_ps: member.finished_ps,

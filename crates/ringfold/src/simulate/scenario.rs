@@ -1,6 +1,7 @@
 //! What is simulated: the call, the machines, and what befalls them.
 
 use crate::error::{Error, Result};
+use crate::transport::faulty::Faults;
 use crate::transport::sim::model::{Compute, LinkEnds, Network};
 use crate::transport::slow::Slow;
 use crate::types::{Algorithm, Collective, DType, Op};
@@ -33,6 +34,8 @@ pub struct Scenario {
     pub compute: Compute,
     /// What goes wrong.
     pub disturbances: Vec<Disturbance>,
+    /// What befalls messages; their envelopes weigh something then. `None`: nothing does.
+    pub faults: Option<Faults>,
     /// What all random numbers follow from.
     pub seed: u64,
     /// How long the call may take.
@@ -105,6 +108,7 @@ impl Default for Scenario {
             network: Network::default(),
             compute: Compute::default(),
             disturbances: Vec::new(),
+            faults: None,
             seed: 0,
             timeout_ps: 60_000_000_000_000,
             detect_ps: 10_000_000_000,
@@ -133,6 +137,10 @@ impl Scenario {
         }
         if matches!(self.collective, Collective::Send | Collective::Recv) {
             let text = "a single message has no schedule; simulate sendrecv";
+            return Err(Error::Unsupported(text.into()));
+        }
+        if self.faults.is_some() && self.payload == Payload::Hollow {
+            let text = "faults of messages without data; use real payloads";
             return Err(Error::Unsupported(text.into()));
         }
         self.network.check(self.ranks)?;

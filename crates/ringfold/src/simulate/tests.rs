@@ -1,6 +1,11 @@
 //! Times against closed forms and the slow-node paper's figures, and that nothing depends on anything but the scenario.
 
+use std::time::Duration;
+
 use super::*;
+use crate::error::Result;
+use crate::memory::Region;
+use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::types::{Algorithm, Collective};
 
 /// The reduction of the slow-node paper: 3 µs.
@@ -149,4 +154,223 @@ fn a_thousand_ranks_fit_into_seconds_and_a_gibibyte() {
         begin.elapsed()
     );
     assert!(report.is_clean());
+}
+
+/// The class of each rank's outcome.
+fn classes(report: &Report) -> Vec<&'static str> {
+    let class = |rank: &RankReport| {
+        rank.outcome
+            .as_ref()
+            .map_or_else(|error| error.class(), |()| "Ok")
+    };
+    report.ranks.iter().map(class).collect()
+}
+
+/// A rank dies in the middle of a ring.
+fn with_a_death(rank: usize, at_us: u64) -> Scenario {
+    let mut scenario = paper(6, Server::Serial, &[]);
+    scenario.collective = Collective::AllReduce;
+    scenario.disturbances.push(Disturbance::Dead {
+        rank,
+        at_ps: at_us * 1_000_000,
+    });
+    scenario
+}
+
+#[test]
+fn all_survivors_of_a_death_are_told_who_died_in_time() {
+    for rank in 0..6 {
+        let report = run(&with_a_death(rank, 20)).unwrap();
+        assert_eq!(report.promises, [], "rank {rank}");
+        assert_eq!(classes(&report), ["PeerFailed"; 6]);
+        let told_ps = 20_000_000 + report.scenario.detect_ps + 5_000_000;
+        for (survivor, told) in report
+            .ranks
+            .iter()
+            .enumerate()
+            .filter(|(survivor, _)| *survivor != rank)
+        {
+            let text = told.outcome.as_ref().unwrap_err().to_string();
+            assert!(text.starts_with(&format!("rank {rank} failed")), "{text}");
+            assert!(told.finished_ps <= told_ps, "rank {survivor}");
+        }
+    }
+}
+
+#[test]
+fn a_death_after_the_call_is_nobodys_concern() {
+    let scenario = with_a_death(2, 10_000);
+    let report = run(&scenario).unwrap();
+    assert!(report.is_clean(), "{:?}", report.promises);
+}
+
+#[test]
+fn a_call_without_a_frozen_rank_ends_by_its_deadline_and_names_it() {
+    let mut scenario = paper(4, Server::Serial, &[]);
+    scenario.collective = Collective::AllReduce;
+    scenario.timeout_ps = 1_000_000_000;
+    scenario.disturbances.push(Disturbance::Stall {
+        rank: 2,
+        from_ps: 6_000_000,
+        until_ps: 3_000_000_000_000,
+    });
+    let report = run(&scenario).unwrap();
+    assert_eq!(report.promises, []);
+    assert_eq!(classes(&report), ["Timeout"; 4]);
+    for rank in [0, 1, 3] {
+        let text = report.ranks[rank].outcome.as_ref().unwrap_err().to_string();
+        assert!(text.contains("waiting for rank 2"), "{text}");
+        assert!(report.ranks[rank].finished_ps < 300_000_000_000);
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_blamed_by_who_came() {
+    let mut scenario = paper(4, Server::Serial, &[]);
+    scenario.timeout_ps = 1_000_000_000;
+    scenario.disturbances.push(Disturbance::Late {
+        rank: 1,
+        delay_ps: 5_000_000_000,
+    });
+    let report = run(&scenario).unwrap();
+    assert_eq!(report.promises, []);
+    assert_eq!(classes(&report), ["Timeout"; 4]);
+    let text = report.ranks[3].outcome.as_ref().unwrap_err().to_string();
+    assert!(text.contains("waiting for rank 1"), "{text}");
+}
+
+#[test]
+fn a_short_stall_delays_the_call_and_a_late_rank_does() {
+    let plain_ps = time_ps(&paper(4, Server::Serial, &[]));
+    let mut stalled = paper(4, Server::Serial, &[]);
+    // From before the first message arrives until later.
+    stalled.disturbances.push(Disturbance::Stall {
+        rank: 1,
+        from_ps: 5_000_000,
+        until_ps: 12_000_000,
+    });
+    assert_eq!(time_ps(&stalled), plain_ps + 12_000_000 - 5_655_360);
+    let mut late = paper(4, Server::Serial, &[]);
+    late.disturbances.push(Disturbance::Late {
+        rank: 1,
+        delay_ps: 9_000_000,
+    });
+    assert_eq!(time_ps(&late), plain_ps + 9_000_000);
+}
+
+#[test]
+fn lost_messages_end_in_the_same_error_everywhere() {
+    for seed in 0..20 {
+        let mut scenario = paper(5, Server::Parallel, &[]);
+        scenario.timeout_ps = 1_000_000_000;
+        scenario.seed = seed;
+        scenario.faults = Some(Faults {
+            drop: 50,
+            flip: 20,
+            truncate: 20,
+            duplicate: 20,
+            fault_limit: 1,
+            ..Faults::default()
+        });
+        let report = run(&scenario).unwrap();
+        assert_eq!(report.promises, [], "seed {seed}");
+    }
+}
+
+/// A transport that forgets to send the first message after some.
+struct Forgetful {
+    inner: Box<dyn Transport>,
+    sends_left: u32,
+}
+
+impl Transport for Forgetful {
+    fn post_send(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: Region,
+    ) -> Result<Posted> {
+        self.sends_left = self.sends_left.wrapping_sub(1);
+        match self.sends_left {
+            0 => Ok(Posted::Done),
+            _ => self.inner.post_send(stream, ticket, header, payload),
+        }
+    }
+
+    fn post_recv(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted> {
+        self.inner.post_recv(stream, ticket, header, sink)
+    }
+
+    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+        self.inner.listen(stream, is_wanted)
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        self.inner.head(stream)
+    }
+
+    fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
+        self.inner.poll(now, done)
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        self.inner.next_event()
+    }
+
+    fn block(&mut self, timeout: Duration) -> Result<()> {
+        self.inner.block(timeout)
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+}
+
+#[test]
+fn a_deadlock_is_a_broken_promise_that_says_who_waits_for_whom() {
+    let mut scenario = paper(4, Server::Serial, &[]);
+    scenario.timeout_ps = 1_000_000_000;
+    let forget = |rank, transport| -> Box<dyn Transport> {
+        Box::new(Forgetful {
+            inner: Box::new(transport),
+            sends_left: if rank == 1 { 3 } else { u32::MAX },
+        })
+    };
+    let report = super::run::run_over(&scenario, forget).unwrap();
+    let broken = &report.promises[0];
+    assert_eq!(broken.promise, Promise::NoDeadlock);
+    assert!(
+        broken.what.contains("rank 2 waits for rank 1"),
+        "{}",
+        broken.what
+    );
+    assert_eq!(classes(&report)[2], "Timeout");
+}
+
+#[test]
+fn the_same_scenario_has_the_same_report() {
+    let mut scenario = paper(8, Server::Serial, &["rank=*,step=*,delay=exp(20us),p=0.2"]);
+    scenario.traces = true;
+    let of = |seed| {
+        let report = run(&Scenario {
+            seed,
+            ..scenario.clone()
+        })
+        .unwrap();
+        (
+            report.finished_ps,
+            report.events,
+            report.critical_path,
+            report.trace,
+        )
+    };
+    assert_eq!(of(7), of(7));
+    assert_ne!(of(7).0, of(8).0);
 }

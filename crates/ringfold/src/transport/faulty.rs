@@ -31,7 +31,7 @@ const ENVELOPE_BYTES: usize = HEADER_BYTES + CHECKSUM_BYTES;
 const CHECKSUM_BYTES: usize = 8;
 
 /// Which faults to make how often. The default makes none.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// What all choices follow from; give each rank its own.
     pub seed: u64,

@@ -105,6 +105,16 @@ impl SimNetwork {
         self.world().stop(rank);
     }
 
+    /// The process of `rank` is gone, which its peers see from now on.
+    pub fn leave(&self, rank: usize) {
+        self.world().leave(rank);
+    }
+
+    /// The messages with data that came to ranks and were never taken in.
+    pub fn left_over(&self) -> Vec<(usize, usize)> {
+        self.world().left_over()
+    }
+
     /// How many things have happened.
     pub fn events(&self) -> u64 {
         self.world().events_passed

@@ -448,6 +448,19 @@ impl World {
         }
     }
 
+    /// The messages with data that came to ranks and were never taken in.
+    pub fn left_over(&self) -> Vec<(usize, usize)> {
+        let has_data = |message: &&u32| self.messages.see(**message).bytes() > 0;
+        let of_rank = |(rank, state): (usize, &RankState)| {
+            let incoming = state.incoming.values();
+            let waiting =
+                incoming.flat_map(|incoming| incoming.arrived.iter().chain(&incoming.offered));
+            (rank, waiting.filter(has_data).count())
+        };
+        let all = self.ranks.iter().enumerate().map(of_rank);
+        all.filter(|(_, messages)| *messages > 0).collect()
+    }
+
     fn sources_from(&self, to: usize, from: usize) -> Vec<u32> {
         let range = (from as u32, 0)..=(from as u32, u32::MAX);
         let incoming = self.ranks[to].incoming.range(range);
