@@ -1,9 +1,11 @@
 //! Times against closed forms and the slow-node paper's figures, and that nothing depends on anything but the scenario.
 
+mod models;
+
 use std::time::Duration;
 
 use super::*;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::types::{Algorithm, Collective};
