@@ -74,6 +74,13 @@ const MESSAGE_BYTES: usize = 256 << 10;
 /// while a rank waits for its partner.
 const HALVING_MESSAGE_BYTES: usize = 64 << 10;
 
+/// The least that a message of a weighted call carries, where the call is so short that fewer bytes make more slices.
+const WEIGHTED_MESSAGE_BYTES_MIN: usize = 16 << 10;
+
+/// Slices of a weighted call, as far as its messages do not become too small: nothing comes back before the first has gone
+/// out, and what has only one way to go then waits.
+const WEIGHTED_SLICES: u64 = 128;
+
 /// Ranks from which on they read from a root side by side what it alone would have to copy.
 const PULLED_SCATTER_RANKS_MIN: usize = 3;
 
@@ -265,16 +272,27 @@ fn message_slice_bytes(
             .and_then(|bytes| usize::try_from(bytes).ok())
             .unwrap_or(usize::MAX);
     }
-    message_bytes(algorithm, is_weighted) * channels * chunks(question, algorithm)
+    let bytes = match is_weighted {
+        true => weighted_message_bytes(question),
+        false => message_bytes(algorithm),
+    };
+    bytes * channels * chunks(question, algorithm)
 }
 
-fn message_bytes(algorithm: Algorithm, is_weighted: bool) -> usize {
+fn message_bytes(algorithm: Algorithm) -> usize {
     match algorithm {
         Algorithm::Rabenseifner => HALVING_MESSAGE_BYTES,
-        // The first slice goes out before anything comes in: what is slow should not wait for it long.
-        Algorithm::Direct if is_weighted => HALVING_MESSAGE_BYTES,
         _ => MESSAGE_BYTES,
     }
+}
+
+/// What an evenly owned message of a weighted call carries.
+fn weighted_message_bytes(question: &Question) -> usize {
+    let bytes = question.bytes / WEIGHTED_SLICES / question.world_size as u64;
+    bytes.clamp(
+        WEIGHTED_MESSAGE_BYTES_MIN as u64,
+        HALVING_MESSAGE_BYTES as u64,
+    ) as usize
 }
 
 /// Into how many chunks a slice of the vector is divided.
