@@ -62,6 +62,7 @@ pub use communicator::{Choice, Communicator, Counts, RegisteredMut, Registration
 pub use config::{Bind, Config, TransportChoice};
 pub use control::{Meeting, Standing};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
+pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
 pub use error::{Error, Result};
 pub use memory::Registered;
 pub use schedule::Weighting;

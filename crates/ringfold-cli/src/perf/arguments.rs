@@ -113,6 +113,10 @@ pub struct Arguments {
     #[arg(long)]
     pub rewrite: bool,
 
+    /// Add a table of who was late in the timed calls, how often and by how much; also to the JSON
+    #[arg(long)]
+    pub stats: bool,
+
     /// Add columns about single iterations, and their times to the JSON: -I 1
     #[arg(short = 'I', long = "per-iter-timing", alias = "per_iter_timing", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), num_args = 0..=1, default_missing_value = "1")]
     pub per_iter_timing: u8,

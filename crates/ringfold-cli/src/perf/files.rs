@@ -4,10 +4,12 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
+use ringfold::Stats;
 use serde_json::{Map, Value, json};
 
 use super::arguments::Arguments;
 use super::measure::{Measurement, Participant};
+use super::stats;
 use crate::output::open;
 
 /// The version of nccl-tests' JSON that ours follows.
@@ -89,6 +91,8 @@ pub struct Run<'a> {
     pub end_time: String,
     pub wrong: u64,
     pub average_busbw_gbps: f64,
+    /// Who was late, by rank, where that was asked for.
+    pub stats: Option<&'a [Stats]>,
 }
 
 /// Writes the run in nccl-tests' format; fields of ours stand beside those of nccl-tests.
@@ -117,7 +121,7 @@ pub fn write_json(into: &mut dyn Write, run: &Run, rows: &[Measurement]) -> Resu
         Some(bytes) => config["step_bytes"] = bytes.into(),
         None => config["step_factor"] = arguments.stepfactor.unwrap_or(2).into(),
     }
-    let document = json!({
+    let mut document = json!({
         "version": JSON_VERSION,
         "ringfold_version": env!("CARGO_PKG_VERSION"),
         "start_time": run.start_time,
@@ -130,6 +134,9 @@ pub fn write_json(into: &mut dyn Write, run: &Run, rows: &[Measurement]) -> Resu
         "errors": [],
         "end_time": run.end_time,
     });
+    if let Some(stats) = run.stats {
+        document["lateness"] = stats::document(stats);
+    }
     serde_json::to_writer_pretty(&mut *into, &document).map_err(std::io::Error::from)?;
     into.write_all(b"\n")?;
     Ok(into.flush()?)

@@ -8,11 +8,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use ringfold::memory::Region;
-use ringfold::{Collective, Communicator, Counts, DType, Request};
+use ringfold::{Collective, Communicator, Counts, DType, Request, Stats};
 
 use super::arguments::{Arguments, Case};
 use super::memory::{Memory, carry_out};
 use super::placement::{Placement, Size};
+use super::stats;
 
 /// The most bytes of a rank's description of itself.
 const INTRODUCTION_BYTES: usize = 64;
@@ -110,6 +111,8 @@ pub struct Bench<'a> {
     gathered: Memory,
     /// Counts the pieces of data, so that no two are equal. The same on all ranks.
     seed: u64,
+    /// Who was late in the timed calls, if asked for.
+    stats: Stats,
 }
 
 impl<'a> Bench<'a> {
@@ -120,7 +123,11 @@ impl<'a> Bench<'a> {
         max_bytes: u64,
     ) -> Result<Bench<'a>> {
         let max_bytes = usize::try_from(max_bytes)?;
-        let report_bytes = INTRODUCTION_BYTES.max(8 * (arguments.iters as usize + 2));
+        let counts = match arguments.stats {
+            true => stats::numbers(communicator.world_size()),
+            false => 0,
+        };
+        let report_bytes = INTRODUCTION_BYTES.max(8 * counts.max(arguments.iters as usize + 2));
         let memory = || match arguments.local_register {
             0 => Memory::new(max_bytes),
             _ => Memory::registered(communicator, max_bytes),
@@ -132,6 +139,7 @@ impl<'a> Bench<'a> {
             second: memory()?,
             gathered: Memory::new(report_bytes * (communicator.world_size() + 1))?,
             seed: 0,
+            stats: Stats::default(),
         })
     }
 
@@ -172,7 +180,14 @@ impl<'a> Bench<'a> {
             if self.arguments.blocking == 1 {
                 self.barrier()?;
             }
+            if self.arguments.stats {
+                // The barrier's waits are not the call's.
+                self.communicator.reset_stats();
+            }
             times_us.push(self.timed(&request)?);
+            if self.arguments.stats {
+                self.stats.merge(&self.communicator.stats());
+            }
         }
         let mut wrong = 0;
         for _ in 0..self.arguments.check {
@@ -200,6 +215,15 @@ impl<'a> Bench<'a> {
                 .then(|| column(iterations + 1).iter().sum::<f64>() as u64),
             bus_factor: Size::bus_factor(collective, world_size),
         }))
+    }
+
+    /// Who was late in the timed calls, as each rank saw it, in rank order.
+    pub fn gather_stats(&self) -> Result<Vec<Stats>> {
+        let mut own = stats::encode(&self.stats);
+        // Where nothing was measured there are no peers yet.
+        own.resize(stats::numbers(self.communicator.world_size()), 0.0);
+        let all = self.gather_numbers(&own)?;
+        Ok(all.iter().map(|numbers| stats::decode(numbers)).collect())
     }
 
     /// Who takes part, in rank order.

@@ -12,6 +12,7 @@ mod memory;
 mod placement;
 mod refused;
 mod report;
+mod stats;
 mod table;
 
 use std::ffi::OsString;
@@ -189,7 +190,11 @@ fn sweep(
             report.next_cycle();
         }
     }
-    report.map_or(Ok(0), Report::conclude)
+    let stats = match arguments.stats {
+        true => Some(bench.gather_stats()?),
+        false => None,
+    };
+    report.map_or(Ok(0), |report| report.conclude(stats))
 }
 
 /// The lines of the table: every case with every size that it can have, each once.
@@ -266,6 +271,14 @@ mod tests {
                 rows.iter().all(|row| wrong(row) == ["0", "0"]),
                 "{collective}"
             );
+        }
+    }
+
+    #[test]
+    fn all_ranks_together_say_who_was_late() {
+        for collective in ["all_reduce", "all_gather"] {
+            let rows = swept(3, &format!("{collective} -b 8 -e 1M -f 128 -n 3 --stats"));
+            assert_eq!(rows.len(), 3, "{collective}");
         }
     }
 

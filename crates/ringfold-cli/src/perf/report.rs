@@ -5,11 +5,13 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use ringfold::Stats;
 
 use super::arguments::Arguments;
 use super::curve;
 use super::files::{self, Csv};
 use super::measure::{Measurement, Participant};
+use super::stats;
 use super::table;
 use crate::numbers::bytes_label;
 use crate::output;
@@ -97,8 +99,8 @@ impl<'a> Report<'a> {
         self.progress.reset();
     }
 
-    /// Prints the footer, writes the files and returns the number of wrong elements.
-    pub fn conclude(mut self) -> Result<u64> {
+    /// Prints the footer and who was late, where that was asked for, writes the files and returns the number of wrong elements.
+    pub fn conclude(mut self, stats: Option<Vec<Stats>>) -> Result<u64> {
         self.progress.finish_and_clear();
         let average_busbw_gbps = match self.placements {
             0 => 0.0,
@@ -109,6 +111,9 @@ impl<'a> Report<'a> {
             self.wrong,
             average_busbw_gbps,
         ))?;
+        if let Some(stats) = &stats {
+            self.print(&stats::table(stats))?;
+        }
         if let Some(json) = &mut self.json {
             let run = files::Run {
                 arguments: self.arguments,
@@ -118,6 +123,7 @@ impl<'a> Report<'a> {
                 end_time: table::utc(SystemTime::now()),
                 wrong: self.wrong,
                 average_busbw_gbps,
+                stats: stats.as_deref(),
             };
             files::write_json(json.as_mut(), &run, &self.rows).context("cannot write the JSON")?;
         }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use super::notifier::Notifier;
 use super::watch::Watch;
 use super::work::Completion;
+use crate::engine::lateness::{Stats, UNTIMED_ATTEMPTS};
 use crate::engine::{Engine, Finished, Job, JobId, TinyJob};
 use crate::error::{Error, Result};
 use crate::memory::Registry;
@@ -165,7 +166,7 @@ impl Driver {
             Ok(false) => return None,
             Err(error) => return Some(Err(error)),
         }
-        for attempt in 1..=TINY_ATTEMPTS {
+        for attempt in 1..=UNTIMED_ATTEMPTS {
             match state.engine.poll_tiny() {
                 Ok(true) => {
                     state.waiter.learn(attempt - 1);
@@ -175,14 +176,39 @@ impl Driver {
                 Ok(false) => {}
                 Err(error) => return Some(Err(self.fail(&mut state, error))),
             }
+            if attempt == UNTIMED_ATTEMPTS || state.waiter.pause(attempt) != Pause::Spin {
+                return Some(self.await_tiny(&mut state, attempt, on_wait));
+            }
+            std::hint::spin_loop();
+        }
+        unreachable!("the last attempt leads on");
+    }
+
+    /// Goes on with a tiny call after so many attempts: apart, so that the short ones are short.
+    #[cold]
+    fn await_tiny(&self, state: &mut State, attempts: u32, on_wait: OnWait<'_>) -> Result<()> {
+        let since = self.now();
+        for attempt in attempts..=TINY_ATTEMPTS {
             match state.waiter.pause(attempt) {
                 Pause::Spin => std::hint::spin_loop(),
                 // Others take their time with the core, so a verdict may have come meanwhile.
                 Pause::Yield if !self.watch.is_faulty() => thread::yield_now(),
                 Pause::Yield | Pause::Block(_) => break,
             }
+            match state.engine.poll_tiny() {
+                Ok(true) => {
+                    state.waiter.learn(attempt);
+                    let wait = self.now().since(since);
+                    state.engine.count_tiny(wait);
+                    self.note(state);
+                    return Ok(());
+                }
+                Ok(false) => {}
+                Err(error) => return Err(self.fail(state, error)),
+            }
         }
-        Some(self.drive(&mut state, &Until::Tiny, on_wait))
+        state.engine.lateness().begin_long_tiny(since);
+        self.drive(state, &Until::Tiny, on_wait)
     }
 
     /// Takes `job` on; the worker carries it out.
@@ -244,6 +270,16 @@ impl Driver {
     /// Has `f` change the registered buffers between two calls.
     pub fn with_registry<R>(&self, f: impl FnOnce(&mut Registry) -> R) -> R {
         f(lock(&self.state).engine.registry())
+    }
+
+    /// Who was late until now.
+    pub fn stats(&self) -> Stats {
+        lock(&self.state).engine.stats()
+    }
+
+    /// Counts from zero again.
+    pub fn reset_stats(&self) {
+        lock(&self.state).engine.reset_stats();
     }
 
     /// Whether no call is under way. After an error none is.
@@ -343,6 +379,9 @@ impl Driver {
                 state.waiter.learn(attempts);
                 attempts = 0;
             }
+            if progressed {
+                state.engine.lateness().end_wait(|| self.now());
+            }
             if self.deliver(state, until) {
                 self.note(state);
                 self.fall_silent(state);
@@ -355,12 +394,17 @@ impl Driver {
                 continue;
             }
             attempts += 1;
+            state.engine.lateness().begin_wait();
             if self.watch.is_faulty() {
                 self.heed_verdict(state)?;
             }
             if state.waiter.is_clock_due(attempts) {
                 now = self.now();
+                state.engine.lateness().time_wait(now);
                 self.look_around(state, now, &mut last_call_back, on_wait)?;
+            } else if attempts == UNTIMED_ATTEMPTS {
+                let now = self.now();
+                state.engine.lateness().time_wait(now);
             }
             match state.waiter.pause(attempts) {
                 Pause::Spin => std::hint::spin_loop(),
@@ -395,6 +439,7 @@ impl Driver {
         if is_any_done {
             self.note(state);
         }
+        state.engine.lateness().settle();
         match until {
             Until::Job(..) => is_mine_done,
             Until::Tiny => !state.engine.is_tiny_active(),

@@ -110,6 +110,52 @@ mod tests {
         }
     }
 
+    /// One of the calls at least finds the others waiting for whoever comes late to all of them.
+    #[test]
+    fn whoever_comes_late_is_blamed_and_waits_for_nobody() {
+        const LATENESS: Duration = Duration::from_millis(40);
+        const CALLS: u64 = 4;
+        const LATE: usize = 1;
+        for (count, algorithm) in [
+            (2, None),
+            (300_000, None),
+            (300_000, Some(Algorithm::Ring)),
+            (300_000, Some(Algorithm::Direct)),
+        ] {
+            let stats = on_all(3, |communicator| {
+                let mut data = vec![1f32; count];
+                // SAFETY: the vector outlives the blocking calls below.
+                let region = unsafe { Region::new(data.as_mut_ptr().cast(), 4 * count) };
+                let counts = Counts::Even(count as u64);
+                let mut request =
+                    Request::new(Collective::AllReduce, DType::F32, counts, region, region);
+                request.algorithm = algorithm;
+                let mut is_blamed = false;
+                for _ in 0..CALLS {
+                    communicator.barrier().expect("a barrier");
+                    communicator.reset_stats();
+                    if communicator.rank() == LATE {
+                        std::thread::sleep(LATENESS);
+                    }
+                    // SAFETY: the region's vector lives in this scope.
+                    unsafe { communicator.run(&request) }.expect("an all-reduce");
+                    let stats = communicator.stats();
+                    assert_eq!(stats.calls, 1);
+                    let last: u64 = stats.peers.iter().map(|peer| peer.last).sum();
+                    assert!(stats.unawaited + last <= 1, "{stats:?}");
+                    let peer = stats.peers[LATE];
+                    if communicator.rank() == 2 && peer.last == 1 && peer.most > LATENESS / 2 {
+                        assert_eq!(peer.most, peer.lateness);
+                        assert!(peer.waited <= stats.waited);
+                        is_blamed = true;
+                    }
+                }
+                is_blamed
+            });
+            assert!(stats[2], "{count} elements by {algorithm:?}");
+        }
+    }
+
     /// The shortest way is the one-shot schedule written out: ranks on either way work together, bit for bit.
     #[test]
     fn the_shortest_way_and_the_schedule_are_one() {

@@ -33,6 +33,7 @@ pub use work::Work;
 use crate::config::Config;
 use crate::control::{Meeting, Standing};
 use crate::engine::TinyJob;
+use crate::engine::lateness::Stats;
 use crate::error::{Error, Result};
 use crate::memory::{Life, Registry, Stage};
 use crate::tune::Limits;
@@ -324,6 +325,20 @@ impl Communicator {
     pub fn standing(&self, timeout: Duration) -> Result<Vec<Option<Standing>>> {
         self.check_open()?;
         Ok(self.driver.watch().standing(timeout))
+    }
+
+    /// Who was late in the collective calls until now, and for whom this rank waited: counted always, at no cost that could be
+    /// measured. Waits of less than a few microseconds count as no time.
+    ///
+    /// Not collective; [`Stats`] is this rank's view. If another thread is in a call, this waits for its end. Works after an
+    /// error, and after [`close`](Communicator::close), too.
+    pub fn stats(&self) -> Stats {
+        self.driver.stats()
+    }
+
+    /// Has [`stats`](Communicator::stats) count from zero again. Not collective.
+    pub fn reset_stats(&self) {
+        self.driver.reset_stats();
     }
 
     /// Whether this process was forked from the one that joined: nothing can be done with the communicator here.

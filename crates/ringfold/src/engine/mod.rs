@@ -16,6 +16,7 @@
 
 mod announce;
 pub mod geometry;
+pub mod lateness;
 pub mod mailbox;
 pub mod operation;
 pub mod plan;
@@ -31,10 +32,11 @@ use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::helpers::Helpers;
 use crate::memory::{Foreign, Pool, Region, Registry};
-use crate::schedule::{Medium, Spec, Weights};
+use crate::schedule::{Action, Medium, Spec, Weights};
 use crate::transport::{Ticket, Time, Transport, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::Blocks;
+use lateness::{Lateness, Stats};
 use mailbox::Mailbox;
 use operation::{ChannelProgress, Context, Operation, Workbench, ticket_operation};
 use plan::Plan;
@@ -141,6 +143,7 @@ pub struct Engine {
     tiny: TinyCalls,
     /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
     unverified: VecDeque<(u64, Call)>,
+    lateness: Lateness,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,12 +184,28 @@ impl Engine {
             domains: 1,
             tiny: TinyCalls::new(world_size),
             unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
+            lateness: Lateness::new(world_size),
         }
     }
 
     /// The threads that share the large steps: nobody, unless replaced here.
     pub(crate) fn helpers(&mut self) -> &mut Helpers {
         &mut self.helpers
+    }
+
+    /// Who was late until now.
+    pub fn stats(&self) -> Stats {
+        self.lateness.stats(self.collectives_finished())
+    }
+
+    /// Counts from zero again.
+    pub fn reset_stats(&mut self) {
+        self.lateness.reset(self.collectives_finished());
+    }
+
+    /// Who was late: told by the engine, and by its driver of waits.
+    pub fn lateness(&mut self) -> &mut Lateness {
+        &mut self.lateness
     }
 
     /// Says that the ranks sit in this many domains of equal size, in rank order, before the first call.
@@ -265,7 +284,7 @@ impl Engine {
 
     /// Does what can be done now; whether that was anything.
     pub fn progress(&mut self, now: Time) -> Result<bool> {
-        let mut progressed = self.is_tiny_active() && self.poll_tiny()?;
+        let mut progressed = self.is_tiny_active() && self.end_long_tiny()?;
         progressed |= self.advance()?;
         progressed |= self.mailbox.begin(self.transport.as_mut())?;
         self.done.clear();
@@ -280,9 +299,15 @@ impl Engine {
                     .operations
                     .get_mut(ticket_operation(ticket))
                     .and_then(Option::as_mut);
-                operation
-                    .expect("transports report tickets that were posted, once")
-                    .complete(ticket);
+                let operation =
+                    operation.expect("transports report tickets that were posted, once");
+                match operation.complete(ticket) {
+                    Action::Send { peer, .. } => self.lateness.relieved(*peer as usize),
+                    Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => {
+                        self.lateness.heard(*peer as usize);
+                    }
+                    _ => {}
+                }
             }
             self.advance()?;
             progressed = true;
@@ -395,6 +420,7 @@ impl Engine {
             registry: &self.registry,
             foreign: self.foreign.as_ref(),
             bench: &mut self.bench,
+            lateness: &mut self.lateness,
         };
         f(
             self.operations[id]
@@ -439,6 +465,7 @@ impl Engine {
             && !operation.is_begun
         {
             (operation.is_begun, operation.first_generation) = (true, next);
+            self.lateness.begin_call();
             if operation.publishes() {
                 self.generation += operation.slices as u64;
             }
@@ -516,6 +543,7 @@ impl Engine {
         if let Some(operation) = self.operations[id].take() {
             self.keep(operation.plan, operation.channels);
         }
+        self.lateness.end_call();
         self.free.push(id);
         self.finished.push(JobId(id));
     }

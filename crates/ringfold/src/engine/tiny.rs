@@ -155,6 +155,8 @@ struct Tiny {
     deadline: Option<Time>,
     /// The first peer that has not been seen to arrive.
     awaited: usize,
+    /// The last one that this rank has waited for.
+    last: Option<usize>,
 }
 
 impl Engine {
@@ -175,7 +177,7 @@ impl Engine {
         let tiny = &mut self.tiny.kinds[self.tiny.current];
         (tiny.input, tiny.output, tiny.timeout) = (job.input, job.output, job.timeout);
         (tiny.call.sequence, tiny.generation) = (self.sequence, generation);
-        (tiny.deadline, tiny.awaited) = (None, 0);
+        (tiny.deadline, tiny.awaited, tiny.last) = (None, 0, None);
         self.tiny.is_active = true;
         tiny.tell(windows, self.rank, self.world_size)?;
         Ok(true)
@@ -201,6 +203,10 @@ impl Engine {
                 let peer = tiny.awaited;
                 if tiny.part.awaits(peer, self.rank, tiny.root) {
                     if !tiny.hear(windows, inline, peer)? {
+                        if tiny.last != Some(peer) {
+                            self.lateness.blame_shortly(tiny.last, peer);
+                            tiny.last = Some(peer);
+                        }
                         if !self.unverified.is_empty() {
                             self.verify_while_waiting()?;
                         }
@@ -241,6 +247,27 @@ impl Engine {
             self.verify_calls()?;
         }
         Ok(true)
+    }
+
+    /// Counts the tiny call that has just ended, in which this rank waited for `wait`: where that was worth a look at the clock.
+    pub fn count_tiny(&mut self, wait: Duration) {
+        if let Some(peer) = self.tiny.kinds[self.tiny.current].last {
+            self.lateness.count_tiny(peer, wait);
+        }
+    }
+
+    /// `poll_tiny`, for a call that goes on like any other.
+    pub(super) fn end_long_tiny(&mut self) -> Result<bool> {
+        let is_over = self.poll_tiny()?;
+        if is_over {
+            let last = self.tiny.kinds[self.tiny.current].last;
+            self.lateness.take_back(last);
+            if let Some(peer) = last {
+                self.lateness.heard(peer);
+            }
+            self.lateness.end_call();
+        }
+        Ok(is_over)
     }
 
     /// Whether a tiny call is under way.
@@ -337,6 +364,7 @@ impl Tiny {
             generation: 0,
             deadline: None,
             awaited: 0,
+            last: None,
         }))
     }
 

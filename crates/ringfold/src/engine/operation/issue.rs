@@ -118,6 +118,7 @@ impl Operation {
         );
         let posted = context.transport.post_recv(stream, ticket, header, sink)?;
         Ok(if posted == Posted::Done {
+            context.lateness.heard(peer as usize);
             Issue::Done
         } else {
             Issue::Pending
@@ -329,6 +330,7 @@ impl Operation {
                 if !windows(context.transport)?.has_reached(peer, generation, phase, &self.call)? {
                     return Ok(Issue::Blocked);
                 }
+                context.lateness.heard(peer);
             }
             Action::Await {
                 peers: Peers::Others,
@@ -338,10 +340,11 @@ impl Operation {
                 let awaited = &mut self.channels[channel].awaited;
                 while (*awaited as usize) < context.world_size {
                     let peer = *awaited as usize;
-                    if peer != context.rank
-                        && !windows.has_reached(peer, generation, phase, &self.call)?
-                    {
-                        return Ok(Issue::Blocked);
+                    if peer != context.rank {
+                        if !windows.has_reached(peer, generation, phase, &self.call)? {
+                            return Ok(Issue::Blocked);
+                        }
+                        context.lateness.heard(peer);
                     }
                     *awaited += 1;
                 }

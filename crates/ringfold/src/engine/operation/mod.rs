@@ -31,6 +31,7 @@ pub use straight::Straight;
 
 use super::Job;
 use super::geometry::Geometry;
+use super::lateness::Lateness;
 use super::plan::Plan;
 use super::slots::SlotUse;
 use super::tiny::inline::Inline;
@@ -39,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::helpers::Helpers;
 use crate::memory::{Block, Foreign, Region, Registry};
 use crate::reduce::{self, Factor, Kernel};
+use crate::schedule::Action;
 use crate::transport::{Ticket, Time, Transport, Windows};
 
 /// The memory of one call and how it is cut.
@@ -145,6 +147,8 @@ pub struct Context<'a> {
     pub foreign: Option<&'a Foreign>,
     /// More such room.
     pub bench: &'a mut Workbench,
+    /// Who is told when a peer is heard.
+    pub lateness: &'a mut Lateness,
 }
 
 /// A ticket's parts: operation 16 bits, channel 8, slice in flight 8, step 32.
@@ -215,13 +219,15 @@ impl Operation {
         self.first_generation + self.slices as u64 - 1
     }
 
-    /// Notes that the step of `ticket` is complete.
-    pub fn complete(&mut self, ticket: Ticket) {
+    /// Notes that the step of `ticket` is complete, and says what it is.
+    pub fn complete(&mut self, ticket: Ticket) -> &Action {
         let (channel, flight, step) = ((ticket >> 40) as u8, (ticket >> 32) as u8, ticket as u32);
+        let action = &self.plan.channels[channel as usize].steps[step as usize].action;
         let flight = &mut self.channels[channel as usize].flights[flight as usize];
         assert!(flight.is_pending(step), "a step completed twice");
         flight.flip(step);
         flight.pending_count -= 1;
+        action
     }
 
     fn advance_channel(&mut self, channel: usize, context: &mut Context<'_>) -> Result<bool> {

@@ -116,8 +116,11 @@ impl Operation {
         let own = context.rank;
         let windows = windows(context.transport)?;
         while at.heard < context.world_size {
-            if at.heard != own && !windows.has_reached(at.heard, generation, INPUTS, &self.call)? {
-                return Ok(false);
+            if at.heard != own {
+                if !windows.has_reached(at.heard, generation, INPUTS, &self.call)? {
+                    return Ok(false);
+                }
+                context.lateness.heard(at.heard);
             }
             at.heard += 1;
         }
@@ -166,6 +169,7 @@ impl Operation {
                 if !windows.has_reached(peer, generation, REDUCED, &self.call)? {
                     return Ok(false);
                 }
+                context.lateness.heard(peer);
                 let into = self.region(span(Buffer::Output, peer as u32, 1), slice);
                 let offset = self.slot_offset(Buffer::Output, peer as u32, slice);
                 into.copy_from(windows.view(own, generation, offset..offset + into.bytes()));

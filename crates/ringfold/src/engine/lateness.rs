@@ -1,0 +1,381 @@
+//! Who was late, by how much, and for whom this rank waited: counted always, for whoever asks.
+//!
+//! # What is counted
+//!
+//! A collective call that waits for nobody finds everybody there: this rank was the last. Otherwise some peer was the
+//! last whose *first sign* in this call (a message, a publication) this rank waited for. Its lateness is the time from
+//! when this rank first had nothing left to do in the call until that sign came. Later waits for a peer that has been heard
+//! in the call say nothing about when it came: they are its links' and cores' speed, and only counted as waits. Where
+//! whoever runs serves everybody (`claim`, `serve`), a wait belongs to no peer.
+//!
+//! A sign that comes through others (the next rank of a ring hears from the one before it only) is blamed on the peer from
+//! which it came. So one rank's view is a hint; that all others were waiting, while one waited for nobody, is the proof.
+//!
+//! # Cost
+//!
+//! Whoever does not wait pays next to nothing. The clock is read only in a wait that has lasted for [`UNTIMED_ATTEMPTS`],
+//! a few microseconds; a shorter one counts as no time at all. Nothing is allocated after the beginning.
+//!
+//! The engine says what it heard, its driver when it waited: times are arguments here as everywhere in the engine.
+
+use std::time::Duration;
+
+use crate::transport::Time;
+
+/// Fruitless attempts of a wait, each 20 to 60 ns, before the clock is read for it: more than any wait takes between ranks that
+/// come together and have a core each.
+pub const UNTIMED_ATTEMPTS: u32 = 64;
+
+/// The classes of lateness; see [`PeerStats::histogram`].
+pub const LATENESS_CLASSES: usize = 28;
+
+/// How a rank waited in the collective calls of a communicator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Collective calls that are done.
+    pub calls: u64,
+    /// Those in which this rank waited for nobody: everybody it needed was there before it.
+    pub unawaited: u64,
+    /// The time in all of them in which this rank could do nothing but wait.
+    pub waited: Duration,
+    /// By rank; this rank's own stays empty.
+    pub peers: Vec<PeerStats>,
+}
+
+/// What a rank knows of a peer's lateness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerStats {
+    /// Calls in which this peer was the last whose first sign this rank waited for.
+    pub last: u64,
+    /// By how much it was late in these, together.
+    pub lateness: Duration,
+    /// The most of them.
+    pub most: Duration,
+    /// The time of all waits that this peer ended, also later in a call.
+    pub waited: Duration,
+    /// These calls by lateness: class 0 below a microsecond (1024 ns, or not timed), class `i` below `2^i` of them, and so
+    /// on by powers of two; the last has all that is above, a minute and more.
+    pub histogram: [u64; LATENESS_CLASSES],
+}
+
+impl Stats {
+    /// Adds what was counted in another while, among as many ranks.
+    pub fn merge(&mut self, other: &Stats) {
+        self.calls += other.calls;
+        self.unawaited += other.unawaited;
+        self.waited += other.waited;
+        self.peers.resize(other.peers.len(), PeerStats::default());
+        for (peer, other) in self.peers.iter_mut().zip(&other.peers) {
+            peer.merge(other);
+        }
+    }
+}
+
+impl PeerStats {
+    /// Adds what was counted in another while, or by another rank.
+    pub fn merge(&mut self, other: &PeerStats) {
+        self.last += other.last;
+        self.lateness += other.lateness;
+        self.most = self.most.max(other.most);
+        self.waited += other.waited;
+        for (count, other) in self.histogram.iter_mut().zip(other.histogram) {
+            *count += other;
+        }
+    }
+
+    fn was_last(&mut self, lateness: Duration) {
+        let units = lateness.as_nanos() as u64 >> 10;
+        let class = (u64::BITS - units.leading_zeros()) as usize;
+        self.last += 1;
+        self.lateness += lateness;
+        self.most = self.most.max(lateness);
+        self.histogram[class.min(LATENESS_CLASSES - 1)] += 1;
+    }
+}
+
+/// The counting.
+#[derive(Debug)]
+pub struct Lateness {
+    /// All but what is kept apart below, and calls.
+    stats: Stats,
+    /// By peer, the tiny calls that waited for it last, too short for the clock.
+    short: Vec<u64>,
+    /// Other calls in which this rank waited.
+    awaited: u64,
+    /// Collective calls done before counting began.
+    calls_before: u64,
+    /// The number of the call under way, and of the last call in which each peer was heard.
+    call: u64,
+    heard_in: Vec<u64>,
+    is_running: bool,
+    /// Whether a call has ended and is not counted yet: the wait that ended it may not be over for the driver.
+    has_ended: bool,
+    /// Whether this rank has waited in the call under way, since when first, and who was last so far.
+    has_waited: bool,
+    first_wait: Option<Time>,
+    last: Option<(usize, Duration)>,
+    /// Whether a wait is under way, since when as far as it is timed, and who ended it, maybe by its first sign.
+    waits: bool,
+    since: Option<Time>,
+    ended_by: Option<(usize, bool)>,
+}
+
+impl Lateness {
+    /// Nothing counted yet, among `world_size` ranks.
+    pub fn new(world_size: usize) -> Lateness {
+        Lateness {
+            stats: Stats {
+                peers: vec![PeerStats::default(); world_size],
+                ..Stats::default()
+            },
+            short: vec![0; world_size],
+            awaited: 0,
+            calls_before: 0,
+            call: 0,
+            heard_in: vec![0; world_size],
+            is_running: false,
+            has_ended: false,
+            has_waited: false,
+            first_wait: None,
+            last: None,
+            waits: false,
+            since: None,
+            ended_by: None,
+        }
+    }
+
+    /// What was counted until now, when `calls` collective calls are done in all.
+    pub fn stats(&self, calls: u64) -> Stats {
+        let mut stats = self.stats.clone();
+        for (peer, short) in stats.peers.iter_mut().zip(&self.short) {
+            peer.last += short;
+            peer.histogram[0] += short;
+        }
+        stats.calls = calls - self.calls_before;
+        let awaited = self.awaited + self.short.iter().sum::<u64>();
+        stats.unawaited = stats.calls.saturating_sub(awaited);
+        stats
+    }
+
+    /// Counts from zero again, when `calls` collective calls are done in all.
+    pub fn reset(&mut self, calls: u64) {
+        let world_size = self.short.len();
+        self.stats = Stats::default();
+        self.stats.peers.resize(world_size, PeerStats::default());
+        self.short.fill(0);
+        (self.awaited, self.calls_before) = (0, calls);
+    }
+
+    /// A collective call begins to run.
+    pub fn begin_call(&mut self) {
+        self.call += 1;
+        self.is_running = true;
+    }
+
+    /// It is done.
+    pub fn end_call(&mut self) {
+        (self.is_running, self.has_ended) = (false, true);
+    }
+
+    /// `peer` gave a sign of itself in the running call.
+    #[inline]
+    pub fn heard(&mut self, peer: usize) {
+        let before = std::mem::replace(&mut self.heard_in[peer], self.call);
+        if self.waits && self.ended_by.is_none() {
+            self.ended_by = Some((peer, before != self.call));
+        }
+    }
+
+    /// What this rank sent has gone to `peer`.
+    #[inline]
+    pub fn relieved(&mut self, peer: usize) {
+        if self.waits && self.ended_by.is_none() {
+            self.ended_by = Some((peer, false));
+        }
+    }
+
+    /// In a tiny call this rank waits for `peer`, after it has waited for `before`: counted while it waits, so that the end
+    /// of the call is not delayed. Of a call without a wait nothing need be said.
+    pub fn blame_shortly(&mut self, before: Option<usize>, peer: usize) {
+        self.take_back(before);
+        self.short[peer] += 1;
+    }
+
+    /// The wait of a tiny call was not that short.
+    pub fn take_back(&mut self, peer: Option<usize>) {
+        if let Some(peer) = peer {
+            self.short[peer] -= 1;
+        }
+    }
+
+    /// The tiny call is done, in which this rank waited for `peer` last, for so long.
+    pub fn count_tiny(&mut self, peer: usize, wait: Duration) {
+        self.take_back(Some(peer));
+        self.awaited += 1;
+        self.stats.waited += wait;
+        let peer = &mut self.stats.peers[peer];
+        peer.waited += wait;
+        peer.was_last(wait);
+    }
+
+    /// A tiny call that takes longer goes on like any other; it has waited `since` then.
+    pub fn begin_long_tiny(&mut self, since: Time) {
+        self.begin_call();
+        self.begin_wait();
+        (self.since, self.first_wait) = (Some(since), Some(since));
+    }
+
+    /// This rank has nothing to do now.
+    #[inline]
+    pub fn begin_wait(&mut self) {
+        if !self.waits && self.is_running {
+            (self.waits, self.has_waited) = (true, true);
+            (self.since, self.ended_by) = (None, None);
+        }
+    }
+
+    /// The wait under way has lasted long enough for the clock.
+    pub fn time_wait(&mut self, now: Time) {
+        if self.waits {
+            self.since.get_or_insert(now);
+            self.first_wait.get_or_insert(now);
+        }
+    }
+
+    /// There is something to do again. `now` is called where the wait was timed.
+    #[inline]
+    pub fn end_wait(&mut self, now: impl FnOnce() -> Time) {
+        if !std::mem::take(&mut self.waits) {
+            return;
+        }
+        let now = self.since.map(|_| now());
+        let from = |begin: Option<Time>| match (begin, now) {
+            (Some(begin), Some(now)) => now.since(begin),
+            _ => Duration::ZERO,
+        };
+        let wait = from(self.since);
+        self.stats.waited += wait;
+        if let Some((peer, is_first)) = self.ended_by {
+            self.stats.peers[peer].waited += wait;
+            if is_first {
+                self.last = Some((peer, from(self.first_wait)));
+            }
+        }
+    }
+
+    /// Counts a call that has ended. After `end_wait`, which may have been the end of its last wait.
+    #[inline]
+    pub fn settle(&mut self) {
+        if !std::mem::take(&mut self.has_ended) {
+            return;
+        }
+        self.awaited += u64::from(std::mem::take(&mut self.has_waited));
+        if let Some((peer, lateness)) = self.last.take() {
+            self.stats.peers[peer].was_last(lateness);
+        }
+        self.first_wait = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at_us(us: u128) -> Time {
+        Time(us * 1_000_000)
+    }
+
+    /// Waits from one time to another, until `peer` is heard.
+    fn wait(lateness: &mut Lateness, from_us: u128, until_us: u128, peer: usize) {
+        lateness.begin_wait();
+        lateness.time_wait(at_us(from_us));
+        lateness.heard(peer);
+        lateness.end_wait(|| at_us(until_us));
+    }
+
+    #[test]
+    fn the_last_to_be_heard_for_the_first_time_was_late_since_the_first_wait() {
+        let mut lateness = Lateness::new(4);
+        lateness.begin_call();
+        wait(&mut lateness, 10, 15, 1);
+        wait(&mut lateness, 20, 50, 3);
+        // Heard before: its link is slow.
+        wait(&mut lateness, 60, 160, 1);
+        lateness.end_call();
+        lateness.settle();
+        let stats = lateness.stats(1);
+        assert_eq!((stats.calls, stats.unawaited), (1, 0));
+        assert_eq!(stats.waited, Duration::from_micros(5 + 30 + 100));
+        assert_eq!(stats.peers[1].waited, Duration::from_micros(105));
+        assert_eq!((stats.peers[1].last, stats.peers[3].last), (0, 1));
+        assert_eq!(stats.peers[3].most, Duration::from_micros(40));
+        // 40 µs are 39 units: the sixth bit.
+        assert_eq!(stats.peers[3].histogram[6], 1);
+    }
+
+    #[test]
+    fn whoever_waits_for_nobody_was_the_last() {
+        let mut lateness = Lateness::new(2);
+        for _ in 0..3 {
+            lateness.begin_call();
+            lateness.heard(1);
+            lateness.end_call();
+            lateness.settle();
+        }
+        // And a tiny one, of which nothing is said.
+        let stats = lateness.stats(4);
+        assert_eq!((stats.calls, stats.unawaited), (4, 4));
+        assert_eq!(stats.peers[1], PeerStats::default());
+    }
+
+    #[test]
+    fn a_wait_too_short_for_the_clock_counts_and_takes_no_time() {
+        let mut lateness = Lateness::new(2);
+        lateness.begin_call();
+        lateness.begin_wait();
+        lateness.heard(1);
+        lateness.end_wait(|| unreachable!("no clock"));
+        lateness.end_call();
+        lateness.settle();
+        lateness.blame_shortly(None, 0);
+        lateness.blame_shortly(Some(0), 1);
+        assert_eq!(lateness.stats(3).unawaited, 1);
+        let peer = lateness.stats(3).peers[1];
+        assert_eq!((peer.last, peer.histogram[0]), (2, 2));
+        assert_eq!(peer.lateness, Duration::ZERO);
+    }
+
+    #[test]
+    fn what_ends_together_waited_once_and_nobody_waits_between_calls() {
+        let mut lateness = Lateness::new(2);
+        lateness.begin_wait();
+        lateness.end_wait(|| unreachable!("no call is under way"));
+        lateness.begin_call();
+        lateness.begin_wait();
+        lateness.time_wait(at_us(1));
+        lateness.relieved(1);
+        lateness.end_call();
+        lateness.begin_call();
+        lateness.end_call();
+        lateness.end_wait(|| at_us(3));
+        lateness.settle();
+        let stats = lateness.stats(2);
+        assert_eq!(
+            (stats.calls, stats.unawaited, stats.peers[1].last),
+            (2, 1, 0)
+        );
+        assert_eq!(stats.peers[1].waited, Duration::from_micros(2));
+        lateness.reset(2);
+        assert_eq!(lateness.stats(2), Lateness::new(2).stats(0));
+    }
+
+    #[test]
+    fn hours_are_in_the_last_class() {
+        let mut peer = PeerStats::default();
+        peer.was_last(Duration::from_secs(7200));
+        peer.was_last(Duration::from_nanos(1023));
+        peer.was_last(Duration::from_nanos(1024));
+        assert_eq!((peer.histogram[0], peer.histogram[1]), (1, 1));
+        assert_eq!(peer.histogram[LATENESS_CLASSES - 1], 1);
+    }
+}
