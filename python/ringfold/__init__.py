@@ -12,7 +12,16 @@ Start it with `ringfold run --ranks 4 -- python program.py`, or under torchrun, 
 import atexit
 
 from ringfold import _native
-from ringfold.communicator import Communicator, Operation, PremulSum, Standing, close_all, premul_sum
+from ringfold.communicator import (
+    Communicator,
+    Operation,
+    PeerStats,
+    PremulSum,
+    Standing,
+    Stats,
+    close_all,
+    premul_sum,
+)
 from ringfold.errors import (
     Aborted,
     BootstrapError,
@@ -41,11 +50,13 @@ __all__ = [
     "Mismatch",
     "Operation",
     "PeerFailed",
+    "PeerStats",
     "PremulSum",
     "Registration",
     "RingfoldError",
     "RingfoldSystemError",
     "Standing",
+    "Stats",
     "Timeout",
     "Unsupported",
     "Work",

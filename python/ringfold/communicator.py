@@ -41,6 +41,34 @@ class Standing(NamedTuple):
     """What it has been waiting in for a while, and for whom, in words; empty if it waits in nothing."""
 
 
+class PeerStats(NamedTuple):
+    """What a rank knows of a peer's lateness."""
+
+    last: int
+    """Calls in which this peer was the last whose first sign this rank waited for."""
+    lateness: float
+    """By how many seconds it was late in these, together."""
+    most: float
+    """The most of them, in seconds."""
+    waited: float
+    """Seconds of all waits that this peer ended, also later in a call."""
+    histogram: list[int]
+    """These calls by lateness: below 1024 ns (or too short to be timed), below 2, 4, 8, ... times that, and what is above."""
+
+
+class Stats(NamedTuple):
+    """How a rank waited in the collective calls of a communicator."""
+
+    calls: int
+    """Collective calls that are done."""
+    unawaited: int
+    """Those in which this rank waited for nobody: everybody that it needed was there before it."""
+    waited: float
+    """Seconds in which it could do nothing but wait."""
+    peers: list[PeerStats]
+    """By rank; this rank's own stays empty."""
+
+
 class How(NamedTuple):
     """What every call takes besides its arrays."""
 
@@ -316,6 +344,39 @@ class Communicator:
         Not collective, and any thread may ask while others are stuck in a call; no call is disturbed by it.
         """
         return [None if rank is None else Standing(*rank) for rank in self._native.standing(timeout)]
+
+    def stats(self) -> Stats:
+        """Who was late in the collective calls until now, as this rank saw it: counted always. Not collective.
+
+        One rank's view is a hint, because lateness is passed on. Whoever finds everybody there (`unawaited`) while the
+        others wait was the one.
+        """
+        calls, unawaited, waited, peers = self._native.stats()
+        return Stats(calls, unawaited, waited, [PeerStats(*peer) for peer in peers])
+
+    def reset_stats(self) -> None:
+        """Have `stats` count from zero again. Not collective."""
+        self._native.reset_stats()
+
+    @property
+    def weights(self) -> list[int] | None:
+        """How much each rank owns of large all-reduces; `None` if all own the same."""
+        return self._native.weights
+
+    def set_weights(self, weights: Sequence[int] | None) -> None:
+        """Have rank `i` own `weights[i]` parts of their sum in all-reduces above 32 KiB, which then go by weighted `direct`.
+
+        For a rank whose link or core stays slow: it owns less, or nothing (0). Every rank calls this with the same weights
+        at the same place in its order of calls; `None` ends it. It does not communicate.
+        """
+        self._native.set_weights(None if weights is None else list(weights))
+
+    def rebalance(self) -> list[int] | None:
+        """Measure how fast each rank sends, receives and adds, and set weights accordingly, which are returned.
+
+        Collective; takes some milliseconds on fast links and up to a few seconds on slow ones. `None`: all ranks are alike.
+        """
+        return self._native.rebalance()
 
     def abort(self, reason: str = "no reason given") -> None:
         """End this communicator on all ranks: whoever waits in it gets `Aborted` with this rank and `reason`."""

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use ringfold::{Config, Standing};
+use ringfold::{Config, PeerStats, Standing};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -13,6 +13,11 @@ use crate::memory::{Memory, Registration};
 use crate::request::{Request, algorithm_named};
 use crate::signals::{Signals, interruptible, seconds};
 use crate::work::{Call, Work, interrupted};
+
+/// What Python's `Stats` is made of: calls, those without a wait, seconds waited, and for each peer the calls in which it was
+/// last, seconds late, the most of them, seconds waited for it, and the histogram.
+type StatsParts = (u64, u64, f64, Vec<PeerParts>);
+type PeerParts = (u64, f64, f64, f64, Vec<u64>);
 
 /// A group of ranks.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -224,6 +229,47 @@ impl Communicator {
         let standings = interruptible(py, ask, || ())?.into_iter();
         let parts = |standing: Standing| (standing.finished, standing.begun, standing.call);
         Ok(standings.map(|standing| standing.map(parts)).collect())
+    }
+
+    /// Who was late until now.
+    fn stats(&self, py: Python<'_>) -> PyResult<StatsParts> {
+        self.core.check()?;
+        let stats = py.detach(|| self.core.stats());
+        let peer = |peer: &PeerStats| {
+            let [late, most, waited] =
+                [peer.lateness, peer.most, peer.waited].map(|time| time.as_secs_f64());
+            (peer.last, late, most, waited, peer.histogram.to_vec())
+        };
+        let peers = stats.peers.iter().map(peer).collect();
+        let waited = stats.waited.as_secs_f64();
+        Ok((stats.calls, stats.unawaited, waited, peers))
+    }
+
+    /// Counts from zero again.
+    fn reset_stats(&self, py: Python<'_>) -> PyResult<()> {
+        self.core.check()?;
+        py.detach(|| self.core.reset_stats());
+        Ok(())
+    }
+
+    /// How much each rank owns of large all-reduces.
+    #[getter]
+    fn weights(&self) -> Option<Vec<u32>> {
+        self.core.weights()
+    }
+
+    /// Sets that; every rank calls it.
+    fn set_weights(&self, weights: Option<Vec<u32>>) -> PyResult<()> {
+        self.core.check()?;
+        self.core.set_weights(weights.as_deref()).map_err(exception)
+    }
+
+    /// Measures and sets it; every rank calls it.
+    fn rebalance(&self, py: Python<'_>) -> PyResult<Option<Vec<u32>>> {
+        self.core.check()?;
+        let core = Arc::clone(&self.core);
+        let rebalance = move || core.rebalance();
+        interruptible(py, rebalance, || interrupted(py, &self.core))
     }
 
     /// The error that has ended the communicator, if one has.
