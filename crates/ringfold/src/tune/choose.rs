@@ -162,7 +162,7 @@ fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
             .map(|algorithm| algorithm.name())
             .collect();
         let text = format!(
-            "{} by `{asked}` here; one of {}",
+            "no {} by `{asked}` here; one of {}",
             question.collective,
             names.join(", ")
         );
