@@ -15,6 +15,7 @@ mod fit;
 mod paper;
 mod parse;
 mod pictures;
+mod progress;
 mod scenario;
 mod settings;
 mod table;
@@ -24,22 +25,18 @@ mod vary;
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::simulate::{self, Report};
 
 pub use arguments::Arguments;
 use files::Csv;
+use progress::Progress;
 use settings::Settings;
 use vary::{Value, Variant};
 
 use crate::output;
 use crate::perf::arguments::parse_collective;
-
-/// How often progress is drawn anew while a single simulation takes its time.
-const TICK: Duration = Duration::from_millis(200);
 
 /// One simulation that was run, and what distinguishes it from the others.
 pub struct Outcome {
@@ -98,13 +95,10 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
     for path in [&arguments.trace, &arguments.gantt].into_iter().flatten() {
         output::open(path)?;
     }
-    let progress = ProgressBar::new_spinner();
-    progress.set_style(ProgressStyle::with_template(
-        "{spinner} simulating {elapsed}",
-    )?);
-    progress.enable_steady_tick(TICK);
+    let progress = Progress::begin(1)?;
+    progress.announce(scenario.collective.to_string());
     let report = simulate::run(&scenario);
-    progress.finish_and_clear();
+    drop(progress);
     let outcome = Outcome {
         variant: String::new(),
         value: None,
@@ -144,23 +138,18 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
             cases.push((variant, value, scenario::scenario(&settings)?));
         }
     }
-    let progress = ProgressBar::new(cases.len() as u64);
-    progress.set_style(ProgressStyle::with_template(
-        "{bar:30} {pos}/{len} {msg} {elapsed}",
-    )?);
-    progress.enable_steady_tick(TICK);
+    let progress = Progress::begin(cases.len())?;
     let say = |text: &str| match arguments.stdout_is_data() {
         true => Ok(()),
-        false => progress.suspend(|| print(text)),
+        false => progress.aside(|| print(text)),
     };
     say(&table::header(key, variants))?;
     let mut outcomes: Vec<Outcome> = Vec::new();
     for (variant, value, scenario) in cases {
-        progress.set_message(variant.label.clone());
-        let report = simulate::run(&scenario).with_context(|| {
-            let value = value.map_or(String::new(), |value| format!("{}: ", value.label));
-            format!("{value}{}", variant.label)
-        })?;
+        let value_label = value.map_or("", |value| &value.label);
+        progress.announce(format!("{value_label} {}", variant.label));
+        let report = simulate::run(&scenario)
+            .with_context(|| format!("{value_label} {}", variant.label).trim().to_owned())?;
         let outcome = Outcome {
             variant: variant.label.clone(),
             value: value.cloned(),
@@ -173,10 +162,9 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
             csv.add(&outcome)?;
         }
         outcomes.push(outcome);
-        progress.inc(1);
+        progress.advance();
     }
     say(&table::footer(key, variants, &outcomes))?;
-    progress.finish_and_clear();
     Ok(outcomes)
 }
 

@@ -6,11 +6,20 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Command, FromArgMatches};
 use ringfold::simulate::{Delay, Disturbance, Links, Payload, Scenario};
 use ringfold::units::{nearest, parse_time_ps};
+use ringfold::{Algorithm, Collective};
 
+use super::disturbances::Late;
 use super::settings::{Settings, Slice, Way};
+use crate::numbers::bytes_label;
 
 /// Up to here data is moved and results are compared, unless told: more would take the memory of the machine.
 const REAL_BYTES_MAX: u64 = 256 << 20;
+
+/// The most ranks.
+const RANKS_MAX: usize = 1 << 16;
+
+/// What a step of a plan and its state take, about.
+const STEP_BYTES: u128 = 256;
 
 /// The key that varies the delay of all slow reductions and late ranks, which are no flags of their own.
 const DELAY: &str = "delay";
@@ -55,16 +64,24 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         }
         (None, None) => default.bytes,
     };
+    let collective = settings.collective.unwrap_or(default.collective);
+    let bytes = if collective == Collective::Barrier {
+        0
+    } else {
+        bytes
+    };
     let all_bytes = u128::from(bytes) * ranks as u128;
     let scenario = Scenario {
-        collective: settings.collective.unwrap_or(default.collective),
+        collective,
         algorithm: match settings.algorithm {
             Some(Way::By(algorithm)) => Some(algorithm),
             Some(Way::Auto) | None => None,
         },
         dtype: settings.datatype.unwrap_or(default.dtype),
         op: settings.op.unwrap_or(default.op),
-        root: settings.root.unwrap_or(default.root),
+        root: settings
+            .root
+            .unwrap_or_else(|| root(settings, default.root)),
         ranks,
         bytes,
         slice_bytes: settings.slice_bytes.map(|slice| match slice {
@@ -86,7 +103,34 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         ..default
     };
     scenario.check()?;
+    check_memory(&scenario)?;
     Ok(scenario)
+}
+
+/// The root that nobody named: for `stragglar`, whose root is the late rank, the first that is late.
+fn root(settings: &Settings, default: usize) -> usize {
+    match (settings.algorithm, settings.late.first()) {
+        (Some(Way::By(Algorithm::Stragglar)), Some(Late(Disturbance::Late { rank, .. }))) => *rank,
+        _ => default,
+    }
+}
+
+/// Refuses what would only drive the machine into swapping: every rank has a plan.
+fn check_memory(scenario: &Scenario) -> Result<()> {
+    let ranks = scenario.ranks;
+    if ranks > RANKS_MAX {
+        bail!("{ranks} ranks; at most {RANKS_MAX}");
+    }
+    // A plan is no longer than one of a ring, in which every rank sends and receives once for each of the others, twice.
+    let needed = 4 * ranks as u128 * ranks as u128 * STEP_BYTES;
+    match crate::info::memory_available_bytes() {
+        Some(available) if needed > u128::from(available) => bail!(
+            "the plans of {ranks} ranks may take {}, and {} are available; choose fewer ranks",
+            bytes_label(needed as f64),
+            bytes_label(available as f64),
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn network(

@@ -56,7 +56,7 @@ pub struct Settings {
     #[serde(deserialize_with = "own_text")]
     pub op: Option<Op>,
 
-    /// Root rank [default: 0]
+    /// Root rank; for stragglar the rank that is late [default: 0, for stragglar the first of --late]
     #[arg(short = 'r', long, value_name = "RANK", help_heading = CALL)]
     pub root: Option<usize>,
 

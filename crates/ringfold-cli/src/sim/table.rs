@@ -2,13 +2,16 @@
 
 use std::fmt::Write as _;
 
-use ringfold::simulate::{PathKind, Ports, Report, Scenario, Sending, Server};
+use ringfold::Collective;
+use ringfold::simulate::{
+    Delay, Disturbance, LinkEnds, Links, PathKind, Ports, Report, Scenario, Sending, Server, Slow,
+};
 
 use super::Outcome;
 use super::files::{algorithm, failed};
 use super::units::{micros, rate_text, time_text};
 use super::vary::Variant;
-use crate::numbers::{bytes_label, number};
+use crate::numbers::{bytes_label, number, significant};
 
 /// At most so many lines of a list are shown; the JSON has all.
 const MAX_LINES: usize = 16;
@@ -26,8 +29,8 @@ pub fn details(report: &Report) -> String {
         text,
         "#\n  time      {:>16} us\n  algbw     {:>16} GB/s\n  busbw     {:>16} GB/s\n  messages  {:>16}\n  sent      {:>16} B\n  events    {:>16}\n",
         micros(report.finished_ps),
-        number(report.algbw_bytes_per_s() / 1e9, 10),
-        number(report.busbw_bytes_per_s() / 1e9, 10),
+        significant(report.algbw_bytes_per_s() / 1e9),
+        significant(report.busbw_bytes_per_s() / 1e9),
         total(|rank| rank.sent_messages),
         total(|rank| rank.sent_bytes),
         report.events,
@@ -56,20 +59,25 @@ fn about(report: &Report) -> String {
         Some(bytes) if bytes >= scenario.bytes => "one slice".to_owned(),
         Some(bytes) => format!("slices of {}", bytes_label(bytes as f64)),
     };
+    let size = match scenario.collective {
+        Collective::Barrier => String::new(),
+        _ => format!(
+            ", {} of {}, {slice}",
+            bytes_label(scenario.bytes as f64),
+            scenario.dtype
+        ),
+    };
     let mut text = format!(
-        "# {} by {} over messages, {} ranks, {} of {}, {slice}, seed {}\n",
+        "# {} by {} over messages, {}{size}, seed {}\n",
         scenario.collective,
         algorithm(report),
-        scenario.ranks,
-        bytes_label(scenario.bytes as f64),
-        scenario.dtype,
+        plural(scenario.ranks, "rank"),
         scenario.seed,
     );
     let _ = writeln!(
         text,
-        "# links: {} and {}, {}, {}; {} on a host",
-        time_text(network.links.alpha_ps),
-        rate_text(network.links.ps_per_byte),
+        "# links: {}, {}, {}",
+        links_text(&network.links),
         match network.ports {
             Ports::Full => "full duplex",
             Ports::Half => "half duplex",
@@ -78,20 +86,113 @@ fn about(report: &Report) -> String {
             Sending::Eager => "eager",
             Sending::Rendezvous => "rendezvous",
         },
-        plural(network.ranks_per_host, "rank"),
     );
+    if network.ranks_per_host > 1 {
+        let _ = write!(
+            text,
+            "# hosts: {} each",
+            plural(network.ranks_per_host, "rank")
+        );
+        let _ = network
+            .local
+            .iter()
+            .try_for_each(|local| write!(text, ", {} within", links_text(local)));
+        let memory = network.memory_ps_per_byte.map(rate_text);
+        let _ = memory
+            .iter()
+            .try_for_each(|rate| write!(text, ", memory {rate}"));
+        let cores = network.cores_per_host.map(|cores| plural(cores, "core"));
+        let _ = cores.iter().try_for_each(|cores| write!(text, ", {cores}"));
+        text.push('\n');
+    }
+    for switch in &network.switches {
+        let _ = writeln!(
+            text,
+            "# switch {}: {}, {}",
+            switch.name,
+            rate_text(switch.ps_per_byte),
+            plural(switch.ranks.len(), "rank")
+        );
+    }
     let _ = writeln!(
         text,
-        "# reductions: {} and {}, {}; {} disturbed",
+        "# reductions: {} and {}, {}",
         time_text(compute.reduce_ps),
         rate_text(compute.reduce_ps_per_byte),
         match compute.server {
             Server::Parallel => "side by side",
             Server::Serial => "one after the other",
         },
-        plural(scenario.disturbances.len(), "thing"),
     );
+    for disturbance in scenario.disturbances.iter().take(MAX_LINES) {
+        let _ = writeln!(text, "# {}", trouble(disturbance));
+    }
+    text + &more(scenario.disturbances.len(), "disturbances")
+}
+
+fn links_text(links: &Links) -> String {
+    let mut text = format!(
+        "{} and {}",
+        time_text(links.alpha_ps),
+        rate_text(links.ps_per_byte)
+    );
+    for (name, ps) in [("o", links.overhead_ps), ("g", links.gap_ps)] {
+        if ps > 0 {
+            let _ = write!(text, ", {name} {}", time_text(ps));
+        }
+    }
     text
+}
+
+/// What goes wrong, in words.
+fn trouble(disturbance: &Disturbance) -> String {
+    match disturbance {
+        Disturbance::Slow(slow) => slow_text(slow),
+        Disturbance::Late { rank, delay_ps } => {
+            format!("rank {rank} begins {} late", time_text(*delay_ps))
+        }
+        Disturbance::Stall {
+            rank,
+            from_ps,
+            until_ps,
+        } => {
+            format!(
+                "rank {rank} is frozen from {} to {}",
+                time_text(*from_ps),
+                time_text(*until_ps)
+            )
+        }
+        Disturbance::SlowLink { ends, factor } => match ends {
+            LinkEnds::Port(rank) => format!("the port of rank {rank} is {factor} times as slow"),
+            LinkEnds::Pair(from, to) => {
+                format!("the way from rank {from} to {to} is {factor} times as slow")
+            }
+        },
+        Disturbance::Dead { rank, at_ps } => format!("rank {rank} dies at {}", time_text(*at_ps)),
+    }
+}
+
+fn slow_text(slow: &Slow) -> String {
+    let rank = slow
+        .rank
+        .map_or("every rank".to_owned(), |rank| format!("rank {rank}"));
+    let step = slow.step.map_or("every reduction".to_owned(), |step| {
+        format!("reduction {step}")
+    });
+    let delay = match slow.delay {
+        Delay::Fixed(ps) => time_text(ps),
+        Delay::Exponential { mean_ps } => {
+            format!("{} on average (exponential)", time_text(mean_ps))
+        }
+        Delay::Uniform { from_ps, to_ps } => {
+            format!("{} to {}", time_text(from_ps), time_text(to_ps))
+        }
+    };
+    let often = match slow.probability {
+        1.0 => String::new(),
+        p => format!(" with probability {p}"),
+    };
+    format!("{step} of {rank} takes {delay} longer{often}")
 }
 
 fn plural(count: usize, what: &str) -> String {

@@ -187,6 +187,29 @@ fn a_delay_is_swept_and_the_same_seed_gives_the_same_times() {
 }
 
 #[test]
+fn stragglar_knows_who_is_late_from_the_scenario() {
+    let line = "--ranks 8 --bytes 16M --slice-bytes whole --late rank=7,delay=2ms --algorithm";
+    let (ring, stragglar) = (
+        time_us(&format!("{line} ring")),
+        time_us(&format!("{line} stragglar")),
+    );
+    assert!(stragglar < 0.8 * ring, "{stragglar} and {ring}");
+    assert_eq!(stragglar, time_us(&format!("{line} stragglar --root 7")));
+}
+
+#[test]
+fn a_barrier_has_no_size() {
+    let done = sim("barrier --ranks 8");
+    assert!(
+        done.stdout
+            .contains("# barrier by recursive_doubling over messages, 8 ranks, seed 0"),
+        "{}",
+        done.stdout
+    );
+    assert!(done.stdout.contains("15.000000 us"), "{}", done.stdout);
+}
+
+#[test]
 fn pictures_and_timelines_are_written() {
     let folder = Folder::new("pictures");
     let (trace, gantt, plot) = (
@@ -249,7 +272,19 @@ fn every_example_runs() {
         );
         count += 1;
     }
-    assert!(count >= 4, "{count}");
+    assert!(count >= 5, "{count}");
+}
+
+#[test]
+fn a_death_is_told_to_all_survivors() {
+    let done = sim("--ranks 4 --bytes 64M --dead rank=2,at=100us --json -");
+    assert_eq!(done.status.code(), Some(1), "{}", done.stderr);
+    let json: Value = serde_json::from_str(&done.stdout).unwrap();
+    let ranks = json["simulations"][0]["ranks"].as_array().unwrap();
+    for rank in ranks {
+        let error = rank["error"].as_str().unwrap_or_default();
+        assert!(error.contains("rank 2 failed"), "{rank}");
+    }
 }
 
 #[test]
@@ -277,6 +312,9 @@ fn what_is_mistyped_gets_its_right_word() {
         ("nothing.toml", 1, "nothing.toml"),
         ("--paper bupt2042", 2, "'bupt2024'"),
         ("--csv - --json -", 1, "mix"),
+        ("--algorithm push", 1, "one of flat, ring"),
+        ("--ranks 0", 1, "0 ranks"),
+        ("--ranks 99999999", 1, "at most"),
     ] {
         let done = sim(line);
         assert_eq!(done.status.code(), Some(code), "{line}: {}", done.stderr);
