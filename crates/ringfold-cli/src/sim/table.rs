@@ -25,12 +25,24 @@ pub fn details(report: &Report) -> String {
     text += &about(report);
     let total =
         |of: fn(&ringfold::simulate::RankReport) -> u64| report.ranks.iter().map(of).sum::<u64>();
+    let _ = writeln!(text, "#\n  time      {:>16} us", micros(report.finished_ps));
+    // A rate of what did not arrive would mean nothing.
+    if failed(report) == 0 {
+        let rate = |bytes_per_s: f64| significant(bytes_per_s / 1e9);
+        let _ = writeln!(
+            text,
+            "  algbw     {:>16} GB/s",
+            rate(report.algbw_bytes_per_s())
+        );
+        let _ = writeln!(
+            text,
+            "  busbw     {:>16} GB/s",
+            rate(report.busbw_bytes_per_s())
+        );
+    }
     let _ = write!(
         text,
-        "#\n  time      {:>16} us\n  algbw     {:>16} GB/s\n  busbw     {:>16} GB/s\n  messages  {:>16}\n  sent      {:>16} B\n  events    {:>16}\n",
-        micros(report.finished_ps),
-        significant(report.algbw_bytes_per_s() / 1e9),
-        significant(report.busbw_bytes_per_s() / 1e9),
+        "  messages  {:>16}\n  sent      {:>16} B\n  events    {:>16}\n",
         total(|rank| rank.sent_messages),
         total(|rank| rank.sent_bytes),
         report.events,
@@ -242,7 +254,7 @@ fn ranks(report: &Report) -> String {
     let mut text = "#\n# ranks, by how much of the critical path was spent on them\n#   rank         blame (us)       %      finished (us)       reduced (us)        waited (us)  messages             sent (B)\n".to_owned();
     for &rank in order.iter().take(MAX_LINES) {
         let part = &report.ranks[rank];
-        let _ = write!(
+        let _ = writeln!(
             text,
             "    {rank:>4}  {:>17}  {:>6.2}  {:>17}  {:>17}  {:>17}  {:>8}  {:>19}",
             micros(blame(rank)),
@@ -253,10 +265,6 @@ fn ranks(report: &Report) -> String {
             part.sent_messages,
             part.sent_bytes,
         );
-        if let Err(error) = &part.outcome {
-            let _ = write!(text, "  {error}");
-        }
-        text.push('\n');
     }
     text + &more(order.len(), "ranks")
 }
@@ -290,27 +298,33 @@ fn more(count: usize, what: &str) -> String {
 
 /// Whether all went as promised.
 fn verdict(report: &Report) -> String {
-    let mut text = "#\n".to_owned();
-    match failed(report) {
-        0 => text += "# all calls returned Ok",
-        count => {
-            let _ = write!(text, "# {} failed", plural(count, "call"));
-        }
+    let calls = match failed(report) {
+        0 => "all calls returned Ok".to_owned(),
+        count => format!("{} failed", plural(count, "call")),
+    };
+    let promises = match report.promises.len() {
+        0 => "all promises were kept".to_owned(),
+        count => format!("BROKEN: {}", plural(count, "promise")),
+    };
+    let mut text = format!("#\n# {calls}, {promises}\n");
+    let errors = || {
+        let ranks = report.ranks.iter().enumerate();
+        ranks.filter_map(|(rank, part)| Some((rank, part.outcome.as_ref().err()?)))
+    };
+    for (rank, error) in errors().take(MAX_LINES) {
+        let _ = writeln!(text, "#   rank {rank}: {error}");
     }
-    if report.promises.is_empty() {
-        return text + ", all promises were kept\n";
-    }
-    text += "\n";
+    text += &more(errors().count(), "errors");
     for promise in &report.promises {
         let rank = promise
             .rank
             .map_or(String::new(), |rank| format!(" on rank {rank}"));
         let _ = writeln!(
             text,
-            "# BROKEN PROMISE {:?}{rank} at {} us: {}",
+            "#   {:?}{rank} at {} us: {}",
             promise.promise,
             micros(promise.at_ps),
-            promise.what,
+            promise.what
         );
     }
     text
