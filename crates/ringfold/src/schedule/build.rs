@@ -37,12 +37,24 @@ pub(super) fn scratch(first: u32, len: u32) -> Span {
 impl Spec {
     /// The rank `by` places after this one, around the ring.
     pub(super) fn after(&self, by: u32) -> u32 {
-        (self.rank + by) % self.world_size
+        // Without a division where there is no need for one: long rings are written step by step while they are simulated.
+        let by = match by < self.world_size {
+            true => by,
+            false => by % self.world_size,
+        };
+        let place = self.rank + by;
+        match place < self.world_size {
+            true => place,
+            false => place - self.world_size,
+        }
     }
 
     /// The rank `by` places before this one, around the ring.
     pub(super) fn before(&self, by: u32) -> u32 {
-        self.after(self.world_size - by % self.world_size)
+        match by <= self.world_size {
+            true => self.after(self.world_size - by),
+            false => self.after(self.world_size - by % self.world_size),
+        }
     }
 
     /// All other ranks, the next one first: starting everywhere else, so that no rank is everybody's first.
@@ -192,6 +204,17 @@ impl Builder {
 
     pub(super) fn take_back(&mut self, peer: u32, into: Span) {
         self.push(Action::TakeBack { peer, into });
+    }
+
+    /// Forgets the steps, and goes on with those of `round`.
+    pub(super) fn restart(&mut self, round: u32) {
+        self.steps.clear();
+        self.round = round;
+    }
+
+    /// What was written since.
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     /// The schedule, on one channel, with the number of rounds that all ranks agree on.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output};
+use super::rounds::ByRound;
 use super::{Cut, Medium, Schedule, Spec};
 use super::{
     claim, direct, flat, hierarchical, one_shot, point, pull, push, rabenseifner,
@@ -66,7 +67,7 @@ pub(super) fn generate(spec: &Spec) -> Result<Schedule> {
 fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -> Schedule> {
     Some(match (collective, algorithm) {
         (AllReduce, Flat) => flat::all_reduce,
-        (AllReduce, Ring) => ring::all_reduce,
+        (AllReduce, Ring) => |spec| ring::ALL_REDUCE.whole(spec),
         (AllReduce, Tree) => tree::all_reduce,
         (AllReduce, RecursiveDoubling) => recursive_doubling::all_reduce,
         (AllReduce, Rabenseifner) => rabenseifner::all_reduce,
@@ -83,10 +84,10 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (Reduce, Ring) => ring::reduce,
         (Reduce, Tree) => tree::reduce,
         (Reduce, Direct) => direct::reduce,
-        (AllGather, Ring) => ring::all_gather,
+        (AllGather, Ring) => |spec| ring::ALL_GATHER.whole(spec),
         (AllGather, RecursiveDoubling) => recursive_doubling::all_gather,
         (AllGather, Direct) => direct::all_gather,
-        (ReduceScatter, Ring) => ring::reduce_scatter,
+        (ReduceScatter, Ring) => |spec| ring::REDUCE_SCATTER.whole(spec),
         (ReduceScatter, RecursiveDoubling) => recursive_doubling::reduce_scatter,
         (ReduceScatter, Direct) => direct::reduce_scatter,
         (Gather, Flat) => flat::gather,
@@ -118,6 +119,19 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (Recv, Direct) => point::recv,
         (SendRecv, Direct) => point::sendrecv,
         _ => return None,
+    })
+}
+
+/// How a checked spec's schedules are written round by round, if they can be.
+pub(super) fn by_round(spec: &Spec) -> Result<Option<&'static ByRound>> {
+    check(spec)?;
+    let is_whole = spec.medium != Medium::Messages || spec.world_size == 1;
+    Ok(match (spec.collective, spec.algorithm) {
+        _ if is_whole => None,
+        (AllReduce, Ring) => Some(&ring::ALL_REDUCE),
+        (AllGather, Ring) => Some(&ring::ALL_GATHER),
+        (ReduceScatter, Ring) => Some(&ring::REDUCE_SCATTER),
+        _ => None,
     })
 }
 

@@ -41,6 +41,7 @@ mod push;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
+pub mod rounds;
 mod serve;
 pub mod stragglar;
 mod tree;

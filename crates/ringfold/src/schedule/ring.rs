@@ -3,38 +3,35 @@
 //!
 //! The reduction of chunk `c` starts at rank `c + 1`, goes once around and ends at rank `c`, its owner. The gathering
 //! starts there and goes around once more. Every rank sends to the next and receives from the previous one only, and in
-//! a round it receives a chunk other than the one that it sends.
+//! a round it receives a chunk other than the one that it sends. Its long schedules are written round by round, so that worlds
+//! can be simulated whose steps are too many to keep.
 
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
+use super::rounds::ByRound;
 use super::{Cut, Schedule, Spec};
 
 /// Reduce-scatter in rounds `0..n-1`, all-gather in rounds `n-1..2n-2`.
-pub(super) fn all_reduce(spec: &Spec) -> Schedule {
-    let n = spec.world_size;
-    let (next, previous) = (spec.after(1), spec.before(1));
-    let mut build = Builder::vector(spec, n);
-    for round in 0..n - 1 {
-        build.round(round);
-        let (sent, received) = (spec.before(round + 1), spec.before(round + 2));
-        build.recv_reduce(previous, input(received, 1), output(received, 1));
-        build.send(
-            next,
-            if round == 0 {
-                input(sent, 1)
-            } else {
-                output(sent, 1)
-            },
-        );
-    }
-    for round in 0..n - 1 {
-        build.round(n - 1 + round);
-        build.recv(previous, output(spec.before(round + 1), 1));
-        build.send(next, output(spec.before(round), 1));
-    }
-    build.finish(2 * (n - 1))
-}
+pub(super) const ALL_REDUCE: ByRound = ByRound {
+    cuts: |n| (Cut::Vector(n), Cut::Vector(n)),
+    rounds: |n| 2 * (n - 1),
+    write: |build, spec, round| {
+        let gathered = round.checked_sub(spec.world_size - 1);
+        match gathered {
+            None => {
+                let (sent, received) = (spec.before(round + 1), spec.before(round + 2));
+                let known = if round == 0 { input } else { output };
+                build.recv_reduce(spec.before(1), input(received, 1), output(received, 1));
+                build.send(spec.after(1), known(sent, 1));
+            }
+            Some(round) => {
+                build.recv(spec.before(1), output(spec.before(round + 1), 1));
+                build.send(spec.after(1), output(spec.before(round), 1));
+            }
+        }
+    },
+};
 
 /// A pipelined chain from the root, one round a hop; the engine's slices fill it.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
@@ -83,11 +80,10 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
 }
 
 /// Each block goes once around.
-pub(super) fn all_gather(spec: &Spec) -> Schedule {
-    let n = spec.world_size;
-    let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(n));
-    for round in 0..n - 1 {
-        build.round(round);
+pub(super) const ALL_GATHER: ByRound = ByRound {
+    cuts: |n| (Cut::Blocks(1), Cut::Blocks(n)),
+    rounds: |n| n - 1,
+    write: |build, spec, round| {
         build.recv(spec.before(1), output(spec.before(round + 1), 1));
         if round == 0 {
             build.send(spec.after(1), input(0, 1));
@@ -95,29 +91,22 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
         } else {
             build.send(spec.after(1), output(spec.before(round), 1));
         }
-    }
-    build.finish(n - 1)
-}
+    },
+};
 
-/// The first half of [`all_reduce`], over blocks.
-pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
-    let n = spec.world_size;
-    let mut build = Builder::new(spec, Cut::Blocks(n), Cut::Blocks(1));
-    for round in 0..n - 1 {
-        build.round(round);
+/// The first half of [`ALL_REDUCE`], over blocks.
+pub(super) const REDUCE_SCATTER: ByRound = ByRound {
+    cuts: |n| (Cut::Blocks(n), Cut::Blocks(1)),
+    rounds: |n| n - 1,
+    write: |build, spec, round| {
         let (sent, received) = (spec.before(round + 1), spec.before(round + 2));
-        let into = if round == n - 2 {
+        let into = if round == spec.world_size - 2 {
             output(0, 1)
         } else {
             scratch(received, 1)
         };
         build.recv_reduce(spec.before(1), input(received, 1), into);
-        let known = if round == 0 {
-            input(sent, 1)
-        } else {
-            scratch(sent, 1)
-        };
-        build.send(spec.after(1), known);
-    }
-    build.finish(n - 1)
-}
+        let known = if round == 0 { input } else { scratch };
+        build.send(spec.after(1), known(sent, 1));
+    },
+};

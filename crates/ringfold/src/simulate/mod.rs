@@ -10,6 +10,7 @@ mod promises;
 mod report;
 mod run;
 mod scenario;
+mod sweep;
 #[cfg(test)]
 mod tests;
 
@@ -24,3 +25,4 @@ pub use report::{
 };
 pub use run::run;
 pub use scenario::{Disturbance, Payload, Scenario};
+pub use sweep::{SweepReport, SweptRank, fits_sweep, sweep};

@@ -1,0 +1,188 @@
+//! The sweep against the simulation, and closed forms for worlds that are too large for it.
+
+use super::super::{Compute, Links, Network, Server, run};
+use super::*;
+use crate::types::{Algorithm, Collective};
+
+/// Every collective by every algorithm over messages.
+fn scenarios(ranks: usize) -> Vec<Scenario> {
+    let mut scenarios = Vec::new();
+    for &collective in Collective::ALL {
+        if matches!(collective, Collective::Send | Collective::Recv) {
+            continue;
+        }
+        for &algorithm in Schedule::algorithms(collective, Medium::Messages) {
+            let paired = algorithm == Algorithm::RecursiveDoubling
+                && matches!(
+                    collective,
+                    Collective::AllGather | Collective::ReduceScatter
+                );
+            if paired && !ranks.is_power_of_two() {
+                continue;
+            }
+            scenarios.push(Scenario {
+                collective,
+                algorithm: Some(algorithm),
+                ranks,
+                root: ranks / 2,
+                bytes: 40_000,
+                ..Scenario::default()
+            });
+        }
+    }
+    scenarios
+}
+
+/// Sweeps and runs; whether the sweep gave a time, which is then the simulation's.
+fn is_same(scenario: &Scenario) -> bool {
+    let swept = match sweep(scenario) {
+        Ok(swept) => swept,
+        Err(Error::Unsupported(_)) => return false,
+        Err(error) => panic!("{scenario:?}: {error}"),
+    };
+    let report = run(scenario).unwrap();
+    assert!(report.is_clean(), "{scenario:?}: {:?}", report.promises);
+    let what = (scenario.collective, scenario.algorithm, scenario.ranks);
+    assert_eq!(
+        swept.finished_ps, report.finished_ps,
+        "{what:?} {scenario:?}"
+    );
+    assert_eq!(swept.results_ps, report.results_ps, "{what:?} {scenario:?}");
+    for (rank, (swept, report)) in swept.ranks.iter().zip(&report.ranks).enumerate() {
+        assert_eq!(
+            swept.finished_ps, report.finished_ps,
+            "{what:?} rank {rank}"
+        );
+        assert_eq!(swept.sent_bytes, report.sent_bytes, "{what:?} rank {rank}");
+        assert_eq!(
+            swept.sent_messages, report.sent_messages,
+            "{what:?} rank {rank}"
+        );
+    }
+    true
+}
+
+#[test]
+fn every_schedule_takes_the_same_time_by_a_sweep_as_by_its_engines() {
+    let servers = [Server::Serial, Server::Parallel];
+    for ranks in (1..=9).chain([16, 17]) {
+        for (number, mut scenario) in scenarios(ranks).into_iter().enumerate() {
+            scenario.compute.server = servers[number % 2];
+            scenario.compute.copy_ps_per_byte = (number % 3) as u64 * 30;
+            let in_pairs = matches!(
+                scenario.algorithm,
+                Some(Algorithm::Tree | Algorithm::RecursiveDoubling | Algorithm::Rabenseifner)
+            );
+            let is_orderly = scenario.algorithm == Some(Algorithm::Ring)
+                || (in_pairs && ranks.is_power_of_two());
+            // The others crowd at a port here and there.
+            assert!(is_same(&scenario) || !is_orderly, "{scenario:?}");
+        }
+    }
+}
+
+#[test]
+fn slow_late_and_unequal_ranks_take_the_same_time_too() {
+    let mut swept = 0;
+    for (number, mut scenario) in (2..=8).flat_map(scenarios).enumerate() {
+        let ranks = scenario.ranks;
+        scenario.seed = number as u64;
+        scenario.network = Network {
+            ranks_per_host: 2,
+            local: Some(Links {
+                alpha_ps: 300_000,
+                ps_per_byte: 20,
+                overhead_ps: 0,
+                gap_ps: 0,
+            }),
+            links: Links {
+                gap_ps: 70_000,
+                ..Links::default()
+            },
+            ..Network::default()
+        };
+        scenario.disturbances = vec![
+            Disturbance::Slow("rank=*,step=*,delay=exp(3us),p=0.3".parse().unwrap()),
+            Disturbance::Late {
+                rank: number % ranks,
+                delay_ps: 7_000_000,
+            },
+            Disturbance::SlowLink {
+                ends: super::super::LinkEnds::Port((number + 1) % ranks),
+                factor: 1.7,
+            },
+            Disturbance::SlowLink {
+                ends: super::super::LinkEnds::Pair(0, 1),
+                factor: 2.5,
+            },
+        ];
+        let is_swept = is_same(&scenario);
+        if scenario.algorithm == Some(Algorithm::Ring) {
+            assert!(is_swept, "{scenario:?}");
+        }
+        swept += u32::from(is_swept);
+    }
+    assert!(swept > 100, "only {swept} were swept");
+}
+
+#[test]
+fn what_contends_is_refused() {
+    let mut scenario = Scenario::default();
+    assert!(fits_sweep(&scenario));
+    scenario.network.ports = Ports::Half;
+    assert!(!fits_sweep(&scenario));
+    let error = sweep(&scenario).unwrap_err();
+    assert!(error.to_string().contains("half-duplex"), "{error}");
+    let sliced = Scenario {
+        slice_bytes: Some(1 << 20),
+        ..Scenario::default()
+    };
+    let error = sweep(&sliced).unwrap_err();
+    assert!(error.to_string().contains("slices"), "{error}");
+}
+
+#[test]
+fn a_long_ring_takes_the_papers_time() {
+    let ranks = 700;
+    let scenario = Scenario {
+        collective: Collective::ReduceScatter,
+        ranks,
+        bytes: 8192 * ranks as u64,
+        compute: Compute {
+            reduce_ps: 3_000_000,
+            reduce_ps_per_byte: 0,
+            ..Compute::default()
+        },
+        ..Scenario::default()
+    };
+    let due_ps = (ranks as u64 - 1) * (3_000_000 + 5_655_360);
+    let swept = sweep(&scenario).unwrap();
+    assert_eq!((swept.finished_ps, swept.results_ps), (due_ps, due_ps));
+}
+
+/// `cargo test --release -p ringfold --lib ten_thousand -- --ignored --nocapture` says how long it took.
+#[test]
+#[ignore = "measures: 10⁸ messages"]
+fn ten_thousand_ranks() {
+    let ranks = 10_000;
+    let scenario = Scenario {
+        collective: Collective::ReduceScatter,
+        ranks,
+        bytes: 8192 * ranks as u64,
+        compute: Compute {
+            reduce_ps: 3_000_000,
+            reduce_ps_per_byte: 0,
+            ..Compute::default()
+        },
+        ..Scenario::default()
+    };
+    let begin = std::time::Instant::now();
+    let swept = sweep(&scenario).unwrap();
+    let seconds = begin.elapsed().as_secs_f64();
+    assert_eq!(
+        swept.finished_ps,
+        (ranks as u64 - 1) * (3_000_000 + 5_655_360)
+    );
+    let messages: u64 = swept.ranks.iter().map(|rank| rank.sent_messages).sum();
+    println!("{messages} messages in {seconds:.2} s");
+}
