@@ -23,7 +23,8 @@ pub struct Call {
     /// How it is carried out: chosen, not asked for, yet it must be the same everywhere.
     pub algorithm: Algorithm,
     /// The root, or of `stragglar` the late rank; 0 where there is none, or [`REGISTRATION`], or of weighted calls the
-    /// [mark](crate::schedule::Weights::mark). For point-to-point messages the tag.
+    /// [mark](crate::schedule::Weights::mark), or of rings around slow ranks [`LATE_MERGE`] and a policy. For point-to-point
+    /// messages the tag.
     pub root: u32,
     /// Elements as the collective counts them (see its documentation).
     pub count: u64,
@@ -34,6 +35,13 @@ pub struct Call {
 
 /// What stands for the root in the calls by which memory is registered, so that no call of the user's is taken for one.
 pub const REGISTRATION: u32 = 0x7265_6769;
+
+/// What stands for the root in the rings that go around slow ranks, with the policy in the lowest [`LATE_MERGE_BITS`], so that
+/// ranks with different policies are in different calls.
+pub const LATE_MERGE: u32 = 0x6c6d_0000;
+
+/// Bits of a policy.
+pub const LATE_MERGE_BITS: u32 = 4;
 
 /// Bytes of a call on the wire.
 pub const CALL_BYTES: usize = 24;
@@ -102,6 +110,12 @@ impl fmt::Display for Call {
         {
             let (epoch, digest) = (self.root >> 16, self.root & 0xffff);
             write!(f, " with the weights of epoch {epoch} ({digest:04x})")?;
+        }
+        if self.algorithm == Algorithm::Ring
+            && self.root >> LATE_MERGE_BITS == LATE_MERGE >> LATE_MERGE_BITS
+        {
+            let policy = self.root & ((1 << LATE_MERGE_BITS) - 1);
+            write!(f, " around slow ranks (policy {policy:#x})")?;
         }
         if self.algorithm == Algorithm::Stragglar {
             write!(f, " with rank {} late", self.root)?;

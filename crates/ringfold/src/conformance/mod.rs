@@ -4,6 +4,7 @@
 //! the same every time and a deadlock shows as a round in which nobody goes on. Virtual time jumps to the next event when
 //! nobody does. Where a call has a shortest way, a rank takes it or runs the schedule, at random.
 
+mod late_merge;
 mod messages;
 mod oracle;
 mod tests;
@@ -11,6 +12,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::communicator::{Counts, Request};
+use crate::engine::late_merge::Policy;
 use crate::engine::tiny::part;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
@@ -59,6 +61,9 @@ impl Case {
 
 /// Attempts in a row that may bear no fruit: operating systems deliver loopback traffic when they like.
 const FRUITLESS_ROUNDS_MAX: u32 = 200_000;
+
+/// A channel that no collective of the suite uses.
+const SIGNAL_CHANNEL: usize = 2;
 
 /// A small generator for the order of ranks.
 pub struct Random(pub u64);
@@ -112,6 +117,14 @@ impl World {
     pub fn in_domains(mut self, domains: u32) -> World {
         for engine in &mut self.engines {
             engine.set_domains(domains);
+        }
+        self
+    }
+
+    /// The same world with rings that go around slow ranks.
+    pub fn going_around(mut self, policy: Policy) -> World {
+        for engine in &mut self.engines {
+            engine.set_late_merge(policy, SIGNAL_CHANNEL);
         }
         self
     }
@@ -378,7 +391,7 @@ impl World {
                 let next = self
                     .engines
                     .iter_mut()
-                    .filter_map(|engine| engine.transport().next_event())
+                    .filter_map(|engine| engine.next_event())
                     .min();
                 self.now = next.map_or(self.now, |next| self.now.max(next));
             }

@@ -16,6 +16,7 @@
 
 mod announce;
 pub mod geometry;
+pub mod late_merge;
 pub mod lateness;
 pub mod mailbox;
 pub mod operation;
@@ -36,6 +37,8 @@ use crate::schedule::{Action, Medium, Spec, Weights};
 use crate::transport::{Ticket, Time, Transport, Windows};
 use crate::types::{Algorithm, Collective, DType, Op};
 use geometry::Blocks;
+use late_merge::run::Run;
+use late_merge::{Keeper, Policy};
 use lateness::{Lateness, Stats};
 use mailbox::Mailbox;
 use operation::{ChannelProgress, Context, Operation, Workbench, ticket_operation};
@@ -144,6 +147,11 @@ pub struct Engine {
     /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
     unverified: VecDeque<(u64, Call)>,
     lateness: Lateness,
+    /// What late-merge calls need, where there are any.
+    late_merge: Option<Box<Keeper>>,
+    /// The time of the last attempt, and whether the transport has been polled at that time.
+    now: Time,
+    is_polled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +193,9 @@ impl Engine {
             tiny: TinyCalls::new(world_size),
             unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
             lateness: Lateness::new(world_size),
+            late_merge: None,
+            now: Time::default(),
+            is_polled: false,
         }
     }
 
@@ -213,14 +224,37 @@ impl Engine {
         self.domains = domains;
     }
 
-    /// The transport, for whoever waits.
-    pub fn transport(&mut self) -> &mut dyn Transport {
-        self.transport.as_mut()
+    /// Has the rings of `all_reduce` and `reduce_scatter` over messages go around slow ranks, by `policy`, from the next call
+    /// on. Their `SKIP` goes by `signal_channel`, which nothing else uses. The same on all ranks.
+    pub fn set_late_merge(&mut self, policy: Policy, signal_channel: usize) {
+        self.late_merge = Some(Box::new(Keeper::new(policy, signal_channel)));
+    }
+
+    /// Whether a call under way goes by the clock, so that every attempt should know what time it is.
+    pub fn goes_by_time(&self) -> bool {
+        self.running_late_merge().is_some()
     }
 
     /// When `progress` could next find something to do although no peer acts.
     pub fn next_event(&self) -> Option<Time> {
-        self.transport.next_event()
+        let timer = self.next_timer();
+        self.transport.next_event().into_iter().chain(timer).min()
+    }
+
+    /// When the call under way has waited too long for something, so that it is to go on.
+    pub fn next_timer(&self) -> Option<Time> {
+        self.running_late_merge().and_then(Run::next_timer)
+    }
+
+    fn running_late_merge(&self) -> Option<&Run> {
+        let first = self.collectives.front();
+        let operation = first.and_then(|id| self.operations[*id].as_ref());
+        operation.and_then(|operation| operation.late_merge.as_deref())
+    }
+
+    /// The transport, for whoever waits.
+    pub fn transport(&mut self) -> &mut dyn Transport {
+        self.transport.as_mut()
     }
 
     /// The registered buffers.
@@ -284,15 +318,20 @@ impl Engine {
 
     /// Does what can be done now; whether that was anything.
     pub fn progress(&mut self, now: Time) -> Result<bool> {
+        (self.now, self.is_polled) = (now, self.is_polled && now == self.now);
         let mut progressed = self.is_tiny_active() && self.end_long_tiny()?;
         progressed |= self.advance()?;
         progressed |= self.mailbox.begin(self.transport.as_mut())?;
         self.done.clear();
         self.transport.poll(now, &mut self.done)?;
+        self.is_polled = true;
         if !self.done.is_empty() {
             for ticket in self.done.drain(..) {
                 if mailbox::owns(ticket) {
                     self.mailbox.complete(ticket);
+                    continue;
+                }
+                if late_merge::run::is_signal(ticket) {
                     continue;
                 }
                 let operation = self
@@ -301,6 +340,10 @@ impl Engine {
                     .and_then(Option::as_mut);
                 let operation =
                     operation.expect("transports report tickets that were posted, once");
+                if let Some(run) = &mut operation.late_merge {
+                    run.complete(ticket);
+                    continue;
+                }
                 match operation.complete(ticket) {
                     Action::Send { peer, .. } => self.lateness.relieved(*peer as usize),
                     Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => {
@@ -311,6 +354,8 @@ impl Engine {
             }
             self.advance()?;
             progressed = true;
+        } else if self.goes_by_time() {
+            progressed |= self.advance()?;
         }
         progressed |= self.mailbox.advance(self.transport.as_mut())?;
         Ok(progressed)
@@ -421,6 +466,10 @@ impl Engine {
             foreign: self.foreign.as_ref(),
             bench: &mut self.bench,
             lateness: &mut self.lateness,
+            pool: &self.pool,
+            late_merge: self.late_merge.as_deref_mut(),
+            now: self.now,
+            is_polled: self.is_polled,
         };
         f(
             self.operations[id]
@@ -540,7 +589,10 @@ impl Engine {
 
     /// Takes a finished operation out and keeps what the next one of its kind can use.
     fn retire(&mut self, id: usize) {
-        if let Some(operation) = self.operations[id].take() {
+        if let Some(mut operation) = self.operations[id].take() {
+            if let Some(keeper) = &mut self.late_merge {
+                keeper.spare = operation.late_merge.take().or(keeper.spare.take());
+            }
             self.keep(operation.plan, operation.channels);
         }
         self.lateness.end_call();

@@ -7,7 +7,7 @@ use super::operation::{Buffers, ChannelProgress, Operation, Straight, scratch_by
 use super::plan::Plan;
 use super::slots::SlotUse;
 use super::tiny::BLOCK_ALIGN_BYTES;
-use super::{Engine, Job, PLANS_MAX, PlanKey};
+use super::{Engine, Job, PLANS_MAX, PlanKey, late_merge};
 use crate::call::{Call, REGISTRATION};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
@@ -68,8 +68,22 @@ impl Engine {
         Ok(operation)
     }
 
+    /// Whether `job` is a ring that goes around slow ranks.
+    fn goes_around(&self, job: &Job) -> bool {
+        let is_ring = matches!(
+            job.collective,
+            Collective::AllReduce | Collective::ReduceScatter
+        ) && (job.algorithm, job.medium) == (Algorithm::Ring, Medium::Messages);
+        // Between two ranks there is nothing to go around.
+        self.late_merge.is_some() && is_ring && self.world_size > 2
+    }
+
     /// Makes `job` ready to run as it says; `call` is what the peers are told, unless it is a new call.
     fn ready(&mut self, mut job: Job, call: Option<Call>) -> Result<Operation> {
+        let goes_around = self.goes_around(&job);
+        if goes_around {
+            job.channels = 1;
+        }
         let kernel = if job.collective.reduces() {
             Some(Kernel::new(job.op, job.dtype)?)
         } else {
@@ -119,7 +133,7 @@ impl Engine {
         let input_cut = cut(schedule.input, &job.input_blocks);
         let output_cut = cut(schedule.output, &job.output_blocks);
         let mut scratch = Region::EMPTY;
-        if schedule.scratch {
+        if schedule.scratch && !goes_around {
             let block = self
                 .pool
                 .take(input_cut.slice_bytes() * plan.slices_in_flight.min(slices) as usize);
@@ -142,7 +156,7 @@ impl Engine {
         // Who asks for an algorithm gets its schedule, step by step, and so does a call that helpers share.
         let is_straight = plan.has_straight_way() && !job.is_asked_for && !is_helped;
         let straight = is_straight.then(Straight::default);
-        Ok(Operation {
+        let mut operation = Operation {
             buffers: Buffers {
                 input: job.input,
                 output: job.output,
@@ -166,8 +180,31 @@ impl Engine {
             deadline: None,
             channels,
             straight,
+            late_merge: None,
             plan,
-        })
+        };
+        if goes_around {
+            self.prepare_late_merge(&mut operation)?;
+        }
+        Ok(operation)
+    }
+
+    /// Has `operation` go around slow ranks.
+    fn prepare_late_merge(&mut self, operation: &mut Operation) -> Result<()> {
+        let (rank, world_size) = (self.rank, self.world_size);
+        let Some(keeper) = &mut self.late_merge else {
+            return Ok(());
+        };
+        if world_size > late_merge::RANKS_MAX {
+            return Err(Error::Unsupported(format!(
+                "a straggler policy for {world_size} ranks; {} at most",
+                late_merge::RANKS_MAX
+            )));
+        }
+        let mut run = keeper.spare.take().unwrap_or_default();
+        run.reset(operation, rank, world_size, keeper);
+        operation.late_merge = Some(run);
+        Ok(())
     }
 
     /// Weights cut the chunks that ranks own: there must be one for each, and a schedule that has such.
@@ -265,6 +302,10 @@ impl Engine {
                 job.root as u32
             } else if job.registers {
                 REGISTRATION
+            } else if self.goes_around(job) {
+                self.late_merge
+                    .as_ref()
+                    .map_or(0, |keeper| keeper.policy.mark())
             } else {
                 job.weights.as_ref().map_or(0, Weights::mark)
             },

@@ -15,7 +15,10 @@ pub fn phase(waiting_for: &[usize], slice: u32, slices: u32) -> String {
 impl Operation {
     /// The ranks that this operation waits for now.
     pub fn waiting_for(&self, context: &mut Context<'_>) -> Vec<usize> {
-        let mut ranks = Vec::new();
+        let mut ranks = match &self.late_merge {
+            Some(run) => run.waiting_for(),
+            None => Vec::new(),
+        };
         for channel in 0..self.channels.len() {
             self.pending_peers(channel, &mut ranks);
             ranks.extend(self.absent_peers(channel, context));

@@ -181,7 +181,7 @@ impl Operation {
         )))
     }
 
-    pub(super) fn region(&self, span: Span, slice: u32) -> Region {
+    pub(in crate::engine) fn region(&self, span: Span, slice: u32) -> Region {
         if span.len == 0 {
             return Region::EMPTY;
         }
@@ -262,7 +262,7 @@ impl Operation {
     }
 
     /// Combines, with help where the call is large.
-    fn fold(&self, into: Region, sources: &[Region], helpers: &mut Helpers) {
+    pub(in crate::engine) fn fold(&self, into: Region, sources: &[Region], helpers: &mut Helpers) {
         if self.is_helped {
             helpers.fold(self.kernel(), into, sources);
         } else {

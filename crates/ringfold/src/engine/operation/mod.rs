@@ -31,6 +31,8 @@ pub use straight::Straight;
 
 use super::Job;
 use super::geometry::Geometry;
+use super::late_merge::Keeper;
+use super::late_merge::run::Run;
 use super::lateness::Lateness;
 use super::plan::Plan;
 use super::slots::SlotUse;
@@ -38,7 +40,7 @@ use super::tiny::inline::Inline;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::helpers::Helpers;
-use crate::memory::{Block, Foreign, Region, Registry};
+use crate::memory::{Block, Foreign, Pool, Region, Registry};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::Action;
 use crate::transport::{Ticket, Time, Transport, Windows};
@@ -97,6 +99,8 @@ pub struct Operation {
     pub channels: Vec<ChannelProgress>,
     /// Progress on the straight way, where it is taken instead of the schedule's steps.
     pub straight: Option<Straight>,
+    /// Progress of a late-merge ring, which is run instead of the schedule's steps.
+    pub late_merge: Option<Box<Run>>,
 }
 
 /// How far one channel has come.
@@ -149,6 +153,14 @@ pub struct Context<'a> {
     pub bench: &'a mut Workbench,
     /// Who is told when a peer is heard.
     pub lateness: &'a mut Lateness,
+    /// Memory for what cannot be known beforehand.
+    pub pool: &'a Pool,
+    /// What late-merge calls need, where the communicator has them.
+    pub late_merge: Option<&'a mut Keeper>,
+    /// What time it is.
+    pub now: Time,
+    /// Whether all that has come by then has been taken note of.
+    pub is_polled: bool,
 }
 
 /// A ticket's parts: operation 16 bits, channel 8, slice in flight 8, step 32.
@@ -199,6 +211,12 @@ impl Operation {
     pub fn advance(&mut self, context: &mut Context<'_>) -> Result<bool> {
         if self.straight.is_some() {
             return self.advance_straight(context);
+        }
+        if let Some(mut run) = self.late_merge.take() {
+            let progressed = run.advance(self, context);
+            self.channels[0].retired = run.retired();
+            self.late_merge = Some(run);
+            return progressed;
         }
         let mut progressed = false;
         for channel in 0..self.channels.len() {
@@ -362,7 +380,7 @@ impl Operation {
     }
 
     /// Scales what this channel made of `slice`.
-    fn finish_slice(&mut self, channel: usize, slice: u32) -> Result<()> {
+    pub(in crate::engine) fn finish_slice(&mut self, channel: usize, slice: u32) -> Result<()> {
         let Some(factor) = self.finish.filter(|_| !self.plan.exposes) else {
             return Ok(());
         };

@@ -1,0 +1,196 @@
+//! The late-merge ring against the same oracle: ranks that wait for nobody, for a while, for ever.
+//!
+//! Timers are made so short that ranks split in most calls and in every order, which is when there is something to go wrong.
+
+use super::tests::{shm, sim, tcp};
+use super::{Case, Random, World};
+use crate::communicator::Counts;
+use crate::engine::late_merge::{Policy, Signals, Target, Timers};
+use crate::error::Error;
+use crate::schedule::Medium;
+use crate::transport::faulty::{Faults, Faulty};
+use crate::transport::local::local;
+use crate::transport::sim::model::Sending;
+use crate::types::{Algorithm, Collective, DType, Op};
+
+/// Who tells whom: all ways that make sense, and the paper's.
+const SIGNALS: [(bool, bool, bool); 4] = [
+    (true, true, false),
+    (false, true, false),
+    (true, false, false),
+    (false, false, true),
+];
+
+fn policy(target: Target, signals: (bool, bool, bool), patience_ps: u64) -> Policy {
+    let (late, skip, silent) = signals;
+    let timers = Timers::Fixed {
+        alpha: 1.0,
+        reduce_ps: patience_ps,
+        transfer_ps: 0,
+    };
+    Policy {
+        target,
+        signals: Signals { late, skip, silent },
+        timers,
+    }
+}
+
+fn ring(collective: Collective, count: u64) -> Case {
+    Case::new(collective, Algorithm::Ring, Medium::Messages, count)
+}
+
+fn simulated(ranks: usize, seed: u64, policy: Policy, sending: Sending) -> World {
+    World::new(sim(ranks, sending), seed).going_around(policy)
+}
+
+/// Both collectives, in place and not, even and not, in one slice and in many.
+fn check_all(world: &mut World, counts: &[u64]) {
+    let world_size = world.world_size();
+    for &count in counts {
+        for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+            for in_place in [false, true] {
+                let case = ring(collective, count);
+                world.check(&Case { in_place, ..case });
+            }
+        }
+        let uneven = (0..world_size as u64).map(|rank| count * rank % 97);
+        let counts = Counts::PerRank(uneven.collect());
+        let case = ring(Collective::ReduceScatter, count);
+        world.check(&Case { counts, ..case });
+    }
+}
+
+#[test]
+fn whoever_splits_when_the_results_are_exact() {
+    for target in Target::ALL {
+        for signals in SIGNALS {
+            for patience_ps in [0, 5_100_000, 12_000_000] {
+                for (ranks, sending) in [(3, Sending::Eager), (6, Sending::Rendezvous)] {
+                    let seed = patience_ps + ranks as u64;
+                    let policy = policy(target, signals, patience_ps);
+                    println!("{policy:?}");
+                    let mut world = simulated(ranks, seed, policy, sending);
+                    check_all(&mut world, &[0, 17, 2500]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_goes_around() {
+    let policy = policy(Target::Tail, SIGNALS[0], 6_000_000);
+    let mut world = simulated(5, 3, policy, Sending::Eager);
+    for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+        for (dtype, op) in [
+            (DType::I8, Op::Sum),
+            (DType::F16, Op::PremulSum(2.0)),
+            (DType::F64, Op::Avg),
+            (DType::U32, Op::Max),
+            (DType::Bool, Op::Band),
+            (DType::I64, Op::Prod),
+        ] {
+            let case = ring(collective, 500);
+            world.check(&Case { dtype, op, ..case });
+        }
+    }
+}
+
+#[test]
+fn calls_of_other_kinds_go_between() {
+    let policy = policy(Target::Next2, SIGNALS[0], 4_000_000);
+    let mut world = simulated(4, 11, policy, Sending::Eager);
+    for count in [3, 700, 2000] {
+        world.check(&ring(Collective::AllReduce, count));
+        world.check(&ring(Collective::AllGather, count));
+        world.check(&ring(Collective::ReduceScatter, count));
+        let other = Algorithm::RecursiveDoubling;
+        world.check(&Case::new(
+            Collective::AllReduce,
+            other,
+            Medium::Messages,
+            count,
+        ));
+    }
+}
+
+#[test]
+fn real_transports_carry_it() {
+    let at_once = policy(Target::Tail, SIGNALS[0], 0);
+    let patient = policy(Target::Next2, SIGNALS[0], 1 << 60);
+    for policy in [at_once, patient] {
+        let worlds = [
+            World::new(local(4), 5),
+            World::new(shm(4), 6),
+            World::new(tcp(4), 7),
+        ];
+        for world in worlds {
+            check_all(&mut world.going_around(policy), &[1, 300, 2500]);
+        }
+    }
+}
+
+#[test]
+fn ranks_with_different_policies_never_combine() {
+    let mut world = simulated(4, 1, policy(Target::Tail, SIGNALS[0], 0), Sending::Eager);
+    world.engines[2].set_late_merge(policy(Target::Next2, SIGNALS[0], 0), 2);
+    let error = world.run_and_compare(&ring(Collective::AllReduce, 100));
+    assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
+    let mut world = simulated(4, 1, policy(Target::Tail, SIGNALS[0], 0), Sending::Eager);
+    let mut cases = vec![ring(Collective::AllReduce, 100); 4];
+    cases[1].algorithm = Algorithm::RecursiveDoubling;
+    let error = world.run_each(&cases);
+    assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
+}
+
+/// Whatever a network does to messages: a call that ends well has the right result, and any other ends in an error.
+#[test]
+fn a_spoiled_message_never_spoils_a_result() {
+    let kinds = [
+        Faults {
+            drop: 8,
+            ..Faults::default()
+        },
+        Faults {
+            duplicate: 30,
+            ..Faults::default()
+        },
+        Faults {
+            flip: 30,
+            ..Faults::default()
+        },
+        Faults {
+            truncate: 30,
+            ..Faults::default()
+        },
+    ];
+    let (mut good, mut bad) = (0, 0);
+    for seed in 0..32u64 {
+        let mut random = Random(seed);
+        let target = Target::ALL[random.below(2)];
+        let policy = policy(
+            target,
+            SIGNALS[random.below(4)],
+            random.below(12_000_000) as u64,
+        );
+        let faults = Faults {
+            fault_limit: 1,
+            ..kinds[seed as usize % kinds.len()]
+        };
+        let wrap = |(rank, sim)| {
+            let seed = seed * 100 + rank as u64;
+            Faulty::new(sim, rank, Faults { seed, ..faults })
+        };
+        let ranks = sim(3 + random.below(5), Sending::Eager);
+        let ranks = ranks.into_iter().enumerate().map(wrap).collect();
+        let mut world = World::new(ranks, seed).going_around(policy);
+        println!("seed {seed}: {policy:?}, {faults:?}");
+        // The comparison panics at a wrong result.
+        match world.run_and_compare(&ring(Collective::AllReduce, 600)) {
+            Ok(()) => good += 1,
+            Err(Error::Corrupt { .. } | Error::Timeout { .. } | Error::Mismatch { .. }) => bad += 1,
+            Err(other) => panic!("seed {seed}: {other}"),
+        }
+    }
+    assert!(good > 0 && bad > 0, "{good} good, {bad} bad");
+}

@@ -1,0 +1,270 @@
+//! What comes to a late-merge call, and what is made of it. Everything in a header is a claim until it is checked here.
+
+use super::run::{DATA_CHANNEL, Posting, Run, input, keeper, ticket};
+use super::station::Nonsense;
+use super::wire::{Kind, Label};
+use crate::engine::operation::{Context, Operation};
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::transport::{Head, Header, Posted, Sink, Stream, mismatch};
+
+/// What is to be done about the message at the head of a stream.
+enum Verdict {
+    /// It is for later.
+    Leave,
+    /// It is of this call, and says this.
+    Take(Label),
+}
+
+impl Run {
+    /// Takes what has come of this call; whether that was anything.
+    pub(super) fn take_messages(
+        &mut self,
+        operation: &Operation,
+        context: &mut Context<'_>,
+    ) -> Result<bool> {
+        let mut progressed = false;
+        for place in 0..self.peers.len() {
+            let peer = self.peers[place];
+            while !self.is_arriving[peer] && self.look(peer, operation, context)? {
+                progressed = true;
+            }
+        }
+        Ok(progressed)
+    }
+
+    /// Begins to receive the message at the head of `peer`'s stream, if there is one of this call.
+    fn look(
+        &mut self,
+        peer: usize,
+        operation: &Operation,
+        context: &mut Context<'_>,
+    ) -> Result<bool> {
+        let stream = Stream {
+            peer,
+            channel: DATA_CHANNEL,
+        };
+        let header = match context.transport.head(stream)? {
+            Head::Nothing => return Ok(false),
+            Head::Message(header) => header,
+            Head::End(_) if !self.waiting_for().contains(&peer) => return Ok(false),
+            Head::End(reason) => {
+                return Err(Error::PeerFailed {
+                    rank: peer,
+                    reason: reason.into(),
+                    site: None,
+                });
+            }
+        };
+        let Verdict::Take(label) = self.judge(peer, &header, operation)? else {
+            return Ok(false);
+        };
+        let (slice, chunk) = (header.slice, label.chunk as usize);
+        let bytes = operation.region(input(chunk), slice).bytes();
+        let has_data = matches!(label.kind, Kind::Piece | Kind::Result);
+        if header.bytes as usize != if has_data { bytes } else { 0 } {
+            return Err(corrupt(peer, "a chunk of another length"));
+        }
+        self.check_sender(peer, &label)?;
+        let nonsense = |what: Nonsense| corrupt(peer, what);
+        let interval = label.interval;
+        let (posting, into) = match label.kind {
+            Kind::Piece => {
+                let station = &mut self.flight_mut(slice).stations[chunk];
+                station.admit(interval).map_err(nonsense)?;
+                let position = station.position();
+                self.heard(slice, position, true, operation, context);
+                let pool = context.pool.clone();
+                let places = &mut keeper(context).places;
+                let place = places.take(&pool);
+                let into = places.region(place, bytes);
+                let piece = Posting::Piece {
+                    slice,
+                    chunk,
+                    peer,
+                    interval,
+                    place,
+                };
+                (piece, into)
+            }
+            Kind::Late => {
+                let late = Posting::Late {
+                    slice,
+                    chunk,
+                    peer,
+                    interval,
+                };
+                (late, Region::EMPTY)
+            }
+            Kind::Result => {
+                let flight = self.flight_mut(slice);
+                if flight.has_result[chunk] || flight.stations[chunk].has_own() {
+                    return Err(corrupt(peer, "a result that cannot be there"));
+                }
+                flight.has_result[chunk] = true;
+                let into = self.output(operation, chunk, slice);
+                (Posting::Result { slice, chunk, peer }, into)
+            }
+            Kind::Skip => return Err(corrupt(peer, "a signal among pieces")),
+        };
+        let number = self.post(posting);
+        let ticket = ticket(context.id, number);
+        let sink = Sink::Store(into);
+        let posted = context.transport.post_recv(stream, ticket, header, sink)?;
+        self.is_arriving[peer] = posted == Posted::Pending;
+        self.note(posted, slice, number);
+        Ok(true)
+    }
+
+    /// Whether a message is of this call and of a slice under way.
+    fn judge(&self, peer: usize, header: &Header, operation: &Operation) -> Result<Verdict> {
+        let (theirs, mine) = (&header.call, &operation.call);
+        if theirs.sequence > mine.sequence {
+            return Ok(Verdict::Leave);
+        }
+        if theirs.sequence < mine.sequence {
+            return Err(corrupt(peer, "a message of a call that is over"));
+        }
+        if theirs != mine {
+            return Err(mismatch([self.rank, peer], [mine, theirs]));
+        }
+        let label = Label::decode(header.index);
+        if header.slice >= self.slices || label.chunk as usize >= self.ranks {
+            return Err(corrupt(peer, "a chunk or slice that does not exist"));
+        }
+        if header.slice >= self.begun {
+            return Ok(Verdict::Leave);
+        }
+        if header.slice < self.retired {
+            return Err(corrupt(peer, "a message of a slice that is over"));
+        }
+        Ok(Verdict::Take(label))
+    }
+
+    /// Checks that a message could come from this rank.
+    fn check_sender(&self, peer: usize, label: &Label) -> Result<()> {
+        let chunk = label.chunk as usize;
+        let sender = self.position(peer, chunk);
+        let receiver = self.position(self.rank, chunk);
+        let is_next = (peer + 1) % self.ranks == self.rank;
+        let is_sane = match label.kind {
+            Kind::Piece => label.interval.last <= sender && sender < receiver,
+            Kind::Late => label.interval.last == sender && is_next,
+            Kind::Result => is_next && self.gathers,
+            Kind::Skip => false,
+        };
+        if is_sane {
+            Ok(())
+        } else {
+            Err(corrupt(peer, "a message that is not this rank's to send"))
+        }
+    }
+
+    /// A message that was begun is here whole.
+    pub(super) fn arrived(
+        &mut self,
+        posting: Posting,
+        operation: &Operation,
+        context: &mut Context<'_>,
+    ) -> Result<()> {
+        let flights = self.flights.len();
+        let at = |slice: u32| slice as usize % flights;
+        let (slice, chunk, peer) = match posting {
+            Posting::Piece {
+                slice, chunk, peer, ..
+            }
+            | Posting::Late {
+                slice, chunk, peer, ..
+            }
+            | Posting::Result { slice, chunk, peer } => (slice, chunk, peer),
+            _ => return Ok(()),
+        };
+        self.is_arriving[peer] = false;
+        context.lateness.heard(peer);
+        self.flights[at(slice)].finish_one();
+        let station = &mut self.flights[at(slice)].stations[chunk];
+        let position = station.position();
+        match posting {
+            Posting::Piece {
+                interval, place, ..
+            } => station.landed(interval, place, &mut self.orders),
+            Posting::Late { interval, .. } => {
+                let told = station.told_late(interval, &mut self.orders);
+                told.map_err(|what| corrupt(peer, what))?;
+                if !station.has_own() {
+                    self.carry_out(slice, chunk, operation, context)?;
+                    self.heard(slice, position, false, operation, context);
+                }
+            }
+            _ => return self.has_result(slice, chunk, operation, context),
+        }
+        self.carry_out(slice, chunk, operation, context)
+    }
+
+    /// Takes the signals that have come; whether there were any.
+    pub(super) fn take_skips(
+        &mut self,
+        operation: &Operation,
+        context: &mut Context<'_>,
+    ) -> Result<bool> {
+        let mut progressed = false;
+        let stream = self.skip_stream(keeper(context));
+        while !self.is_skip_arriving {
+            let Head::Message(header) = context.transport.head(stream)? else {
+                break;
+            };
+            let (theirs, mine) = (&header.call, &operation.call);
+            if theirs.sequence > mine.sequence {
+                break;
+            }
+            let label = Label::decode(header.index);
+            let is_sane = label.kind == Kind::Skip && header.bytes == 0;
+            if !is_sane || (label.chunk as usize) >= self.ranks {
+                return Err(corrupt(stream.peer, "a signal that means nothing"));
+            }
+            let is_ours = theirs == mine;
+            if is_ours && header.slice >= self.begun {
+                break;
+            }
+            let skipped = is_ours.then_some((header.slice, label.chunk as usize));
+            let number = self.post(Posting::Skip(skipped));
+            let ticket = ticket(context.id, number);
+            let sink = Sink::Store(Region::EMPTY);
+            let posted = context.transport.post_recv(stream, ticket, header, sink)?;
+            progressed = true;
+            self.is_skip_arriving = posted == Posted::Pending;
+            if posted == Posted::Done {
+                self.complete(ticket);
+                // Before anything else leaves.
+                self.take_complete(operation, context)?;
+            }
+        }
+        Ok(progressed)
+    }
+
+    /// The next rank has split, unless the slice or call that it is about is over.
+    pub(super) fn take_skip(
+        &mut self,
+        skipped: Option<(u32, usize)>,
+        operation: &Operation,
+        context: &mut Context<'_>,
+    ) -> Result<()> {
+        self.is_skip_arriving = false;
+        let Some((slice, chunk)) = skipped.filter(|(slice, _)| *slice >= self.retired) else {
+            return Ok(());
+        };
+        let flights = self.flights.len();
+        let station = &mut self.flights[slice as usize % flights].stations[chunk];
+        station.told_skip(&mut self.orders);
+        self.carry_out(slice, chunk, operation, context)
+    }
+}
+
+#[cold]
+fn corrupt(peer: usize, what: &str) -> Error {
+    Error::Corrupt {
+        peer,
+        what: what.into(),
+        site: None,
+    }
+}

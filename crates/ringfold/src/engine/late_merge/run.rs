@@ -1,0 +1,364 @@
+//! A late-merge call under way: its slices, their stations and timers, and what is posted for them.
+//!
+//! Pieces, `LATE` and results go by the collectives' first channel, so that a rank in another call shows as a `Mismatch`, and
+//! all of them are taken within the call. `SKIP` goes by a channel of its own, because it may come when the one that it is for
+//! has finished: whoever comes across it later drops it. What comes is not known beforehand, so each stream is looked at
+//! (`Transport::head`) and one receive posted at a time: `receive` does that, `carry` carries out what stations order, and
+//! `clock` sees to what takes too long.
+//!
+//! Slices are independent of each other; those under way begin at once. A message of a slice that has not begun here stays in
+//! its stream. That holds up nothing: all that its sender has to say of earlier slices stands before it.
+//!
+//! # Invariants
+//!
+//! * A slice is finished when all its stations have left, all its results are here and all that it posted is complete. So
+//!   nothing of it can come later, and its memory is free.
+//! * Time decides only when a station splits or is told to; messages that came at the same time come first.
+
+use std::collections::VecDeque;
+
+use super::Keeper;
+use super::places::Place;
+use super::station::{Interval, Order, Station};
+use crate::engine::operation::{Context, Operation};
+use crate::error::Result;
+use crate::schedule::{Buffer, Span};
+use crate::transport::{P2P_CHANNEL, Stream, Ticket, Time};
+use crate::types::Collective;
+
+/// The channel of all but `SKIP`.
+pub(super) const DATA_CHANNEL: usize = P2P_CHANNEL + 1;
+
+/// What stands for the operation in the tickets of `SKIP`, whose completion nobody waits for: no operation has this number.
+pub(super) const SIGNALS: u64 = 0xfffe;
+
+/// Whether a ticket is of a signal that nobody waits for.
+pub fn is_signal(ticket: Ticket) -> bool {
+    ticket >> 48 == SIGNALS
+}
+
+/// A late-merge call under way.
+#[derive(Debug, Default)]
+pub struct Run {
+    pub(super) rank: usize,
+    pub(super) ranks: usize,
+    pub(super) gathers: bool,
+    pub(super) slices: u32,
+    pub(super) begun: u32,
+    /// Slices whose origin has sent what it has.
+    pub(super) started: u32,
+    pub(super) retired: u32,
+    /// Of slices under way, at `slice % flights.len()`.
+    pub(super) flights: Vec<Flight>,
+    /// What is posted, by the number in its ticket.
+    pub(super) postings: Vec<Option<Posting>>,
+    pub(super) free: Vec<u32>,
+    /// The numbers of what is complete, oldest first.
+    pub(super) complete: VecDeque<u32>,
+    /// The ranks from which pieces can come.
+    pub(super) peers: Vec<usize>,
+    /// Whether a receive is posted, by rank.
+    pub(super) is_arriving: Vec<bool>,
+    /// The same for `SKIP`.
+    pub(super) is_skip_arriving: bool,
+    pub(super) is_listening: bool,
+    pub(super) orders: Vec<Order>,
+    pub(super) signals: u32,
+}
+
+/// One slice under way.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    /// By chunk.
+    pub(super) stations: Vec<Station>,
+    pub(super) has_left: Vec<bool>,
+    /// Stations that have not left.
+    pub(super) open: usize,
+    /// Whether the chunk's result is here or comes.
+    pub(super) has_result: Vec<bool>,
+    /// Results that are not here.
+    pub(super) results_due: usize,
+    /// Messages and reductions that are posted and not complete.
+    pub(super) pending: usize,
+    /// The position that is heard of next.
+    pub(super) step: u32,
+    /// Since when.
+    pub(super) since: Time,
+    /// Until when it is waited for.
+    pub(super) until: Option<Time>,
+    /// When each position was first heard of, or given up.
+    pub(super) heard: Vec<Option<Time>>,
+    pub(super) watches: Vec<Watch>,
+}
+
+impl Flight {
+    /// Something that was posted is complete.
+    pub(super) fn finish_one(&mut self) {
+        self.pending -= 1;
+    }
+}
+
+/// A reduction under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watch {
+    pub(super) chunk: usize,
+    pub(super) begin: Time,
+    /// When it takes too long.
+    pub(super) until: Option<Time>,
+    pub(super) was_late: bool,
+}
+
+/// Something posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Posting {
+    Send {
+        slice: u32,
+        peer: usize,
+        place: Option<Place>,
+    },
+    Combine {
+        slice: u32,
+        chunk: usize,
+    },
+    Piece {
+        slice: u32,
+        chunk: usize,
+        peer: usize,
+        interval: Interval,
+        place: Place,
+    },
+    Late {
+        slice: u32,
+        chunk: usize,
+        peer: usize,
+        interval: Interval,
+    },
+    Result {
+        slice: u32,
+        chunk: usize,
+        peer: usize,
+    },
+    /// For a chunk of this call, or for one that is over.
+    Skip(Option<(u32, usize)>),
+}
+
+impl Run {
+    /// Makes it the run of a call that has not begun; what it had is kept for this one.
+    pub fn reset(&mut self, operation: &Operation, rank: usize, ranks: usize, keeper: &Keeper) {
+        let gathers = operation.call.collective == Collective::AllReduce;
+        let flights = operation.plan.slices_in_flight.min(operation.slices) as usize;
+        (self.rank, self.ranks, self.gathers) = (rank, ranks, gathers);
+        self.slices = operation.slices;
+        (self.begun, self.started, self.retired) = (0, 0, 0);
+        self.is_listening = false;
+        self.flights.resize_with(flights, Flight::default);
+        self.is_arriving.clear();
+        self.is_arriving.resize(ranks, false);
+        self.peers.clear();
+        let others = (1..ranks).map(|distance| (rank + ranks - distance) % ranks);
+        self.peers.extend(others.take(match keeper.policy.target {
+            super::Target::Next2 => 2,
+            super::Target::Tail => ranks,
+        }));
+    }
+
+    /// Does what can be done; whether that was anything.
+    pub fn advance(
+        &mut self,
+        operation: &mut Operation,
+        context: &mut Context<'_>,
+    ) -> Result<bool> {
+        if !self.is_listening {
+            // What has come by now is seen at the next attempt, before anything is sent.
+            let chunks = (0..self.ranks).map(|chunk| operation.region(input(chunk), 0).bytes());
+            // The first slice has the longest chunks.
+            keeper(context).places.resize(chunks.max().unwrap_or(0));
+            self.listen(true, context)?;
+            return Ok(true);
+        }
+        let mut progressed = false;
+        while self.retired < self.slices {
+            let mut did = self.begin_slices(operation, context);
+            did |= self.take_skips(operation, context)?;
+            did |= self.begin_origins(operation, context)?;
+            did |= self.take_messages(operation, context)?;
+            did |= self.take_complete(operation, context)?;
+            did |= self.look_at_the_time(operation, context)?;
+            did |= self.retire(operation, context)?;
+            if !did {
+                break;
+            }
+            progressed = true;
+        }
+        Ok(progressed)
+    }
+
+    /// Notes that what this ticket stands for is complete.
+    pub fn complete(&mut self, ticket: Ticket) {
+        self.complete.push_back(ticket as u32);
+    }
+
+    /// Slices that are finished.
+    pub fn retired(&self) -> u32 {
+        self.retired
+    }
+
+    /// The ranks without which it cannot end. Of pieces that may come by several ways only the sure part is told.
+    pub fn waiting_for(&self) -> Vec<usize> {
+        let previous = (self.rank + self.ranks - 1) % self.ranks;
+        let flights = || (self.retired..self.begun).map(|slice| self.flight(slice));
+        let waits = flights().any(|flight| {
+            flight.results_due > 0 || flight.stations.iter().any(Station::waits_for_previous)
+        });
+        let sends = self
+            .postings
+            .iter()
+            .flatten()
+            .filter_map(|posting| match posting {
+                Posting::Send { peer, .. } => Some(*peer),
+                _ => None,
+            });
+        sends.chain(waits.then_some(previous)).collect()
+    }
+
+    pub(super) fn flight(&self, slice: u32) -> &Flight {
+        &self.flights[slice as usize % self.flights.len()]
+    }
+
+    pub(super) fn flight_mut(&mut self, slice: u32) -> &mut Flight {
+        let flights = self.flights.len();
+        &mut self.flights[slice as usize % flights]
+    }
+
+    /// The position of `rank` for `chunk`, and of this rank's chunk at a position.
+    pub(super) fn position(&self, rank: usize, chunk: usize) -> u32 {
+        ((rank + self.ranks - 1 - chunk) % self.ranks) as u32
+    }
+
+    pub(super) fn chunk_at(&self, position: u32) -> usize {
+        (self.rank + self.ranks - 1 - position as usize) % self.ranks
+    }
+
+    pub(super) fn rank_at(&self, position: u32, chunk: usize) -> usize {
+        (chunk + 1 + position as usize) % self.ranks
+    }
+
+    fn listen(&mut self, is_wanted: bool, context: &mut Context<'_>) -> Result<()> {
+        self.is_listening = is_wanted;
+        for peer in &self.peers {
+            let channel = DATA_CHANNEL;
+            let stream = Stream {
+                peer: *peer,
+                channel,
+            };
+            context.transport.listen(stream, is_wanted)?;
+        }
+        let stream = self.skip_stream(keeper(context));
+        context.transport.listen(stream, is_wanted)
+    }
+
+    /// Where `SKIP` comes from.
+    pub(super) fn skip_stream(&self, keeper: &Keeper) -> Stream {
+        Stream {
+            peer: (self.rank + 1) % self.ranks,
+            channel: keeper.signal_channel,
+        }
+    }
+
+    fn begin_slices(&mut self, operation: &Operation, context: &mut Context<'_>) -> bool {
+        let mut progressed = false;
+        while self.begun < self.slices && self.begun < self.retired + self.flights.len() as u32 {
+            progressed = true;
+            let slice = self.begun;
+            self.begun += 1;
+            self.begin_slice(slice, context);
+            self.arm(slice, operation, context);
+        }
+        progressed
+    }
+
+    /// Has the origins of new slices send what they have. Signals that came while this rank was late are heeded before.
+    fn begin_origins(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+        let mut progressed = false;
+        while self.started < self.begun && !self.is_skip_arriving {
+            progressed = true;
+            let slice = self.started;
+            self.started += 1;
+            let origin = self.chunk_at(0);
+            let flights = self.flights.len();
+            let station = &mut self.flights[slice as usize % flights].stations[origin];
+            station.begin(&mut self.orders);
+            self.carry_out(slice, origin, operation, context)?;
+        }
+        Ok(progressed)
+    }
+
+    fn begin_slice(&mut self, slice: u32, context: &mut Context<'_>) {
+        let (rank, ranks, gathers) = (self.rank, self.ranks, self.gathers);
+        let policy = keeper(context).policy;
+        let now = context.now;
+        let flight = self.flight_mut(slice);
+        let new = || Station::new(0, ranks as u32, policy.target, policy.signals);
+        if flight.stations.len() != ranks {
+            flight.stations.clear();
+            flight.stations.resize_with(ranks, new);
+        }
+        for (chunk, station) in flight.stations.iter_mut().enumerate() {
+            station.reset(((rank + ranks - 1 - chunk) % ranks) as u32);
+        }
+        flight.open = ranks;
+        flight.results_due = if gathers { ranks } else { 0 };
+        for list in [&mut flight.has_left, &mut flight.has_result] {
+            list.clear();
+            list.resize(ranks, false);
+        }
+        flight.heard.clear();
+        flight.heard.resize(ranks, None);
+        flight.watches.clear();
+        (flight.pending, flight.step, flight.since, flight.until) = (0, 1, now, None);
+    }
+
+    /// Retires finished slices, in order.
+    fn retire(&mut self, operation: &mut Operation, context: &mut Context<'_>) -> Result<bool> {
+        let mut progressed = false;
+        while self.retired < self.begun {
+            let flight = self.flight(self.retired);
+            let is_last = self.retired + 1 == self.slices;
+            let is_busy = flight.open > 0 || flight.results_due > 0 || flight.pending > 0;
+            if is_busy || (is_last && self.is_skip_arriving) {
+                break;
+            }
+            progressed = true;
+            operation.finish_slice(0, self.retired)?;
+            self.retired += 1;
+            if is_last {
+                self.listen(false, context)?;
+            }
+        }
+        Ok(progressed)
+    }
+}
+
+/// What the engine keeps for such calls.
+pub(super) fn keeper<'a>(context: &'a mut Context<'_>) -> &'a mut Keeper {
+    context
+        .late_merge
+        .as_deref_mut()
+        .expect("a late-merge call was prepared with it")
+}
+
+pub(super) fn input(chunk: usize) -> Span {
+    Span {
+        buffer: Buffer::Input,
+        first: chunk as u32,
+        len: 1,
+    }
+}
+
+pub(super) fn ticket(operation: usize, number: u32) -> Ticket {
+    (operation as u64) << 48 | u64::from(number)
+}
+
+pub(super) fn later(time: Time, ps: u64) -> Time {
+    Time(time.0 + u128::from(ps))
+}
