@@ -235,6 +235,8 @@ pub enum PortsName {
     Full,
     /// One direction at a time
     Half,
+    /// Any number of messages at once
+    Unlimited,
 }
 
 /// A word for [`Sending`].
@@ -271,6 +273,7 @@ impl From<PortsName> for Ports {
         match name {
             PortsName::Full => Ports::Full,
             PortsName::Half => Ports::Half,
+            PortsName::Unlimited => Ports::Unlimited,
         }
     }
 }

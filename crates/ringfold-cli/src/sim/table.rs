@@ -93,6 +93,7 @@ fn about(report: &Report) -> String {
         match network.ports {
             Ports::Full => "full duplex",
             Ports::Half => "half duplex",
+            Ports::Unlimited => "ports without limit",
         },
         match network.sending {
             Sending::Eager => "eager",

@@ -4,6 +4,10 @@
 //! says how long it took, where the time went, and whether every promise was kept.
 
 mod control;
+#[cfg(test)]
+mod late_merge_fuzz;
+#[cfg(test)]
+mod late_merge_tests;
 mod oracle;
 mod prepare;
 mod promises;
@@ -14,6 +18,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub use crate::engine::late_merge::{Policy, Signals, Target, Timers};
 pub use crate::transport::faulty::Faults;
 pub use crate::transport::sim::model::{
     Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch,

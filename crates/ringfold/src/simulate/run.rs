@@ -47,6 +47,9 @@ pub(crate) fn run_over(
     Ok(simulation.report())
 }
 
+/// The channel of the late-merge ring's signals: no collective has as many.
+const SIGNAL_CHANNEL: usize = 255;
+
 /// Where a rank stands.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
@@ -136,8 +139,12 @@ impl Simulation {
         let mut members = Vec::with_capacity(scenario.ranks);
         for (rank, (transport, buffers)) in ranks.into_iter().zip(buffers).enumerate() {
             let transport = wrap(rank, transport);
+            let mut engine = Engine::new(transport, rank, scenario.ranks, pool.clone());
+            if let Some(policy) = scenario.straggler {
+                engine.set_late_merge(policy, SIGNAL_CHANNEL);
+            }
             members.push(Member {
-                engine: Engine::new(transport, rank, scenario.ranks, pool.clone()),
+                engine,
                 job: Some(prepare::job(&resolved, &choice, rank, &buffers)?),
                 buffers,
                 stage: Stage::Away,
@@ -302,6 +309,11 @@ impl Simulation {
                 return self.end(rank, Ok(()));
             }
         }
+        // The network does not know of it.
+        if let Some(timer) = member.engine.next_timer() {
+            self.wake_at(rank, timer.0 as u64);
+        }
+        let member = &self.members[rank];
         // What the rank itself waits for; the network's events come up anyway.
         let own = member.engine.next_event().map(|time| time.0 as u64);
         let network = self

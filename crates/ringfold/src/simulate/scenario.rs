@@ -1,5 +1,6 @@
 //! What is simulated: the call, the machines, and what befalls them.
 
+use crate::engine::late_merge::{Policy, RANKS_MAX};
 use crate::error::{Error, Result};
 use crate::transport::faulty::Faults;
 use crate::transport::sim::model::{Compute, LinkEnds, Network};
@@ -36,6 +37,8 @@ pub struct Scenario {
     pub disturbances: Vec<Disturbance>,
     /// What befalls messages; their envelopes weigh something then. `None`: nothing does.
     pub faults: Option<Faults>,
+    /// How rings of `all_reduce` and `reduce_scatter` go around slow ranks, if they do.
+    pub straggler: Option<Policy>,
     /// What all random numbers follow from.
     pub seed: u64,
     /// How long the call may take.
@@ -109,6 +112,7 @@ impl Default for Scenario {
             compute: Compute::default(),
             disturbances: Vec::new(),
             faults: None,
+            straggler: None,
             seed: 0,
             timeout_ps: 60_000_000_000_000,
             detect_ps: 10_000_000_000,
@@ -148,9 +152,30 @@ impl Scenario {
             self.op.check(self.dtype)?;
         }
         self.check_rank("root", self.root)?;
+        self.check_straggler()?;
         self.disturbances
             .iter()
             .try_for_each(|disturbance| self.check_disturbance(disturbance))
+    }
+
+    fn check_straggler(&self) -> Result<()> {
+        let is_ring = self
+            .algorithm
+            .is_none_or(|algorithm| algorithm == Algorithm::Ring);
+        let serves = matches!(
+            self.collective,
+            Collective::AllReduce | Collective::ReduceScatter
+        );
+        if self.straggler.is_some() && !(is_ring && serves && self.ranks <= RANKS_MAX) {
+            return Err(Error::Unsupported(format!(
+                "a straggler policy for {} by {} of {} ranks; it is for the ring of all_reduce and reduce_scatter of at most \
+                 {RANKS_MAX} ranks",
+                self.collective,
+                self.algorithm.map_or("the tuner's choice", Algorithm::name),
+                self.ranks
+            )));
+        }
+        Ok(())
     }
 
     fn check_disturbance(&self, disturbance: &Disturbance) -> Result<()> {

@@ -48,6 +48,8 @@ pub(super) struct Incoming {
     pub receives: VecDeque<Receive>,
     /// Of these receives those, at the front, whose message is on its way: in a rendezvous.
     pub accepted: usize,
+    /// When the last of them arrives, where ports do not see to the order.
+    pub until_ps: u64,
     /// Messages posted and not arrived.
     pub under_way: usize,
     pub messages: u64,

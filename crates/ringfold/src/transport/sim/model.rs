@@ -87,6 +87,9 @@ pub enum Ports {
     Full,
     /// It sends or receives.
     Half,
+    /// It works on any number of messages at once: what papers assume that do not speak of ports. Messages of a stream keep
+    /// their order.
+    Unlimited,
 }
 
 /// When a message sets off.
@@ -227,8 +230,8 @@ impl Network {
                 return invalid(format!("switch `{name}` has no bandwidth"));
             }
         }
-        if !self.switches.is_empty() && self.ports == Ports::Half {
-            let text = "declared switches with half-duplex ports; use full duplex";
+        if !self.switches.is_empty() && self.ports != Ports::Full {
+            let text = "declared switches with ports that are not full duplex; use full duplex";
             return Err(Error::Unsupported(text.into()));
         }
         Ok(())

@@ -2,7 +2,7 @@
 //! taken in.
 
 use super::message::{Message, Receive};
-use super::model::{LinkEnds, Links, Sending};
+use super::model::{LinkEnds, Links, Ports, Sending};
 use super::processors::{Job, JobKind, Then};
 use super::record::{Lane, PathKind, TraceEvent};
 use super::world::{Event, Source, World};
@@ -110,7 +110,10 @@ impl World {
         let (sending_ps, _) = self.durations_ps(message);
         let direction = self.model.direction(false);
         let until = self.ranks[from as usize].ports[usize::from(is_local)].until_ps[direction];
-        let begin_ps = self.now.max(until);
+        let begin_ps = match self.model.network.ports {
+            Ports::Unlimited => self.now,
+            Ports::Full | Ports::Half => self.now.max(until),
+        };
         let mut sent_ps = begin_ps + sending_ps;
         if is_local {
             let host = self.model.network.host(from as usize);
@@ -169,10 +172,22 @@ impl World {
         let (_, receiving_ps) = self.durations_ps(message);
         let gap_ps = self.links(message).gap_ps;
         let direction = self.model.direction(true);
-        let port = &mut self.ranks[message.to as usize].ports[usize::from(message.is_local)];
-        let begin_ps = first_byte_ps.max(port.until_ps[direction]);
-        let arrival_ps = begin_ps + receiving_ps;
-        port.until_ps[direction] = arrival_ps + gap_ps;
+        let (begin_ps, arrival_ps) = match self.model.network.ports {
+            Ports::Unlimited => {
+                let source = (message.from, message.channel);
+                let behind = &mut self.incoming(message.to, source).until_ps;
+                *behind = (first_byte_ps + receiving_ps).max(*behind);
+                (first_byte_ps, *behind)
+            }
+            Ports::Full | Ports::Half => {
+                let state = &mut self.ranks[message.to as usize];
+                let until_ps = &mut state.ports[usize::from(message.is_local)].until_ps[direction];
+                let begin_ps = first_byte_ps.max(*until_ps);
+                *until_ps = begin_ps + receiving_ps + gap_ps;
+                (begin_ps, begin_ps + receiving_ps)
+            }
+        };
+        let message = self.messages.see(number);
         self.record.note(TraceEvent {
             rank: message.to as usize,
             lane: Lane::Receive,

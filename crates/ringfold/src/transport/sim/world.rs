@@ -511,6 +511,6 @@ impl Model {
 
     /// The index of a port's direction.
     pub(super) fn direction(&self, receives: bool) -> usize {
-        usize::from(receives && self.network.ports == Ports::Full)
+        usize::from(receives && self.network.ports != Ports::Half)
     }
 }
