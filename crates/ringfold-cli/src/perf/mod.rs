@@ -30,7 +30,7 @@ use crate::numbers::bytes_label;
 pub use arguments::Arguments;
 use arguments::Case;
 use measure::Bench;
-use placement::Size;
+pub use placement::Size;
 use report::Report;
 
 /// The hidden flag by which a rank knows that it was started by this command.

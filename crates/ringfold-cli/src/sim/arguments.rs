@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use super::outcome::Method;
 use super::paper::Paper;
 use super::settings::Settings;
 use super::vary::Sweep;
@@ -32,6 +33,10 @@ pub struct Arguments {
     /// Simulate side by side: algorithms (ring,direct), values of a setting (ports=full,half), or other scenario files
     #[arg(long, value_name = "WHAT", help_heading = RUNS)]
     pub compare: Option<String>,
+
+    /// How to simulate
+    #[arg(long, value_name = "HOW", value_enum, default_value = "auto", help_heading = RUNS)]
+    pub method: Method,
 
     /// Reproduce a publication's figures and tables; --plot takes a folder then
     #[arg(long, value_name = "NAME", value_enum, help_heading = RUNS, conflicts_with_all = ["what", "sweep", "compare"])]

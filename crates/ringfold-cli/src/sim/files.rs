@@ -7,7 +7,7 @@ use anyhow::Result;
 use ringfold::simulate::{Payload, Report};
 use serde_json::{Value as Json, json};
 
-use super::Outcome;
+use super::outcome::Outcome;
 use super::units::micros;
 use super::vary::Sweep;
 use crate::output::open;
@@ -53,61 +53,38 @@ impl Csv {
 
     /// Adds a line.
     pub fn add(&mut self, outcome: &Outcome) -> Result<()> {
-        let report = &outcome.report;
-        let scenario = &report.scenario;
-        let rate = |bytes_per_s: f64| format!("{:.6}", bytes_per_s / 1e9);
+        let summary = &outcome.summary;
+        let scenario = &summary.scenario;
+        let rate = |gbps: f64| format!("{gbps:.6}");
         let value = outcome.value.as_ref();
         let fields = [
             outcome.variant.clone(),
             self.key.clone(),
             value.map_or(String::new(), |value| value.text.clone()),
             scenario.collective.to_string(),
-            algorithm(report),
+            summary.algorithm(),
             scenario.ranks.to_string(),
             scenario.bytes.to_string(),
             scenario.dtype.to_string(),
             scenario.op.to_string(),
             scenario.seed.to_string(),
-            micros(report.finished_ps),
-            micros(report.results_ps),
-            rate(report.algbw_bytes_per_s()),
-            rate(report.busbw_bytes_per_s()),
-            report
-                .ranks
-                .iter()
-                .map(|rank| rank.sent_messages)
-                .sum::<u64>()
-                .to_string(),
-            report
-                .ranks
-                .iter()
-                .map(|rank| rank.sent_bytes)
-                .sum::<u64>()
-                .to_string(),
-            report.events.to_string(),
-            failed(report).to_string(),
-            report.promises.len().to_string(),
+            micros(summary.finished_ps),
+            micros(summary.results_ps),
+            rate(summary.algbw_gbps()),
+            rate(summary.busbw_gbps()),
+            summary.messages.to_string(),
+            summary.sent_bytes.to_string(),
+            summary
+                .events
+                .map_or(String::new(), |events| events.to_string()),
+            summary.failed_ranks.to_string(),
+            summary.broken_promises.to_string(),
         ];
         self.writer
             .write_record(fields)
             .map_err(std::io::Error::from)?;
         Ok(self.writer.flush()?)
     }
-}
-
-/// The name of what was carried out.
-pub fn algorithm(report: &Report) -> String {
-    let algorithm = report.scenario.algorithm;
-    algorithm.map_or(String::new(), |algorithm| algorithm.to_string())
-}
-
-/// How many ranks' calls failed.
-pub fn failed(report: &Report) -> usize {
-    report
-        .ranks
-        .iter()
-        .filter(|rank| rank.outcome.is_err())
-        .count()
 }
 
 /// Writes all outcomes; `-` is standard output.
@@ -125,15 +102,14 @@ pub fn write_json(path: &Path, sweep: Option<&Sweep>, outcomes: &[Outcome]) -> R
 }
 
 fn simulation(outcome: &Outcome) -> Json {
-    let report = &outcome.report;
-    let scenario = &report.scenario;
-    let us = |ps: u64| ps as f64 / 1e6;
-    json!({
+    let summary = &outcome.summary;
+    let scenario = &summary.scenario;
+    let mut simulation = json!({
         "variant": outcome.variant,
         "value": outcome.value.as_ref().map(|value| &value.text),
         "scenario": {
             "collective": scenario.collective.name(),
-            "algorithm": algorithm(report),
+            "algorithm": summary.algorithm(),
             "dtype": scenario.dtype.name(),
             "op": scenario.op.name(),
             "root": scenario.root,
@@ -150,11 +126,28 @@ fn simulation(outcome: &Outcome) -> Json {
             "reduce_us": us(scenario.compute.reduce_ps),
             "reduce_ps_per_byte": scenario.compute.reduce_ps_per_byte,
         },
-        "time_us": us(report.finished_ps),
-        "results_us": us(report.results_ps),
-        "algbw_gbps": report.algbw_bytes_per_s() / 1e9,
-        "busbw_gbps": report.busbw_bytes_per_s() / 1e9,
-        "events": report.events,
+        "time_us": us(summary.finished_ps),
+        "results_us": us(summary.results_ps),
+        "algbw_gbps": summary.algbw_gbps(),
+        "busbw_gbps": summary.busbw_gbps(),
+        "events": summary.events,
+    });
+    if let (Some(whole), Some(Json::Object(details))) = (
+        simulation.as_object_mut(),
+        outcome.report.as_ref().map(details),
+    ) {
+        whole.extend(details);
+    }
+    simulation
+}
+
+fn us(ps: u64) -> f64 {
+    ps as f64 / 1e6
+}
+
+/// What only the engine tells.
+fn details(report: &Report) -> Json {
+    json!({
         "chunks": report.chunks.iter().map(|chunk| json!({
             "chunk": chunk.chunk,
             "owner": chunk.owner,

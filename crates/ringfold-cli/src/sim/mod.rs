@@ -12,6 +12,7 @@ mod calibrate;
 mod disturbances;
 mod files;
 mod fit;
+mod outcome;
 mod paper;
 mod parse;
 mod pictures;
@@ -27,25 +28,16 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ringfold::simulate::{self, Report};
 
 pub use arguments::Arguments;
 use files::Csv;
+use outcome::Outcome;
 use progress::Progress;
 use settings::Settings;
 use vary::{Value, Variant};
 
 use crate::output;
 use crate::perf::arguments::parse_collective;
-
-/// One simulation that was run, and what distinguishes it from the others.
-pub struct Outcome {
-    /// Which of `--compare`'s.
-    pub variant: String,
-    /// Which of `--sweep`'s.
-    pub value: Option<Value>,
-    pub report: Report,
-}
 
 /// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
 pub fn run(arguments: Arguments) -> Result<u8> {
@@ -64,7 +56,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         false => many(&arguments, &variants)?,
     };
     write_files(&arguments, &outcomes)?;
-    let is_clean = outcomes.iter().all(|outcome| outcome.report.is_clean());
+    let is_clean = outcomes.iter().all(|outcome| outcome.summary.is_clean());
     Ok(u8::from(!is_clean))
 }
 
@@ -95,18 +87,23 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
     for path in [&arguments.trace, &arguments.gantt].into_iter().flatten() {
         output::open(path)?;
     }
+    // What was asked for by `--json` is everything, and so is what a timeline shows.
+    let needs_all = scenario.traces || arguments.json.is_some();
+    arguments.method.check(&scenario, needs_all)?;
     let progress = Progress::begin(1)?;
     progress.announce(scenario.collective.to_string());
-    let report = simulate::run(&scenario);
+    let simulated = arguments.method.simulate(&scenario, needs_all);
     drop(progress);
+    let (summary, report) = simulated?;
+    if !arguments.stdout_is_data() {
+        print(&table::details(&summary, report.as_ref()))?;
+    }
     let outcome = Outcome {
         variant: String::new(),
         value: None,
-        report: report?,
+        summary,
+        report,
     };
-    if !arguments.stdout_is_data() {
-        print(&table::details(&outcome.report))?;
-    }
     if let Some(path) = &arguments.csv {
         Csv::create(path, None)?.add(&outcome)?;
     }
@@ -128,6 +125,7 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
         None => None,
     };
     // What cannot be is said before the first simulation, and not after an hour of them.
+    let needs_all = arguments.json.is_some();
     let mut cases = Vec::new();
     for value in values {
         for variant in variants {
@@ -135,7 +133,9 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
                 (Some(key), Some(value)) => scenario::with(&variant.settings, key, &value.text)?,
                 _ => variant.settings.clone(),
             };
-            cases.push((variant, value, scenario::scenario(&settings)?));
+            let scenario = scenario::scenario(&settings)?;
+            arguments.method.check(&scenario, needs_all)?;
+            cases.push((variant, value, scenario));
         }
     }
     let progress = Progress::begin(cases.len())?;
@@ -148,12 +148,16 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
     for (variant, value, scenario) in cases {
         let value_label = value.map_or("", |value| &value.label);
         progress.announce(format!("{value_label} {}", variant.label));
-        let report = simulate::run(&scenario)
+        let (summary, report) = arguments
+            .method
+            .simulate(&scenario, needs_all)
             .with_context(|| format!("{value_label} {}", variant.label).trim().to_owned())?;
         let outcome = Outcome {
             variant: variant.label.clone(),
             value: value.cloned(),
-            report,
+            summary,
+            // Thousands of reports would not fit.
+            report: report.filter(|_| needs_all),
         };
         let of_first = outcomes.len() / variants.len() * variants.len();
         let first = outcomes.get(of_first).unwrap_or(&outcome);
@@ -177,15 +181,20 @@ fn write_files(arguments: &Arguments, outcomes: &[Outcome]) -> Result<()> {
     if let (Some(path), Some(sweep)) = (&arguments.plot, &arguments.sweep) {
         pictures::curves(sweep, outcomes).draw(path)?;
     }
-    let [only] = outcomes else {
+    let [
+        Outcome {
+            report: Some(report),
+            ..
+        },
+    ] = outcomes
+    else {
         return Ok(());
     };
     if let Some(path) = &arguments.trace {
-        trace::write(path, &only.report)
-            .with_context(|| format!("cannot write `{}`", path.display()))?;
+        trace::write(path, report).with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     if let Some(path) = &arguments.gantt {
-        pictures::gantt(&only.report)?.draw(path)?;
+        pictures::gantt(report)?.draw(path)?;
     }
     Ok(())
 }

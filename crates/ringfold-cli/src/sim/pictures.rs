@@ -3,8 +3,7 @@
 use anyhow::{Result, bail};
 use ringfold::simulate::{Lane, Report};
 
-use super::Outcome;
-use super::files::algorithm;
+use super::outcome::Outcome;
 use super::vary::Sweep;
 use crate::numbers::bytes_label;
 use crate::plot::{Axis, Bar, Chart, Corner, Curve, Scale, Style, Timeline};
@@ -37,11 +36,11 @@ pub fn curves(sweep: &Sweep, outcomes: &[Outcome]) -> Chart {
             continue;
         };
         let y = match is_size {
-            true => outcome.report.busbw_bytes_per_s() / 1e9,
-            false => outcome.report.finished_ps as f64 / 1e6,
+            true => outcome.summary.busbw_gbps(),
+            false => outcome.summary.finished_ps as f64 / 1e6,
         };
         let label = match outcome.variant.as_str() {
-            "" => algorithm(&outcome.report),
+            "" => outcome.summary.algorithm(),
             variant => variant.to_owned(),
         };
         // The tuner may choose anew at every value; that is one curve.
@@ -82,7 +81,7 @@ pub fn curves(sweep: &Sweep, outcomes: &[Outcome]) -> Chart {
 
 /// What all simulations have in common.
 fn title(sweep: &Sweep, outcomes: &[Outcome]) -> String {
-    let scenarios = || outcomes.iter().map(|outcome| &outcome.report.scenario);
+    let scenarios = || outcomes.iter().map(|outcome| &outcome.summary.scenario);
     let Some(first) = scenarios().next() else {
         return String::new();
     };
@@ -137,7 +136,9 @@ pub fn gantt(report: &Report) -> Result<Timeline> {
         title: format!(
             "{} by {}, {} ranks, {}: {:.3} µs",
             scenario.collective,
-            algorithm(report),
+            scenario
+                .algorithm
+                .map_or(String::new(), |algorithm| algorithm.to_string()),
             scenario.ranks,
             bytes_label(scenario.bytes as f64),
             report.finished_ps as f64 / 1e6,

@@ -10,16 +10,12 @@ use ringfold::{Algorithm, Collective};
 
 use super::disturbances::Late;
 use super::settings::{Settings, Slice, Way};
-use crate::numbers::bytes_label;
 
 /// Up to here data is moved and results are compared, unless told: more would take the memory of the machine.
 const REAL_BYTES_MAX: u64 = 256 << 20;
 
-/// The most ranks.
-const RANKS_MAX: usize = 1 << 16;
-
-/// What a step of a plan and its state take, about.
-const STEP_BYTES: u128 = 256;
+/// The most ranks: more is mistyped.
+const RANKS_MAX: usize = 1 << 20;
 
 /// The key that varies the delay of all slow reductions and late ranks, which are no flags of their own.
 const DELAY: &str = "delay";
@@ -102,8 +98,10 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         traces: false,
         ..default
     };
+    if ranks > RANKS_MAX {
+        bail!("{ranks} ranks; at most {RANKS_MAX}");
+    }
     scenario.check()?;
-    check_memory(&scenario)?;
     Ok(scenario)
 }
 
@@ -112,24 +110,6 @@ fn root(settings: &Settings, default: usize) -> usize {
     match (settings.algorithm, settings.late.first()) {
         (Some(Way::By(Algorithm::Stragglar)), Some(Late(Disturbance::Late { rank, .. }))) => *rank,
         _ => default,
-    }
-}
-
-/// Refuses what would only drive the machine into swapping: every rank has a plan.
-fn check_memory(scenario: &Scenario) -> Result<()> {
-    let ranks = scenario.ranks;
-    if ranks > RANKS_MAX {
-        bail!("{ranks} ranks; at most {RANKS_MAX}");
-    }
-    // A plan is no longer than one of a ring, in which every rank sends and receives once for each of the others, twice.
-    let needed = 4 * ranks as u128 * ranks as u128 * STEP_BYTES;
-    match crate::info::memory_available_bytes() {
-        Some(available) if needed > u128::from(available) => bail!(
-            "the plans of {ranks} ranks may take {}, and {} are available; choose fewer ranks",
-            bytes_label(needed as f64),
-            bytes_label(available as f64),
-        ),
-        _ => Ok(()),
     }
 }
 

@@ -7,8 +7,7 @@ use ringfold::simulate::{
     Delay, Disturbance, LinkEnds, Links, PathKind, Ports, Report, Scenario, Sending, Server, Slow,
 };
 
-use super::Outcome;
-use super::files::{algorithm, failed};
+use super::outcome::{Outcome, Summary};
 use super::units::{micros, rate_text, time_text};
 use super::vary::Variant;
 use crate::numbers::{bytes_label, number, significant};
@@ -20,49 +19,62 @@ const MAX_LINES: usize = 16;
 const SEED: &str = "seed";
 
 /// All about one simulation.
-pub fn details(report: &Report) -> String {
+pub fn details(summary: &Summary, report: Option<&Report>) -> String {
     let mut text = format!("# ringfold sim version {}\n", env!("CARGO_PKG_VERSION"));
-    text += &about(report);
-    let total =
-        |of: fn(&ringfold::simulate::RankReport) -> u64| report.ranks.iter().map(of).sum::<u64>();
-    let _ = writeln!(text, "#\n  time      {:>16} us", micros(report.finished_ps));
+    text += &about(summary);
+    let _ = writeln!(
+        text,
+        "#\n  time      {:>16} us",
+        micros(summary.finished_ps)
+    );
     // A rate of what did not arrive would mean nothing.
-    if failed(report) == 0 {
-        let rate = |bytes_per_s: f64| significant(bytes_per_s / 1e9);
+    if summary.failed_ranks == 0 {
         let _ = writeln!(
             text,
             "  algbw     {:>16} GB/s",
-            rate(report.algbw_bytes_per_s())
+            significant(summary.algbw_gbps())
         );
         let _ = writeln!(
             text,
             "  busbw     {:>16} GB/s",
-            rate(report.busbw_bytes_per_s())
+            significant(summary.busbw_gbps())
         );
     }
-    let _ = write!(
+    let _ = writeln!(
         text,
-        "  messages  {:>16}\n  sent      {:>16} B\n  events    {:>16}\n",
-        total(|rank| rank.sent_messages),
-        total(|rank| rank.sent_bytes),
-        report.events,
+        "  messages  {:>16}\n  sent      {:>16} B",
+        summary.messages, summary.sent_bytes
     );
-    if report.results_ps != report.finished_ps {
+    let _ = summary
+        .events
+        .iter()
+        .try_for_each(|events| writeln!(text, "  events    {events:>16}"));
+    if summary.results_ps != summary.finished_ps {
         let _ = writeln!(
             text,
             "  reduced   {:>16} us (the last rank's last reduction)",
-            micros(report.results_ps)
+            micros(summary.results_ps)
         );
     }
+    let Some(report) = report else {
+        return text + SWEPT;
+    };
     text += &critical_path(report);
     text += &ranks(report);
     text += &links(report);
     text + &verdict(report)
 }
 
+/// What is said where the engine did not run.
+const SWEPT: &str = "\
+#
+# By the longest path through the schedule, because nothing contends: the engine's time, without its links, critical path and
+# promises. `--method engine` has these.
+";
+
 /// What was simulated, as comments.
-fn about(report: &Report) -> String {
-    let scenario = &report.scenario;
+fn about(summary: &Summary) -> String {
+    let scenario = &summary.scenario;
     let Scenario {
         network, compute, ..
     } = scenario;
@@ -82,7 +94,7 @@ fn about(report: &Report) -> String {
     let mut text = format!(
         "# {} by {} over messages, {}{size}, seed {}\n",
         scenario.collective,
-        algorithm(report),
+        summary.algorithm(),
         plural(scenario.ranks, "rank"),
         scenario.seed,
     );
@@ -299,7 +311,12 @@ fn more(count: usize, what: &str) -> String {
 
 /// Whether all went as promised.
 fn verdict(report: &Report) -> String {
-    let calls = match failed(report) {
+    let failed = report
+        .ranks
+        .iter()
+        .filter(|rank| rank.outcome.is_err())
+        .count();
+    let calls = match failed {
         0 => "all calls returned Ok".to_owned(),
         count => format!("{} failed", plural(count, "call")),
     };
@@ -367,37 +384,33 @@ pub fn header(key: Option<&str>, variants: &[Variant]) -> String {
 
 /// One line; `first` is the first variant's at the same value.
 pub fn row(outcome: &Outcome, first: &Outcome, is_compared: bool) -> String {
-    let report = &outcome.report;
+    let summary = &outcome.summary;
     let mut text = format!(
         "  {:>12}  {:<18}  {:<18}  {:>6}  {:>12}  {:>17}  {:>9}  {:>9}  {:>9}",
         outcome.value.as_ref().map_or("", |value| &value.label),
         outcome.variant,
-        algorithm(report),
-        report.scenario.ranks,
-        report.scenario.bytes,
-        micros(report.finished_ps),
-        number(report.algbw_bytes_per_s() / 1e9, 9),
-        number(report.busbw_bytes_per_s() / 1e9, 9),
-        report
-            .ranks
-            .iter()
-            .map(|rank| rank.sent_messages)
-            .sum::<u64>(),
+        summary.algorithm(),
+        summary.scenario.ranks,
+        summary.scenario.bytes,
+        micros(summary.finished_ps),
+        number(summary.algbw_gbps(), 9),
+        number(summary.busbw_gbps(), 9),
+        summary.messages,
     );
     if is_compared {
-        let ratio = report.finished_ps as f64 / first.report.finished_ps.max(1) as f64;
+        let ratio = summary.finished_ps as f64 / first.summary.finished_ps.max(1) as f64;
         let _ = write!(text, "  {ratio:>8.4}");
     }
-    match (failed(report), report.promises.len()) {
-        (0, 0) => {}
-        (failed, broken) => {
-            let _ = write!(
-                text,
-                "  {} failed, {} broken",
-                plural(failed, "call"),
-                plural(broken, "promise")
-            );
-        }
+    if summary.events.is_none() {
+        text += "  swept";
+    }
+    if !summary.is_clean() {
+        let calls = plural(summary.failed_ranks, "call");
+        let _ = write!(
+            text,
+            "  {calls} failed, {} broken",
+            plural(summary.broken_promises, "promise")
+        );
     }
     text.push('\n');
     text
@@ -405,10 +418,18 @@ pub fn row(outcome: &Outcome, first: &Outcome, is_compared: bool) -> String {
 
 /// What all draws of a seed come to, for each variant.
 pub fn footer(key: Option<&str>, variants: &[Variant], outcomes: &[Outcome]) -> String {
-    if key != Some(SEED) {
-        return String::new();
+    let mut text = String::new();
+    if outcomes
+        .iter()
+        .any(|outcome| outcome.summary.events.is_none())
+    {
+        text += SWEPT;
     }
-    let mut text = format!(
+    if key != Some(SEED) {
+        return text;
+    }
+    let _ = write!(
+        text,
         "#\n# {:<18}  {:>6}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}\n",
         "time over seeds",
         "draws",
@@ -422,7 +443,7 @@ pub fn footer(key: Option<&str>, variants: &[Variant], outcomes: &[Outcome]) -> 
         let mut times: Vec<u64> = outcomes
             .iter()
             .filter(|outcome| outcome.variant == variant.label)
-            .map(|outcome| outcome.report.finished_ps)
+            .map(|outcome| outcome.summary.finished_ps)
             .collect();
         times.sort_unstable();
         // The time that this share of the draws does not exceed (nearest rank).

@@ -1,13 +1,14 @@
 //! `--trace`: a simulation as a timeline that Perfetto and Chrome show.
 //!
-//! The Trace Event Format: a rank is a process, a lane a thread, an event a complete slice (`X`), times are microseconds.
+//! The Trace Event Format: a rank is a process, a lane a thread, an event a complete slice (`X`), times are microseconds. An
+//! arrow (a flow from `s` to `f`) leads from each message's sending to its receiving.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use ringfold::simulate::{Report, TraceEvent};
+use ringfold::simulate::{Lane, Report, TraceEvent};
 use serde_json::{Value, json};
 
 use crate::output::open;
@@ -18,9 +19,11 @@ pub fn write(path: &Path, report: &Report) -> Result<()> {
     // Written one by one: a trace may have millions of events.
     file.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
     let mut separator = "";
+    let slices = report.trace.iter().map(slice);
     for event in names(report)
         .into_iter()
-        .chain(report.trace.iter().map(slice))
+        .chain(slices)
+        .chain(arrows(report))
     {
         file.write_all(separator.as_bytes())?;
         serde_json::to_writer(&mut file, &event).map_err(std::io::Error::from)?;
@@ -68,4 +71,46 @@ fn slice(event: &TraceEvent) -> Value {
         "dur": (event.end_ps - event.begin_ps) as f64 / 1e6,
         "args": {"peer": event.peer, "bytes": event.bytes, "slice": event.slice},
     })
+}
+
+/// The begin of an arrow at each sending, and its end at the receiving. From one rank to another messages are received in the
+/// order in which they are sent.
+fn arrows(report: &Report) -> Vec<Value> {
+    let ends = |lane: Lane, pair: fn(&TraceEvent) -> Option<(usize, usize)>| {
+        let mut ends: BTreeMap<(usize, usize), Vec<u64>> = BTreeMap::new();
+        for event in report.trace.iter().filter(|event| event.lane == lane) {
+            if let Some(pair) = pair(event) {
+                ends.entry(pair).or_default().push(event.begin_ps);
+            }
+        }
+        ends.values_mut().for_each(|times| times.sort_unstable());
+        ends
+    };
+    let sent = ends(Lane::Transmit, |event| Some((event.rank, event.peer?)));
+    let received = ends(Lane::Receive, |event| Some((event.peer?, event.rank)));
+    let mut arrows = Vec::new();
+    for (&(from, to), begins) in &sent {
+        // Of a rank that died, messages may be lost; the rest cannot be told apart.
+        let ends = received
+            .get(&(from, to))
+            .filter(|ends| ends.len() == begins.len());
+        for (begin, end) in begins.iter().zip(ends.into_iter().flatten()) {
+            let number = arrows.len() / 2;
+            let end_of = |ph: &str, rank: usize, lane: Lane, ps: u64| {
+                json!({
+                    "ph": ph,
+                    "bp": "e",
+                    "name": "message",
+                    "cat": "message",
+                    "id": number,
+                    "pid": rank,
+                    "tid": lane as u32,
+                    "ts": ps as f64 / 1e6,
+                })
+            };
+            arrows.push(end_of("s", from, Lane::Transmit, *begin));
+            arrows.push(end_of("f", to, Lane::Receive, *end));
+        }
+    }
+    arrows
 }

@@ -198,6 +198,30 @@ fn stragglar_knows_who_is_late_from_the_scenario() {
 }
 
 #[test]
+fn large_worlds_are_swept_in_the_engines_time() {
+    let line = format!(
+        "{PAPER} --server parallel --ranks 200 --payload hollow --slow rank=7,step=3,delay=30us"
+    );
+    let swept = sim(&line);
+    assert!(swept.status.success(), "{}", swept.stderr);
+    assert!(
+        swept.stdout.contains("By the longest path"),
+        "{}",
+        swept.stdout
+    );
+    let engine = sim(&format!("{line} --method engine"));
+    assert!(
+        engine.stdout.contains("# critical path"),
+        "{}",
+        engine.stdout
+    );
+    // 199 rounds and the delay.
+    for done in [swept, engine] {
+        assert!(done.stdout.contains("1752.416640 us"), "{}", done.stdout);
+    }
+}
+
+#[test]
 fn a_barrier_has_no_size() {
     let done = sim("barrier --ranks 8");
     assert!(
@@ -229,6 +253,10 @@ fn pictures_and_timelines_are_written() {
             events.iter().any(|event| is_it(&event)),
             "rank {rank}, {lane}"
         );
+    }
+    // An arrow for each of the twelve messages.
+    for end in ["s", "f"] {
+        assert_eq!(events.iter().filter(|event| event["ph"] == end).count(), 12);
     }
     let picture = std::fs::read_to_string(&gantt).unwrap();
     assert!(picture.contains("rank 3") && picture.contains("reduce"));
@@ -315,6 +343,12 @@ fn what_is_mistyped_gets_its_right_word() {
         ("--algorithm push", 1, "one of flat, ring"),
         ("--ranks 0", 1, "0 ranks"),
         ("--ranks 99999999", 1, "at most"),
+        (
+            "--ranks 100000 --algorithm ring --method engine",
+            1,
+            "--method sweep",
+        ),
+        ("--method sweep --sending rendezvous", 1, "rendezvous"),
     ] {
         let done = sim(line);
         assert_eq!(done.status.code(), Some(code), "{line}: {}", done.stderr);

@@ -24,6 +24,7 @@ pub use crate::transport::sim::model::{
     Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch,
 };
 pub use crate::transport::slow::{Delay, Slow};
+pub use prepare::resolve;
 pub use report::{
     BrokenPromise, ChunkResult, Lane, LinkUse, PathKind, PathPart, Promise, RankReport, Report,
     TraceEvent,

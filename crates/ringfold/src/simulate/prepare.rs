@@ -60,6 +60,21 @@ pub(super) fn buffers(scenario: &Scenario, oracle: &Oracle) -> Vec<Buffers> {
     sizes.into_iter().enumerate().map(of_rank).collect()
 }
 
+/// The scenario with what the tuner would choose filled in: the algorithm and the pipeline's unit.
+///
+/// # Errors
+///
+/// `Unsupported` where nothing serves, `InvalidArgument` for scenarios that cannot be.
+pub fn resolve(scenario: &Scenario) -> Result<Scenario> {
+    scenario.check()?;
+    let choice = choice(scenario)?;
+    Ok(Scenario {
+        algorithm: Some(choice.algorithm),
+        slice_bytes: Some(choice.slice_bytes as u64),
+        ..scenario.clone()
+    })
+}
+
 /// How the call is carried out: as the product would between hosts.
 pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
     // Limits concern published memory only, and these are the same on every machine.

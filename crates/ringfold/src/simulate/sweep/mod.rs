@@ -67,9 +67,7 @@ pub fn sweep(scenario: &Scenario) -> Result<SweepReport> {
         return Err(unsupported(what));
     }
     let choice = prepare::choice(scenario)?;
-    let mut resolved = scenario.clone();
-    resolved.algorithm = Some(choice.algorithm);
-    resolved.slice_bytes = Some(choice.slice_bytes as u64);
+    let resolved = prepare::resolve(scenario)?;
     let source = Source::new(&Spec {
         collective: scenario.collective,
         algorithm: choice.algorithm,

@@ -1,0 +1,184 @@
+//! One simulation: by the engine, or by the library's sweep where that gives the same times and they are all that is asked.
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use ringfold::schedule::{Medium, Schedule, Spec};
+use ringfold::simulate::{self, Payload, Report, Scenario, SweepReport};
+use ringfold::{Algorithm, Error};
+
+use super::vary::Value;
+use crate::numbers::bytes_label;
+use crate::perf::Size;
+
+/// Up to so many ranks the engine is quick enough to tell everything.
+const ENGINE_RANKS: usize = 128;
+
+/// What a step of an engine's plan and its state take, about.
+const STEP_BYTES: u128 = 256;
+
+/// How a simulation is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// The sweep for many ranks where it fits and only times are asked, else the engine
+    Auto,
+    /// The library's engine, event by event
+    Engine,
+    /// The longest path through the schedule, where nothing contends
+    Sweep,
+}
+
+/// What every simulation tells.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// What was simulated, with what the tuner chose filled in.
+    pub scenario: Scenario,
+    pub finished_ps: u64,
+    pub results_ps: u64,
+    pub messages: u64,
+    pub sent_bytes: u64,
+    /// Things that happened; the sweep has none.
+    pub events: Option<u64>,
+    pub failed_ranks: usize,
+    pub broken_promises: usize,
+}
+
+/// One simulation that was run, and what distinguishes it from the others.
+pub struct Outcome {
+    /// Which of `--compare`'s.
+    pub variant: String,
+    /// Which of `--sweep`'s.
+    pub value: Option<Value>,
+    pub summary: Summary,
+    /// All about it, unless it was swept or nobody wants it.
+    pub report: Option<Report>,
+}
+
+impl Summary {
+    fn of_report(report: &Report) -> Summary {
+        Summary {
+            scenario: report.scenario.clone(),
+            finished_ps: report.finished_ps,
+            results_ps: report.results_ps,
+            messages: report.ranks.iter().map(|rank| rank.sent_messages).sum(),
+            sent_bytes: report.ranks.iter().map(|rank| rank.sent_bytes).sum(),
+            events: Some(report.events),
+            failed_ranks: report
+                .ranks
+                .iter()
+                .filter(|rank| rank.outcome.is_err())
+                .count(),
+            broken_promises: report.promises.len(),
+        }
+    }
+
+    fn of_sweep(report: SweepReport) -> Summary {
+        Summary {
+            finished_ps: report.finished_ps,
+            results_ps: report.results_ps,
+            messages: report.ranks.iter().map(|rank| rank.sent_messages).sum(),
+            sent_bytes: report.ranks.iter().map(|rank| rank.sent_bytes).sum(),
+            events: None,
+            failed_ranks: 0,
+            broken_promises: 0,
+            scenario: report.scenario,
+        }
+    }
+
+    /// Whether every call returned Ok and every promise was kept.
+    pub fn is_clean(&self) -> bool {
+        self.failed_ranks == 0 && self.broken_promises == 0
+    }
+
+    /// The name of what was carried out.
+    pub fn algorithm(&self) -> String {
+        let algorithm = self.scenario.algorithm;
+        algorithm.map_or(String::new(), |algorithm| algorithm.to_string())
+    }
+
+    /// 10^9 bytes per second of the call, as nccl-tests defines them.
+    pub fn algbw_gbps(&self) -> f64 {
+        match self.finished_ps {
+            0 => 0.0,
+            ps => self.scenario.bytes as f64 / ps as f64 * 1e3,
+        }
+    }
+
+    pub fn busbw_gbps(&self) -> f64 {
+        let Scenario {
+            collective, ranks, ..
+        } = self.scenario;
+        self.algbw_gbps() * Size::bus_factor(collective, ranks)
+    }
+}
+
+/// The steps of all ranks' plans, about: the root's, and the others' as rank 1 has them.
+fn steps(scenario: &Scenario) -> Result<usize> {
+    let chosen = simulate::resolve(scenario)?;
+    let of_rank = |rank: usize| -> Result<usize> {
+        let schedule = Schedule::new(Spec {
+            collective: chosen.collective,
+            algorithm: chosen.algorithm.unwrap_or(Algorithm::Ring),
+            medium: Medium::Messages,
+            world_size: chosen.ranks as u32,
+            rank: rank as u32,
+            root: chosen.root as u32,
+            domains: 1,
+        })?;
+        Ok(schedule.channels.iter().map(Vec::len).sum())
+    };
+    let other = usize::from(chosen.root == 0).min(chosen.ranks - 1);
+    Ok(of_rank(chosen.root)? + of_rank(other)? * (chosen.ranks - 1))
+}
+
+impl Method {
+    /// Whether a scenario may be swept. `needs_all`: more than times is asked.
+    fn sweeps(self, scenario: &Scenario, needs_all: bool) -> bool {
+        match self {
+            Method::Engine => false,
+            Method::Sweep => true,
+            Method::Auto => {
+                !needs_all
+                    && scenario.ranks > ENGINE_RANKS
+                    && scenario.payload == Payload::Hollow
+                    && simulate::fits_sweep(scenario)
+            }
+        }
+    }
+
+    /// Refuses what would only drive the machine into swapping: an engine's rank has a plan.
+    pub fn check(self, scenario: &Scenario, needs_all: bool) -> Result<()> {
+        if self.sweeps(scenario, needs_all) {
+            return Ok(());
+        }
+        let ranks = scenario.ranks;
+        let needed = steps(scenario)? as u128 * STEP_BYTES;
+        match crate::info::memory_available_bytes() {
+            Some(available) if needed > u128::from(available) => bail!(
+                "the plans of {ranks} ranks may take {}, and {} are available; choose fewer ranks, or `--method sweep` for times alone",
+                bytes_label(needed as f64),
+                bytes_label(available as f64),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Simulates. The report is there if `needs_all` or the engine has run.
+    pub fn simulate(
+        self,
+        scenario: &Scenario,
+        needs_all: bool,
+    ) -> Result<(Summary, Option<Report>)> {
+        if self.sweeps(scenario, needs_all) {
+            match simulate::sweep(scenario) {
+                Ok(report) => return Ok((Summary::of_sweep(report), None)),
+                // Only the pass itself finds out whether the order of things is that of the rounds.
+                Err(Error::Unsupported(_)) if self == Method::Auto => {
+                    Method::Engine.check(scenario, needs_all)?
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let report = simulate::run(scenario)?;
+        Ok((Summary::of_report(&report), Some(report)))
+    }
+}
