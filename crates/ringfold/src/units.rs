@@ -45,7 +45,7 @@ pub fn parse_time_ps(text: &str) -> Result<u64> {
 pub fn parse_rate_ps_per_byte(text: &str) -> Result<u64> {
     let bytes_per_s = quantity(text, "bandwidth", &RATES)?;
     let ps_per_byte = (1e12 / bytes_per_s).round();
-    if !(1.0..=1e15).contains(&ps_per_byte) {
+    if !(1.0..=1e9).contains(&ps_per_byte) {
         return Err(invalid(format!(
             "the bandwidth `{text}` is not between 1 kB/s and 1 TB/s"
         )));

@@ -39,8 +39,7 @@ impl Oracle {
         let mut oracle = Oracle::without_values(scenario);
         if scenario.collective.reduces() {
             oracle.check_exact()?;
-            let values: Vec<i64> = (0..PERIOD).map(|index| oracle.combined(index)).collect();
-            oracle.reduced = oracle.encoded(&values);
+            oracle.reduced = oracle.encoded(|index| oracle.combined(index));
         }
         Ok(oracle)
     }
@@ -137,18 +136,18 @@ impl Oracle {
     fn period(&self, source: Source) -> Vec<u8> {
         match source {
             Source::All => self.reduced.clone(),
-            Source::Rank(rank) => {
-                let values: Vec<i64> = (0..PERIOD).map(|index| self.value(rank, index)).collect();
-                self.encoded(&values)
-            }
+            Source::Rank(rank) => self.encoded(|index| self.value(rank, index)),
         }
     }
 
-    fn encoded(&self, values: &[i64]) -> Vec<u8> {
-        values
-            .iter()
-            .flat_map(|value| encode(*value, self.dtype))
-            .collect()
+    /// As many elements as repeat, or as there are.
+    fn encoded(&self, value: impl Fn(usize) -> i64) -> Vec<u8> {
+        let elements = (self.count * self.ranks).min(PERIOD);
+        let mut bytes = Vec::with_capacity(elements * self.size);
+        for index in 0..elements {
+            encode(value(index), self.dtype, &mut bytes);
+        }
+        bytes
     }
 
     /// The number that an element of a rank's input is.
@@ -206,20 +205,20 @@ impl Oracle {
     }
 }
 
-/// A small number as an element.
-fn encode(value: i64, dtype: DType) -> Vec<u8> {
+/// Appends a small number as an element.
+fn encode(value: i64, dtype: DType, bytes: &mut Vec<u8>) {
     let float = value as f32;
     match dtype {
-        DType::I8 | DType::U8 => vec![value as u8],
-        DType::Bool => vec![u8::from(value != 0)],
-        DType::I16 | DType::U16 => (value as u16).to_le_bytes().into(),
-        DType::I32 | DType::U32 => (value as u32).to_le_bytes().into(),
-        DType::I64 | DType::U64 => value.to_le_bytes().into(),
-        DType::F16 => F16::from_f32(float).0.to_le_bytes().into(),
-        DType::BF16 => BF16::from_f32(float).0.to_le_bytes().into(),
-        DType::F32 => float.to_le_bytes().into(),
-        DType::F64 => (value as f64).to_le_bytes().into(),
-        DType::F8E4M3 => vec![F8E4M3::from_f32(float).0],
-        DType::F8E5M2 => vec![F8E5M2::from_f32(float).0],
+        DType::I8 | DType::U8 => bytes.push(value as u8),
+        DType::Bool => bytes.push(u8::from(value != 0)),
+        DType::I16 | DType::U16 => bytes.extend((value as u16).to_le_bytes()),
+        DType::I32 | DType::U32 => bytes.extend((value as u32).to_le_bytes()),
+        DType::I64 | DType::U64 => bytes.extend(value.to_le_bytes()),
+        DType::F16 => bytes.extend(F16::from_f32(float).0.to_le_bytes()),
+        DType::BF16 => bytes.extend(BF16::from_f32(float).0.to_le_bytes()),
+        DType::F32 => bytes.extend(float.to_le_bytes()),
+        DType::F64 => bytes.extend((value as f64).to_le_bytes()),
+        DType::F8E4M3 => bytes.push(F8E4M3::from_f32(float).0),
+        DType::F8E5M2 => bytes.push(F8E5M2::from_f32(float).0),
     }
 }

@@ -1,7 +1,7 @@
 //! From a scenario to what the ranks run: the tuner's choice, the model of the machines, each rank's call and buffers.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::oracle::Oracle;
@@ -77,8 +77,9 @@ pub fn resolve(scenario: &Scenario) -> Result<Scenario> {
 
 /// How the call is carried out: as the product would between hosts.
 pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
-    // Limits concern published memory only, and these are the same on every machine.
-    let machine = Machine::read(Path::new(""), 1);
+    // Limits concern published memory only; these are the same on every machine.
+    static LIMITS: OnceLock<Limits> = OnceLock::new();
+    let no_machine = || Limits::derive(&Machine::read(Path::new("/nowhere"), 1), 1);
     choose(&Question {
         collective: scenario.collective,
         bytes: scenario.bytes,
@@ -93,7 +94,7 @@ pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
             .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         channels: None,
         is_weighted: false,
-        limits: Limits::derive(&machine, 1),
+        limits: *LIMITS.get_or_init(no_machine),
     })
 }
 

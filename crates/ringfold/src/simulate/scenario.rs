@@ -3,7 +3,7 @@
 use crate::engine::late_merge::{Policy, RANKS_MAX};
 use crate::error::{Error, Result};
 use crate::transport::faulty::Faults;
-use crate::transport::sim::model::{Compute, LinkEnds, Network};
+use crate::transport::sim::model::{Compute, LinkEnds, Links, Network};
 use crate::transport::slow::Slow;
 use crate::types::{Algorithm, Collective, DType, Op};
 
@@ -50,6 +50,9 @@ pub struct Scenario {
     /// Whether the report has a [`trace`](super::Report::trace).
     pub traces: bool,
 }
+
+/// The longest call that is simulated: half of what virtual time can tell.
+const DURATION_PS_MAX: u64 = u64::MAX / 2;
 
 /// What a simulation does with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,7 +158,50 @@ impl Scenario {
         self.check_straggler()?;
         self.disturbances
             .iter()
-            .try_for_each(|disturbance| self.check_disturbance(disturbance))
+            .try_for_each(|disturbance| self.check_disturbance(disturbance))?;
+        self.check_duration()
+    }
+
+    /// Refuses what could outlast virtual time, even if everything happened one after the other.
+    fn check_duration(&self) -> Result<()> {
+        let (network, compute) = (&self.network, &self.compute);
+        let kinds = [
+            &network.links,
+            network.local.as_ref().unwrap_or(&network.links),
+        ];
+        let per_message = |links: &Links| links.alpha_ps.max(links.gap_ps).max(links.overhead_ps);
+        let per_message = kinds.map(per_message).into_iter().max().unwrap_or(0);
+        let rates = kinds.iter().map(|links| links.ps_per_byte);
+        let rates = rates.chain(network.switches.iter().map(|switch| switch.ps_per_byte));
+        let rates = rates.chain([compute.reduce_ps_per_byte, compute.copy_ps_per_byte]);
+        let rates = rates.chain(network.memory_ps_per_byte);
+        let per_byte = rates
+            .chain(compute.reduce_ps_per_byte_of.iter().map(|(_, own)| *own))
+            .max();
+        let (mut slowest, mut factor) = (0, 1u128);
+        for disturbance in &self.disturbances {
+            match disturbance {
+                Disturbance::Slow(slow) => slowest = slow.delay.longest_ps().max(slowest),
+                Disturbance::SlowLink { factor: own, .. } => {
+                    factor = factor.saturating_mul(own.ceil() as u128);
+                }
+                _ => {}
+            }
+        }
+        let ranks = self.ranks as u128;
+        // The tuner's slices have no smaller messages.
+        let slice = self.slice_bytes.map_or(ranks << 16, u128::from);
+        let slices = u128::from(self.bytes) / slice.max(64);
+        let messages = 4 * ranks * (slices + 1);
+        let each =
+            u128::from(per_message) * 4 + u128::from(compute.reduce_ps) + u128::from(slowest);
+        let bytes = 4 * ranks * u128::from(self.bytes) * u128::from(per_byte.unwrap_or(0));
+        let bytes = bytes.saturating_mul(factor);
+        if messages.saturating_mul(each).saturating_add(bytes) > u128::from(DURATION_PS_MAX) {
+            let text = "a call that could take months of virtual time; take less data, or quicker machines";
+            return Err(invalid(text.into()));
+        }
+        Ok(())
     }
 
     fn check_straggler(&self) -> Result<()> {
@@ -295,7 +341,12 @@ mod tests {
                 "at least 1",
             ),
         ];
-        for (scenario, due) in cases {
+        let endless = Scenario {
+            bytes: 1 << 50,
+            ranks: 1000,
+            ..default()
+        };
+        for (scenario, due) in cases.into_iter().chain([(endless, "months")]) {
             let error = scenario.check().unwrap_err().to_string();
             assert!(error.contains(due), "{error}");
         }

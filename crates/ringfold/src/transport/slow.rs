@@ -68,6 +68,18 @@ impl Slow {
     }
 }
 
+impl Delay {
+    /// The longest that is ever drawn.
+    pub fn longest_ps(self) -> u64 {
+        match self {
+            Delay::Fixed(ps) => ps,
+            // A draw is the mean times the logarithm of a number of 53 bits.
+            Delay::Exponential { mean_ps } => mean_ps.saturating_mul(37),
+            Delay::Uniform { to_ps, .. } => to_ps,
+        }
+    }
+}
+
 impl FromStr for Slow {
     type Err = Error;
 
