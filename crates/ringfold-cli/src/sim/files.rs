@@ -116,6 +116,7 @@ fn simulation(outcome: &Outcome) -> Json {
             "ranks": scenario.ranks,
             "bytes": scenario.bytes,
             "slice_bytes": scenario.slice_bytes.filter(|&bytes| bytes != u64::MAX),
+            "weights": scenario.weights,
             "seed": scenario.seed,
             "payload": match scenario.payload {
                 Payload::Real => "real",

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Command, FromArgMatches};
+use ringfold::Weighting;
 use ringfold::simulate::{Delay, Disturbance, Links, Payload, Scenario};
+use ringfold::tune::weights::balance;
 use ringfold::units::{nearest, parse_time_ps};
 use ringfold::{Algorithm, Collective};
 
@@ -67,7 +69,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         bytes
     };
     let all_bytes = u128::from(bytes) * ranks as u128;
-    let scenario = Scenario {
+    let mut scenario = Scenario {
         collective,
         algorithm: match settings.algorithm {
             Some(Way::By(algorithm)) => Some(algorithm),
@@ -101,6 +103,11 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
     if ranks > RANKS_MAX {
         bail!("{ranks} ranks; at most {RANKS_MAX}");
     }
+    scenario.weights = match &settings.weights {
+        None => None,
+        Some(Weighting::Each(each)) => Some(each.clone()),
+        Some(Weighting::Auto) => balance(&scenario.paces()),
+    };
     scenario.check()?;
     Ok(scenario)
 }

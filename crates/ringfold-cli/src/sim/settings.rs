@@ -6,7 +6,7 @@
 
 use clap::{Args, ValueEnum};
 use ringfold::simulate::{Payload, Ports, Sending, Server, Slow};
-use ringfold::{Algorithm, Collective, DType, Op};
+use ringfold::{Algorithm, Collective, DType, Op, Weighting};
 use serde::{Deserialize, Deserializer};
 
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
@@ -45,6 +45,11 @@ pub struct Settings {
     #[arg(long, value_name = "BYTES|whole", help_heading = CALL)]
     #[serde(deserialize_with = "own_text")]
     pub slice_bytes: Option<Slice>,
+
+    /// How much each rank owns of an all_reduce by direct: 1,1,1,0, or `auto`, from what links and reductions cost
+    #[arg(long, value_name = "LIST|auto", help_heading = CALL)]
+    #[serde(deserialize_with = "own_text")]
+    pub weights: Option<Weighting>,
 
     /// Data type [default: float32]
     #[arg(short = 'd', long, alias = "dtype", value_name = "TYPE", value_parser = parse_one_dtype, help_heading = CALL)]
@@ -349,6 +354,9 @@ impl Settings {
     /// Lets `over` win wherever it says something. A size replaces a chunk's size and the other way around; disturbances
     /// of a kind replace all of that kind.
     pub fn overlay(&mut self, over: &Settings) {
+        if let Some(weights) = &over.weights {
+            self.weights = Some(weights.clone());
+        }
         if over.bytes.is_some() {
             self.chunk_bytes = None;
         }

@@ -10,6 +10,7 @@ use crate::communicator::{Counts, Request};
 use crate::engine::Job;
 use crate::error::Result;
 use crate::memory::{Owned, Region};
+use crate::schedule::Weights;
 use crate::topology::machine::Machine;
 use crate::transport::sim::model::{Model, Stall};
 use crate::tune::Limits;
@@ -93,7 +94,7 @@ pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
             .slice_bytes
             .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         channels: None,
-        is_weighted: false,
+        is_weighted: scenario.weights.is_some(),
         limits: *LIMITS.get_or_init(no_machine),
     })
 }
@@ -116,7 +117,10 @@ pub(super) fn job(
     request.root = scenario.root;
     request.algorithm = scenario.algorithm;
     let timeout = Duration::from_nanos(scenario.timeout_ps.div_ceil(1000));
-    request.check(rank, scenario.ranks, choice, timeout)
+    let mut job = request.check(rank, scenario.ranks, choice, timeout)?;
+    let weights = scenario.weights.as_ref().filter(|_| choice.is_weighted);
+    job.weights = weights.map(|each| Weights::new(each, 1)).transpose()?;
+    Ok(job)
 }
 
 /// The machines of a scenario.

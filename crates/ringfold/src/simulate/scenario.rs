@@ -2,9 +2,11 @@
 
 use crate::engine::late_merge::{Policy, RANKS_MAX};
 use crate::error::{Error, Result};
+use crate::schedule::Weights;
 use crate::transport::faulty::Faults;
 use crate::transport::sim::model::{Compute, LinkEnds, Links, Network};
 use crate::transport::slow::Slow;
+use crate::tune::weights::Pace;
 use crate::types::{Algorithm, Collective, DType, Op};
 
 /// One call by all ranks, and everything that its time depends on. The same scenario gives the same [`Report`](super::Report).
@@ -29,6 +31,8 @@ pub struct Scenario {
     pub bytes: u64,
     /// The pipeline's unit, bytes of the vector or of each block; `None`: the tuner's choice; `u64::MAX`: one slice.
     pub slice_bytes: Option<u64>,
+    /// How much each rank owns, by rank, of an all-reduce by `direct` (asked for, or because of this); `None`: all the same.
+    pub weights: Option<Vec<u32>>,
     /// The network and the hosts.
     pub network: Network,
     /// What computing costs.
@@ -111,6 +115,7 @@ impl Default for Scenario {
             ranks: 4,
             bytes: 8 << 20,
             slice_bytes: Some(u64::MAX),
+            weights: None,
             network: Network::default(),
             compute: Compute::default(),
             disturbances: Vec::new(),
@@ -156,6 +161,7 @@ impl Scenario {
         }
         self.check_rank("root", self.root)?;
         self.check_straggler()?;
+        self.check_weights()?;
         self.disturbances
             .iter()
             .try_for_each(|disturbance| self.check_disturbance(disturbance))?;
@@ -222,6 +228,43 @@ impl Scenario {
             )));
         }
         Ok(())
+    }
+
+    fn check_weights(&self) -> Result<()> {
+        let Some(each) = &self.weights else {
+            return Ok(());
+        };
+        Weights::new(each, 1)?;
+        if each.len() != self.ranks {
+            let text = format!("{} weights for {} ranks", each.len(), self.ranks);
+            return Err(invalid(text));
+        }
+        match (self.collective, self.algorithm) {
+            (Collective::AllReduce, None | Some(Algorithm::Direct)) => Ok(()),
+            _ => Err(invalid("weights are for all_reduce by direct".into())),
+        }
+    }
+
+    /// What a probe would find out about each rank, from the links of its port and what reductions cost: for
+    /// [`balance`](crate::tune::weights::balance), which makes weights of it.
+    pub fn paces(&self) -> Vec<Pace> {
+        let factor = |rank: usize| {
+            let of_port = |disturbance: &Disturbance| match disturbance {
+                Disturbance::SlowLink {
+                    ends: LinkEnds::Port(slow),
+                    factor,
+                } if *slow == rank => *factor,
+                _ => 1.0,
+            };
+            self.disturbances.iter().map(of_port).product::<f64>()
+        };
+        const MEGABYTE: u64 = 1_000_000;
+        let reduction_ps = self.compute.reduction_ps(self.dtype, MEGABYTE);
+        let pace = |rank| Pace {
+            link_ps: self.network.links.ps_per_byte as f64 * factor(rank),
+            reduce_ps: reduction_ps as f64 / MEGABYTE as f64,
+        };
+        (0..self.ranks).map(pace).collect()
     }
 
     fn check_disturbance(&self, disturbance: &Disturbance) -> Result<()> {
@@ -312,6 +355,21 @@ mod tests {
                     ..default()
                 },
                 "root 4 of 4",
+            ),
+            (
+                Scenario {
+                    weights: Some(vec![1, 1]),
+                    algorithm: None,
+                    ..default()
+                },
+                "2 weights for 4",
+            ),
+            (
+                Scenario {
+                    weights: Some(vec![1; 4]),
+                    ..default()
+                },
+                "by direct",
             ),
             (with(Disturbance::Dead { rank: 9, at_ps: 0 }), "dead rank 9"),
             (

@@ -376,3 +376,73 @@ fn the_same_scenario_has_the_same_report() {
     assert_eq!(of(7), of(7));
     assert_ne!(of(7).0, of(8).0);
 }
+
+/// A link at a quarter among four: the ring takes six units, whoever owns nothing on it four, and a little for the first
+/// slice and the last.
+#[test]
+fn weights_relieve_a_slow_link() {
+    let slow = Scenario {
+        bytes: 32 << 20,
+        slice_bytes: None,
+        disturbances: vec![Disturbance::SlowLink {
+            ends: LinkEnds::Port(2),
+            factor: 4.0,
+        }],
+        compute: Compute {
+            reduce_ps_per_byte: 0,
+            ..Compute::default()
+        },
+        ..Scenario::default()
+    };
+    let unit_ps = (slow.bytes * slow.network.links.ps_per_byte) as f64;
+    let units = |algorithm, weights: Option<&[u32]>| {
+        let scenario = Scenario {
+            algorithm,
+            weights: weights.map(<[u32]>::to_vec),
+            ..slow.clone()
+        };
+        time_ps(&scenario) as f64 / unit_ps
+    };
+    let ring = units(Some(Algorithm::Ring), None);
+    assert!((6.0..6.2).contains(&ring), "{ring}");
+    let weights = crate::tune::weights::balance(&slow.paces()).expect("weights");
+    assert_eq!(weights, [133, 133, 0, 133]);
+    for algorithm in [None, Some(Algorithm::Direct)] {
+        let weighted = units(algorithm, Some(&weights));
+        assert!((4.0..4.1).contains(&weighted), "{weighted}");
+    }
+}
+
+/// Weights from the formula of `tune::weights`: never quicker than it says, and always quicker than the ring, however slow
+/// one link is.
+#[test]
+fn measured_weights_beat_the_ring_at_any_slowness() {
+    for (ranks, factor) in [(3, 2.0), (4, 1.25), (4, 2.0), (8, 1.5), (8, 4.0)] {
+        let mut scenario = Scenario {
+            ranks,
+            bytes: 64 << 20,
+            slice_bytes: None,
+            payload: Payload::Hollow,
+            disturbances: vec![Disturbance::SlowLink {
+                ends: LinkEnds::Port(ranks - 1),
+                factor,
+            }],
+            ..Scenario::default()
+        };
+        scenario.compute.reduce_ps_per_byte = 0;
+        let ring_ps = time_ps(&scenario);
+        let paces = scenario.paces();
+        let weights = crate::tune::weights::balance(&paces).expect("weights");
+        let due_ps = crate::tune::weights::time_ps(&paces, &weights, scenario.bytes);
+        (scenario.algorithm, scenario.weights) = (None, Some(weights));
+        assert!(!fits_sweep(&scenario), "a sweep knows no weights");
+        let weighted_ps = time_ps(&scenario);
+        let text = format!("{ranks} ranks, {factor}: {ring_ps} {weighted_ps} {due_ps}");
+        println!("{text}");
+        assert!(weighted_ps < ring_ps, "{text}");
+        assert!(
+            (1.0..1.25).contains(&(weighted_ps as f64 / due_ps)),
+            "{text}"
+        );
+    }
+}

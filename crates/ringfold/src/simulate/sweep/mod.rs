@@ -120,6 +120,8 @@ fn obstacle(scenario: &Scenario) -> Option<&'static str> {
         Some("overheads on a processor")
     } else if scenario.disturbances.iter().any(breaks) {
         Some("ranks that stall or die")
+    } else if scenario.weights.is_some() {
+        Some("weighted ranks")
     } else {
         None
     }
