@@ -10,8 +10,8 @@ use super::{Cut, Medium, Peers, Schedule, Span, Spec, flat};
 
 /// The phase in which all of a rank's inputs are published (the part before its own chunk may come a phase earlier).
 const INPUTS: u8 = 1;
-/// The round in which peers' publications are read when nothing follows. The round before stays free, so that the next
-/// slice is published before anybody waits for this one.
+/// The round in which peers' publications are read when nothing follows, and in which sums come back as messages. The round
+/// before stays free, so that the next slice is published, or sent, before anybody waits for this one.
 const READ_ROUND: u32 = 2;
 /// The phase in which a rank's own reduced chunk is published.
 const REDUCED: u8 = 2;
@@ -27,14 +27,14 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     match spec.medium {
         Medium::Messages => {
             reduce_own(&mut build, spec, output(own, 1));
-            build.round(1);
+            build.round(READ_ROUND);
             for peer in spec.others() {
                 build.recv(peer, output(peer, 1));
             }
             for peer in spec.others() {
                 build.send(peer, output(own, 1));
             }
-            build.finish(2)
+            build.finish(READ_ROUND + 1)
         }
         Medium::Shared => {
             publish_others(&mut build, spec);

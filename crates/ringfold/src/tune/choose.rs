@@ -289,10 +289,7 @@ fn message_bytes(algorithm: Algorithm) -> usize {
 /// What an evenly owned message of a weighted call carries.
 fn weighted_message_bytes(question: &Question) -> usize {
     let bytes = question.bytes / WEIGHTED_SLICES / question.world_size as u64;
-    bytes.clamp(
-        WEIGHTED_MESSAGE_BYTES_MIN as u64,
-        HALVING_MESSAGE_BYTES as u64,
-    ) as usize
+    bytes.clamp(WEIGHTED_MESSAGE_BYTES_MIN as u64, MESSAGE_BYTES as u64) as usize
 }
 
 /// Into how many chunks a slice of the vector is divided.
