@@ -436,7 +436,6 @@ fn measured_weights_beat_the_ring_at_any_slowness() {
         let due_ps = crate::tune::weights::time_ps(&paces, &weights, scenario.bytes);
         (scenario.algorithm, scenario.weights) = (None, Some(weights));
         assert!(!fits_sweep(&scenario), "a sweep knows no weights");
-        assert!(!fits_sweep(&scenario), "a sweep knows no weights");
         let weighted_ps = time_ps(&scenario);
         let text = format!("{ranks} ranks, {factor}: {ring_ps} {weighted_ps} {due_ps}");
         println!("{text}");

@@ -122,8 +122,6 @@ fn obstacle(scenario: &Scenario) -> Option<&'static str> {
         Some("ranks that stall or die")
     } else if scenario.weights.is_some() {
         Some("weighted ranks")
-    } else if scenario.weights.is_some() {
-        Some("weighted ranks")
     } else {
         None
     }
