@@ -10,7 +10,7 @@
 //! Whether a message leaves at once or when its receive was posted makes a difference that must be chosen
 //! ([`Sending`](model::Sending)): with a slow rank the two disagree by a third.
 //!
-//! The files: `model` is the numbers, `world` the state and time, `traffic` the way of a message, `processors` who computes,
+//! The files: `model` is the numbers, `world` the state and time, `rank` one rank's part of it, `traffic` the way of a message, `processors` who computes,
 //! `share` links that several messages are on, `record` what is noted for reports.
 //!
 //! # Use
@@ -24,6 +24,7 @@
 mod message;
 pub mod model;
 mod processors;
+mod rank;
 pub(crate) mod record;
 mod share;
 mod traffic;
@@ -36,8 +37,8 @@ use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, 
 use crate::error::Result;
 use crate::memory::Region;
 use model::Model;
+pub use rank::Account;
 use record::{ORIGIN, PathPart, TraceEvent};
-pub use world::Account;
 use world::World;
 
 /// All simulated machines, as whoever drives the ranks sees them.

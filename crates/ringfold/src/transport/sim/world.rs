@@ -1,16 +1,16 @@
 //! The state of the simulated machines, and time.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::message::{Incoming, Message, Numbered, Receive};
 use super::model::{Model, Ports, Sending, Server};
 use super::processors::{Host, Job, JobKind, Then};
+use super::rank::RankState;
 use super::record::{ORIGIN, PathKind, Record};
 use super::share::Shares;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
-use crate::random::SplitMix64;
 use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Work, WorkKind};
 
 /// A stream at its receiver: the sender and the channel.
@@ -36,64 +36,6 @@ pub(super) enum Event {
         /// Whether it is the port within a host.
         is_local: bool,
     },
-}
-
-/// One side of a rank's connection to others.
-#[derive(Default)]
-pub(super) struct Port {
-    /// Until when it is taken, sending and receiving; the first stands for both where it does one at a time.
-    pub until_ps: [u64; 2],
-    /// Messages that wait for it, and whether one leaves or it rests: where links are shared.
-    pub queue: VecDeque<u32>,
-    pub is_taken: bool,
-}
-
-pub(super) struct RankState {
-    pub incoming: BTreeMap<Source, Incoming>,
-    /// The streams that are listened to.
-    pub listened: Vec<Source>,
-    /// For the next poll.
-    pub done: Vec<Ticket>,
-    pub error: Option<Error>,
-    /// To others, and to those of its host.
-    pub ports: [Port; 2],
-    pub has_left: bool,
-    /// Whether it takes part no more: nothing is delivered, nothing computed.
-    pub is_stopped: bool,
-    is_touched: bool,
-    /// The end of the chain behind what was last reported.
-    pub cause: u32,
-    pub random: SplitMix64,
-    /// Reductions begun.
-    pub reductions: u32,
-    pub is_server_busy: bool,
-    pub is_messaging: bool,
-    /// Whether a message that is to be combined was asked for: in a rendezvous with a serial server.
-    pub has_asked: bool,
-    /// Streams whose next message waits for that.
-    pub unasked: VecDeque<Source>,
-    pub stalls: Vec<(u64, u64)>,
-    /// How many times as long a byte takes at its port.
-    pub port_factor: f64,
-    /// Jobs under way.
-    pub computing: u32,
-    pub computing_since_ps: u64,
-    pub account: Account,
-}
-
-/// What a rank has done.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Account {
-    /// Payload that it sent.
-    pub sent_bytes: u64,
-    /// Messages that it sent.
-    pub sent_messages: u64,
-    /// How long it reduced.
-    pub reduce_ps: u64,
-    /// How long it computed anything.
-    pub computing_ps: u64,
-    /// When its last reduction was done.
-    pub last_reduction_ps: Option<u64>,
 }
 
 /// All simulated machines.
@@ -465,41 +407,6 @@ impl World {
         let range = (from as u32, 0)..=(from as u32, u32::MAX);
         let incoming = self.ranks[to].incoming.range(range);
         incoming.map(|((_, channel), _)| *channel).collect()
-    }
-}
-
-impl RankState {
-    fn new(rank: usize, model: &Model) -> RankState {
-        let own = |stall: &&super::model::Stall| stall.rank == rank;
-        let mut stalls: Vec<(u64, u64)> = model
-            .stalls
-            .iter()
-            .filter(own)
-            .map(|stall| (stall.from_ps, stall.until_ps))
-            .collect();
-        stalls.sort_unstable();
-        RankState {
-            incoming: BTreeMap::new(),
-            listened: Vec::new(),
-            done: Vec::new(),
-            error: None,
-            ports: Default::default(),
-            has_left: false,
-            is_stopped: false,
-            is_touched: false,
-            cause: ORIGIN,
-            random: SplitMix64::stream(model.seed, rank as u64),
-            reductions: 0,
-            is_server_busy: false,
-            is_messaging: false,
-            has_asked: false,
-            unasked: VecDeque::new(),
-            stalls,
-            port_factor: 1.0,
-            computing: 0,
-            computing_since_ps: 0,
-            account: Account::default(),
-        }
     }
 }
 

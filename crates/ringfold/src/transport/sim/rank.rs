@@ -1,0 +1,106 @@
+//! One rank's part of the simulated machines.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::message::Incoming;
+use super::model::{Model, Stall};
+use super::record::ORIGIN;
+use super::world::Source;
+use crate::error::Error;
+use crate::random::SplitMix64;
+use crate::transport::Ticket;
+
+/// One side of a rank's connection to others.
+#[derive(Default)]
+pub(super) struct Port {
+    /// Until when it is taken, sending and receiving; the first stands for both where it does one at a time.
+    pub until_ps: [u64; 2],
+    /// Messages that wait for it, and whether one leaves or it rests: where links are shared.
+    pub queue: VecDeque<u32>,
+    pub is_taken: bool,
+}
+
+/// What a rank has under way, and what it has done.
+pub(super) struct RankState {
+    pub incoming: BTreeMap<Source, Incoming>,
+    /// The streams that are listened to.
+    pub listened: Vec<Source>,
+    /// For the next poll.
+    pub done: Vec<Ticket>,
+    pub error: Option<Error>,
+    /// To others, and to those of its host.
+    pub ports: [Port; 2],
+    pub has_left: bool,
+    /// Whether it takes part no more: nothing is delivered, nothing computed.
+    pub is_stopped: bool,
+    /// Whether it stands in the list of those that something happened to.
+    pub is_touched: bool,
+    /// The end of the chain behind what was last reported.
+    pub cause: u32,
+    pub random: SplitMix64,
+    /// Reductions begun.
+    pub reductions: u32,
+    pub is_server_busy: bool,
+    pub is_messaging: bool,
+    /// Whether a message that is to be combined was asked for: in a rendezvous with a serial server.
+    pub has_asked: bool,
+    /// Streams whose next message waits for that.
+    pub unasked: VecDeque<Source>,
+    pub stalls: Vec<(u64, u64)>,
+    /// How many times as long a byte takes at its port.
+    pub port_factor: f64,
+    /// Jobs under way.
+    pub computing: u32,
+    pub computing_since_ps: u64,
+    pub account: Account,
+}
+
+/// What a rank has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Account {
+    /// Payload that it sent.
+    pub sent_bytes: u64,
+    /// Messages that it sent.
+    pub sent_messages: u64,
+    /// How long it reduced.
+    pub reduce_ps: u64,
+    /// How long it computed anything.
+    pub computing_ps: u64,
+    /// When its last reduction was done.
+    pub last_reduction_ps: Option<u64>,
+}
+
+impl RankState {
+    pub fn new(rank: usize, model: &Model) -> RankState {
+        let own = |stall: &&Stall| stall.rank == rank;
+        let mut stalls: Vec<(u64, u64)> = model
+            .stalls
+            .iter()
+            .filter(own)
+            .map(|stall| (stall.from_ps, stall.until_ps))
+            .collect();
+        stalls.sort_unstable();
+        RankState {
+            incoming: BTreeMap::new(),
+            listened: Vec::new(),
+            done: Vec::new(),
+            error: None,
+            ports: Default::default(),
+            has_left: false,
+            is_stopped: false,
+            is_touched: false,
+            cause: ORIGIN,
+            random: SplitMix64::stream(model.seed, rank as u64),
+            reductions: 0,
+            is_server_busy: false,
+            is_messaging: false,
+            has_asked: false,
+            unasked: VecDeque::new(),
+            stalls,
+            port_factor: 1.0,
+            computing: 0,
+            computing_since_ps: 0,
+            account: Account::default(),
+        }
+    }
+}
