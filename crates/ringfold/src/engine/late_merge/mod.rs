@@ -4,7 +4,7 @@
 //!
 //! In a ring each chunk of a vector travels once around: position 0 sends what it has, every next position adds its own, and
 //! the last one, the chunk's *owner*, has the result. A slow rank holds up everybody behind it. Here a partial sum is a
-//! *piece* that says which positions it holds, always an [`Interval`], and a rank need not wait for the one before it: it
+//! *piece* that says which positions it holds, always an [`Interval`](station::Interval), and a rank need not wait for the one before it: it
 //! *splits*, sends its own contribution alone and lets the late piece go past it. Two signals keep neighbours together:
 //!
 //! * `LATE`, from a rank that sees that its own reduction takes too long, to the next: go on without me, my sum goes past you.
