@@ -30,7 +30,7 @@ pub struct Arguments {
     #[arg(long, value_name = "KEY=VALUES", help_heading = RUNS)]
     pub sweep: Option<Sweep>,
 
-    /// Simulate side by side: algorithms (ring,direct), values of a setting (ports=full,half), or other scenario files
+    /// Simulate side by side: algorithms (ring,direct), policies (off,tail), values of a setting (ports=full,half), or other scenario files
     #[arg(long, value_name = "WHAT", help_heading = RUNS)]
     pub compare: Option<String>,
 

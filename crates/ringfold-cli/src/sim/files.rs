@@ -117,6 +117,7 @@ fn simulation(outcome: &Outcome) -> Json {
             "bytes": scenario.bytes,
             "slice_bytes": scenario.slice_bytes.filter(|&bytes| bytes != u64::MAX),
             "weights": scenario.weights,
+            "policy": scenario.straggler.map_or("off", |policy| policy.target.name()),
             "seed": scenario.seed,
             "payload": match scenario.payload {
                 Payload::Real => "real",

@@ -16,6 +16,7 @@ mod outcome;
 mod paper;
 mod parse;
 mod pictures;
+mod policy;
 mod progress;
 mod scenario;
 mod settings;

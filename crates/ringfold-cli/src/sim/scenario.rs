@@ -73,6 +73,8 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         collective,
         algorithm: match settings.algorithm {
             Some(Way::By(algorithm)) => Some(algorithm),
+            // Whoever says how rings go around slow ranks, or that they do not, speaks of rings.
+            None if settings.straggler.policy.is_some() => Some(Algorithm::Ring),
             Some(Way::Auto) | None => None,
         },
         dtype: settings.datatype.unwrap_or(default.dtype),
@@ -100,6 +102,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         traces: false,
         ..default
     };
+    scenario.straggler = settings.straggler.policy(&scenario)?;
     if ranks > RANKS_MAX {
         bail!("{ranks} ranks; at most {RANKS_MAX}");
     }

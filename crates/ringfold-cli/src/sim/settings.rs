@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
 use super::parse::{Bytes, Rate, Span, own_list, own_text, text};
+use super::policy::PolicySettings;
 use crate::perf::arguments::{Selection, parse_algorithm, parse_collective, parse_dtype};
 
 /// Everything that can be set.
@@ -84,6 +85,9 @@ pub struct Settings {
 
     #[command(flatten)]
     pub compute: ComputeSettings,
+
+    #[command(flatten)]
+    pub straggler: PolicySettings,
 
     /// Reductions that take longer: rank=3,step=*,delay=exp(20us),p=0.1 (also uniform(5us,20us)); may be repeated. A step
     /// is the how-manieth reduction of that rank, from 1
@@ -367,6 +371,7 @@ impl Settings {
             seed, timeout, detect; slow, late, stall, slow_link, dead);
         overlay!(self.network, over.network, alpha, bandwidth, overhead, gap, ports, sending, ranks_per_host,
             local_alpha, local_bandwidth, memory_bandwidth; switch);
+        self.straggler.overlay(&over.straggler);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, server, cores_per_host;);
     }
 }

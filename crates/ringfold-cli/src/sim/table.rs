@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use ringfold::Collective;
 use ringfold::simulate::{
-    Delay, Disturbance, LinkEnds, Links, PathKind, Ports, Report, Scenario, Sending, Server, Slow,
+    Delay, Disturbance, LinkEnds, Links, PathKind, Policy, Ports, Report, Scenario, Sending,
+    Server, Signals, Slow, Timers,
 };
 
 use super::outcome::{Outcome, Summary};
@@ -149,6 +150,10 @@ fn about(summary: &Summary) -> String {
             Server::Serial => "one after the other",
         },
     );
+    let _ = scenario
+        .straggler
+        .iter()
+        .try_for_each(|policy| writeln!(text, "# {}", policy_text(policy)));
     for disturbance in scenario.disturbances.iter().take(MAX_LINES) {
         let _ = writeln!(text, "# {}", trouble(disturbance));
     }
@@ -167,6 +172,41 @@ fn links_text(links: &Links) -> String {
         }
     }
     text
+}
+
+/// How ranks go around slow ones, in words.
+fn policy_text(policy: &Policy) -> String {
+    let signals = match policy.signals {
+        Signals { silent: true, .. } => "silently",
+        Signals {
+            late: true,
+            skip: true,
+            ..
+        } => "by LATE and SKIP",
+        Signals { late: true, .. } => "by LATE",
+        Signals { .. } => "by SKIP",
+    };
+    let usual = match policy.timers {
+        Timers::Fixed {
+            alpha,
+            reduce_ps,
+            transfer_ps,
+        } => format!(
+            "after {alpha} times {} and {}",
+            time_text(reduce_ps),
+            time_text(transfer_ps)
+        ),
+        Timers::Running { alpha, floor_ps } => {
+            format!(
+                "after {alpha} times the usual, at least {}",
+                time_text(floor_ps)
+            )
+        }
+    };
+    format!(
+        "around slow ranks: {} {signals}, {usual}",
+        policy.target.name()
+    )
 }
 
 /// What goes wrong, in words.

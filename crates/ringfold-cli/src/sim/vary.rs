@@ -4,9 +4,11 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow, bail};
+use clap::ValueEnum;
 use ringfold::Algorithm;
 use ringfold::units::{nearest, parse_time_ps};
 
+use super::policy::PolicyName;
 use super::scenario;
 use super::settings::Settings;
 use super::units::time_text;
@@ -297,15 +299,26 @@ pub fn variants(settings: &Settings, named: &str, asked: Option<&str>) -> Result
 
 /// Which setting takes all of these words.
 fn key_of(words: &[&str]) -> Result<&'static str> {
+    let is_policy = |word: &&&str| PolicyName::from_str(word, false).is_ok();
     let is_algorithm = |word: &&&str| **word == "auto" || parse_algorithm(word).is_ok();
-    if let Some(wrong) = words.iter().find(|word| !is_algorithm(word)) {
-        let names = Algorithm::ALL.iter().map(|algorithm| algorithm.name());
+    let is_neither = |word: &&&str| !is_policy(word) && !is_algorithm(word);
+    if let Some(wrong) = words.iter().find(is_neither) {
+        let algorithms = Algorithm::ALL.iter().map(|algorithm| algorithm.name());
+        let policies = ["off", "next2", "tail"];
         bail!(
-            "`--compare` takes algorithms, KEY=A,B or scenario files; `{wrong}` is none, did you mean `{}`?",
-            nearest(wrong, names)
+            "`--compare` takes algorithms, policies, KEY=A,B or scenario files; `{wrong}` is none, did you mean `{}`?",
+            nearest(wrong, algorithms.chain(policies))
         );
     }
-    Ok("algorithm")
+    match words.iter().find(is_algorithm) {
+        None => Ok("policy"),
+        Some(algorithm) => match words.iter().find(is_policy) {
+            None => Ok("algorithm"),
+            Some(policy) => bail!(
+                "`--compare` takes algorithms or policies, and `{algorithm}` and `{policy}` are one of each; write two scenario files"
+            ),
+        },
+    }
 }
 
 #[cfg(test)]

@@ -187,6 +187,54 @@ fn a_delay_is_swept_and_the_same_seed_gives_the_same_times() {
 }
 
 #[test]
+fn rings_go_around_slow_ranks_in_the_golden_times() {
+    let slow = |us: u32| format!("--slow rank=1,step=1,delay={us}us");
+    // Ranks, what is slow, who tells, where the late sum goes, and the time.
+    for (ranks, what, signals, target, due) in [
+        (4, slow(8), "late", "next2", 25.97),
+        (4, slow(8), "skip", "next2", 30.97),
+        (8, slow(20), "late", "next2", 71.93),
+        (8, slow(20), "skip", "next2", 65.93),
+        (8, slow(20), "both", "tail", 60.59),
+        (16, slow(60), "late", "next2", 181.18),
+        (16, slow(60), "skip", "tail", 129.90),
+        (8, "--late rank=1,delay=60us".into(), "skip", "tail", 79.93),
+    ] {
+        let line = format!(
+            "{PAPER} --server parallel --ranks {ranks} {what} --signals {signals} --policy {target} --csv -"
+        );
+        let done = sim(&line);
+        let found: f64 = rows(&done)[0]["results_us"].parse().unwrap();
+        assert!((found - due).abs() < 0.01, "{line}: {found} and not {due}");
+    }
+}
+
+#[test]
+fn policies_are_compared_by_their_names() {
+    let done = sim(
+        "reduce_scatter --chunk-bytes 8K --reduce-time 3us --ranks 16 --slow rank=*,delay=exp(20us),p=0.1 --compare off,tail --sweep seed=0..9",
+    );
+    assert!(done.status.success(), "{}", done.stderr);
+    let means: Vec<f64> = done
+        .stdout
+        .lines()
+        .rev()
+        .take(2)
+        .map(|line| line.split_whitespace().nth(2).unwrap().parse().unwrap())
+        .collect();
+    assert!(means[0] < 0.9 * means[1], "{}", done.stdout);
+    let table =
+        sim("--ranks 8 --policy tail --alpha-threshold 2.5 --chunk-bytes 8K --reduce-time 3us");
+    assert!(
+        table.stdout.contains(
+            "# around slow ranks: tail by LATE and SKIP, after 2.5 times 3us and 5.65536us"
+        ),
+        "{}",
+        table.stdout
+    );
+}
+
+#[test]
 fn stragglar_knows_who_is_late_from_the_scenario() {
     let line = "--ranks 8 --bytes 16M --slice-bytes whole --late rank=7,delay=2ms --algorithm";
     let (ring, stragglar) = (
@@ -339,6 +387,11 @@ fn what_is_mistyped_gets_its_right_word() {
         ("all_redcue", 1, "all_reduce"),
         ("nothing.toml", 1, "nothing.toml"),
         ("--paper bupt2042", 2, "'bupt2024'"),
+        ("--policy tial", 2, "'tail'"),
+        ("--alpha-threshold 0.5", 2, "above 1"),
+        ("--compare off,tial", 1, "`tail`"),
+        ("--compare off,ring", 1, "one of each"),
+        ("--policy tail --algorithm direct", 1, "for the ring"),
         ("--csv - --json -", 1, "mix"),
         ("--algorithm push", 1, "one of flat, ring"),
         ("--ranks 0", 1, "0 ranks"),

@@ -12,8 +12,11 @@ mod text;
 
 use std::path::Path;
 
-use anyhow::Result;
-use ringfold::simulate::{self, Compute, Delay, Disturbance, Scenario, Server, Slow};
+use anyhow::{Context, Result};
+use ringfold::simulate::{
+    self, Compute, Delay, Disturbance, Network, Policy, Ports, Scenario, Server, Signals, Slow,
+    Target, Timers,
+};
 use ringfold::{Algorithm, Collective};
 use serde_json::json;
 
@@ -33,6 +36,9 @@ const RANKS: u64 = 4;
 /// The rank that is slow once, and which of its reductions is.
 const SLOW_RANK: usize = 1;
 const SLOW_STEP: u32 = 1;
+
+/// The rank that owns the chunk that is late: D.
+const OWNER: usize = 3;
 
 /// α of the table, in tenths: the one that gives the 25.3 % (see docs/papers.md).
 const ALPHA_TENTHS: u64 = 18;
@@ -130,6 +136,11 @@ fn scenario(collective: Collective, delay_ps: u64, server: Server) -> Scenario {
         ranks: RANKS as usize,
         bytes: RANKS * CHUNK_BYTES,
         slice_bytes: Some(u64::MAX),
+        // The paper does not speak of ports: two messages may come to D at once.
+        network: Network {
+            ports: Ports::Unlimited,
+            ..Network::default()
+        },
         compute: Compute {
             reduce_ps: REDUCE_PS,
             server,
@@ -140,26 +151,54 @@ fn scenario(collective: Collective, delay_ps: u64, server: Server) -> Scenario {
     }
 }
 
-/// The point with the ring's time simulated.
+/// The scenario with the paper's rule, in which nobody tells anybody anything.
+fn with_rule(scenario: Scenario, alpha_tenths: u64) -> Scenario {
+    let rule = Policy {
+        target: Target::Next2,
+        signals: Signals {
+            late: false,
+            skip: false,
+            silent: true,
+        },
+        timers: Timers::Fixed {
+            alpha: alpha_tenths as f64 / 10.0,
+            reduce_ps: REDUCE_PS,
+            transfer_ps: transfer_ps(),
+        },
+    };
+    Scenario {
+        straggler: Some(rule),
+        ..scenario
+    }
+}
+
+/// The point as it is simulated.
 fn simulated(alpha_tenths: u64, delay_ps: u64) -> Result<Point> {
-    let ring = simulate::run(&scenario(
-        Collective::ReduceScatter,
-        delay_ps,
-        Server::Parallel,
-    ))?;
+    let of = |server| scenario(Collective::ReduceScatter, delay_ps, server);
+    let ring = simulate::run(&of(Server::Parallel))?;
+    let by_rule = |server| simulate::run(&with_rule(of(server), alpha_tenths));
+    let side_by_side = by_rule(Server::Parallel)?;
+    let late = side_by_side
+        .chunks
+        .iter()
+        .find(|chunk| chunk.owner == OWNER);
     Ok(Point {
-        ring_ps: ring.finished_ps,
-        ..closed_form(alpha_tenths, delay_ps)
+        alpha_tenths,
+        delay_ps,
+        ring_ps: ring.results_ps,
+        path_ps: late.context("the late chunk has no owner")?.complete_ps,
+        whole_ps: side_by_side.results_ps,
+        serial_ps: by_rule(Server::Serial)?.results_ps,
     })
 }
 
 /// The whole all_reduce at the point of the 25.3 %: the ring's time, and that by the paper's rule.
 fn all_reduce() -> Result<(u64, u64)> {
     let delay_ps = BEST_DELAY_US * 1_000_000;
-    let ring = simulate::run(&scenario(Collective::AllReduce, delay_ps, Server::Parallel))?;
-    let gathered_ps = (RANKS - 1) * transfer_ps();
-    let strategy_ps = closed_form(ALPHA_TENTHS, delay_ps).whole_ps + gathered_ps;
-    Ok((ring.finished_ps, strategy_ps))
+    let scenario = scenario(Collective::AllReduce, delay_ps, Server::Parallel);
+    let ring = simulate::run(&scenario)?;
+    let strategy = simulate::run(&with_rule(scenario, ALPHA_TENTHS))?;
+    Ok((ring.finished_ps, strategy.finished_ps))
 }
 
 /// The figures' points, each simulated once.

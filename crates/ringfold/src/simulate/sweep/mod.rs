@@ -122,6 +122,8 @@ fn obstacle(scenario: &Scenario) -> Option<&'static str> {
         Some("ranks that stall or die")
     } else if scenario.weights.is_some() {
         Some("weighted ranks")
+    } else if scenario.straggler.is_some() {
+        Some("ranks that go around each other")
     } else {
         None
     }
