@@ -62,7 +62,7 @@ class Stats(NamedTuple):
     calls: int
     """Collective calls that are done."""
     unawaited: int
-    """Those in which this rank waited for nobody: everybody that it needed was there before it."""
+    """Those in which this rank was the last: it waited for no peer's first sign."""
     waited: float
     """Seconds in which it could do nothing but wait."""
     peers: list[PeerStats]

@@ -65,8 +65,8 @@ fn blamed(all: &[Stats], rank: usize) -> PeerStats {
 pub fn table(all: &[Stats]) -> String {
     let calls = all.first().map_or(0, |stats| stats.calls);
     let mut text = format!(
-        "# Lateness in {calls} timed calls. last: calls in which the rank waited for nobody; blamed: how often another rank waited\n\
-         # for it last, on average and at most how long; waited: what the rank itself waited in all calls\n\
+        "# Lateness in {calls} timed calls. last: calls in which the rank came last, and waited for nobody to come; blamed: how often\n\
+         # another rank waited for it to come last, on average and at most how long; waited: what the rank itself waited in all calls\n\
          # {:>5} {:>9} {:>9} {:>12} {:>12} {:>12}\n",
         "rank", "last", "blamed", "mean_us", "most_us", "waited_ms"
     );

@@ -2,14 +2,15 @@
 //!
 //! # What is counted
 //!
-//! A collective call that waits for nobody finds everybody there: this rank was the last. Otherwise some peer was the
-//! last whose *first sign* in this call (a message, a publication) this rank waited for. Its lateness is the time from
-//! when this rank first had nothing left to do in the call until that sign came. Later waits for a peer that has been heard
-//! in the call say nothing about when it came: they are its links' and cores' speed, and only counted as waits. Where
-//! whoever runs serves everybody (`claim`, `serve`), a wait belongs to no peer.
+//! In a collective call a peer is *there* with its first sign, a message or a publication. A call in which this rank need not
+//! wait for any finds everybody there: this rank was the last. Otherwise the last was the peer whose first sign this rank waited
+//! for last. Its lateness is the time from when this rank first had nothing left to do in the call until that sign came. Later
+//! waits for a peer that has been heard in the call say nothing about when it came: they are its links' and cores' speed,
+//! and only counted as waits. Where whoever runs serves everybody (`claim`, `serve`), a wait belongs to no peer, and nobody
+//! was the last.
 //!
 //! A sign that comes through others (the next rank of a ring hears from the one before it only) is blamed on the peer from
-//! which it came. So one rank's view is a hint; that all others were waiting, while one waited for nobody, is the proof.
+//! which it came. So one rank's view is a hint; that the others wait for one that found everybody there is the proof.
 //!
 //! # Cost
 //!
@@ -34,7 +35,7 @@ pub const LATENESS_CLASSES: usize = 28;
 pub struct Stats {
     /// Collective calls that are done.
     pub calls: u64,
-    /// Those in which this rank waited for nobody: everybody it needed was there before it.
+    /// Those in which this rank was the last: it waited for no peer's first sign.
     pub unawaited: u64,
     /// The time in all of them in which this rank could do nothing but wait.
     pub waited: Duration,
@@ -100,7 +101,7 @@ pub struct Lateness {
     stats: Stats,
     /// By peer, the tiny calls that waited for it last, too short for the clock.
     short: Vec<u64>,
-    /// Other calls in which this rank waited.
+    /// Other calls in which this rank was not the last.
     awaited: u64,
     /// Collective calls done before counting began.
     calls_before: u64,
@@ -110,8 +111,8 @@ pub struct Lateness {
     is_running: bool,
     /// Whether a call has ended and is not counted yet: the wait that ended it may not be over for the driver.
     has_ended: bool,
-    /// Whether this rank has waited in the call under way, since when first, and who was last so far.
-    has_waited: bool,
+    /// Whether somebody in the call under way came after this rank, since when that waits, and who was last so far.
+    is_early: bool,
     first_wait: Option<Time>,
     last: Option<(usize, Duration)>,
     /// Whether a wait is under way, since when as far as it is timed, and who ended it, maybe by its first sign.
@@ -135,7 +136,7 @@ impl Lateness {
             heard_in: vec![0; world_size],
             is_running: false,
             has_ended: false,
-            has_waited: false,
+            is_early: false,
             first_wait: None,
             last: None,
             waits: false,
@@ -229,8 +230,7 @@ impl Lateness {
     #[inline]
     pub fn begin_wait(&mut self) {
         if !self.waits && self.is_running {
-            (self.waits, self.has_waited) = (true, true);
-            (self.since, self.ended_by) = (None, None);
+            (self.waits, self.since, self.ended_by) = (true, None, None);
         }
     }
 
@@ -261,6 +261,7 @@ impl Lateness {
                 self.last = Some((peer, from(self.first_wait)));
             }
         }
+        self.is_early |= self.ended_by.is_none_or(|(_, is_first)| is_first);
     }
 
     /// Counts a call that has ended. After `end_wait`, which may have been the end of its last wait.
@@ -269,7 +270,7 @@ impl Lateness {
         if !std::mem::take(&mut self.has_ended) {
             return;
         }
-        self.awaited += u64::from(std::mem::take(&mut self.has_waited));
+        self.awaited += u64::from(std::mem::take(&mut self.is_early));
         if let Some((peer, lateness)) = self.last.take() {
             self.stats.peers[peer].was_last(lateness);
         }
@@ -314,18 +315,19 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_nobody_was_the_last() {
+    fn whoever_waits_for_no_first_sign_was_the_last() {
         let mut lateness = Lateness::new(2);
         for _ in 0..3 {
             lateness.begin_call();
             lateness.heard(1);
+            wait(&mut lateness, 10, 20, 1);
             lateness.end_call();
             lateness.settle();
         }
         // And a tiny one, of which nothing is said.
         let stats = lateness.stats(4);
         assert_eq!((stats.calls, stats.unawaited), (4, 4));
-        assert_eq!(stats.peers[1], PeerStats::default());
+        assert_eq!((stats.peers[1].last, stats.waited.as_micros()), (0, 30));
     }
 
     #[test]
@@ -362,7 +364,7 @@ mod tests {
         let stats = lateness.stats(2);
         assert_eq!(
             (stats.calls, stats.unawaited, stats.peers[1].last),
-            (2, 1, 0)
+            (2, 2, 0)
         );
         assert_eq!(stats.peers[1].waited, Duration::from_micros(2));
         lateness.reset(2);
