@@ -8,6 +8,7 @@
 use super::{Action, Buffer, Cut, Members, Peers, Ranks, Schedule, Span, Spec, Step};
 
 /// `len` chunks of the input.
+#[inline]
 pub(super) fn input(first: u32, len: u32) -> Span {
     Span {
         buffer: Buffer::Input,
@@ -17,6 +18,7 @@ pub(super) fn input(first: u32, len: u32) -> Span {
 }
 
 /// `len` chunks of the output.
+#[inline]
 pub(super) fn output(first: u32, len: u32) -> Span {
     Span {
         buffer: Buffer::Output,
@@ -26,6 +28,7 @@ pub(super) fn output(first: u32, len: u32) -> Span {
 }
 
 /// `len` chunks of the engine's own memory.
+#[inline]
 pub(super) fn scratch(first: u32, len: u32) -> Span {
     Span {
         buffer: Buffer::Scratch,

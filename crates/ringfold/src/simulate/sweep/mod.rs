@@ -9,6 +9,7 @@
 //! two reductions is not the order of the rounds, [`sweep`] returns `Unsupported`, and the simulation must be run. A port may be
 //! waited for, as long as it is clear for whom. No data is moved, and no promise is checked: that is what `run` is for.
 
+mod pending;
 mod rank;
 mod round;
 
@@ -23,6 +24,9 @@ use round::Sweep;
 
 /// The most steps of all ranks together that are kept where they cannot be made round by round.
 const STEPS_KEPT_MAX: usize = 1 << 24;
+
+/// What in a call makes a sweep of it impossible.
+type Refusal = &'static str;
 
 /// What a sweep found. All times are picoseconds since the ranks began.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,7 +90,9 @@ pub fn sweep(scenario: &Scenario) -> Result<SweepReport> {
     if choice.channels > 1 {
         return Err(unsupported("several channels"));
     }
-    let ranks = Sweep::new(&resolved, &source).run(source)?;
+    let ranks = Sweep::new(&resolved, &source)
+        .run(source)
+        .map_err(unsupported)?;
     let last = |of: fn(&SweptRank) -> Option<u64>| ranks.iter().filter_map(of).max();
     let finished_ps = last(|rank| Some(rank.finished_ps)).unwrap_or(0);
     Ok(SweepReport {
@@ -98,7 +104,7 @@ pub fn sweep(scenario: &Scenario) -> Result<SweepReport> {
 }
 
 /// What in a scenario makes things wait for each other in an order that follows from time alone.
-fn obstacle(scenario: &Scenario) -> Option<&'static str> {
+fn obstacle(scenario: &Scenario) -> Option<Refusal> {
     let network = &scenario.network;
     let local = network.local.iter();
     let mut links = local.chain([&network.links]);
@@ -130,7 +136,7 @@ fn obstacle(scenario: &Scenario) -> Option<&'static str> {
 }
 
 #[cold]
-fn unsupported(what: &str) -> Error {
+fn unsupported(what: Refusal) -> Error {
     Error::Unsupported(format!("a sweep of {what}; run the simulation instead"))
 }
 
@@ -153,8 +159,7 @@ impl Source {
             let schedule = Schedule::new(Spec { rank, ..*spec })?;
             steps += schedule.channels.iter().map(Vec::len).sum::<usize>();
             if steps > STEPS_KEPT_MAX {
-                let what = format!("more than {STEPS_KEPT_MAX} steps that are not made one by one");
-                return Err(unsupported(&what));
+                return Err(unsupported("so many steps that are not made one by one"));
             }
             schedules.push(schedule);
         }
@@ -198,10 +203,10 @@ impl Source {
 }
 
 /// Where each chunk of a buffer begins, in bytes, and where the last one ends.
-struct Chunks(Vec<u64>);
+pub(super) struct Chunks(Vec<u64>);
 
 impl Chunks {
-    fn new(cut: Cut, scenario: &Scenario) -> Chunks {
+    pub fn new(cut: Cut, scenario: &Scenario) -> Chunks {
         let count = scenario.count();
         let (chunks, size) = (cut.chunks(), scenario.dtype.size_bytes());
         let geometry = Geometry::new(cut, Blocks::Even(count), size, count, 1);
@@ -210,7 +215,7 @@ impl Chunks {
         Chunks(starts.chain([end]).collect())
     }
 
-    fn bytes(&self, first: u32, len: u32) -> u64 {
+    pub fn bytes(&self, first: u32, len: u32) -> u64 {
         self.0[(first + len) as usize] - self.0[first as usize]
     }
 }

@@ -1,26 +1,12 @@
 //! What a sweep knows of a rank between two rounds.
+//!
+//! It is looked at once in every round, and a large world's is read from memory each time: what is rarely needed is kept
+//! elsewhere.
 
-use super::super::{Compute, Server, Slow};
-use super::{SweptRank, unsupported};
-use crate::error::Result;
+use super::super::{Compute, Scenario, Server, Slow};
+use super::pending::{PendingSteps, Touches, UNKNOWN_PS};
+use super::{Refusal, SweptRank};
 use crate::random::SplitMix64;
-use crate::schedule::{Action, Buffer, Span};
-use crate::types::DType;
-
-/// The end of a receive whose message was not looked at yet.
-const UNKNOWN_PS: u64 = u64::MAX;
-
-/// Something that a rank does to its memory until it is complete.
-#[derive(Clone, Copy)]
-struct Pending {
-    done_ps: u64,
-    first: u32,
-    len: u32,
-    /// Which receive of the round, where the end is not known.
-    receive: u32,
-    buffer: Buffer,
-    writes: bool,
-}
 
 /// One side of a rank's connection to others.
 #[derive(Clone, Copy, Default)]
@@ -35,121 +21,106 @@ pub(super) struct Port {
 
 pub(super) struct Rank {
     /// When its last step was issued: steps are issued in order.
-    pub now_ps: u64,
-    pub ports: [Port; 2],
-    pending: Vec<Pending>,
+    now_ps: u64,
+    /// To ranks of other hosts, or to all.
+    pub port: Port,
+    pending: PendingSteps,
     server_until_ps: u64,
     /// When its server was last asked for something.
     asked_ps: u64,
-    random: SplitMix64,
     reductions: u32,
-    /// How many times as long a byte takes at its port.
-    pub port_factor: f64,
-    pub swept: SweptRank,
+    sent_messages: u32,
+    sent_bytes: u64,
+    finished_ps: u64,
+    reduced_ps: u64,
 }
 
 impl Rank {
-    pub fn new(rank: usize, begin_ps: u64, seed: u64) -> Rank {
+    pub fn new(begin_ps: u64) -> Rank {
         Rank {
             now_ps: begin_ps,
-            ports: [Port::default(); 2],
-            pending: Vec::with_capacity(4),
+            port: Port::default(),
+            pending: PendingSteps::default(),
             server_until_ps: 0,
             asked_ps: 0,
-            random: SplitMix64::stream(seed, rank as u64),
             reductions: 0,
-            port_factor: 1.0,
-            swept: SweptRank {
-                finished_ps: begin_ps,
-                reduced_ps: None,
-                sent_bytes: 0,
-                sent_messages: 0,
-            },
+            sent_messages: 0,
+            sent_bytes: 0,
+            finished_ps: begin_ps,
+            reduced_ps: 0,
+        }
+    }
+
+    pub fn swept(&self) -> SweptRank {
+        SweptRank {
+            finished_ps: self.finished_ps.max(self.now_ps),
+            reduced_ps: (self.reductions > 0).then_some(self.reduced_ps),
+            sent_bytes: self.sent_bytes,
+            sent_messages: self.sent_messages.into(),
         }
     }
 
     /// When a step can be issued, which is when all before it that touch the same memory are complete; `None` while that is
     /// not known. The clock moves there.
-    pub fn issue(&mut self, action: &Action) -> Option<u64> {
-        let mut at_ps = self.now_ps;
-        for (span, writes) in accesses(action) {
-            for pending in &self.pending {
-                let meets = pending.buffer == span.buffer
-                    && pending.first < span.first + span.len
-                    && span.first < pending.first + pending.len;
-                if meets && (writes || pending.writes) {
-                    if pending.done_ps == UNKNOWN_PS {
-                        return None;
-                    }
-                    at_ps = at_ps.max(pending.done_ps);
-                }
-            }
-        }
+    #[inline(always)]
+    pub fn issue(&mut self, touches: &Touches) -> Option<u64> {
+        let at_ps = self.pending.wait(touches, self.now_ps)?;
         self.now_ps = at_ps;
-        self.swept.finished_ps = self.swept.finished_ps.max(at_ps);
-        self.pending.retain(|pending| pending.done_ps > at_ps);
         Some(at_ps)
     }
 
     /// Notes a step that is complete at `done_ps`.
-    pub fn completes(&mut self, action: &Action, done_ps: u64) {
-        self.note(action, done_ps, 0);
-        self.swept.finished_ps = self.swept.finished_ps.max(done_ps);
+    #[inline(always)]
+    pub fn completes(&mut self, touches: &Touches, done_ps: u64) {
+        self.finished_ps = self.finished_ps.max(done_ps);
+        if done_ps > self.now_ps {
+            self.pending.note(touches, done_ps, 0);
+        }
     }
 
     /// Notes receive `receive` of the round.
-    pub fn expects(&mut self, action: &Action, receive: u32) {
-        self.note(action, UNKNOWN_PS, receive);
-    }
-
-    fn note(&mut self, action: &Action, done_ps: u64, receive: u32) {
-        if done_ps <= self.now_ps {
-            return;
-        }
-        for (span, writes) in accesses(action) {
-            self.pending.push(Pending {
-                done_ps,
-                first: span.first,
-                len: span.len,
-                receive,
-                buffer: span.buffer,
-                writes,
-            });
-        }
+    #[inline(always)]
+    pub fn expects(&mut self, touches: &Touches, receive: u32) {
+        self.pending.note(touches, UNKNOWN_PS, receive);
     }
 
     /// Says when a receive that was expected is complete.
+    #[inline(always)]
     pub fn received(&mut self, receive: u32, done_ps: u64) {
-        for pending in &mut self.pending {
-            if pending.done_ps == UNKNOWN_PS && pending.receive == receive {
-                pending.done_ps = done_ps;
-            }
-        }
-        self.swept.finished_ps = self.swept.finished_ps.max(done_ps);
+        self.pending.complete(receive, done_ps);
+        self.finished_ps = self.finished_ps.max(done_ps);
     }
 
-    /// When a reduction is done that is asked for at `at_ps`.
+    #[inline(always)]
+    pub fn counts_message(&mut self, bytes: u64) {
+        self.sent_messages += 1;
+        self.sent_bytes += bytes;
+    }
+
+    /// When a reduction of so many bytes is done that is asked for at `at_ps`.
+    #[inline(always)]
     pub fn reduce(
         &mut self,
         rank: usize,
         at_ps: u64,
         bytes: u64,
-        costs: &Costs<'_>,
-    ) -> Result<u64> {
+        costs: &mut Costs<'_>,
+    ) -> Result<u64, Refusal> {
         self.reductions += 1;
-        let mut duration_ps = costs.reduction_ps(bytes);
-        for slow in &costs.slow {
-            duration_ps += slow.delay_ps(rank, self.reductions, &mut self.random);
+        let mut duration_ps = costs.compute.reduce_ps + costs.ps_per_byte * bytes;
+        if !costs.slow.is_empty() {
+            duration_ps += costs.delay_ps(rank, self.reductions);
         }
         let done_ps = self.work(at_ps, duration_ps, costs.compute.server)?;
-        self.swept.reduced_ps = self.swept.reduced_ps.max(Some(done_ps));
+        self.reduced_ps = self.reduced_ps.max(done_ps);
         Ok(done_ps)
     }
 
     /// When something is done that takes so long.
-    pub fn work(&mut self, at_ps: u64, duration_ps: u64, server: Server) -> Result<u64> {
+    #[inline(always)]
+    pub fn work(&mut self, at_ps: u64, duration_ps: u64, server: Server) -> Result<u64, Refusal> {
         if at_ps < self.asked_ps {
-            return Err(unsupported("reductions in another order than the rounds'"));
+            return Err("reductions in another order than the rounds'");
         }
         self.asked_ps = at_ps;
         let begin_ps = match server {
@@ -161,23 +132,59 @@ impl Rank {
     }
 }
 
-/// What computing costs in a call.
-pub(super) struct Costs<'a> {
-    pub compute: &'a Compute,
-    pub dtype: DType,
-    pub slow: Vec<Slow>,
-}
-
-impl Costs<'_> {
-    pub fn reduction_ps(&self, bytes: u64) -> u64 {
-        self.compute.reduction_ps(self.dtype, bytes)
+impl Port {
+    /// When a message has entered, whose first byte is there at `first_byte_ps`. First come, first served.
+    #[inline(always)]
+    pub fn enter(
+        &mut self,
+        from: u32,
+        first_byte_ps: u64,
+        receiving_ps: u64,
+        gap_ps: u64,
+    ) -> Result<u64, Refusal> {
+        let takes_ps = receiving_ps + gap_ps;
+        let is_tie = first_byte_ps == self.last_ps
+            && from != self.last_from
+            && takes_ps > 0
+            && self.last_ps > 0;
+        if first_byte_ps < self.last_ps || is_tie {
+            return Err("messages that contend for a port");
+        }
+        (self.last_ps, self.last_from) = (first_byte_ps, from);
+        let begin_ps = first_byte_ps.max(self.receives_until_ps);
+        self.receives_until_ps = begin_ps + takes_ps;
+        Ok(begin_ps + receiving_ps)
     }
 }
 
-/// What an action reads and writes of memory that is ever written: out of place the input is not.
-fn accesses(action: &Action) -> impl Iterator<Item = (Span, bool)> {
-    let reads = action.reads().into_iter().flatten();
-    let reads = reads.filter(|span| span.buffer != Buffer::Input);
-    let reads = reads.map(|span| (span, false));
-    reads.chain(action.writes().map(|span| (span, true)))
+/// What computing costs in a call.
+pub(super) struct Costs<'a> {
+    pub compute: &'a Compute,
+    /// γ of the call's elements.
+    ps_per_byte: u64,
+    slow: Vec<Slow>,
+    /// One for each rank, where slow reductions are drawn.
+    random: Vec<SplitMix64>,
+}
+
+impl<'a> Costs<'a> {
+    pub fn new(scenario: &'a Scenario, slow: Vec<Slow>) -> Costs<'a> {
+        let compute = &scenario.compute;
+        let streams = 0..scenario.ranks as u64 * u64::from(!slow.is_empty());
+        Costs {
+            compute,
+            ps_per_byte: compute.reduction_ps(scenario.dtype, 1) - compute.reduce_ps,
+            slow,
+            random: streams
+                .map(|rank| SplitMix64::stream(scenario.seed, rank))
+                .collect(),
+        }
+    }
+
+    fn delay_ps(&mut self, rank: usize, reduction: u32) -> u64 {
+        let random = &mut self.random[rank];
+        let slow = self.slow.iter();
+        slow.map(|slow| slow.delay_ps(rank, reduction, random))
+            .sum()
+    }
 }

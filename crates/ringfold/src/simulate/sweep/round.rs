@@ -1,33 +1,33 @@
-//! One round of a sweep: all ranks issue their steps, then their messages come to the ports of their receivers, and then the
-//! steps go on that waited for a message of this round.
+//! The rounds of a sweep: in each all ranks issue their steps, then their messages come to the ports of their receivers, and
+//! then the steps go on that waited for a message of this round.
+//!
+//! A rank ends a round and begins the next in one go, so that what is known of it is fetched once.
 
 use std::collections::BTreeMap;
 
-use super::super::{Disturbance, LinkEnds, Network, Scenario};
-use super::rank::{Costs, Rank};
-use super::{Chunks, Source, SweptRank, unsupported};
-use crate::error::Result;
+use super::super::{Disturbance, LinkEnds, Links, Network, Scenario};
+use super::pending::Touches;
+use super::rank::{Costs, Port, Rank};
+use super::{Chunks, Refusal, Source, SweptRank};
 use crate::schedule::{Action, Buffer, Span, Step};
 
 /// Ends a list of messages.
 const NONE: u32 = u32::MAX;
 
-/// A message of the round.
+/// A message of a round.
 struct Message {
     from: u32,
     is_local: bool,
     is_taken: bool,
-    /// When its first byte is there.
-    first_byte_ps: u64,
-    /// How long the receiver's port takes for it.
-    receiving_ps: u64,
-    /// When it has entered.
-    arrival_ps: u64,
     /// The message to the same receiver before it.
     before: u32,
+    /// When its first byte is there, and then when it has entered.
+    at_ps: u64,
+    /// How long the receiver's port takes for it.
+    receiving_ps: u64,
 }
 
-/// A receive that was posted in the round.
+/// A receive that was posted in a round.
 struct Receive {
     peer: u32,
     posted_ps: u64,
@@ -37,13 +37,9 @@ struct Receive {
     reduced_bytes: Option<u64>,
 }
 
-pub(super) struct Sweep<'a> {
-    network: &'a Network,
-    costs: Costs<'a>,
-    input: Chunks,
-    output: Chunks,
-    pair_factors: BTreeMap<(u32, u32), f64>,
-    ranks: Vec<Rank>,
+/// What all ranks issued in a round.
+#[derive(Default)]
+struct Issued {
     messages: Vec<Message>,
     /// The last message to each rank.
     inboxes: Vec<u32>,
@@ -52,8 +48,76 @@ pub(super) struct Sweep<'a> {
     receive_starts: Vec<u32>,
     /// Steps that wait for a message of the round, by rank.
     waiting: Vec<(u32, Step)>,
+}
+
+impl Issued {
+    fn clear(&mut self, ranks: usize) {
+        self.messages.clear();
+        self.receives.clear();
+        self.receive_starts.clear();
+        self.receive_starts.push(0);
+        self.waiting.clear();
+        self.inboxes.clear();
+        self.inboxes.resize(ranks, NONE);
+    }
+}
+
+pub(super) struct Sweep<'a> {
+    network: &'a Network,
+    costs: Costs<'a>,
+    input: Chunks,
+    output: Chunks,
+    factors: Factors,
+    ranks: Vec<Rank>,
+    /// Between the ranks of one host, where these have ports of their own.
+    local_ports: Vec<Port>,
+    /// Of the round that ends.
+    ending: Issued,
+    /// Of the round that begins.
+    beginning: Issued,
     /// One rank's messages and receives, in the order in which they are looked at.
     order: Vec<u32>,
+}
+
+/// How many times as long a byte takes on slow links.
+#[derive(Default)]
+struct Factors {
+    ports: Vec<f64>,
+    pairs: BTreeMap<(u32, u32), f64>,
+}
+
+impl Factors {
+    fn new(scenario: &Scenario) -> Factors {
+        let mut factors = Factors::default();
+        for disturbance in &scenario.disturbances {
+            let Disturbance::SlowLink { ends, factor } = disturbance else {
+                continue;
+            };
+            factors.ports.resize(scenario.ranks, 1.0);
+            match *ends {
+                LinkEnds::Port(rank) => factors.ports[rank] *= factor,
+                LinkEnds::Pair(from, to) => {
+                    let pair = (from as u32, to as u32);
+                    *factors.pairs.entry(pair).or_insert(1.0) *= factor;
+                }
+            }
+        }
+        factors
+    }
+
+    /// How long a message takes at the sender's port and at the receiver's that takes `base_ps` on a good link.
+    fn apply(&self, from: u32, to: u32, base_ps: u64) -> (u64, u64) {
+        if self.ports.is_empty() {
+            return (base_ps, base_ps);
+        }
+        let times = |factor: f64| match factor {
+            1.0 => base_ps,
+            _ => (base_ps as f64 * factor).round() as u64,
+        };
+        let pair = self.pairs.get(&(from, to)).copied().unwrap_or(1.0);
+        let sending = pair.max(self.ports[from as usize]);
+        (times(sending), times(self.ports[to as usize]))
+    }
 }
 
 impl<'a> Sweep<'a> {
@@ -68,278 +132,300 @@ impl<'a> Sweep<'a> {
             }
         }
         let (input, output) = source.cuts();
-        let ranks = begins_ps.into_iter().enumerate();
-        let mut sweep = Sweep {
+        let local_ports = scenario.ranks * usize::from(scenario.network.local.is_some());
+        Sweep {
             network: &scenario.network,
-            costs: Costs {
-                compute: &scenario.compute,
-                dtype: scenario.dtype,
-                slow,
-            },
+            costs: Costs::new(scenario, slow),
             input: Chunks::new(input, scenario),
             output: Chunks::new(output, scenario),
-            pair_factors: BTreeMap::new(),
-            ranks: ranks
-                .map(|(rank, begin_ps)| Rank::new(rank, begin_ps, scenario.seed))
-                .collect(),
-            messages: Vec::new(),
-            inboxes: vec![NONE; scenario.ranks],
-            receives: Vec::new(),
-            receive_starts: Vec::new(),
-            waiting: Vec::new(),
+            factors: Factors::new(scenario),
+            ranks: begins_ps.into_iter().map(Rank::new).collect(),
+            local_ports: vec![Port::default(); local_ports],
+            ending: Issued::default(),
+            beginning: Issued::default(),
             order: Vec::new(),
-        };
-        for disturbance in &scenario.disturbances {
-            if let Disturbance::SlowLink { ends, factor } = disturbance {
-                sweep.slow_down(*ends, *factor);
-            }
-        }
-        sweep
-    }
-
-    fn slow_down(&mut self, ends: LinkEnds, factor: f64) {
-        match ends {
-            LinkEnds::Port(rank) => self.ranks[rank].port_factor *= factor,
-            LinkEnds::Pair(from, to) => {
-                let pair = (from as u32, to as u32);
-                *self.pair_factors.entry(pair).or_insert(1.0) *= factor;
-            }
         }
     }
 
     /// Goes through all rounds.
-    pub fn run(mut self, mut source: Source) -> Result<Vec<SweptRank>> {
-        for round in 0..source.rounds() {
-            self.issue_all(&mut source, round)?;
-            for rank in 0..self.ranks.len() {
-                self.enter(rank)?;
-                self.receive(rank)?;
-            }
-            self.go_on()?;
+    pub fn run(mut self, mut source: Source) -> Result<Vec<SweptRank>, Refusal> {
+        let (rounds, ranks) = (source.rounds(), self.ranks.len());
+        self.beginning.clear(ranks);
+        for rank in 0..ranks {
+            self.begin(rank, source.steps(rank, 0))?;
         }
-        Ok(self.ranks.into_iter().map(|rank| rank.swept).collect())
-    }
-
-    /// Has all ranks issue what they can without a message of this round.
-    fn issue_all(&mut self, source: &mut Source, round: u32) -> Result<()> {
-        self.messages.clear();
-        self.receives.clear();
-        self.receive_starts.clear();
-        self.inboxes.fill(NONE);
-        for rank in 0..self.ranks.len() {
-            self.receive_starts.push(self.receives.len() as u32);
-            let steps = source.steps(rank, round);
-            for (number, step) in steps.iter().enumerate() {
-                if !self.issue(rank, step)? {
-                    let rest = steps[number..].iter();
-                    self.waiting.extend(rest.map(|step| (rank as u32, *step)));
-                    break;
+        for round in 1..=rounds {
+            std::mem::swap(&mut self.ending, &mut self.beginning);
+            self.beginning.clear(ranks);
+            let mut waiting = 0;
+            for rank in 0..ranks {
+                self.end(rank)?;
+                waiting = self.go_on(rank, waiting)?;
+                if round < rounds {
+                    self.begin(rank, source.steps(rank, round))?;
                 }
             }
         }
-        self.receive_starts.push(self.receives.len() as u32);
+        Ok(self.ranks.iter().map(Rank::swept).collect())
+    }
+
+    /// Has a rank issue what it can of a round without a message of it.
+    #[inline(always)]
+    fn begin(&mut self, rank: usize, steps: &[Step]) -> Result<(), Refusal> {
+        for (number, step) in steps.iter().enumerate() {
+            let touches = Touches::of(&step.action);
+            let Some(at_ps) = self.ranks[rank].issue(&touches) else {
+                let rest = steps[number..].iter();
+                let rest = rest.map(|step| (rank as u32, *step));
+                self.beginning.waiting.extend(rest);
+                break;
+            };
+            match step.action {
+                Action::Send { peer, span } => {
+                    let sent_ps = self.send(rank, peer, span, at_ps);
+                    self.ranks[rank].completes(&touches, sent_ps);
+                }
+                _ => self.issue(rank, &step.action, &touches, at_ps, false)?,
+            }
+        }
+        let receives = self.beginning.receives.len() as u32;
+        self.beginning.receive_starts.push(receives);
         Ok(())
     }
 
-    /// Issues a step, unless it waits for a message of the round.
-    fn issue(&mut self, rank: usize, step: &Step) -> Result<bool> {
-        let action = &step.action;
-        let Some(at_ps) = self.ranks[rank].issue(action) else {
-            return Ok(false);
-        };
-        match *action {
-            Action::Send { peer, span } => {
-                let sent_ps = self.send(rank, peer, span, at_ps);
-                self.ranks[rank].completes(action, sent_ps);
-            }
-            Action::Recv { peer, .. } => self.expect(rank, action, peer, at_ps, None),
-            Action::RecvReduce { peer, into, .. } => {
-                let bytes = self.bytes(into);
-                self.expect(rank, action, peer, at_ps, Some(bytes));
-            }
-            Action::Reduce { into, .. } => {
-                let bytes = self.bytes(into);
-                let done_ps = self.ranks[rank].reduce(rank, at_ps, bytes, &self.costs)?;
-                self.ranks[rank].completes(action, done_ps);
-            }
-            Action::Copy { into, .. } => {
-                let compute = self.costs.compute;
-                let duration_ps = compute.copy_ps_per_byte * self.bytes(into);
-                if duration_ps > 0 {
-                    let done_ps = self.ranks[rank].work(at_ps, duration_ps, compute.server)?;
-                    self.ranks[rank].completes(action, done_ps);
-                }
-            }
-            _ => return Err(unsupported("published memory")),
-        }
-        Ok(true)
-    }
-
-    fn bytes(&self, span: Span) -> u64 {
-        let chunks = match span.buffer {
-            Buffer::Input | Buffer::Scratch => &self.input,
-            Buffer::Output => &self.output,
-        };
-        chunks.bytes(span.first, span.len)
-    }
-
-    fn expect(
+    /// Issues a step that sends nothing, in the round that ends or in the one that begins.
+    #[inline(always)]
+    fn issue(
         &mut self,
         rank: usize,
         action: &Action,
-        peer: u32,
-        posted_ps: u64,
-        reduced_bytes: Option<u64>,
-    ) {
-        self.ranks[rank].expects(action, self.receives.len() as u32);
-        self.receives.push(Receive {
+        touches: &Touches,
+        at_ps: u64,
+        is_ending: bool,
+    ) -> Result<(), Refusal> {
+        let (peer, reduced_bytes) = match *action {
+            Action::Recv { peer, .. } => (peer, None),
+            Action::RecvReduce { peer, into, .. } => (peer, Some(self.bytes(into))),
+            _ => return self.compute(rank, action, touches, at_ps),
+        };
+        let round = match is_ending {
+            true => &mut self.ending,
+            false => &mut self.beginning,
+        };
+        self.ranks[rank].expects(touches, round.receives.len() as u32);
+        round.receives.push(Receive {
             peer,
-            posted_ps,
+            posted_ps: at_ps,
             delivered_ps: 0,
             reduced_bytes,
         });
+        Ok(())
+    }
+
+    fn compute(
+        &mut self,
+        rank: usize,
+        action: &Action,
+        touches: &Touches,
+        at_ps: u64,
+    ) -> Result<(), Refusal> {
+        let state = &mut self.ranks[rank];
+        let done_ps = match *action {
+            Action::Reduce { into, .. } => {
+                let bytes = chunks(&self.input, &self.output, into);
+                state.reduce(rank, at_ps, bytes, &mut self.costs)?
+            }
+            Action::Copy { into, .. } => {
+                let bytes = chunks(&self.input, &self.output, into);
+                let compute = self.costs.compute;
+                match compute.copy_ps_per_byte * bytes {
+                    0 => return Ok(()),
+                    duration_ps => state.work(at_ps, duration_ps, compute.server)?,
+                }
+            }
+            _ => return Err("published memory"),
+        };
+        state.completes(touches, done_ps);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn bytes(&self, span: Span) -> u64 {
+        chunks(&self.input, &self.output, span)
+    }
+
+    /// The links between two ranks, and whether they have ports of their own.
+    #[inline(always)]
+    fn links(&self, from: u32, to: u32) -> (&'a Links, bool) {
+        let network = self.network;
+        match &network.local {
+            Some(local) if network.host(from as usize) == network.host(to as usize) => {
+                (local, true)
+            }
+            _ => (&network.links, false),
+        }
     }
 
     /// Puts a message on its sender's port. When the port is free of it.
+    #[inline(always)]
     fn send(&mut self, from: usize, to: u32, span: Span, at_ps: u64) -> u64 {
-        let network = self.network;
         let bytes = self.bytes(span);
-        let links = *network.links_between(from, to as usize);
-        let is_local = network.local.is_some() && network.host(from) == network.host(to as usize);
+        let (links, is_local) = self.links(from as u32, to);
         let base_ps = links.ps_per_byte * bytes;
-        let times = |factor: f64| match factor {
-            1.0 => base_ps,
-            _ => (base_ps as f64 * factor).round() as u64,
-        };
-        let mut sending = self.ranks[from].port_factor;
-        if !self.pair_factors.is_empty() {
-            let pair = self.pair_factors.get(&(from as u32, to));
-            sending = sending.max(pair.copied().unwrap_or(1.0));
-        }
-        let receiving_ps = times(self.ranks[to as usize].port_factor);
+        let (sending_ps, receiving_ps) = self.factors.apply(from as u32, to, base_ps);
         let rank = &mut self.ranks[from];
-        rank.swept.sent_bytes += bytes;
-        rank.swept.sent_messages += 1;
-        let port = &mut rank.ports[usize::from(is_local)];
+        rank.counts_message(bytes);
+        let port = match is_local {
+            true => &mut self.local_ports[from],
+            false => &mut rank.port,
+        };
         let begin_ps = at_ps.max(port.sends_until_ps);
-        let sent_ps = begin_ps + times(sending);
+        let sent_ps = begin_ps + sending_ps;
         port.sends_until_ps = sent_ps + links.gap_ps;
-        let earliest_ps = begin_ps.max(sent_ps.saturating_sub(receiving_ps));
-        let inbox = &mut self.inboxes[to as usize];
-        self.messages.push(Message {
+        // The last byte is not there before it has left.
+        let leaves_ps = begin_ps.max(sent_ps.saturating_sub(receiving_ps));
+        let number = self.beginning.messages.len() as u32;
+        let before = std::mem::replace(&mut self.beginning.inboxes[to as usize], number);
+        self.beginning.messages.push(Message {
             from: from as u32,
             is_local,
             is_taken: false,
-            first_byte_ps: earliest_ps + links.alpha_ps,
+            before,
+            at_ps: leaves_ps + links.alpha_ps,
             receiving_ps,
-            arrival_ps: 0,
-            before: std::mem::replace(inbox, self.messages.len() as u32),
         });
         sent_ps
     }
 
-    /// Lets a rank's messages through its port, first come first served.
-    fn enter(&mut self, rank: usize) -> Result<()> {
-        let (order, messages) = (&mut self.order, &mut self.messages);
+    /// Lets a rank's messages through its port, and gives them to the receives that were posted before anything came.
+    #[inline(always)]
+    fn end(&mut self, rank: usize) -> Result<(), Refusal> {
+        let starts = &self.ending.receive_starts;
+        let range = starts[rank]..starts[rank + 1];
+        let last = self.ending.inboxes[rank];
+        if last == NONE && range.is_empty() {
+            return Ok(());
+        }
+        if last != NONE && self.ending.messages[last as usize].before == NONE {
+            self.enter(rank, last)?;
+        } else {
+            self.enter_in_turn(rank)?;
+        }
+        for number in range.clone() {
+            self.deliver(rank, number)?;
+        }
+        if range.len() == 1 {
+            return self.complete(rank, range.start);
+        }
+        let mut order = std::mem::take(&mut self.order);
         order.clear();
-        let mut next = self.inboxes[rank];
+        order.extend(range);
+        order.sort_by_key(|number| self.ending.receives[*number as usize].delivered_ps);
+        for number in &order {
+            self.complete(rank, *number)?;
+        }
+        self.order = order;
+        Ok(())
+    }
+
+    /// Lets several messages through a rank's port, first come first served.
+    fn enter_in_turn(&mut self, rank: usize) -> Result<(), Refusal> {
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        let messages = &self.ending.messages;
+        let mut next = self.ending.inboxes[rank];
         while next != NONE {
             order.push(next);
             next = messages[next as usize].before;
         }
         order.reverse();
-        if order.len() > 1 {
-            order.sort_by_key(|number| messages[*number as usize].first_byte_ps);
+        order.sort_by_key(|number| messages[*number as usize].at_ps);
+        for number in &order {
+            self.enter(rank, *number)?;
         }
-        for number in order.iter() {
-            let message = &mut messages[*number as usize];
-            let links = self.network.links_between(message.from as usize, rank);
-            let port = &mut self.ranks[rank].ports[usize::from(message.is_local)];
-            let takes_ps = message.receiving_ps + links.gap_ps;
-            let is_tie = message.first_byte_ps == port.last_ps
-                && message.from != port.last_from
-                && takes_ps > 0
-                && port.last_ps > 0;
-            if message.first_byte_ps < port.last_ps || is_tie {
-                return Err(unsupported("messages that contend for a port"));
-            }
-            (port.last_ps, port.last_from) = (message.first_byte_ps, message.from);
-            let begin_ps = message.first_byte_ps.max(port.receives_until_ps);
-            message.arrival_ps = begin_ps + message.receiving_ps;
-            port.receives_until_ps = begin_ps + takes_ps;
-        }
+        self.order = order;
         Ok(())
     }
 
-    /// Gives a rank's messages to the receives that were posted before anything came.
-    fn receive(&mut self, rank: usize) -> Result<()> {
-        let range = self.receive_starts[rank]..self.receive_starts[rank + 1];
-        if range.len() == 1 {
-            self.deliver(rank, range.start)?;
-            return self.complete(rank, range.start);
-        }
-        for number in range.clone() {
-            self.deliver(rank, number)?;
-        }
-        let mut order: Vec<u32> = range.collect();
-        order.sort_by_key(|number| self.receives[*number as usize].delivered_ps);
-        order
-            .into_iter()
-            .try_for_each(|number| self.complete(rank, number))
+    #[inline(always)]
+    fn enter(&mut self, rank: usize, number: u32) -> Result<(), Refusal> {
+        let from = self.ending.messages[number as usize].from;
+        let (links, _) = self.links(from, rank as u32);
+        let message = &mut self.ending.messages[number as usize];
+        let port = match message.is_local {
+            true => &mut self.local_ports[rank],
+            false => &mut self.ranks[rank].port,
+        };
+        message.at_ps = port.enter(from, message.at_ps, message.receiving_ps, links.gap_ps)?;
+        Ok(())
     }
 
     /// Finds the message of a receive.
-    fn deliver(&mut self, rank: usize, number: u32) -> Result<()> {
-        let receive = &mut self.receives[number as usize];
-        let mut next = self.inboxes[rank];
+    #[inline(always)]
+    fn deliver(&mut self, rank: usize, number: u32) -> Result<(), Refusal> {
+        let receive = &mut self.ending.receives[number as usize];
+        let mut next = self.ending.inboxes[rank];
         let mut found = NONE;
         // The list begins with the newest; due is the oldest.
         while next != NONE {
-            let message = &self.messages[next as usize];
+            let message = &self.ending.messages[next as usize];
             if message.from == receive.peer && !message.is_taken {
                 found = next;
             }
             next = message.before;
         }
-        let Some(message) = self.messages.get_mut(found as usize) else {
-            return Err(unsupported("a message that waits for one of its round"));
+        let Some(message) = self.ending.messages.get_mut(found as usize) else {
+            return Err("a message that waits for one of its round");
         };
         message.is_taken = true;
-        receive.delivered_ps = message.arrival_ps.max(receive.posted_ps);
+        receive.delivered_ps = message.at_ps.max(receive.posted_ps);
         Ok(())
     }
 
     /// Ends a receive whose message is there.
-    fn complete(&mut self, rank: usize, number: u32) -> Result<()> {
-        let receive = &self.receives[number as usize];
+    #[inline(always)]
+    fn complete(&mut self, rank: usize, number: u32) -> Result<(), Refusal> {
+        let receive = &self.ending.receives[number as usize];
+        let state = &mut self.ranks[rank];
         let done_ps = match receive.reduced_bytes {
             None => receive.delivered_ps,
-            Some(bytes) => {
-                self.ranks[rank].reduce(rank, receive.delivered_ps, bytes, &self.costs)?
-            }
+            Some(bytes) => state.reduce(rank, receive.delivered_ps, bytes, &mut self.costs)?,
         };
-        self.ranks[rank].received(number, done_ps);
+        state.received(number, done_ps);
         Ok(())
     }
 
-    /// Issues what waited for a message of the round.
-    fn go_on(&mut self) -> Result<()> {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        for (rank, step) in waiting.drain(..) {
-            let rank = rank as usize;
+    /// Issues what of a rank waited for a message of the round, from place `at` of what waits on. The place behind it.
+    #[inline(always)]
+    fn go_on(&mut self, rank: usize, mut at: usize) -> Result<usize, Refusal> {
+        while let Some((waiting, step)) = self.ending.waiting.get(at)
+            && *waiting as usize == rank
+        {
+            let step = *step;
+            at += 1;
             if matches!(step.action, Action::Send { .. }) {
-                return Err(unsupported("a message that waits for one of its round"));
+                return Err("a message that waits for one of its round");
             }
-            let number = self.receives.len() as u32;
-            if !self.issue(rank, &step)? {
-                return Err(unsupported("a step that waits for nothing known"));
-            }
-            if self.receives.len() as u32 > number {
+            let number = self.ending.receives.len() as u32;
+            let touches = Touches::of(&step.action);
+            let at_ps = self.ranks[rank].issue(&touches);
+            let at_ps = at_ps.ok_or("a step that waits for one of its round")?;
+            self.issue(rank, &step.action, &touches, at_ps, true)?;
+            if self.ending.receives.len() as u32 > number {
                 self.deliver(rank, number)?;
                 self.complete(rank, number)?;
             }
         }
-        self.waiting = waiting;
-        Ok(())
+        Ok(at)
     }
+}
+
+/// The bytes of a span.
+#[inline(always)]
+fn chunks(input: &Chunks, output: &Chunks, span: Span) -> u64 {
+    let chunks = match span.buffer {
+        Buffer::Input | Buffer::Scratch => input,
+        Buffer::Output => output,
+    };
+    chunks.bytes(span.first, span.len)
 }

@@ -1,0 +1,167 @@
+//! What a rank does to its memory until it is complete: what later steps may have to wait for.
+
+use crate::schedule::{Action, Buffer, Span};
+
+/// The end of what is not known yet.
+pub(super) const UNKNOWN_PS: u64 = u64::MAX;
+
+/// How many are kept beside the rank: a ring's are never more.
+const NEAR: usize = 4;
+
+/// Sets the chunks of the output apart from those of scratch memory; out of place the input is never written.
+const OUTPUT: u32 = 1 << 31;
+
+/// Chunks that a step reads or writes; from 0 to 0 where there are none.
+#[derive(Clone, Copy, Default)]
+struct Chunks {
+    begin: u32,
+    end: u32,
+}
+
+impl Chunks {
+    #[inline(always)]
+    fn of(span: Span) -> Chunks {
+        let mark = match span.buffer {
+            Buffer::Input => return Chunks::default(),
+            Buffer::Scratch => 0,
+            Buffer::Output => OUTPUT,
+        };
+        let begin = span.first | mark;
+        Chunks {
+            begin,
+            end: begin + span.len,
+        }
+    }
+
+    #[inline(always)]
+    fn meets(self, other: Chunks) -> bool {
+        (self.begin < other.end) & (other.begin < self.end)
+    }
+
+    #[inline(always)]
+    fn is_empty(self) -> bool {
+        self.begin == self.end
+    }
+}
+
+/// All chunks that a step touches and that are ever written.
+#[derive(Clone, Copy)]
+pub(super) struct Touches {
+    reads: [Chunks; 2],
+    writes: Chunks,
+}
+
+impl Touches {
+    #[inline(always)]
+    pub fn of(action: &Action) -> Touches {
+        const NONE: Chunks = Chunks { begin: 0, end: 0 };
+        let (reads, writes) = match *action {
+            Action::Send { span, .. } => ([Chunks::of(span), NONE], NONE),
+            Action::Recv { span, .. } => ([NONE; 2], Chunks::of(span)),
+            Action::RecvReduce { with, into, .. } => ([Chunks::of(with), NONE], Chunks::of(into)),
+            Action::Copy { from, into } => ([Chunks::of(from), NONE], Chunks::of(into)),
+            Action::Reduce { with, from, into } => {
+                ([Chunks::of(with), Chunks::of(from)], Chunks::of(into))
+            }
+            _ => ([NONE; 2], NONE),
+        };
+        Touches { reads, writes }
+    }
+
+    /// Whether the step must wait until `pending` is complete.
+    #[inline(always)]
+    fn meets(&self, pending: &Pending) -> bool {
+        let chunks = pending.chunks;
+        let reads = self.reads[0].meets(chunks) | self.reads[1].meets(chunks);
+        self.writes.meets(chunks) | (pending.writes & reads)
+    }
+}
+
+/// A touch that lasts until `done_ps`.
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    done_ps: u64,
+    chunks: Chunks,
+    writes: bool,
+    /// Which receive of the round, where the end is not known.
+    receive: u32,
+}
+
+/// Everything of a rank that is not complete.
+#[derive(Default)]
+pub(super) struct PendingSteps {
+    near: [Pending; NEAR],
+    near_count: usize,
+    rest: Vec<Pending>,
+}
+
+impl PendingSteps {
+    /// When everything that a step must wait for is complete, and not before `from_ps`; `None` while that is not known. What is
+    /// complete by then is forgotten.
+    #[inline(always)]
+    pub fn wait(&mut self, touches: &Touches, from_ps: u64) -> Option<u64> {
+        let mut at_ps = from_ps;
+        for pending in &self.near[..self.near_count] {
+            if touches.meets(pending) {
+                at_ps = at_ps.max(pending.done_ps);
+            }
+        }
+        for pending in &self.rest {
+            if touches.meets(pending) {
+                at_ps = at_ps.max(pending.done_ps);
+            }
+        }
+        if at_ps == UNKNOWN_PS {
+            return None;
+        }
+        let mut kept = 0;
+        for number in 0..self.near_count {
+            let pending = self.near[number];
+            self.near[kept] = pending;
+            kept += usize::from(pending.done_ps > at_ps);
+        }
+        self.near_count = kept;
+        if !self.rest.is_empty() {
+            self.rest.retain(|pending| pending.done_ps > at_ps);
+        }
+        Some(at_ps)
+    }
+
+    /// Notes what a step touches until `done_ps`, or until `receive` of the round is complete.
+    #[inline(always)]
+    pub fn note(&mut self, touches: &Touches, done_ps: u64, receive: u32) {
+        for (chunks, writes) in [
+            (touches.writes, true),
+            (touches.reads[0], false),
+            (touches.reads[1], false),
+        ] {
+            if chunks.is_empty() {
+                continue;
+            }
+            let pending = Pending {
+                done_ps,
+                chunks,
+                writes,
+                receive,
+            };
+            match self.near.get_mut(self.near_count) {
+                Some(place) => {
+                    *place = pending;
+                    self.near_count += 1;
+                }
+                None => self.rest.push(pending),
+            }
+        }
+    }
+
+    /// Says when a receive is complete.
+    #[inline(always)]
+    pub fn complete(&mut self, receive: u32, done_ps: u64) {
+        let near = &mut self.near[..self.near_count];
+        for pending in near.iter_mut().chain(&mut self.rest) {
+            if pending.done_ps == UNKNOWN_PS && pending.receive == receive {
+                pending.done_ps = done_ps;
+            }
+        }
+    }
+}
