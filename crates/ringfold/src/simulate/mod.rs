@@ -29,6 +29,7 @@
 //! * Nothing here knows an algorithm or a protocol: a mistake in a time is a mistake in a cost, never in an order.
 
 mod control;
+pub mod goal;
 #[cfg(test)]
 mod late_merge_fuzz;
 #[cfg(test)]

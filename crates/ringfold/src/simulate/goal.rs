@@ -1,0 +1,231 @@
+//! Scenarios for other simulators: the schedules of all ranks as a GOAL text, which LogGOPSim reads (Hoefler, Siebert &
+//! Lumsdaine, "Group Operation Assembly Language - a flexible way to express collective communication", 2009; "LogGOPSim",
+//! 2010).
+//!
+//! Each step is a `send`, a `recv` or a `calc`; what is received and reduced is a `recv` and a `calc` after it. `requires` says
+//! what must be complete before, `irequires` what must have begun: steps are issued in order. A message's tag is its number
+//! among those of its pair. A `calc` is in picoseconds; those of one `cpu` follow each other, so with a parallel server each has
+//! its own. Sizes are bytes of one slice. The network is the reader's to choose: the text has none.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use super::sweep::Chunks;
+use super::{Disturbance, Scenario, Server, prepare};
+use crate::error::{Error, Result};
+use crate::schedule::check::schedules;
+use crate::schedule::{Action, Buffer, Medium, Schedule, Span, Spec, dependence};
+
+/// The text of a scenario's call in one slice. What goes wrong in the scenario is not in it, but for ranks that are late: they
+/// begin with a `calc`.
+///
+/// # Errors
+///
+/// `InvalidArgument` for scenarios that cannot be, among them those of more than 512 ranks.
+pub fn export(scenario: &Scenario) -> Result<String> {
+    scenario.check()?;
+    let choice = prepare::choice(scenario)?;
+    let schedules = schedules(&Spec {
+        collective: scenario.collective,
+        algorithm: choice.algorithm,
+        medium: Medium::Messages,
+        world_size: scenario.ranks as u32,
+        rank: 0,
+        root: scenario.root as u32,
+        domains: 1,
+    })?;
+    let mut text = format!("num_ranks {}\n", scenario.ranks);
+    for schedule in &schedules {
+        Exporter::new(scenario, schedule).write(&mut text)?;
+    }
+    Ok(text)
+}
+
+/// Writes one rank.
+struct Exporter<'a> {
+    scenario: &'a Scenario,
+    schedule: &'a Schedule,
+    input: Chunks,
+    output: Chunks,
+    /// Messages so far, by direction and peer.
+    messages: HashMap<(bool, u32), u32>,
+    labels: u32,
+}
+
+/// The labels of a step: of what begins it, and of what ends it.
+#[derive(Clone, Copy)]
+struct Labels {
+    first: u32,
+    last: u32,
+}
+
+impl<'a> Exporter<'a> {
+    fn new(scenario: &'a Scenario, schedule: &'a Schedule) -> Exporter<'a> {
+        Exporter {
+            scenario,
+            schedule,
+            input: Chunks::new(schedule.input, scenario),
+            output: Chunks::new(schedule.output, scenario),
+            messages: HashMap::new(),
+            labels: 0,
+        }
+    }
+
+    fn write(mut self, text: &mut String) -> Result<()> {
+        let rank = self.schedule.spec.rank;
+        let _ = writeln!(text, "\nrank {rank} {{");
+        let mut before = self.write_delay(text);
+        let steps = &self.schedule.channels[0];
+        let waits = dependence::dependencies(self.schedule, false);
+        let mut all: Vec<Option<Labels>> = Vec::with_capacity(steps.len());
+        for (step, after) in steps.iter().zip(&waits[0]) {
+            let labels = self.write_step(&step.action, text)?;
+            if let Some(labels) = labels {
+                for awaited in after.iter().filter_map(|number| all[*number as usize]) {
+                    let _ = writeln!(text, "l{} requires l{}", labels.first, awaited.last);
+                }
+                match before {
+                    Some(Before::Delay(delay)) => {
+                        let _ = writeln!(text, "l{} requires l{delay}", labels.first);
+                    }
+                    Some(Before::Step(step)) => {
+                        let _ = writeln!(text, "l{} irequires l{step}", labels.first);
+                    }
+                    None => {}
+                }
+                before = Some(Before::Step(labels.first));
+            }
+            all.push(labels);
+        }
+        text.push_str("}\n");
+        Ok(())
+    }
+
+    /// The `calc` of a late rank.
+    fn write_delay(&mut self, text: &mut String) -> Option<Before> {
+        let rank = self.schedule.spec.rank as usize;
+        let delays = self.scenario.disturbances.iter();
+        let delay_ps: u64 = delays
+            .map(|disturbance| match disturbance {
+                Disturbance::Late {
+                    rank: late,
+                    delay_ps,
+                } if *late == rank => *delay_ps,
+                _ => 0,
+            })
+            .sum();
+        (delay_ps > 0).then(|| Before::Delay(self.write_calc(delay_ps, text)))
+    }
+
+    /// Writes a step; a copy that costs nothing is none.
+    fn write_step(&mut self, action: &Action, text: &mut String) -> Result<Option<Labels>> {
+        let compute = &self.scenario.compute;
+        let first = match *action {
+            Action::Send { peer, span } => self.write_message(true, peer, span, text),
+            Action::Recv { peer, span } => self.write_message(false, peer, span, text),
+            Action::RecvReduce { peer, into, .. } => {
+                let first = self.write_message(false, peer, into, text);
+                let bytes = self.bytes(into);
+                let duration_ps = compute.reduction_ps(self.scenario.dtype, bytes);
+                let last = self.write_calc(duration_ps, text);
+                let _ = writeln!(text, "l{last} requires l{first}");
+                return Ok(Some(Labels { first, last }));
+            }
+            Action::Reduce { into, .. } => {
+                let bytes = self.bytes(into);
+                self.write_calc(compute.reduction_ps(self.scenario.dtype, bytes), text)
+            }
+            Action::Copy { into, .. } => match compute.copy_ps_per_byte * self.bytes(into) {
+                0 => return Ok(None),
+                duration_ps => self.write_calc(duration_ps, text),
+            },
+            _ => return Err(Error::Unsupported("published memory as GOAL".into())),
+        };
+        Ok(Some(Labels { first, last: first }))
+    }
+
+    fn write_message(&mut self, is_send: bool, peer: u32, span: Span, text: &mut String) -> u32 {
+        let next = self.messages.entry((is_send, peer)).or_default();
+        let tag = *next;
+        *next += 1;
+        let what = if is_send { "send" } else { "recv" };
+        let way = if is_send { "to" } else { "from" };
+        let (label, bytes) = (self.label(), self.bytes(span));
+        let _ = writeln!(text, "l{label}: {what} {bytes}b {way} {peer} tag {tag}");
+        label
+    }
+
+    fn write_calc(&mut self, duration_ps: u64, text: &mut String) -> u32 {
+        let label = self.label();
+        let cpu = match self.scenario.compute.server {
+            Server::Serial => 0,
+            Server::Parallel => label,
+        };
+        let _ = writeln!(text, "l{label}: calc {duration_ps} cpu {cpu}");
+        label
+    }
+
+    fn label(&mut self) -> u32 {
+        self.labels += 1;
+        self.labels
+    }
+
+    fn bytes(&self, span: Span) -> u64 {
+        let chunks = match span.buffer {
+            Buffer::Input | Buffer::Scratch => &self.input,
+            Buffer::Output => &self.output,
+        };
+        chunks.bytes(span.first, span.len)
+    }
+}
+
+/// What stands in front of a step.
+enum Before {
+    /// What must be complete.
+    Delay(u32),
+    /// What must have begun.
+    Step(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Algorithm, Collective};
+
+    #[test]
+    fn a_ring_of_two_reads_like_this() {
+        let scenario = Scenario {
+            collective: Collective::ReduceScatter,
+            algorithm: Some(Algorithm::Ring),
+            ranks: 2,
+            bytes: 2048,
+            disturbances: vec![Disturbance::Late {
+                rank: 1,
+                delay_ps: 7,
+            }],
+            ..Scenario::default()
+        };
+        let text = "\
+num_ranks 2
+
+rank 0 {
+l1: recv 1024b from 1 tag 0
+l2: calc 51200 cpu 0
+l2 requires l1
+l3: send 1024b to 1 tag 0
+l3 irequires l1
+}
+
+rank 1 {
+l1: calc 7 cpu 0
+l2: recv 1024b from 0 tag 0
+l3: calc 51200 cpu 0
+l3 requires l2
+l2 requires l1
+l4: send 1024b to 0 tag 0
+l4 irequires l2
+}
+";
+        assert_eq!(export(&scenario).unwrap(), text);
+    }
+}
