@@ -21,9 +21,14 @@ use crate::schedule::{Action, Buffer, Medium, Schedule, Span, Spec, dependence};
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for scenarios that cannot be, among them those of more than 512 ranks.
+/// `InvalidArgument` for scenarios that cannot be, among them those of more than 512 ranks; `Unsupported` for weights and
+/// straggler policies, which are more than a schedule.
 pub fn export(scenario: &Scenario) -> Result<String> {
     scenario.check()?;
+    if scenario.weights.is_some() || scenario.straggler.is_some() {
+        let text = "weights and straggler policies as GOAL; export the plain schedule";
+        return Err(Error::Unsupported(text.into()));
+    }
     let choice = prepare::choice(scenario)?;
     let schedules = schedules(&Spec {
         collective: scenario.collective,

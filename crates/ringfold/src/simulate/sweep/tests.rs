@@ -133,6 +133,11 @@ fn what_contends_is_refused() {
     assert!(!fits_sweep(&scenario));
     let error = sweep(&scenario).unwrap_err();
     assert!(error.to_string().contains("half-duplex"), "{error}");
+    let around = Scenario {
+        straggler: Some(crate::engine::late_merge::Policy::default()),
+        ..Scenario::default()
+    };
+    assert!(!fits_sweep(&around));
     let sliced = Scenario {
         slice_bytes: Some(1 << 20),
         ..Scenario::default()
