@@ -29,6 +29,8 @@
 //! * Nothing here knows an algorithm or a protocol: a mistake in a time is a mistake in a cost, never in an order.
 
 mod control;
+#[cfg(test)]
+mod cost_tests;
 pub mod goal;
 #[cfg(test)]
 mod late_merge_fuzz;

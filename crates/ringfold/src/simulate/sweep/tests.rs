@@ -2,6 +2,7 @@
 
 use super::super::{Compute, Links, Network, Server, run};
 use super::*;
+use crate::engine::late_merge::{Policy, Target};
 use crate::types::{Algorithm, Collective};
 
 /// Every collective by every algorithm over messages.
@@ -134,7 +135,7 @@ fn what_contends_is_refused() {
     let error = sweep(&scenario).unwrap_err();
     assert!(error.to_string().contains("half-duplex"), "{error}");
     let around = Scenario {
-        straggler: Some(crate::engine::late_merge::Policy::default()),
+        straggler: Some(Policy::new(Target::Tail, false)),
         ..Scenario::default()
     };
     assert!(!fits_sweep(&around));

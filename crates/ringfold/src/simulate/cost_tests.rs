@@ -1,0 +1,151 @@
+//! The cost model's closed forms against simulated times.
+
+use super::*;
+use crate::schedule::Medium;
+use crate::tune::cost::{Costs, predict};
+use crate::types::{Algorithm, Collective};
+
+/// Bytes of a chunk: whole lines, so that all are of one length.
+const CHUNK_BYTES: u64 = 4096;
+
+/// The machine of the cost model: α, β and γ, and no overhead.
+fn costs() -> Costs {
+    let (links, compute) = (Links::default(), Compute::default());
+    Costs {
+        alpha_us: links.alpha_ps as f64 * 1e-6,
+        overhead_us: 0.0,
+        beta_us_per_byte: links.ps_per_byte as f64 * 1e-6,
+        gamma_us_per_byte: compute.reduce_ps_per_byte as f64 * 1e-6,
+        ..Costs::default()
+    }
+}
+
+fn scenario(collective: Collective, algorithm: Algorithm, ranks: usize) -> Scenario {
+    // A multiple of all chunks: of the ring's, of halving's, of those without the late rank.
+    let chunks = match algorithm {
+        Algorithm::Rabenseifner => 1 << ranks.ilog2(),
+        Algorithm::Stragglar => ranks as u64 - 1,
+        _ => ranks as u64,
+    };
+    Scenario {
+        collective,
+        algorithm: Some(algorithm),
+        ranks,
+        bytes: CHUNK_BYTES * chunks,
+        payload: Payload::Hollow,
+        ..Scenario::default()
+    }
+}
+
+/// Simulated and predicted times.
+fn times_us(scenario: &Scenario) -> (f64, f64) {
+    let report = run(scenario).unwrap();
+    let predicted = predict(
+        scenario.collective,
+        scenario.algorithm.unwrap(),
+        Medium::Messages,
+        scenario.ranks as u32,
+        scenario.bytes,
+        &costs(),
+    );
+    (report.finished_ps as f64 * 1e-6, predicted.unwrap())
+}
+
+fn is_close(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-6 * other.max(1.0)
+}
+
+#[test]
+fn what_goes_round_by_round_takes_the_time_of_its_formula() {
+    for ranks in 2..=64usize {
+        let mut exact = vec![
+            (Collective::AllReduce, Algorithm::Ring),
+            (Collective::ReduceScatter, Algorithm::Ring),
+            (Collective::AllGather, Algorithm::Ring),
+        ];
+        if ranks <= 24 {
+            exact.extend([
+                (Collective::AllReduce, Algorithm::Direct),
+                (Collective::AllReduce, Algorithm::OneShot),
+            ]);
+        }
+        if ranks.is_power_of_two() {
+            exact.extend([
+                (Collective::AllReduce, Algorithm::Tree),
+                (Collective::AllReduce, Algorithm::Rabenseifner),
+                (Collective::ReduceScatter, Algorithm::RecursiveDoubling),
+                (Collective::AllGather, Algorithm::RecursiveDoubling),
+                (Collective::Barrier, Algorithm::RecursiveDoubling),
+                (Collective::Broadcast, Algorithm::Tree),
+                (Collective::Reduce, Algorithm::Tree),
+            ]);
+        }
+        for (collective, algorithm) in exact {
+            let (simulated, predicted) = times_us(&scenario(collective, algorithm, ranks));
+            assert!(
+                is_close(simulated, predicted),
+                "{collective} by {algorithm}, {ranks} ranks: {simulated} µs, by the formula {predicted}"
+            );
+        }
+    }
+}
+
+/// Where not all ranks do the same, or reductions hide behind messages, a formula is near: how much longer, or shorter, the
+/// simulated call takes.
+#[test]
+fn elsewhere_the_formulas_are_near() {
+    let near = [
+        // What is reduced while the next message comes counts twice in the formula.
+        (Algorithm::Flat, 0.75, 1.0),
+        (Algorithm::Tree, 0.94, 1.0),
+        // Folded ranks that wait for each other, and those that do not.
+        (Algorithm::RecursiveDoubling, 0.92, 1.09),
+        (Algorithm::Rabenseifner, 1.0, 1.08),
+        // Its hops are a bound, and its two parts overlap.
+        (Algorithm::Stragglar, 0.72, 1.0),
+    ];
+    for ranks in 2..=64 {
+        for (algorithm, least, most) in near {
+            let (simulated, predicted) =
+                times_us(&scenario(Collective::AllReduce, algorithm, ranks));
+            let ratio = simulated / predicted;
+            assert!(
+                ratio > least - 1e-6 && ratio < most + 1e-6,
+                "{algorithm}, {ranks} ranks: {simulated} µs, by the formula {predicted}"
+            );
+        }
+    }
+}
+
+#[test]
+fn after_its_arrival_a_late_rank_waits_for_as_many_rounds_as_there_are() {
+    use crate::schedule::stragglar::rounds_after_arrival;
+    for ranks in [4, 8, 16, 32, 64] {
+        let mut scenario = scenario(Collective::AllReduce, Algorithm::Stragglar, ranks);
+        scenario.root = 1;
+        scenario.compute = Compute::FREE;
+        let late = |delay_ps| Disturbance::Late { rank: 1, delay_ps };
+        // Later than all that the others do without it.
+        let delay_ps = 10_000_000_000;
+        scenario.disturbances = vec![late(delay_ps)];
+        let after_ps = run(&scenario).unwrap().finished_ps - delay_ps;
+        let round_ps = 5_000_000 + 80 * CHUNK_BYTES;
+        let rounds = u64::from(rounds_after_arrival(ranks as u32));
+        assert!(
+            after_ps <= rounds * round_ps,
+            "{ranks} ranks: {after_ps} ps"
+        );
+        // The others' sums are there when it comes, so its messages need not wait for their latency.
+        assert!(
+            after_ps >= rounds * 80 * CHUNK_BYTES,
+            "{ranks} ranks: {after_ps} ps"
+        );
+        let ring = Scenario {
+            algorithm: Some(Algorithm::Ring),
+            ..scenario.clone()
+        };
+        let ring_ps = run(&ring).unwrap().finished_ps - delay_ps;
+        println!("{ranks} ranks: {after_ps} ps after the arrival, by the ring {ring_ps}");
+        assert!(after_ps < ring_ps, "{ranks} ranks");
+    }
+}
