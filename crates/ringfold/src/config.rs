@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::engine::late_merge::Target;
 use crate::error::Error;
 use crate::schedule::Weighting;
+pub use crate::transport::slowed::Injection;
 use crate::types::Algorithm;
 
 /// Which transports a communicator may use.
@@ -82,6 +84,52 @@ impl std::str::FromStr for Bind {
     }
 }
 
+/// Whether the rings of large `all_reduce` and `reduce_scatter` calls go around a slow rank; see
+/// [`late_merge`](crate::engine::late_merge).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Straggler {
+    /// They wait for it.
+    #[default]
+    Off,
+    /// Its sum goes past the next rank, to the one after that.
+    Next2,
+    /// Its sum goes straight to where the result is made, and nobody between waits for it.
+    Tail,
+}
+
+impl Straggler {
+    /// All of them.
+    pub const ALL: [Straggler; 3] = [Straggler::Off, Straggler::Next2, Straggler::Tail];
+
+    /// The name used in commands and variables.
+    pub fn name(self) -> &'static str {
+        self.target().map_or("off", Target::name)
+    }
+
+    /// Where the late sum goes, if it goes past anybody.
+    pub fn target(self) -> Option<Target> {
+        match self {
+            Straggler::Off => None,
+            Straggler::Next2 => Some(Target::Next2),
+            Straggler::Tail => Some(Target::Tail),
+        }
+    }
+}
+
+impl std::str::FromStr for Straggler {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Straggler, Error> {
+        let known = Straggler::ALL.iter().find(|policy| policy.name() == text);
+        known.copied().ok_or_else(|| {
+            let names = Straggler::ALL.iter().map(|policy| policy.name());
+            let nearest = crate::units::nearest(text, names);
+            Error::InvalidArgument(format!(
+                "unknown straggler policy `{text}`; did you mean {nearest}? One of off, next2, tail"
+            ))
+        })
+    }
+}
+
 /// How to join a job. What is `None` comes from the environment: `RINGFOLD_*`, then the launcher's variables.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
@@ -114,6 +162,14 @@ pub struct Config {
     /// Threads that share the copies and reductions of large calls with the calling one, 63 at most: as many as cores
     /// outnumber ranks unless set, 0 for none. They start with the first call that is large enough, and sleep between calls.
     pub helpers: Option<usize>,
+    /// Whether rings go around slow ranks, [`Straggler::Off`] unless set: sums are then made in an order that depends on who was
+    /// late, the same on all ranks and another from run to run. The same on all ranks.
+    pub straggler: Option<Straggler>,
+    /// Insists on results that are the same bits in every run, which they are unless `straggler` says otherwise: both
+    /// together are refused.
+    pub deterministic: Option<bool>,
+    /// Slows this rank's reductions down, for experiments.
+    pub injection: Option<Injection>,
     /// Whether the calling thread is bound to a core, [`Bind::None`] unless set. Threads that it makes later, a pool of
     /// OpenMP's or torch's too, stay on the same cores; therefore only who knows the program should ask for it.
     pub bind: Option<Bind>,

@@ -17,7 +17,7 @@ pub use diagnosis::{Diagnosis, registers_buckets};
 pub use logging::{Logging, init_logging, note_rank};
 pub use variables::{VARIABLES, Variable, document};
 
-use crate::config::{Bind, TransportChoice};
+use crate::config::{Bind, Straggler, TransportChoice};
 use crate::control::socket::addresses;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
@@ -95,6 +95,8 @@ pub struct Environment {
     pub weights: Option<Weighting>,
     /// Helper threads of a communicator.
     pub helpers: Option<usize>,
+    /// Whether rings go around slow ranks.
+    pub straggler: Option<Straggler>,
     /// Whether ranks are bound to cores.
     pub bind: Option<Bind>,
     /// A variable by which somebody else says where ranks run.
@@ -141,6 +143,9 @@ impl Environment {
             })?,
             helpers: parse(lookup, "RINGFOLD_HELPERS", count)?,
             bind: parse(lookup, "RINGFOLD_BIND", |text| {
+                text.parse().map_err(|error: Error| error.to_string())
+            })?,
+            straggler: parse(lookup, "RINGFOLD_STRAGGLER", |text| {
                 text.parse().map_err(|error: Error| error.to_string())
             })?,
             foreign_binding: FOREIGN_BINDINGS

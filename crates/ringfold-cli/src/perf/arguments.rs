@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use ringfold::config::{Injection, Straggler};
+use ringfold::simulate::Slow;
 use ringfold::{Algorithm, Bind, Collective, DType, Op, TransportChoice, Weighting};
 
 use super::refused::Refused;
@@ -137,6 +139,22 @@ pub struct Arguments {
     #[arg(long, value_name = "RANK")]
     pub late_rank: Option<usize>,
 
+    /// Go around a slow rank in all_reduce and reduce_scatter above 32K: off, next2, tail [default: RINGFOLD_STRAGGLER, else off]
+    ///
+    /// next2: a late sum goes past the next rank. tail: straight to where the result is made. See docs/stragglers.md.
+    #[arg(long, value_name = "POLICY")]
+    pub straggler: Option<Straggler>,
+
+    /// For experiments: have every reduction of messages take this long, as if a device did it: 10ms
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub reduce_time: Option<Duration>,
+
+    /// For experiments: have some reductions take longer, as `ringfold sim` has it: rank=1,step=1,delay=60ms,p=0.5
+    ///
+    /// May be given several times. Takes effect over messages: with --straggler, or --algorithm ring.
+    #[arg(long, value_name = "WORDS")]
+    pub slow: Vec<Slow>,
+
     /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///
     /// auto: to its share of the cores (one rank per core: one core each; more ranks: as many on each core), unless that does
@@ -233,6 +251,16 @@ pub struct Case {
 }
 
 impl Arguments {
+    /// What slows reductions down, if something is to.
+    pub fn injection(&self) -> Option<Injection> {
+        let is_wanted = self.reduce_time.is_some() || !self.slow.is_empty();
+        is_wanted.then(|| Injection {
+            reduce: self.reduce_time.unwrap_or_default(),
+            slow: self.slow.clone(),
+            seed: 0,
+        })
+    }
+
     /// Checks what can be checked before the ranks are there.
     pub fn check(&self) -> Result<()> {
         self.refused.check()?;

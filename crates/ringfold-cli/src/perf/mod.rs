@@ -123,6 +123,8 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
         transport: arguments.transport,
         channels: arguments.channels,
         late_rank: arguments.late_rank,
+        straggler: arguments.straggler,
+        injection: arguments.injection(),
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
         weights: arguments.weights.clone(),
         bind: arguments.bind_of_rank(),

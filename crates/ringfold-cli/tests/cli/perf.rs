@@ -54,6 +54,32 @@ fn two_ranks_measure_and_nothing_is_wrong() {
     assert_eq!(done.stderr, "");
 }
 
+/// Real processes, with reductions that take 2 ms and sometimes more: whoever is gone around, the results are exact.
+#[test]
+fn a_slow_rank_is_gone_around_and_nothing_is_wrong() {
+    for policy in ["next2", "tail"] {
+        for transport in ["shm", "tcp"] {
+            let done = perf(&format!(
+                "--ranks 4 --transport {transport} --straggler {policy} -b 64K -e 1M -f 16 -n 6 --reduce-time 2ms \
+                 --slow rank=1,step=*,delay=8ms,p=0.4"
+            ));
+            assert!(done.status.success(), "{}", done.stderr);
+            let rows = rows(&done.stdout);
+            assert_eq!(rows.len(), 2, "{}", done.stdout);
+            for row in &rows {
+                assert_eq!((row[8], row[12]), ("0", "0"), "{row:?}");
+            }
+            assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
+        }
+    }
+    let done = perf("--ranks 2 --straggler tale");
+    assert!(
+        done.stderr.contains("did you mean tail?"),
+        "{}",
+        done.stderr
+    );
+}
+
 #[test]
 fn the_header_tells_the_sizes_as_they_were_asked_for() {
     let done = perf("--ranks 2 -b 8 -e 100 -f 8 -n 1");

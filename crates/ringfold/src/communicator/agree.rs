@@ -30,6 +30,9 @@ const PROBED: &str = "\nprobe";
 /// What stands behind the table of a rank that can read all others' memory.
 const PULLS: &str = "\npull";
 
+/// What stands before the name of a rank's straggler policy, behind everything else.
+const POLICY: &str = "\nstraggler ";
+
 /// Waits until all ranks are ready, and returns the terms that hold for all. The ranks of this host have `cores` cores
 /// together. `can_pull`: whether it can read all others' memory; `can_probe`: whether a probe would mean anything.
 pub fn agree(
@@ -40,8 +43,11 @@ pub fn agree(
     health: &Health,
     deadline: Instant,
 ) -> Result<Terms> {
-    let own = Terms::new(group, cores, can_pull, can_probe).encode();
-    let tables = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
+    let own = Terms::new(group, cores, can_pull, can_probe).encode()
+        + POLICY
+        + group.settings.straggler.name();
+    let mut tables = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
+    compare_policies(&mut tables)?;
     let terms = decide(&tables)?;
     let Terms {
         limits, is_probed, ..
@@ -52,6 +58,31 @@ pub fn agree(
         "limits, as rank 0 has them from its caches, its cores and RINGFOLD_LIMITS: {limits}{why}"
     );
     Ok(terms)
+}
+
+/// Takes the straggler policies off the tables. All ranks have the same, else they would wait for each other in vain.
+fn compare_policies(tables: &mut [Vec<u8>]) -> Result<()> {
+    let mut first = None;
+    for (peer, table) in tables.iter_mut().enumerate() {
+        let mark = table
+            .windows(POLICY.len())
+            .rposition(|bytes| bytes == POLICY.as_bytes());
+        let mark = mark.ok_or_else(|| Error::Corrupt {
+            peer,
+            what: "terms without a straggler policy; use one version everywhere".into(),
+            site: None,
+        })?;
+        let policy = table.split_off(mark).split_off(POLICY.len());
+        let first = first.get_or_insert_with(|| policy.clone());
+        if *first != policy {
+            let names = [&*first, &policy].map(|name| String::from_utf8_lossy(name).into_owned());
+            return Err(Error::InvalidArgument(format!(
+                "straggler policy `{}` on rank 0 and `{}` on rank {peer}; set RINGFOLD_STRAGGLER alike on all ranks",
+                names[0], names[1]
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The terms that follow from those of all ranks, in rank order.
@@ -179,6 +210,25 @@ mod tests {
         let terms = decided(refused);
         assert!(!terms.can_pull);
         assert_eq!(terms.limits, terms.limits.without_pull());
+    }
+
+    #[test]
+    fn ranks_with_different_straggler_policies_are_told() {
+        let with = |policy: &str| [&b"table"[..], POLICY.as_bytes(), policy.as_bytes()].concat();
+        let mut same = [with("tail"), with("tail")];
+        compare_policies(&mut same).expect("one policy");
+        assert_eq!(same[1], b"table");
+        let error = compare_policies(&mut [with("off"), with("off"), with("next2")]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("`off` on rank 0 and `next2` on rank 2"),
+            "{text}"
+        );
+        let error = compare_policies(&mut [with("off"), b"table".to_vec()]);
+        assert!(
+            matches!(error, Err(Error::Corrupt { peer: 1, .. })),
+            "{error:?}"
+        );
     }
 
     #[test]

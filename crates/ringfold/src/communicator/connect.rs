@@ -10,16 +10,17 @@ use super::settings::Settings;
 use super::watch::SessionWatch;
 use super::weigh::Agreed;
 use super::{Communicator, Place, Policy, TinyPolicy, agree, placement, probe, share};
-use crate::config::{Config, TransportChoice};
+use crate::config::{Config, Straggler, TransportChoice};
 use crate::control::launch::Explicit;
 use crate::control::socket::addresses;
 use crate::control::{Health, Launch, Meeting, Secret, Session};
-use crate::engine::Engine;
+use crate::engine::{Engine, late_merge};
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
 use crate::memory::{Foreign, Life, Pool};
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
+use crate::transport::slowed::Slowed;
 use crate::types::{Algorithm, Op};
 use crate::wait::Patience;
 
@@ -88,6 +89,7 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
         )));
     }
     check_late_rank(&settings, launch.world_size)?;
+    check_deterministic(&config, &settings)?;
     env::note_rank(launch.rank);
     let secret = config
         .secret
@@ -261,7 +263,15 @@ fn assemble(
     let pool = Pool::default();
     pool.prepare(PREPARED_SCRATCH_BYTES);
     let watch = SessionWatch::new(health.clone(), &group);
+    if let Some(injection) = settings.injection.clone() {
+        transport = Box::new(Slowed::new(transport, group.rank, injection));
+    }
     let mut engine = Engine::new(transport, group.rank, world_size, pool);
+    if let Some(target) = settings.straggler.target() {
+        let is_crowded = local_ranks.len() > cores;
+        let policy = late_merge::Policy::new(target, is_crowded);
+        engine.set_late_merge(policy, settings.signal_channel());
+    }
     let patience = match links.name {
         "shm" | "self" => Patience::new(local_ranks.len(), cores),
         _ => Patience::on_sockets(local_ranks.len(), cores),
@@ -288,6 +298,7 @@ fn assemble(
         policy: Policy {
             algorithm,
             late_rank,
+            goes_around: settings.straggler != Straggler::Off,
             slice_bytes: settings.slice_bytes,
             channels: Some(settings.channels),
             // Until the ranks are together.
@@ -326,6 +337,18 @@ fn assemble(
 }
 
 /// A late rank that exists, and one where it must be known.
+/// Refuses results that are to be the same in every run, made in an order that is not.
+fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
+    if config.deterministic != Some(true) || settings.straggler == Straggler::Off {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "deterministic results and the straggler policy `{}`, which adds in an order that depends on who is late; leave one of \
+         them out",
+        settings.straggler.name()
+    )))
+}
+
 fn check_late_rank(settings: &Settings, world_size: usize) -> Result<()> {
     let text = match settings.late_rank {
         Some(late) if late >= world_size => {

@@ -371,6 +371,9 @@ impl Driver {
             if let Some(error) = &state.error {
                 return Err(error.clone());
             }
+            if state.engine.goes_by_time() {
+                now = self.now();
+            }
             let progressed = match state.engine.progress(now) {
                 Ok(progressed) => progressed,
                 Err(error) => return Err(self.fail(state, error)),
@@ -410,7 +413,10 @@ impl Driver {
                 Pause::Spin => std::hint::spin_loop(),
                 Pause::Yield => thread::yield_now(),
                 Pause::Block(timeout) => {
-                    if let Err(error) = state.engine.transport().block(timeout.min(BLOCK_MAX)) {
+                    let timer = state.engine.next_timer();
+                    let until_timer = timer.map_or(BLOCK_MAX, |timer| timer.since(self.now()));
+                    let timeout = timeout.min(BLOCK_MAX).min(until_timer);
+                    if let Err(error) = state.engine.transport().block(timeout) {
                         return Err(self.fail(state, error));
                     }
                 }

@@ -48,6 +48,7 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                 policy: Policy {
                     algorithm: None,
                     late_rank: None,
+                    goes_around: false,
                     slice_bytes: None,
                     channels: None,
                     timeout: TIMEOUT,

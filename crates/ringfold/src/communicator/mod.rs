@@ -88,6 +88,8 @@ pub(crate) struct Policy {
     pub limits: Limits,
     /// Domains of equal size that the ranks sit in.
     pub domains: usize,
+    /// Whether rings go around slow ranks.
+    pub goes_around: bool,
     /// What takes the shortest way.
     pub tiny: TinyPolicy,
 }
@@ -410,6 +412,9 @@ impl Communicator {
         if bytes >= choose::pull_bytes_min(&self.policy.limits, request.collective, world_size) {
             return None;
         }
+        if self.policy.goes_around && choose::goes_around(&self.question(request, false)) {
+            return None;
+        }
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
         let mut job = request.tiny(rank, world_size, most, timeout)?;
         let tried = choose::in_registered(request.collective, bytes, &self.policy.limits);
@@ -445,15 +450,20 @@ impl Communicator {
     }
 
     fn choose(&self, request: &Request, is_weighted: bool) -> Result<choose::Choice> {
+        choose::choose(&self.question(request, is_weighted))
+    }
+
+    fn question(&self, request: &Request, is_weighted: bool) -> Question {
         let Policy {
             slice_bytes,
             channels,
             slot_bytes,
             domains,
+            goes_around,
             limits,
             ..
         } = self.policy;
-        choose::choose(&Question {
+        Question {
             collective: request.collective,
             domains,
             bytes: request.bytes(self.place.world_size),
@@ -465,8 +475,9 @@ impl Communicator {
             slice_bytes,
             channels,
             is_weighted,
+            goes_around,
             limits,
-        })
+        }
     }
 }
 

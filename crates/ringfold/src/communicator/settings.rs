@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::config::{Bind, Config, TransportChoice};
+use crate::config::{Bind, Config, Injection, Straggler, TransportChoice};
 use crate::env::{self, Environment};
 use crate::schedule::Weighting;
+use crate::transport::P2P_CHANNEL;
 use crate::tune::limits::Overrides;
 use crate::types::Algorithm;
 
@@ -44,6 +45,10 @@ pub struct Settings {
     pub weights: Option<Weighting>,
     /// Helper threads, instead of as many as the cores leave.
     pub helpers: Option<usize>,
+    /// Whether rings go around slow ranks.
+    pub straggler: Straggler,
+    /// What slows this rank's reductions down.
+    pub injection: Option<Injection>,
     /// Whether the ranks are bound to cores.
     pub bind: Bind,
     /// A variable by which somebody else says where ranks run.
@@ -53,6 +58,16 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Streams between two ranks: messages, the collectives' pipelines, and the signals of rings that go around slow ranks.
+    pub fn streams(&self) -> usize {
+        self.signal_channel() + usize::from(self.straggler != Straggler::Off)
+    }
+
+    /// The channel of these signals, if there are any.
+    pub fn signal_channel(&self) -> usize {
+        P2P_CHANNEL + 1 + self.channels
+    }
+
     /// Puts them together.
     pub fn new(config: &Config, environment: &Environment) -> Settings {
         Settings {
@@ -84,6 +99,11 @@ impl Settings {
                 .clone()
                 .or_else(|| environment.weights.clone()),
             helpers: config.helpers.or(environment.helpers),
+            straggler: config
+                .straggler
+                .or(environment.straggler)
+                .unwrap_or_default(),
+            injection: config.injection.clone(),
             bind: config.bind.or(environment.bind).unwrap_or_default(),
             foreign_binding: environment.foreign_binding,
             is_probing: environment.probe.unwrap_or(true),

@@ -17,11 +17,11 @@ use crate::control::socket;
 use crate::error::{Error, Result};
 use crate::memory::{BEACON_BYTES, Beacon, Foreign, Whereabouts};
 use crate::topology::interfaces;
+use crate::transport::Transport;
 use crate::transport::local;
 use crate::transport::routes::Routes;
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
-use crate::transport::{P2P_CHANNEL, Transport};
 
 /// What connects a rank with the others.
 pub struct Links {
@@ -177,7 +177,7 @@ struct Memory {
 }
 
 fn shape(group: &Group, division: &Division) -> Shape {
-    let channels = P2P_CHANNEL + 1 + group.settings.channels;
+    let channels = group.settings.streams();
     Shape::new(division.sharing.len(), channels, group.settings.shm_bytes)
 }
 
@@ -262,7 +262,7 @@ fn connect(
         communicator: group.id,
         rank: group.rank,
         world_size: group.world_ranks.len(),
-        channels: P2P_CHANNEL + 1 + group.settings.channels,
+        channels: group.settings.streams(),
         secret: group.session.secret(),
         peers: &peers,
     };

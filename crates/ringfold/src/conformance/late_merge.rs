@@ -125,7 +125,17 @@ fn real_transports_carry_it() {
             World::new(tcp(4), 7),
         ];
         for world in worlds {
-            check_all(&mut world.going_around(policy), &[1, 300, 2500]);
+            let mut world = world.going_around(policy);
+            check_all(&mut world, &[1, 300, 2500]);
+            // Of messages in several parts, which arrive while others are there whole.
+            let slice_bytes = 1 << 20;
+            for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+                let case = ring(collective, 80_000);
+                world.check(&Case {
+                    slice_bytes,
+                    ..case
+                });
+            }
         }
     }
 }

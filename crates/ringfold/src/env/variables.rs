@@ -148,6 +148,14 @@ pub const VARIABLES: &[Variable] = &[
         "Shared memory per rank. Lower it where a container's memory is tight.",
     ),
     variable(
+        "RINGFOLD_STRAGGLER",
+        "`off`, `next2`, `tail`",
+        "`off`",
+        "Whether `all_reduce` and `reduce_scatter` above 32K go around a slow rank: by a ring of messages in which a late sum goes \
+         past the next rank (`next2`) or straight to where the result is made (`tail`, which hides more). Results are exact, \
+         but sums of floats are made in an order that depends on who was late. See docs/stragglers.md. The same on all ranks.",
+    ),
+    variable(
         "RINGFOLD_LIMITS",
         "list of `name=bytes`",
         "what the tuner derives",

@@ -95,6 +95,7 @@ pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
             .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         channels: None,
         is_weighted: scenario.weights.is_some(),
+        goes_around: scenario.straggler.is_some(),
         limits: *LIMITS.get_or_init(no_machine),
     })
 }

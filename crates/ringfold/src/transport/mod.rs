@@ -28,6 +28,7 @@ pub mod routes;
 pub mod shm;
 pub mod sim;
 pub mod slow;
+pub mod slowed;
 #[cfg(test)]
 pub(crate) mod suite;
 pub mod tcp;

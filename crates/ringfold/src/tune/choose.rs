@@ -34,6 +34,8 @@ pub struct Question {
     pub channels: Option<usize>,
     /// Whether the communicator has ownership weights.
     pub is_weighted: bool,
+    /// Whether rings go around slow ranks.
+    pub goes_around: bool,
     /// The thresholds of the communicator.
     pub limits: Limits,
 }
@@ -142,7 +144,22 @@ pub fn in_registered(collective: Collective, bytes: u64, limits: &Limits) -> Opt
     (bytes >= limits.push_bytes_min && serves(Algorithm::Push)).then_some(Algorithm::Push)
 }
 
+/// Whether a call is for the ring that goes around slow ranks: one that no other way was asked for, above what latency
+/// decides, of enough ranks that there is one to go around.
+pub fn goes_around(question: &Question) -> bool {
+    let asked = question.algorithm;
+    let is_large = asked.is_some() || question.bytes > LATENCY_BYTES_MAX;
+    let is_ring = matches!(
+        question.collective,
+        Collective::AllReduce | Collective::ReduceScatter
+    ) && asked.is_none_or(|asked| asked == Algorithm::Ring);
+    question.goes_around && is_ring && is_large && question.world_size > 2
+}
+
 fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
+    if goes_around(question) {
+        return Ok((Algorithm::Ring, Medium::Messages));
+    }
     let shared = if question.slot_bytes.is_some() && !question.is_pairwise {
         Schedule::algorithms(question.collective, Medium::Shared)
     } else {

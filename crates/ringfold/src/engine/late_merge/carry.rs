@@ -183,7 +183,7 @@ impl Run {
     pub(super) fn note(&mut self, posted: Posted, slice: u32, number: u32) {
         self.flight_mut(slice).pending += 1;
         if posted == Posted::Done {
-            self.complete.push_back(number);
+            self.done.push_back(number);
         }
     }
 
@@ -194,7 +194,7 @@ impl Run {
         context: &mut Context<'_>,
     ) -> Result<bool> {
         let mut progressed = false;
-        while let Some(number) = self.complete.pop_front() {
+        while let Some(number) = self.done.pop_front() {
             progressed = true;
             let posting = self.postings[number as usize].take();
             self.free.push(number);

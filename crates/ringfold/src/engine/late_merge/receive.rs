@@ -179,7 +179,6 @@ impl Run {
             | Posting::Result { slice, chunk, peer } => (slice, chunk, peer),
             _ => return Ok(()),
         };
-        self.is_arriving[peer] = false;
         context.lateness.heard(peer);
         self.flights[at(slice)].finish_one();
         let station = &mut self.flights[at(slice)].stations[chunk];
@@ -234,7 +233,7 @@ impl Run {
             progressed = true;
             self.is_skip_arriving = posted == Posted::Pending;
             if posted == Posted::Done {
-                self.complete(ticket);
+                self.done.push_back(number);
                 // Before anything else leaves.
                 self.take_complete(operation, context)?;
             }
@@ -249,7 +248,6 @@ impl Run {
         operation: &Operation,
         context: &mut Context<'_>,
     ) -> Result<()> {
-        self.is_skip_arriving = false;
         let Some((slice, chunk)) = skipped.filter(|(slice, _)| *slice >= self.retired) else {
             return Ok(());
         };

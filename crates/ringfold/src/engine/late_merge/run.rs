@@ -54,7 +54,7 @@ pub struct Run {
     pub(super) postings: Vec<Option<Posting>>,
     pub(super) free: Vec<u32>,
     /// The numbers of what is complete, oldest first.
-    pub(super) complete: VecDeque<u32>,
+    pub(super) done: VecDeque<u32>,
     /// The ranks from which pieces can come.
     pub(super) peers: Vec<usize>,
     /// Whether a receive is posted, by rank.
@@ -195,7 +195,18 @@ impl Run {
 
     /// Notes that what this ticket stands for is complete.
     pub fn complete(&mut self, ticket: Ticket) {
-        self.complete.push_back(ticket as u32);
+        let number = ticket as u32;
+        // Here and not when it is gone on with: by then there may be another one that is under way.
+        match self.postings[number as usize] {
+            Some(
+                Posting::Piece { peer, .. }
+                | Posting::Late { peer, .. }
+                | Posting::Result { peer, .. },
+            ) => self.is_arriving[peer] = false,
+            Some(Posting::Skip(_)) => self.is_skip_arriving = false,
+            _ => {}
+        }
+        self.done.push_back(number);
     }
 
     /// Slices that are finished.

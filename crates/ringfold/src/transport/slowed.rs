@@ -1,0 +1,252 @@
+//! A transport on which reductions take longer, by the clock: an injection for experiments on real processes.
+//!
+//! # Model
+//!
+//! What is combined is combined at once, and its completion is reported later: each reduction takes a fixed time, and some of
+//! them take longer ([`Slow`]), as if a device did them side by side while this rank's thread goes on. Reductions are counted
+//! anew with each call, in the order in which their data came. Moving data takes no longer, and published memory is not slowed
+//! down: ask for an algorithm over messages.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::slow::Slow;
+use super::{
+    Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work, WorkKind,
+};
+use crate::error::Result;
+use crate::random::SplitMix64;
+
+/// How much longer reductions take.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Injection {
+    /// What every reduction takes.
+    pub reduce: Duration,
+    /// Reductions that take longer.
+    pub slow: Vec<Slow>,
+    /// What chance follows from, together with the rank.
+    pub seed: u64,
+}
+
+/// A transport with slow reductions.
+pub struct Slowed {
+    inner: Box<dyn Transport>,
+    rank: usize,
+    injection: Injection,
+    random: SplitMix64,
+    /// The call that reductions are counted in, and how many it had.
+    sequence: u64,
+    reductions: u32,
+    /// Receives that combine, until the transport inside has them whole.
+    receives: BTreeSet<Ticket>,
+    /// What is done and not reported yet.
+    held: BTreeSet<(Instant, Ticket)>,
+    inner_done: Vec<Ticket>,
+}
+
+impl Slowed {
+    /// `inner`, the transport of `rank`, with slow reductions.
+    pub fn new(inner: Box<dyn Transport>, rank: usize, injection: Injection) -> Slowed {
+        Slowed {
+            inner,
+            rank,
+            random: SplitMix64::stream(injection.seed, rank as u64),
+            injection,
+            sequence: 0,
+            reductions: 0,
+            receives: BTreeSet::new(),
+            held: BTreeSet::new(),
+            inner_done: Vec::new(),
+        }
+    }
+
+    fn note_call(&mut self, header: &Header) {
+        if self.sequence != header.call.sequence {
+            (self.sequence, self.reductions) = (header.call.sequence, 0);
+        }
+    }
+
+    /// Holds back the completion of a reduction that begins now.
+    fn hold(&mut self, ticket: Ticket) {
+        self.reductions += 1;
+        let (rank, step, random) = (self.rank, self.reductions, &mut self.random);
+        let slow = self.injection.slow.iter();
+        let delay_ps: u64 = slow.map(|slow| slow.delay_ps(rank, step, random)).sum();
+        let takes = self.injection.reduce + Duration::from_nanos(delay_ps / 1000);
+        self.held.insert((Instant::now() + takes, ticket));
+    }
+
+    fn release(&mut self, done: &mut Vec<Ticket>) {
+        if self.held.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((due, ticket)) = self.held.first().copied()
+            && due <= now
+        {
+            self.held.pop_first();
+            done.push(ticket);
+        }
+    }
+}
+
+impl Transport for Slowed {
+    fn post_send(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: crate::memory::Region,
+    ) -> Result<Posted> {
+        self.note_call(&header);
+        self.inner.post_send(stream, ticket, header, payload)
+    }
+
+    fn post_recv(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted> {
+        self.note_call(&header);
+        let combines = matches!(sink, Sink::Reduce { .. });
+        let posted = self.inner.post_recv(stream, ticket, header, sink)?;
+        match posted {
+            Posted::Done if combines => self.hold(ticket),
+            Posted::Pending if combines => {
+                self.receives.insert(ticket);
+            }
+            other => return Ok(other),
+        }
+        Ok(Posted::Pending)
+    }
+
+    fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
+        if work.kind != WorkKind::Reduce {
+            return self.inner.post_work(ticket, work);
+        }
+        self.hold(ticket);
+        Ok(Posted::Pending)
+    }
+
+    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+        self.inner.listen(stream, is_wanted)
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        self.inner.head(stream)
+    }
+
+    fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
+        self.inner_done.clear();
+        self.inner.poll(now, &mut self.inner_done)?;
+        for place in 0..self.inner_done.len() {
+            let ticket = self.inner_done[place];
+            if self.receives.remove(&ticket) {
+                self.hold(ticket);
+            } else {
+                done.push(ticket);
+            }
+        }
+        self.release(done);
+        Ok(())
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        self.inner.next_event()
+    }
+
+    fn windows(&mut self) -> Option<&mut dyn Windows> {
+        self.inner.windows()
+    }
+
+    fn is_departure_final(&self, peer: usize) -> bool {
+        self.inner.is_departure_final(peer)
+    }
+
+    fn block(&mut self, timeout: Duration) -> Result<()> {
+        let due = self.held.first().map(|(due, _)| *due);
+        let left = due.map_or(timeout, |due| due.saturating_duration_since(Instant::now()));
+        self.inner.block(timeout.min(left))
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Owned, Region};
+    use crate::reduce::Kernel;
+    use crate::transport::local::local;
+    use crate::transport::suite;
+    use crate::types::{DType, Op};
+
+    fn slowed(world_size: usize) -> Vec<Slowed> {
+        let ranks = local(world_size).into_iter().enumerate();
+        let wrap = |(rank, inner)| Slowed::new(Box::new(inner), rank, Injection::default());
+        ranks.map(wrap).collect()
+    }
+
+    suite::transport_tests!(slowed);
+
+    #[test]
+    fn a_reduction_is_reported_when_its_time_is_over() {
+        let reduce = Duration::from_millis(30);
+        let injection = Injection {
+            reduce,
+            slow: vec!["rank=1,step=2,delay=30ms".parse().unwrap()],
+            ..Injection::default()
+        };
+        let mut ranks = local(2).into_iter();
+        let inner = ranks.next_back().expect("rank 1");
+        let mut slowed = Slowed::new(Box::new(inner), 1, injection);
+        let work = Work {
+            kind: WorkKind::Reduce,
+            dtype: DType::F32,
+            bytes: 4,
+        };
+        for (ticket, least) in [(1, reduce), (2, 2 * reduce)] {
+            let begin = Instant::now();
+            assert_eq!(slowed.post_work(ticket, work).unwrap(), Posted::Pending);
+            let mut done = Vec::new();
+            while done.is_empty() {
+                slowed.poll(Time(0), &mut done).unwrap();
+                slowed.block(Duration::from_millis(1)).unwrap();
+            }
+            assert_eq!(done, [ticket]);
+            assert!(begin.elapsed() >= least);
+        }
+    }
+
+    #[test]
+    fn what_is_received_and_combined_takes_as_long() {
+        let reduce = Duration::from_millis(20);
+        let mut ranks: Vec<Slowed> = slowed(2);
+        ranks[1].injection.reduce = reduce;
+        let (one, sum) = (Owned::zeroed(64), Owned::zeroed(64));
+        let header = suite::header(0, 64);
+        let stream = |peer| Stream { peer, channel: 1 };
+        let kernel = Kernel::new(Op::Sum, DType::F32).unwrap();
+        let sink = Sink::Reduce {
+            with: sum.region(),
+            into: sum.region(),
+            kernel,
+        };
+        let begin = Instant::now();
+        let payload: Region = one.region();
+        ranks[0].post_send(stream(1), 7, header, payload).unwrap();
+        let posted = ranks[1].post_recv(stream(0), 8, header, sink).unwrap();
+        assert_eq!(posted, Posted::Pending);
+        let mut done = Vec::new();
+        while done.is_empty() {
+            ranks[0].poll(Time(0), &mut Vec::new()).unwrap();
+            ranks[1].poll(Time(0), &mut done).unwrap();
+        }
+        assert_eq!(done, [8]);
+        assert!(begin.elapsed() >= reduce);
+    }
+}
