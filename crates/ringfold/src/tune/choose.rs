@@ -83,6 +83,9 @@ const WEIGHTED_MESSAGE_BYTES_MIN: usize = 16 << 10;
 /// out, and what has only one way to go then waits.
 const WEIGHTED_SLICES: u64 = 128;
 
+/// The largest chunk that waits for a late rank in one piece: a message's length has 32 bits.
+const LATE_CHUNK_BYTES_MAX: u64 = 1 << 30;
+
 /// Ranks from which on they read from a root side by side what it alone would have to copy.
 const PULLED_SCATTER_RANKS_MIN: usize = 3;
 
@@ -284,10 +287,9 @@ fn message_slice_bytes(
 ) -> usize {
     if algorithm == Algorithm::Stragglar {
         // One slice: what waits for the late rank would hold up the slices behind it, which need not wait yet.
-        let whole = question.bytes.checked_next_multiple_of(64);
-        return whole
-            .and_then(|bytes| usize::try_from(bytes).ok())
-            .unwrap_or(usize::MAX);
+        let largest = LATE_CHUNK_BYTES_MAX * (question.world_size as u64).max(2);
+        let whole = question.bytes.min(largest).next_multiple_of(64);
+        return usize::try_from(whole).unwrap_or(usize::MAX);
     }
     let bytes = match is_weighted {
         true => weighted_message_bytes(question),

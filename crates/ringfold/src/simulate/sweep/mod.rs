@@ -60,7 +60,7 @@ pub fn fits_sweep(scenario: &Scenario) -> bool {
     obstacle(scenario).is_none()
 }
 
-/// Simulates one call by a single pass. Deterministic; blocks for some 30 ns a message.
+/// Simulates one call by a single pass. Deterministic; blocks for some 60 ns a message.
 ///
 /// # Errors
 ///
