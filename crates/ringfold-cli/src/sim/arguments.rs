@@ -62,6 +62,10 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT, conflicts_with_all = ["sweep", "compare"])]
     pub gantt: Option<PathBuf>,
 
+    /// Write the schedules of all ranks as GOAL, for LogGOPSim and other simulators; - is standard output, without the table
+    #[arg(long, value_name = "FILE|-", help_heading = OUTPUT, conflicts_with_all = ["sweep", "compare"])]
+    pub goal: Option<PathBuf>,
+
     /// Draw the time over what --sweep varies, or bus bandwidth if that is the size
     #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
@@ -84,9 +88,19 @@ Examples:
 impl Arguments {
     /// Checks what can be checked before anything is simulated.
     pub fn check(&self) -> Result<()> {
-        if is_stdout(&self.csv) && is_stdout(&self.json) {
+        let outputs = [
+            ("--csv", &self.csv),
+            ("--json", &self.json),
+            ("--goal", &self.goal),
+        ];
+        let data: Vec<&str> = outputs
+            .into_iter()
+            .filter(|(_, path)| is_stdout(path))
+            .map(|(flag, _)| flag)
+            .collect();
+        if let [one, other, ..] = data[..] {
             bail!(
-                "`--csv -` and `--json -` would mix on standard output; write one of them to a file"
+                "`{one} -` and `{other} -` would mix on standard output; write one of them to a file"
             );
         }
         if self.plot.is_some() && self.sweep.is_none() && self.paper.is_none() {
@@ -106,9 +120,11 @@ impl Arguments {
         Ok(())
     }
 
-    /// Whether standard output belongs to `--csv -` or `--json -`.
+    /// Whether standard output belongs to a file's data.
     pub fn stdout_is_data(&self) -> bool {
-        is_stdout(&self.csv) || is_stdout(&self.json)
+        [&self.csv, &self.json, &self.goal]
+            .into_iter()
+            .any(is_stdout)
     }
 }
 

@@ -29,6 +29,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use ringfold::simulate::goal;
 
 pub use arguments::Arguments;
 use files::Csv;
@@ -87,6 +88,11 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
     scenario.traces = arguments.trace.is_some() || arguments.gantt.is_some();
     for path in [&arguments.trace, &arguments.gantt].into_iter().flatten() {
         output::open(path)?;
+    }
+    if let Some(path) = &arguments.goal {
+        let text = goal::export(&scenario)?;
+        let written = output::open(path)?.write_all(text.as_bytes());
+        written.with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     // What was asked for by `--json` is everything, and so is what a timeline shows.
     let needs_all = scenario.traces || arguments.json.is_some();

@@ -317,6 +317,19 @@ fn pictures_and_timelines_are_written() {
 }
 
 #[test]
+fn schedules_are_written_as_goal() {
+    let done = sim(&format!("{PAPER} --ranks 4 --goal -"));
+    assert!(done.status.success(), "{}", done.stderr);
+    assert!(done.stdout.starts_with("num_ranks 4\n"), "{}", done.stdout);
+    assert_eq!(
+        done.stdout.matches(": send 8192b to ").count(),
+        12,
+        "{}",
+        done.stdout
+    );
+}
+
+#[test]
 fn scenario_files_are_read_and_flags_replace_what_they_say() {
     let file = examples().join("slow-rank.toml");
     let file = file.to_str().unwrap();
@@ -393,6 +406,7 @@ fn what_is_mistyped_gets_its_right_word() {
         ("--compare off,ring", 1, "one of each"),
         ("--policy tail --algorithm direct", 1, "for the ring"),
         ("--csv - --json -", 1, "mix"),
+        ("--csv - --goal -", 1, "mix"),
         ("--algorithm push", 1, "one of flat, ring"),
         ("--ranks 0", 1, "0 ranks"),
         ("--ranks 99999999", 1, "at most"),
