@@ -81,6 +81,19 @@ fn every_collective_is_right_between_four_hosts() {
 }
 
 #[test]
+fn sums_are_right_whoever_owns_how_much() {
+    let Some(lab) = Lab::new(HOSTS) else { return };
+    for weights in ["1,0,2,1", "0,0,0,1", "auto"] {
+        let mut arguments = vec!["all_reduce", "--weights", weights, "--stats"];
+        arguments.extend(["-b", "64K", "-e", "1M", "-f", "16", "-n", "2", "-w", "0"]);
+        let table = perf(&lab, &arguments);
+        assert!(weights == "auto" || table.contains("direct"), "{table}");
+        assert!(table.contains("Lateness in 8 timed calls"), "{table}");
+    }
+    lab.assert_empty();
+}
+
+#[test]
 fn a_rank_killed_on_another_host_is_named_by_every_survivor() {
     let Some(lab) = Lab::new(HOSTS) else { return };
     let mut random = Random::new("kill between hosts");

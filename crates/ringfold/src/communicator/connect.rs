@@ -69,7 +69,7 @@ impl Joint {
 pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator> {
     env::init_logging()?;
     let environment = Environment::read()?;
-    let settings = Settings::new(&config, &environment);
+    let mut settings = Settings::new(&config, &environment);
     let addresses = config.address.as_deref().map(addresses).transpose()?;
     if meeting.is_some() && addresses.is_some() {
         return Err(Error::InvalidArgument(
@@ -91,6 +91,9 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
     check_late_rank(&settings, launch.world_size)?;
     check_deterministic(&config, &settings)?;
     env::note_rank(launch.rank);
+    if config.weights.is_none() {
+        settings.ignore_misfitting_weights(launch.world_size);
+    }
     let secret = config
         .secret
         .map(|text| Secret::new(text.into_bytes()))

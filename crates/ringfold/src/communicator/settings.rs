@@ -109,4 +109,19 @@ impl Settings {
             is_probing: environment.probe.unwrap_or(true),
         }
     }
+
+    /// Does without weights of the environment that are a list for another number of ranks: a program may make several
+    /// communicators.
+    pub fn ignore_misfitting_weights(&mut self, world_size: usize) {
+        if let Some(Weighting::Each(each)) = &self.weights
+            && each.len() != world_size
+        {
+            log::warn!(
+                target: "ringfold::env",
+                "RINGFOLD_WEIGHTS has {} weights for {world_size} ranks: all of them own the same",
+                each.len()
+            );
+            self.weights = None;
+        }
+    }
 }

@@ -139,7 +139,8 @@ pub const VARIABLES: &[Variable] = &[
         "all ranks own the same",
         "How much each rank owns of all-reduces above 32 KiB, which then go by the weighted `direct` algorithm: for a link or core \
          that stays slower than the others. `1,1,1,0`: three ranks own a third each, the last one nothing. `auto`: measured once, \
-         when the ranks are together. The same on all ranks. See docs/stragglers.md.",
+         when the ranks are together. The same on all ranks; a list for another number of ranks is warned of and means nothing. See \
+         docs/stragglers.md.",
     ),
     variable(
         "RINGFOLD_SHM_BYTES",
