@@ -66,6 +66,7 @@ impl Rounds {
     }
 
     /// What `rank` does in `round`, in the order of issue.
+    #[inline]
     pub fn steps(&mut self, rank: u32, round: u32) -> &[Step] {
         self.spec.rank = rank;
         self.build.restart(round);

@@ -18,6 +18,9 @@ struct Chunks {
     end: u32,
 }
 
+/// None of them.
+const NONE: Chunks = Chunks { begin: 0, end: 0 };
+
 impl Chunks {
     #[inline(always)]
     fn of(span: Span) -> Chunks {
@@ -54,7 +57,6 @@ pub(super) struct Touches {
 impl Touches {
     #[inline(always)]
     pub fn of(action: &Action) -> Touches {
-        const NONE: Chunks = Chunks { begin: 0, end: 0 };
         let (reads, writes) = match *action {
             Action::Send { span, .. } => ([Chunks::of(span), NONE], NONE),
             Action::Recv { span, .. } => ([NONE; 2], Chunks::of(span)),
@@ -66,6 +68,24 @@ impl Touches {
             _ => ([NONE; 2], NONE),
         };
         Touches { reads, writes }
+    }
+
+    /// Of a step that reads only.
+    #[inline(always)]
+    pub fn reading(span: Span) -> Touches {
+        Touches {
+            reads: [Chunks::of(span), NONE],
+            writes: NONE,
+        }
+    }
+
+    /// Of a step that writes only.
+    #[inline(always)]
+    pub fn writing(span: Span) -> Touches {
+        Touches {
+            reads: [NONE; 2],
+            writes: Chunks::of(span),
+        }
     }
 
     /// Whether the step must wait until `pending` is complete.
@@ -114,13 +134,16 @@ impl PendingSteps {
         if at_ps == UNKNOWN_PS {
             return None;
         }
-        let mut kept = 0;
-        for number in 0..self.near_count {
-            let pending = self.near[number];
-            self.near[kept] = pending;
-            kept += usize::from(pending.done_ps > at_ps);
+        let mut number = 0;
+        while number < self.near_count {
+            if self.near[number].done_ps > at_ps {
+                number += 1;
+            } else {
+                // The order of what is kept does not matter.
+                self.near_count -= 1;
+                self.near[number] = self.near[self.near_count];
+            }
         }
-        self.near_count = kept;
         if !self.rest.is_empty() {
             self.rest.retain(|pending| pending.done_ps > at_ps);
         }
