@@ -74,6 +74,8 @@ def init(
     transport: str | None = None,
     algorithm: str | None = None,
     channels: int | None = None,
+    straggler: str | None = None,
+    deterministic: bool | None = None,
     *,
     connect_timeout: float | None = None,
 ) -> Communicator:
@@ -89,6 +91,9 @@ def init(
     transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
     algorithm: that of every collective which has it, instead of the tuner's choice.
     channels: independent pipelines per collective, 1 unless set; connections per pair of ranks on TCP.
+    straggler: "off", "next2" or "tail": whether large all_reduce and reduce_scatter calls go around a slow rank; see
+        docs/stragglers.md. The same on all ranks.
+    deterministic: insists on the same bits in every run, and refuses a straggler policy, which adds in another order.
     connect_timeout: the deadline in seconds for bringing the ranks together.
     """
     native = _native.Communicator.connect(
@@ -101,6 +106,8 @@ def init(
         transport=transport,
         algorithm=algorithm,
         channels=channels,
+        straggler=straggler,
+        deterministic=deterministic,
     )
     return Communicator(native)
 

@@ -107,6 +107,8 @@ class Communicator:
         transport: str | None = None,
         algorithm: str | None = None,
         channels: int | None = None,
+        straggler: str | None = None,
+        deterministic: bool | None = None,
         meeting: Meeting | None = None,
     ) -> Communicator: ...
     @property

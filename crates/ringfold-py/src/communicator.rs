@@ -80,7 +80,7 @@ impl Communicator {
 impl Communicator {
     /// Joins a job; `None` comes from the environment. Rank 0 may give a meeting instead of an address.
     #[staticmethod]
-    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, transport=None, algorithm=None, channels=None, meeting=None))]
+    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, transport=None, algorithm=None, channels=None, straggler=None, deterministic=None, meeting=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn connect(
         py: Python<'_>,
@@ -93,9 +93,12 @@ impl Communicator {
         transport: Option<&str>,
         algorithm: Option<&str>,
         channels: Option<usize>,
+        straggler: Option<&str>,
+        deterministic: Option<bool>,
         meeting: Option<Py<Meeting>>,
     ) -> PyResult<Communicator> {
         let transport = transport.map(str::parse).transpose().map_err(exception)?;
+        let straggler = straggler.map(str::parse).transpose().map_err(exception)?;
         let config = Config {
             rank,
             world_size,
@@ -106,6 +109,8 @@ impl Communicator {
             transport,
             algorithm: algorithm_named(algorithm)?,
             channels,
+            straggler,
+            deterministic,
             ..Config::default()
         };
         let meeting = meeting.map(|meeting| meeting.get().take()).transpose()?;

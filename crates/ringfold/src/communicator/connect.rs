@@ -406,3 +406,25 @@ fn log_choice(place: &Place, cores: usize, asked: TransportChoice) {
         asked.name()
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deterministic_results_and_a_straggler_policy_are_refused_together() {
+        let config = |straggler, deterministic| Config {
+            straggler: Some(straggler),
+            deterministic: Some(deterministic),
+            ..Config::default()
+        };
+        let check = |config: Config| {
+            let settings = Settings::new(&config, &Environment::default());
+            check_deterministic(&config, &settings)
+        };
+        let error = check(config(Straggler::Tail, true)).unwrap_err();
+        assert!(error.to_string().contains("`tail`"), "{error}");
+        check(config(Straggler::Tail, false)).expect("as it was asked for");
+        check(config(Straggler::Off, true)).expect("as it is anyway");
+    }
+}
