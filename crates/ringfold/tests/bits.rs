@@ -82,7 +82,9 @@ fn compare_runs(scene: &str, ranks: usize, variables: &[(&str, &str)]) {
         let file = format!("bits-{}-{thread:?}-{number}", std::process::id());
         let path = folder.join(file);
         let found = (FOUND, path.to_str().expect("a plain path"));
-        play_with(scene, ranks, &[variables, &[found]].concat());
+        // What `stragglar` has to know.
+        let late = ("RINGFOLD_LATE_RANK", "1");
+        play_with(scene, ranks, &[variables, &[found, late]].concat());
         let text = std::fs::read_to_string(&path).expect("what rank 0 wrote");
         std::fs::remove_file(&path).expect("it was there");
         text
