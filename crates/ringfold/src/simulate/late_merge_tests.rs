@@ -294,8 +294,9 @@ fn noise_costs_about_what_was_worked_out() {
 #[ignore = "takes minutes; run it in release"]
 fn noise_costs_what_was_worked_out() {
     check_noise(8, Server::Parallel, 4000, [115.1, 104.2, 93.4], 0.02);
-    check_noise(32, Server::Parallel, 400, [459.6, 407.9, 325.4], 0.02);
-    check_noise(32, Server::Serial, 400, [564.6, 476.9, 344.5], 0.02);
+    // 400 runs scatter by half a per cent.
+    check_noise(32, Server::Parallel, 400, [459.6, 407.9, 325.4], 0.03);
+    check_noise(32, Server::Serial, 400, [564.6, 476.9, 344.5], 0.03);
 }
 
 #[test]
