@@ -215,7 +215,7 @@ fn columns() -> [Option<Policy>; 6] {
 fn check_columns(what: &str, due_us: [f64; 6], scenario: impl Fn(Option<Policy>) -> Scenario) {
     let results = columns().map(|policy| results_ps(&scenario(policy)) as f64 / 1e6);
     for (got, due) in results.iter().zip(due_us) {
-        let is_same = due.is_nan() || (got - due).abs() <= 0.005_001;
+        let is_same = (got - due).abs() <= 0.005_001;
         assert!(is_same, "{what}: {results:?} instead of {due_us:?}");
     }
 }
@@ -236,14 +236,14 @@ fn signals_and_targets_cost_what_was_worked_out() {
     }
 }
 
-/// A late caller sees all that came meanwhile at one time, and what it then sends waits for its port. In what order depends on
-/// the simulator; figures that hang on it are left out.
+/// A late caller sees all that came meanwhile at one time. Here its watches begin then, and it sends in the order of chunks. A model
+/// of its own, in which watches begin while the caller is away, was worked out too; it differs in five places: 100.90 and 74.93
+/// for `SKIP` with `next2` and for both with `tail` of 8 ranks; 332.69, 281.73 and 332.69 for the first three signals of 16.
 #[test]
 fn late_starts_cost_what_was_worked_out() {
-    const ANY: f64 = f64::NAN;
     let golden = [
-        (8, 60, [120.59, 120.59, ANY, 120.59, 79.93, ANY]),
-        (16, 200, [329.83, ANY, ANY, ANY, 220.18, 220.18]),
+        (8, 60, [120.59, 120.59, 94.62, 120.59, 79.93, 79.93]),
+        (16, 200, [329.83, 329.83, 269.24, 329.83, 220.18, 220.18]),
     ];
     for (ranks, delay_us, due_us) in golden {
         check_columns(
