@@ -4,7 +4,10 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use ringfold::simulate::{self, Policy, Scenario, Signals, Target, Timers};
+use ringfold::Collective;
+use ringfold::engine::plan::slices_in_flight;
+use ringfold::schedule::Medium;
+use ringfold::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
 use serde::Deserialize;
 
 use super::parse::{Span, own_text};
@@ -153,15 +156,28 @@ impl PolicySettings {
     }
 }
 
-/// What one piece takes to be combined and to be sent where nothing is slow.
+/// What a piece takes to be combined and to be sent where nothing is slow. Slices under way at once share the port, and a server
+/// that does one thing after the other.
 fn fixed(scenario: &Scenario, alpha: f64) -> Result<Timers> {
     let chosen = simulate::resolve(scenario)?;
-    let slice_bytes = chosen.slice_bytes.unwrap_or(u64::MAX).min(chosen.bytes);
-    let piece_bytes = slice_bytes / chosen.ranks as u64;
+    let ranks = chosen.ranks as u64;
+    // What is cut into slices: each block, or the vector, whose slices are cut into chunks.
+    let (whole_bytes, pieces) = match chosen.collective {
+        Collective::ReduceScatter => (chosen.bytes / ranks, 1),
+        _ => (chosen.bytes, ranks),
+    };
+    let slice_bytes = chosen.slice_bytes.unwrap_or(u64::MAX).min(whole_bytes);
+    let slices = whole_bytes.div_ceil(slice_bytes.max(1)).max(1);
+    let at_once = slices.min(slices_in_flight(Medium::Messages).into());
+    let piece_bytes = slice_bytes / pieces;
     let links = &chosen.network.links;
+    let reduce_ps = chosen.compute.reduction_ps(chosen.dtype, piece_bytes);
     Ok(Timers::Fixed {
         alpha,
-        reduce_ps: chosen.compute.reduction_ps(chosen.dtype, piece_bytes),
-        transfer_ps: links.alpha_ps + piece_bytes * links.ps_per_byte,
+        reduce_ps: match chosen.compute.server {
+            Server::Serial => at_once * reduce_ps,
+            Server::Parallel => reduce_ps,
+        },
+        transfer_ps: links.alpha_ps + at_once * piece_bytes * links.ps_per_byte,
     })
 }

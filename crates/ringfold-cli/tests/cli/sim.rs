@@ -210,6 +210,26 @@ fn rings_go_around_slow_ranks_in_the_golden_times() {
 }
 
 #[test]
+fn where_nobody_is_slow_nobody_is_gone_around() {
+    // Slices share the ports, so each takes longer than it would alone.
+    for collective in ["all_reduce", "reduce_scatter"] {
+        let messages = ["off", "next2", "tail"].map(|policy| {
+            let done = sim(&format!(
+                "{collective} --ranks 8 --bytes 8M --algorithm ring --slice-bytes 256K --policy {policy} --csv -"
+            ));
+            assert!(done.status.success(), "{}", done.stderr);
+            let mut rows = done.stdout.lines().map(|row| row.split(','));
+            let column = rows.next().unwrap().position(|name| name == "messages");
+            rows.next().unwrap().nth(column.unwrap()).unwrap().to_owned()
+        });
+        assert!(
+            messages.iter().all(|count| *count == messages[0]),
+            "{messages:?}"
+        );
+    }
+}
+
+#[test]
 fn policies_are_compared_by_their_names() {
     let done = sim(
         "reduce_scatter --chunk-bytes 8K --reduce-time 3us --ranks 16 --slow rank=*,delay=exp(20us),p=0.1 --compare off,tail --sweep seed=0..9",

@@ -13,7 +13,7 @@ use crate::types::{Algorithm, Collective};
 ///
 /// Over messages more of them keep a link busy while some wait for their partner; through published memory more of them
 /// only leave the cache.
-const fn slices_in_flight(medium: Medium) -> u32 {
+pub const fn slices_in_flight(medium: Medium) -> u32 {
     match medium {
         Medium::Messages => 8,
         Medium::Shared => 4,
