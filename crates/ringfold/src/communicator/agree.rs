@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::group::Group;
+use crate::config::Straggler;
 use crate::control::Health;
 use crate::error::{Error, Result};
 use crate::topology::Machine;
@@ -30,7 +31,7 @@ const PROBED: &str = "\nprobe";
 /// What stands behind the table of a rank that can read all others' memory.
 const PULLS: &str = "\npull";
 
-/// What stands before the name of a rank's straggler policy, behind everything else.
+/// What stands before a rank's straggler policy, see [`policy`], behind everything else.
 const POLICY: &str = "\nstraggler ";
 
 /// Waits until all ranks are ready, and returns the terms that hold for all. The ranks of this host have `cores` cores
@@ -45,7 +46,7 @@ pub fn agree(
 ) -> Result<Terms> {
     let own = Terms::new(group, cores, can_pull, can_probe).encode()
         + POLICY
-        + group.settings.straggler.name();
+        + &policy(group.settings.straggler, group.settings.late_rank);
     let mut tables = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
     compare_policies(&mut tables)?;
     let terms = decide(&tables)?;
@@ -60,6 +61,14 @@ pub fn agree(
     Ok(terms)
 }
 
+/// How a rank would go around slow ones, in words.
+fn policy(straggler: Straggler, late_rank: Option<usize>) -> String {
+    match late_rank {
+        Some(rank) => format!("{}, late rank {rank}", straggler.name()),
+        None => straggler.name().to_owned(),
+    }
+}
+
 /// Takes the straggler policies off the tables. All ranks have the same, else they would wait for each other in vain.
 fn compare_policies(tables: &mut [Vec<u8>]) -> Result<()> {
     let mut first = None;
@@ -72,12 +81,13 @@ fn compare_policies(tables: &mut [Vec<u8>]) -> Result<()> {
             what: "terms without a straggler policy; use one version everywhere".into(),
             site: None,
         })?;
-        let policy = table.split_off(mark).split_off(POLICY.len());
-        let first = first.get_or_insert_with(|| policy.clone());
-        if *first != policy {
-            let names = [&*first, &policy].map(|name| String::from_utf8_lossy(name).into_owned());
+        let own = table.split_off(mark).split_off(POLICY.len());
+        let first = first.get_or_insert_with(|| own.clone());
+        if *first != own {
+            let names = [&*first, &own].map(|name| String::from_utf8_lossy(name).into_owned());
             return Err(Error::InvalidArgument(format!(
-                "straggler policy `{}` on rank 0 and `{}` on rank {peer}; set RINGFOLD_STRAGGLER alike on all ranks",
+                "straggler policy `{}` on rank 0 and `{}` on rank {peer}; set RINGFOLD_STRAGGLER and RINGFOLD_LATE_RANK \
+                 alike on all ranks",
                 names[0], names[1]
             )));
         }
@@ -214,7 +224,7 @@ mod tests {
 
     #[test]
     fn ranks_with_different_straggler_policies_are_told() {
-        let with = |policy: &str| [&b"table"[..], POLICY.as_bytes(), policy.as_bytes()].concat();
+        let with = |words: &str| [&b"table"[..], POLICY.as_bytes(), words.as_bytes()].concat();
         let mut same = [with("tail"), with("tail")];
         compare_policies(&mut same).expect("one policy");
         assert_eq!(same[1], b"table");
@@ -222,6 +232,13 @@ mod tests {
         let text = error.to_string();
         assert!(
             text.contains("`off` on rank 0 and `next2` on rank 2"),
+            "{text}"
+        );
+        let late = |rank| with(&policy(Straggler::Off, rank));
+        let error = compare_policies(&mut [late(Some(1)), late(Some(2)), late(None)]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("`off, late rank 1` on rank 0 and `off, late rank 2` on rank 1"),
             "{text}"
         );
         let error = compare_policies(&mut [with("off"), b"table".to_vec()]);

@@ -118,7 +118,7 @@ pub const VARIABLES: &[Variable] = &[
         "0, 1, …",
         "none",
         "The rank that is known to come late to every `all_reduce`: what `RINGFOLD_ALGO=stragglar` must know. The same on \
-         all ranks: where ranks say otherwise, they get a mismatch, or wait for each other until the deadline.",
+         all ranks, which compare it when they meet.",
     ),
     variable(
         "RINGFOLD_CHANNELS",
