@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::reduce::Kernel;
 use crate::schedule::{Weighting, Weights};
-use crate::tune::weights::{self, Pace};
+use crate::tune::cost::weighted::Pace;
+use crate::tune::weights;
 use crate::types::{Collective, DType, Op};
 
 /// Rounds of pairs, at most: so many partners tell the speed of a rank unless all of them are slow.

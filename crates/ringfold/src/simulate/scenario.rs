@@ -6,7 +6,7 @@ use crate::schedule::Weights;
 use crate::transport::faulty::Faults;
 use crate::transport::sim::model::{Compute, LinkEnds, Links, Network};
 use crate::transport::slow::Slow;
-use crate::tune::weights::Pace;
+use crate::tune::cost::weighted::Pace;
 use crate::types::{Algorithm, Collective, DType, Op};
 
 /// One call by all ranks, and everything that its time depends on. The same scenario gives the same [`Report`](super::Report).

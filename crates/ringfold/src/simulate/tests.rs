@@ -433,7 +433,7 @@ fn measured_weights_beat_the_ring_at_any_slowness() {
         let ring_ps = time_ps(&scenario);
         let paces = scenario.paces();
         let weights = crate::tune::weights::balance(&paces).expect("weights");
-        let due_ps = crate::tune::weights::time_ps(&paces, &weights, scenario.bytes);
+        let due_ps = crate::tune::cost::weighted::time_ps(&paces, &weights, scenario.bytes);
         (scenario.algorithm, scenario.weights) = (None, Some(weights));
         assert!(!fits_sweep(&scenario), "a sweep knows no weights");
         let weighted_ps = time_ps(&scenario);
