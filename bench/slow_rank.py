@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 POLICIES = ("off", "next2", "tail")
 SECONDS_MAX = 300
@@ -40,7 +41,7 @@ def measure(arguments: argparse.Namespace, policy: str) -> list[float]:
     return times_of(json.loads(done.stdout))
 
 
-def times_of(report: dict) -> list[float]:
+def times_of(report: dict[str, Any]) -> list[float]:
     """The times of the calls that are not in place."""
     result = report["results"][0]
     if result["out_of_place"].get("nwrong") not in (0, "0", None):
@@ -62,9 +63,10 @@ def simulate(arguments: argparse.Namespace, policy: str, transfer_ms: float) -> 
     return find_ms(json.loads(done.stdout))
 
 
-def find_ms(report: dict) -> float:
+def find_ms(report: dict[str, Any]) -> float:
     """When the last result of the simulated call was complete."""
-    return max(chunk["complete_us"] for chunk in report["simulations"][0]["chunks"]) / 1000
+    complete_us: list[float] = [chunk["complete_us"] for chunk in report["simulations"][0]["chunks"]]
+    return max(complete_us) / 1000
 
 
 def main() -> None:
@@ -95,7 +97,7 @@ def main() -> None:
             writer.writerows((*row[:3], *(f"{time:.3f}" for time in row[3:])) for row in rows)
 
 
-def report(arguments: argparse.Namespace, rows: list[tuple]) -> None:
+def report(arguments: argparse.Namespace, rows: list[tuple[Any, ...]]) -> None:
     """Prints medians, savings and what they should be."""
     usual = statistics.median(row[3] for row in rows if not row[2])
     transfer_ms = usual / (arguments.ranks - 1) - arguments.reduce_ms
