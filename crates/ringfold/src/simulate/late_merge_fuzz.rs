@@ -16,7 +16,7 @@ use crate::types::{Algorithm, Collective, DType};
 const RUNS: u64 = 120_000;
 
 /// Runs of the short one.
-const SLICE: u64 = 150;
+const SLICE: u64 = 100;
 
 const MICROSECOND_PS: u64 = 1_000_000;
 

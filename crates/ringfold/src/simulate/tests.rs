@@ -68,7 +68,12 @@ fn a_ring_without_slow_ranks_takes_the_papers_time() {
                 (16, 129_830_400),
                 (128, 1_099_230_720),
             ];
-            for (ranks, due_ps) in golden {
+            // One of the large ones says as much as four.
+            let sizes = match (server, sending) {
+                (Server::Parallel, Sending::Eager) => 4,
+                _ => 3,
+            };
+            for (ranks, due_ps) in golden.into_iter().take(sizes) {
                 let mut scenario = paper(ranks, server, &[]);
                 scenario.network.sending = sending;
                 assert_eq!(
@@ -383,6 +388,7 @@ fn the_same_scenario_has_the_same_report() {
 fn weights_relieve_a_slow_link() {
     let slow = Scenario {
         bytes: 32 << 20,
+        payload: Payload::Hollow,
         slice_bytes: None,
         disturbances: vec![Disturbance::SlowLink {
             ends: LinkEnds::Port(2),
