@@ -1,7 +1,7 @@
 //! The late-merge ring against the slow-node paper: each figure of its worked-out tables.
 
 use super::*;
-use crate::types::{Algorithm, Collective};
+use crate::types::Collective;
 
 const REDUCE_PS: u64 = 3_000_000;
 const TRANSFER_PS: u64 = 5_655_360;
@@ -36,21 +36,11 @@ fn policy(target: Target, signals: Signals, alpha: f64) -> Policy {
     }
 }
 
-/// The paper's reduce-scatter: chunks of 8 KiB over 5 µs and 100 Gbit/s, reductions of 3 µs.
+/// The paper's reduce-scatter, with this policy.
 fn paper(ranks: usize, server: Server, straggler: Option<Policy>) -> Scenario {
     Scenario {
-        collective: Collective::ReduceScatter,
-        algorithm: Some(Algorithm::Ring),
-        ranks,
-        bytes: 8192 * ranks as u64,
-        compute: Compute {
-            reduce_ps: REDUCE_PS,
-            reduce_ps_per_byte: 0,
-            server,
-            ..Compute::default()
-        },
         straggler,
-        ..Scenario::default()
+        ..Scenario::slow_node_paper(ranks, server)
     }
 }
 

@@ -10,27 +10,14 @@ use crate::memory::Region;
 use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::types::{Algorithm, Collective};
 
-/// The reduction of the slow-node paper: 3 µs.
-const REDUCE_PS: u64 = 3_000_000;
-
-/// The paper's reduce-scatter: chunks of 8 KiB in one slice over 5 µs and 100 Gbit/s.
+/// The paper's reduce-scatter with these slow reductions.
 fn paper(ranks: usize, server: Server, slow: &[&str]) -> Scenario {
+    let slow = slow
+        .iter()
+        .map(|words| Disturbance::Slow(words.parse().unwrap()));
     Scenario {
-        collective: Collective::ReduceScatter,
-        algorithm: Some(Algorithm::Ring),
-        ranks,
-        bytes: 8192 * ranks as u64,
-        compute: Compute {
-            reduce_ps: REDUCE_PS,
-            reduce_ps_per_byte: 0,
-            server,
-            ..Compute::default()
-        },
-        disturbances: slow
-            .iter()
-            .map(|slow| Disturbance::Slow(slow.parse().unwrap()))
-            .collect(),
-        ..Scenario::default()
+        disturbances: slow.collect(),
+        ..Scenario::slow_node_paper(ranks, server)
     }
 }
 

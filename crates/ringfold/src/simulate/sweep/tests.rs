@@ -1,6 +1,6 @@
 //! The sweep against the simulation, and closed forms for worlds that are too large for it.
 
-use super::super::{Compute, Links, Network, Server, run};
+use super::super::{Links, Network, Server, run};
 use super::*;
 use crate::engine::late_merge::{Policy, Target};
 use crate::types::{Algorithm, Collective};
@@ -150,17 +150,7 @@ fn what_contends_is_refused() {
 #[test]
 fn a_long_ring_takes_the_papers_time() {
     let ranks = 700;
-    let scenario = Scenario {
-        collective: Collective::ReduceScatter,
-        ranks,
-        bytes: 8192 * ranks as u64,
-        compute: Compute {
-            reduce_ps: 3_000_000,
-            reduce_ps_per_byte: 0,
-            ..Compute::default()
-        },
-        ..Scenario::default()
-    };
+    let scenario = Scenario::slow_node_paper(ranks, Server::Serial);
     let due_ps = (ranks as u64 - 1) * (3_000_000 + 5_655_360);
     let swept = sweep(&scenario).unwrap();
     assert_eq!((swept.finished_ps, swept.results_ps), (due_ps, due_ps));
@@ -171,17 +161,7 @@ fn a_long_ring_takes_the_papers_time() {
 #[ignore = "measures: 10⁸ messages"]
 fn ten_thousand_ranks() {
     let ranks = 10_000;
-    let scenario = Scenario {
-        collective: Collective::ReduceScatter,
-        ranks,
-        bytes: 8192 * ranks as u64,
-        compute: Compute {
-            reduce_ps: 3_000_000,
-            reduce_ps_per_byte: 0,
-            ..Compute::default()
-        },
-        ..Scenario::default()
-    };
+    let scenario = Scenario::slow_node_paper(ranks, Server::Serial);
     let begin = std::time::Instant::now();
     let swept = sweep(&scenario).unwrap();
     let seconds = begin.elapsed().as_secs_f64();
