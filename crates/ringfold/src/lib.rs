@@ -66,7 +66,7 @@ pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
 pub use error::{Error, Result};
 pub use memory::Registered;
 pub use schedule::Weighting;
-pub use types::{Algorithm, Collective, DType, Op};
+pub use types::{Algorithm, Collective, DType, Op, Protocol};
 
 /// The README's example, compiled and run with the tests.
 #[cfg(doctest)]

@@ -309,3 +309,15 @@ named_byte! {
         Stragglar = 12, "stragglar";
     }
 }
+
+named_byte! {
+    /// How the bytes of an algorithm travel; with the algorithm the key of the tuner's table.
+    Protocol, "protocol" {
+        /// The payload stands in the line, or the piece, that says it has come: least latency, small messages only.
+        Ll = 0, "ll";
+        /// Staged and pipelined: through published memory, rings of shared memory or sockets.
+        Simple = 1, "simple";
+        /// Not staged: peers read and write the buffers themselves, registered ones or through the kernel.
+        ZeroCopy = 2, "zero_copy";
+    }
+}

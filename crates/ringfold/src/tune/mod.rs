@@ -2,8 +2,10 @@
 
 pub mod choose;
 pub mod cost;
+pub mod cost_table;
 pub mod limits;
 pub mod probe;
 pub mod weights;
 
+pub use cost_table::CostTable;
 pub use limits::Limits;
