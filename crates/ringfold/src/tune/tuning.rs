@@ -1,0 +1,111 @@
+//! What the choice of every call goes by, beside the call itself, and how a choice is explained.
+//!
+//! A [`Tuning`] is data: constants and limits of the machine, and what an operator wants instead of what the model says.
+//! [`choose`](super::choose) reads it and changes nothing. A [`Plugin`] is the one part of it that is code of somebody else's,
+//! and it can only price anew what is usable.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::choose::Choice;
+use super::{CostTable, Limits};
+use crate::types::Collective;
+
+/// What the choices of a communicator are made from.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Pieces and stores. The same on all ranks.
+    pub limits: Limits,
+    /// The number of channels that somebody insists on.
+    pub channels: Option<usize>,
+    /// The slice size that somebody insists on.
+    pub slice_bytes: Option<usize>,
+    /// Somebody else's opinion.
+    pub plugin: Option<Arc<dyn Plugin>>,
+}
+
+impl Tuning {
+    /// Nobody insists on anything.
+    pub fn new(limits: Limits) -> Tuning {
+        Tuning {
+            limits,
+            channels: None,
+            slice_bytes: None,
+            plugin: None,
+        }
+    }
+}
+
+/// Whoever prices ways anew for every new kind of call: a shared library in NCCL's tuner ABI, or a test.
+pub trait Plugin: Send + Sync + fmt::Debug {
+    /// What the log calls it.
+    fn name(&self) -> &str;
+
+    /// Changes the costs of usable ways in `table`, and `channels`, where it has an opinion. It answers the same on all ranks.
+    ///
+    /// Entries that are unusable stay so, and what is negative or no number is ignored ([`CostTable::reprice`]). `channels`
+    /// begins as 0, which leaves the number to the scheduler. It may be called from several threads, never on the way of a
+    /// call whose kind was seen.
+    fn adjust(&self, call: &PluginCall, table: &mut CostTable, channels: &mut i32);
+}
+
+/// What a plugin is told of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PluginCall {
+    /// What is called.
+    pub collective: Collective,
+    /// Bytes of the vector, or of all blocks together.
+    pub bytes: u64,
+    /// How many calls are made together; 1 of one alone.
+    pub group: u32,
+    /// Whether the buffers are registered on all ranks.
+    pub is_registered: bool,
+}
+
+/// Who decided a choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The call itself, or the configuration of its communicator.
+    Asked,
+    /// A straggler policy or ownership weights, which are carried out in one way only.
+    Policy,
+    /// `RINGFOLD_ALGO` or `RINGFOLD_PROTO` bar what would be cheaper.
+    Variable,
+    /// This line of the table of rules.
+    Rule {
+        /// Counted from 1.
+        line: usize,
+    },
+    /// The plugin of this name.
+    Plugin(String),
+    /// The least cost by the model.
+    Model,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Asked => f.write_str("asked for"),
+            Reason::Policy => f.write_str("by the straggler policy or the weights"),
+            Reason::Variable => f.write_str("by RINGFOLD_ALGO or RINGFOLD_PROTO"),
+            Reason::Rule { line } => write!(f, "by line {line} of the rules"),
+            Reason::Plugin(name) => write!(f, "by the plugin {name}"),
+            Reason::Model => f.write_str("by the model"),
+        }
+    }
+}
+
+/// A choice, what else there was, and why.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// What every way should cost by the model: all that are usable here, also those that somebody bars.
+    pub prices: CostTable,
+    /// The same as the choice was made from: what is barred is unusable, and a plugin's costs stand instead.
+    pub table: CostTable,
+    /// What was chosen.
+    pub choice: Choice,
+    /// Who decided it.
+    pub reason: Reason,
+}
