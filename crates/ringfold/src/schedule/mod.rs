@@ -36,6 +36,7 @@ mod halving;
 mod hierarchical;
 mod one_shot;
 mod point;
+mod protocols;
 mod pull;
 mod push;
 mod rabenseifner;
@@ -49,6 +50,7 @@ mod weights;
 
 use std::fmt;
 
+pub use protocols::{LL_SHARED_BYTES, ll_bytes_max};
 pub use weights::{Weighting, Weights};
 
 use crate::error::Result;

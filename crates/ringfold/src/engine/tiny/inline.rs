@@ -7,10 +7,14 @@ use std::ops::Range;
 use super::part::{algorithm, input_blocks};
 use crate::call::Call;
 use crate::memory::{Owned, Region};
+use crate::schedule::LL_SHARED_BYTES;
 use crate::transport::{ATTACHED_WORDS, Windows};
 
 /// What fits into the words attached to a slot.
 const INLINE_BYTES: usize = ATTACHED_WORDS * 8;
+
+// What the tuner takes for granted.
+const _: () = assert!(INLINE_BYTES as u64 == LL_SHARED_BYTES);
 
 /// Payloads that travel in the heads of slots, one place a rank.
 #[derive(Debug)]
