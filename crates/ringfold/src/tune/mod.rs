@@ -1,13 +1,18 @@
 //! Which way a call goes: the policy.
 
+pub mod allowed;
 pub mod choose;
 pub mod cost;
 pub mod cost_table;
 pub mod limits;
+pub mod names;
 pub mod probe;
+pub mod rules;
 pub mod tuning;
 pub mod weights;
 
+pub use allowed::Allowed;
 pub use cost_table::CostTable;
 pub use limits::Limits;
+pub use rules::{Rule, RuleCall, Rules};
 pub use tuning::{Explanation, Plugin, PluginCall, Reason, Tuning};

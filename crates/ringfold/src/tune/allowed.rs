@@ -1,0 +1,327 @@
+//! Which ways the operator allows: `RINGFOLD_ALGO` and `RINGFOLD_PROTO`, in the grammar of NCCL's variables.
+//!
+//! A value is a list, or `collective:list;collective:list`. A list is names with commas between them; `^` in front of it
+//! means all but these. Capitals do not count, nor do the lines between words. Only the first list may lack a collective:
+//! it holds for all of them, and lists with a collective come over it. Names of ways that only NCCL has are known.
+//!
+//! A list without a collective leaves a collective alone that has none of its ways, so `ring` serves a program that also
+//! scatters. One with a collective is insisted on: where nothing is left the call is refused.
+
+#![forbid(unsafe_code)]
+
+use super::CostTable;
+use super::names::{ALGORITHMS, COLLECTIVES, Name, PROTOCOLS};
+use crate::error::{Error, Result};
+use crate::types::{Algorithm, Collective, Protocol};
+
+/// The variable that lists algorithms.
+pub const ALGO: &str = "RINGFOLD_ALGO";
+
+/// The variable that lists protocols.
+pub const PROTO: &str = "RINGFOLD_PROTO";
+
+/// What the two variables allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    algorithms: Lists<Algorithm>,
+    protocols: Lists<Protocol>,
+}
+
+/// What one variable allows each collective, in wire order; `None` for everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Lists<T>([Option<List<T>>; Collective::ALL.len()]);
+
+/// What a collective is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct List<T> {
+    allowed: Vec<T>,
+    /// Whether it is for this collective in particular.
+    is_insisted: bool,
+    /// As the operator wrote it.
+    text: String,
+}
+
+impl<T: Clone> Default for Lists<T> {
+    fn default() -> Lists<T> {
+        Lists(std::array::from_fn(|_| None))
+    }
+}
+
+impl Allowed {
+    /// Reads the values of the two variables; an empty one allows everything.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the variable, the word and what is nearest to it.
+    pub fn parse(algo: &str, proto: &str) -> Result<Allowed> {
+        Ok(Allowed {
+            algorithms: lists(ALGO, algo, &ALGORITHMS)?,
+            protocols: lists(PROTO, proto, &PROTOCOLS)?,
+        })
+    }
+
+    /// Whether nothing is barred.
+    pub fn is_everything(&self) -> bool {
+        *self == Allowed::default()
+    }
+
+    /// Bars in `table`, which is that of a call of `collective`, what is not allowed. `true` if the call is bound by it:
+    /// if something usable was barred.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if a list for this collective in particular leaves none of the ways that the table had; the text
+    /// names the variable and the ways.
+    pub fn bar(&self, collective: Collective, table: &mut CostTable) -> Result<bool> {
+        let before = table.usable().count();
+        let algorithms = self.algorithms.0[collective as usize].as_ref();
+        bar(ALGO, algorithms, collective, table, |(algorithm, _)| {
+            algorithm
+        })?;
+        let protocols = self.protocols.0[collective as usize].as_ref();
+        bar(PROTO, protocols, collective, table, |(_, protocol)| {
+            protocol
+        })?;
+        Ok(table.usable().count() < before)
+    }
+}
+
+/// Bars what one variable does not allow, unless nothing would be left.
+fn bar<T: PartialEq>(
+    variable: &str,
+    list: Option<&List<T>>,
+    collective: Collective,
+    table: &mut CostTable,
+    key: impl Fn((Algorithm, Protocol)) -> T,
+) -> Result<()> {
+    let Some(list) = list else { return Ok(()) };
+    let is_allowed = |way| list.allowed.contains(&key(way));
+    if table.usable().any(|(way, _)| is_allowed(way)) {
+        table.retain(|algorithm, protocol| is_allowed((algorithm, protocol)));
+        return Ok(());
+    }
+    if !list.is_insisted {
+        return Ok(());
+    }
+    let ways: Vec<_> = table
+        .usable()
+        .map(|((algorithm, protocol), _)| format!("{algorithm} ({protocol})"))
+        .collect();
+    Err(Error::Unsupported(format!(
+        "{variable} allows {collective} only `{}`, by which this call cannot be carried out here; what can: {}",
+        list.text,
+        ways.join(", ")
+    )))
+}
+
+/// Reads the value of one variable.
+fn lists<T: Copy + PartialEq>(
+    variable: &str,
+    value: &str,
+    table: &'static [Name<T>],
+) -> Result<Lists<T>> {
+    let mut lists = Lists::default();
+    if value.trim().is_empty() {
+        return Ok(lists);
+    }
+    let wrong = |why: String| Error::InvalidArgument(format!("{variable}=`{value}`: {why}"));
+    for (index, part) in value.split(';').enumerate() {
+        match part.split_once(':') {
+            Some((collective, words)) => {
+                let collective = collective.trim();
+                let known = Name::loose(&COLLECTIVES, collective).and_then(|name| name.ours);
+                let known = known.ok_or_else(|| {
+                    let advice = Name::advice(&COLLECTIVES, collective);
+                    wrong(format!("`{collective}` is no collective; {advice}"))
+                })?;
+                let list = list(words, table, true).map_err(wrong)?;
+                lists.0[known as usize] = Some(list);
+            }
+            None if index == 0 => {
+                let list = list(part, table, false).map_err(wrong)?;
+                lists.0.fill(Some(list));
+            }
+            None => {
+                return Err(wrong(format!(
+                    "`{}` lacks its collective, as in `allreduce:{}`; only the first list holds for all",
+                    part.trim(),
+                    table[0].text
+                )));
+            }
+        }
+    }
+    Ok(lists)
+}
+
+/// Reads one list.
+fn list<T: Copy + PartialEq>(
+    text: &str,
+    table: &'static [Name<T>],
+    is_insisted: bool,
+) -> Result<List<T>, String> {
+    let text = text.trim();
+    let (is_without, words) = match text.strip_prefix('^') {
+        Some(words) => (true, words),
+        None => (false, text),
+    };
+    let mut named = Vec::new();
+    for word in words.split(',').map(str::trim) {
+        if word.is_empty() {
+            return Err(format!(
+                "a name is missing in `{text}`; write for example `{}`",
+                table[0].text
+            ));
+        }
+        let name = Name::loose(table, word)
+            .ok_or_else(|| format!("`{word}` is unknown; {}", Name::advice(table, word)))?;
+        named.push(name.text);
+    }
+    let is_allowed = |name: &&Name<T>| named.contains(&name.text) != is_without;
+    Ok(List {
+        allowed: table
+            .iter()
+            .filter(is_allowed)
+            .filter_map(|name| name.ours)
+            .collect(),
+        is_insisted,
+        text: text.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAYS: [(Algorithm, Protocol); 4] = [
+        (Algorithm::Direct, Protocol::Ll),
+        (Algorithm::Direct, Protocol::Simple),
+        (Algorithm::Push, Protocol::ZeroCopy),
+        (Algorithm::Ring, Protocol::Simple),
+    ];
+
+    fn table() -> CostTable {
+        let mut table = CostTable::unusable();
+        WAYS.iter()
+            .for_each(|(algorithm, protocol)| table.set(*algorithm, *protocol, 1.0));
+        table
+    }
+
+    /// What is left of [`WAYS`] for a collective.
+    fn left(algo: &str, proto: &str, collective: Collective) -> Result<Vec<(Algorithm, Protocol)>> {
+        let mut table = table();
+        let is_bound = Allowed::parse(algo, proto)?.bar(collective, &mut table)?;
+        let mut ways: Vec<_> = table.usable().map(|(way, _)| way).collect();
+        ways.sort();
+        assert_eq!(is_bound, ways.len() < WAYS.len());
+        Ok(ways)
+    }
+
+    #[test]
+    fn lists_prefixes_and_exclusions_read_as_nccls() {
+        let [line, staged, push, ring] = WAYS;
+        let reduce = Collective::AllReduce;
+        let mut all = WAYS.to_vec();
+        all.sort();
+        let cases: [(&str, &str, Collective, &[_]); 13] = [
+            ("", "", reduce, &all),
+            ("ring", "", reduce, &[ring]),
+            ("Ring,DIRECT", "", reduce, &[ring, line, staged]),
+            ("^ring", "", reduce, &[line, staged, push]),
+            ("^ring,direct", "", reduce, &[push]),
+            (" allreduce : ring ; broadcast:direct", "", reduce, &[ring]),
+            (
+                "all_reduce:ring;Broadcast:direct",
+                "",
+                Collective::Broadcast,
+                &[line, staged],
+            ),
+            ("allreduce:ring", "", Collective::Broadcast, &all),
+            (
+                "direct;allreduce:ring",
+                "",
+                Collective::Broadcast,
+                &[line, staged],
+            ),
+            ("direct;allreduce:^direct,push", "", reduce, &[ring]),
+            ("direct", "LL", reduce, &[line]),
+            ("", "^ll,zero_copy", reduce, &[ring, staged]),
+            ("direct", "allreduce:simple", reduce, &[staged]),
+        ];
+        for (algo, proto, collective, due) in cases {
+            let mut due = due.to_vec();
+            due.sort();
+            assert_eq!(
+                left(algo, proto, collective).expect(algo),
+                due,
+                "{algo}; {proto}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_for_all_leaves_alone_what_has_none_of_it() {
+        for (algo, proto) in [
+            ("nvls", ""),
+            ("tree,CollNetDirect", ""),
+            ("", "ll128"),
+            ("ring", "ll"),
+        ] {
+            let left = left(algo, proto, Collective::AllReduce).expect(algo);
+            assert_eq!(
+                left.len(),
+                if algo == "ring" { 1 } else { WAYS.len() },
+                "{algo}; {proto}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_for_one_collective_is_insisted_on() {
+        for (algo, proto, variable) in
+            [("allreduce:tree", "", ALGO), ("", "allreduce:ll128", PROTO)]
+        {
+            let text = left(algo, proto, Collective::AllReduce)
+                .expect_err(algo)
+                .to_string();
+            let due = ["ring (simple)", "push (zero_copy)", variable];
+            assert!(due.iter().all(|due| text.contains(due)), "{text}");
+            left(algo, proto, Collective::Reduce).expect("another collective is not bound");
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_is_told_with_what_is_nearest() {
+        let cases = [
+            (
+                "rnig",
+                "",
+                "RINGFOLD_ALGO=`rnig`: `rnig` is unknown; did you mean `ring`?",
+            ),
+            (
+                "ring",
+                "simpel",
+                "RINGFOLD_PROTO=`simpel`: `simpel` is unknown; did you mean `simple`?",
+            ),
+            (
+                "alreduce:ring",
+                "",
+                "`alreduce` is no collective; did you mean `allreduce`?",
+            ),
+            (
+                "ring;tree",
+                "",
+                "`tree` lacks its collective, as in `allreduce:tree`",
+            ),
+            ("ring,,tree", "", "a name is missing in `ring,,tree`"),
+            ("^", "", "a name is missing in `^`"),
+            ("allreduce:", "", "a name is missing"),
+            ("ring,^tree", "", "`^tree` is unknown"),
+        ];
+        for (algo, proto, due) in cases {
+            let text = Allowed::parse(algo, proto).expect_err(algo).to_string();
+            assert!(text.contains(due), "{text}");
+        }
+        assert!(Allowed::parse(" ", "").expect("nothing").is_everything());
+        assert!(!Allowed::parse("ring", "").expect("ring").is_everything());
+    }
+}

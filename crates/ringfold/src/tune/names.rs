@@ -1,0 +1,230 @@
+//! NCCL's names and numbers, and ours: what rules, variables and plugins call collectives, algorithms and protocols.
+//!
+//! Three tables with a row for each thing that has a name. Most things exist on one side only: `nvls` needs NVIDIA's
+//! switches, `push` needs registered host memory. A file or a variable may name all of them, so that one file serves NCCL
+//! and ringfold; what a library does not have is a way that it never goes.
+//!
+//! NCCL's numbers are those of its tuner plugins' interface (`nccl_tuner.h`), which never change.
+
+#![forbid(unsafe_code)]
+
+use crate::types::{Algorithm, Collective, Protocol};
+use crate::units;
+
+/// The algorithms that NCCL's tuner counts: the rows of its cost table.
+pub const NCCL_ALGORITHMS: usize = 7;
+
+/// The protocols that NCCL's tuner counts: the columns of its cost table.
+pub const NCCL_PROTOCOLS: usize = 3;
+
+/// Something that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name<T: 'static> {
+    /// What rules call it: NCCL's word where it has one.
+    pub text: &'static str,
+    /// What ringfold calls it elsewhere.
+    pub own: &'static str,
+    /// What it is here; `None` for what only NCCL has.
+    pub ours: Option<T>,
+    /// NCCL's number; `None` for what only ringfold has.
+    pub nccl: Option<u8>,
+}
+
+/// The collectives that are tuned.
+pub static COLLECTIVES: [Name<Collective>; 9] = [
+    collective("broadcast", Collective::Broadcast, Some(0)),
+    collective("reduce", Collective::Reduce, Some(1)),
+    collective("allgather", Collective::AllGather, Some(2)),
+    collective("reducescatter", Collective::ReduceScatter, Some(3)),
+    collective("allreduce", Collective::AllReduce, Some(4)),
+    collective("gather", Collective::Gather, None),
+    collective("scatter", Collective::Scatter, None),
+    collective("alltoall", Collective::AllToAll, None),
+    collective("barrier", Collective::Barrier, None),
+];
+
+/// The algorithms.
+pub static ALGORITHMS: [Name<Algorithm>; 18] = [
+    algorithm(Algorithm::Tree, Some(0)),
+    algorithm(Algorithm::Ring, Some(1)),
+    theirs("collnet_direct", 2),
+    theirs("collnet_chain", 3),
+    theirs("nvls", 4),
+    theirs("nvls_tree", 5),
+    theirs("pat", 6),
+    algorithm(Algorithm::Flat, None),
+    algorithm(Algorithm::RecursiveDoubling, None),
+    algorithm(Algorithm::Rabenseifner, None),
+    algorithm(Algorithm::Direct, None),
+    algorithm(Algorithm::OneShot, None),
+    algorithm(Algorithm::Push, None),
+    algorithm(Algorithm::Hierarchical, None),
+    algorithm(Algorithm::Claim, None),
+    algorithm(Algorithm::Pull, None),
+    algorithm(Algorithm::Serve, None),
+    algorithm(Algorithm::Stragglar, None),
+];
+
+/// The protocols.
+pub static PROTOCOLS: [Name<Protocol>; 4] = [
+    protocol(Protocol::Ll, Some(0)),
+    theirs("ll128", 1),
+    protocol(Protocol::Simple, Some(2)),
+    protocol(Protocol::ZeroCopy, None),
+];
+
+const fn collective(text: &'static str, ours: Collective, nccl: Option<u8>) -> Name<Collective> {
+    let own = ours.name();
+    let ours = Some(ours);
+    Name {
+        text,
+        own,
+        ours,
+        nccl,
+    }
+}
+
+const fn algorithm(ours: Algorithm, nccl: Option<u8>) -> Name<Algorithm> {
+    let text = ours.name();
+    let (own, ours) = (text, Some(ours));
+    Name {
+        text,
+        own,
+        ours,
+        nccl,
+    }
+}
+
+const fn protocol(ours: Protocol, nccl: Option<u8>) -> Name<Protocol> {
+    let text = ours.name();
+    let (own, ours) = (text, Some(ours));
+    Name {
+        text,
+        own,
+        ours,
+        nccl,
+    }
+}
+
+/// What only NCCL has.
+const fn theirs<T>(text: &'static str, nccl: u8) -> Name<T> {
+    Name {
+        text,
+        own: text,
+        ours: None,
+        nccl: Some(nccl),
+    }
+}
+
+impl<T: Copy + PartialEq> Name<T> {
+    /// The row that is written as `text` in a file of rules: in these very letters, as NCCL's own reader has it.
+    pub fn exact(table: &'static [Name<T>], text: &str) -> Option<&'static Name<T>> {
+        table
+            .iter()
+            .find(|name| name.text == text || name.own == text)
+    }
+
+    /// The row that `text` means in a variable: capitals do not count there, nor does the line between words.
+    pub fn loose(table: &'static [Name<T>], text: &str) -> Option<&'static Name<T>> {
+        let text = plain(text);
+        table.iter().find(|name| plain(name.text) == text)
+    }
+
+    /// The row of what is `ours`.
+    pub fn of(table: &'static [Name<T>], ours: T) -> Option<&'static Name<T>> {
+        table.iter().find(|name| name.ours == Some(ours))
+    }
+
+    /// The row of NCCL's `number`.
+    pub fn numbered(table: &'static [Name<T>], number: i32) -> Option<&'static Name<T>> {
+        let number = u8::try_from(number).ok()?;
+        table.iter().find(|name| name.nccl == Some(number))
+    }
+
+    /// What to say about a `word` that means nothing: which of the table is nearest, and what all of them are.
+    pub fn advice(table: &'static [Name<T>], word: &str) -> String {
+        let word = word.to_lowercase();
+        let nearest = units::nearest(&word, table.iter().map(|name| name.text));
+        let all: Vec<_> = table.iter().map(|name| name.text).collect();
+        format!("did you mean `{nearest}`? One of {}", all.join(", "))
+    }
+}
+
+/// A word without what does not count in variables.
+fn plain(text: &str) -> String {
+    let letters = text.chars().filter(|letter| *letter != '_');
+    letters.flat_map(char::to_lowercase).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_of_ours_has_one_name() {
+        for ours in Algorithm::ALL {
+            assert_eq!(
+                Name::of(&ALGORITHMS, *ours).map(|name| name.own),
+                Some(ours.name())
+            );
+        }
+        for ours in Protocol::ALL {
+            assert_eq!(
+                Name::of(&PROTOCOLS, *ours).map(|name| name.own),
+                Some(ours.name())
+            );
+        }
+        let known = ALGORITHMS.iter().filter(|name| name.ours.is_some());
+        assert_eq!(known.count(), Algorithm::ALL.len());
+    }
+
+    #[test]
+    fn nccls_numbers_are_those_of_its_header() {
+        fn text<T: Copy + PartialEq>(table: &'static [Name<T>], number: i32) -> &'static str {
+            Name::numbered(table, number).map_or("", |name| name.text)
+        }
+        let collectives = [0, 1, 2, 3, 4].map(|number| text(&COLLECTIVES, number));
+        let due = [
+            "broadcast",
+            "reduce",
+            "allgather",
+            "reducescatter",
+            "allreduce",
+        ];
+        assert_eq!(collectives, due);
+        let algorithms = [0, 1, 2, 3, 4, 5, 6, 7].map(|number| text(&ALGORITHMS, number));
+        let due = [
+            "tree",
+            "ring",
+            "collnet_direct",
+            "collnet_chain",
+            "nvls",
+            "nvls_tree",
+            "pat",
+            "",
+        ];
+        assert_eq!(algorithms, due);
+        let protocols = [-1, 0, 1, 2, 3, 256].map(|number| text(&PROTOCOLS, number));
+        assert_eq!(protocols, ["", "ll", "ll128", "simple", "", ""]);
+        assert_eq!((NCCL_ALGORITHMS, NCCL_PROTOCOLS), (7, 3));
+    }
+
+    #[test]
+    fn a_variable_is_read_more_kindly_than_a_file() {
+        for text in ["NVLSTree", "nvls_tree", "NVLS_TREE"] {
+            assert_eq!(
+                Name::loose(&ALGORITHMS, text).and_then(|name| name.nccl),
+                Some(5)
+            );
+        }
+        assert_eq!(
+            Name::loose(&ALGORITHMS, "OneShot").and_then(|name| name.ours),
+            Some(Algorithm::OneShot)
+        );
+        assert_eq!(Name::exact(&ALGORITHMS, "Ring"), None);
+        for text in ["allreduce", "all_reduce"] {
+            let name = Name::exact(&COLLECTIVES, text);
+            assert_eq!(name.and_then(|name| name.ours), Some(Collective::AllReduce));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What is doubtful about a table of rules.
+
+use super::{Rule, Rules};
+use crate::schedule::{Medium, Schedule};
+use crate::types::{Algorithm, Protocol};
+
+/// The most sentences about one table.
+const DOUBTS_MAX: usize = 16;
+
+/// Rules of a collective that are compared with each other; a longer table was not written by hand.
+const COMPARED_MAX: usize = 4096;
+
+/// A sentence for each rule that never holds, in the file's order and up to a limit.
+pub fn of(rules: &Rules) -> Vec<String> {
+    let compared = |list: &'_ [Rule]| list.len().min(COMPARED_MAX);
+    let lists = rules.by_collective.iter();
+    let mut doubts: Vec<_> = lists
+        .flat_map(|list| {
+            (0..compared(list)).filter_map(|index| doubt(&list[..index], &list[index]))
+        })
+        .collect();
+    doubts.sort();
+    let left_out = doubts.len().saturating_sub(DOUBTS_MAX);
+    doubts.truncate(DOUBTS_MAX);
+    let source = rules.source();
+    let mut sentences: Vec<_> = doubts
+        .into_iter()
+        .map(|(line, why)| format!("{source}:{line}: {why}"))
+        .collect();
+    if left_out > 0 {
+        sentences.push(format!("{source}: {left_out} more of this kind"));
+    }
+    sentences
+}
+
+/// Why a rule holds never or hardly ever behind these of the same collective, and its line.
+fn doubt(earlier: &[Rule], rule: &Rule) -> Option<(u32, String)> {
+    let why = if !exists(rule) {
+        let (algorithm, protocol) = (rule.algorithm.text, rule.protocol.text);
+        format!(
+            "never holds: ringfold has no {} by {algorithm},{protocol}",
+            rule.collective
+        )
+    } else {
+        let first = earlier
+            .iter()
+            .find(|earlier| exists(earlier) && covers(earlier, rule))?;
+        match first.way() == rule.way() {
+            true => format!("never holds: line {} matches all of its calls", first.line),
+            false => format!(
+                "holds only where the way of line {}, which matches all of its calls, cannot be gone",
+                first.line
+            ),
+        }
+    };
+    Some((rule.line, format!("`{rule}` {why}")))
+}
+
+/// Whether ringfold could ever go its way.
+fn exists(rule: &Rule) -> bool {
+    let Some((algorithm, protocol)) = rule.way() else {
+        return false;
+    };
+    let is_unstaged = matches!(
+        algorithm,
+        Algorithm::Push | Algorithm::Serve | Algorithm::Pull
+    );
+    let serves = |medium| Schedule::algorithms(rule.collective, medium).contains(&algorithm);
+    is_unstaged == (protocol == Protocol::ZeroCopy)
+        && (serves(Medium::Shared) || serves(Medium::Messages))
+}
+
+/// Whether `earlier` matches whatever `rule` matches; both are of one collective.
+fn covers(earlier: &Rule, rule: &Rule) -> bool {
+    fn is_wider<T: PartialEq>(earlier: Option<T>, later: Option<T>) -> bool {
+        earlier.is_none() || earlier == later
+    }
+    earlier.bytes_min <= rule.bytes_min
+        && earlier.bytes_max >= rule.bytes_max
+        && is_wider(earlier.hosts, rule.hosts)
+        && is_wider(earlier.ranks, rule.ranks)
+        && is_wider(earlier.group, rule.group)
+        && is_wider(earlier.is_registered, rule.is_registered)
+}
