@@ -12,6 +12,7 @@ mod plot;
 mod run;
 mod schedule;
 mod sim;
+mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -32,7 +33,8 @@ Examples:
   ringfold run --ranks 4 -- python train.py  run a program as four ranks
   ringfold info                              what this machine offers
   ringfold schedule all_reduce               what its algorithms do and should cost
-  ringfold sim --ranks 64                    what it would take on other machines, in virtual time";
+  ringfold sim --ranks 64                    what it would take on other machines, in virtual time
+  ringfold tune --help                       mend the tuner's choices by what was measured";
 
 /// What a process that SIGPIPE has ended looks like to a shell.
 const OUTPUT_CLOSED: u8 = 128 + 13;
@@ -44,6 +46,7 @@ enum Command {
     Info(info::Arguments),
     Schedule(schedule::Arguments),
     Sim(Box<sim::Arguments>),
+    Tune(Box<tune::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(arguments),
         Command::Schedule(arguments) => schedule::run(arguments),
         Command::Sim(arguments) => sim::run(*arguments),
+        Command::Tune(arguments) => tune::run(*arguments),
     };
     ExitCode::from(outcome.unwrap_or_else(|error| fail(&error)))
 }

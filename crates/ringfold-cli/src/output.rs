@@ -14,3 +14,12 @@ pub fn open(path: &Path) -> Result<Box<dyn Write>> {
     let file = File::create(path).with_context(|| format!("cannot write `{}`", path.display()))?;
     Ok(Box::new(file))
 }
+
+/// Writes text to standard output.
+pub fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("cannot write to standard output")
+}

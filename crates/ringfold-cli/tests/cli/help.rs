@@ -6,7 +6,15 @@ use crate::process::finish;
 fn help_names_the_commands_and_gives_examples() {
     let done = finish(&["--help"]);
     assert!(done.status.success());
-    for word in ["perf", "run", "info", "schedule", "sim", "Examples:"] {
+    for word in [
+        "perf",
+        "run",
+        "info",
+        "schedule",
+        "sim",
+        "tune",
+        "Examples:",
+    ] {
         assert!(
             done.stdout.contains(word),
             "`{word}` is not in {}",
@@ -17,7 +25,7 @@ fn help_names_the_commands_and_gives_examples() {
 
 #[test]
 fn every_command_has_help_with_examples() {
-    for command in ["perf", "run", "info", "schedule", "sim"] {
+    for command in ["perf", "run", "info", "schedule", "sim", "tune"] {
         let done = finish(&[command, "--help"]);
         assert!(done.status.success());
         assert!(done.stdout.contains("Examples:"), "{command}");

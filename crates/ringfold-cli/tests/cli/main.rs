@@ -8,3 +8,4 @@ mod process;
 mod run;
 mod schedule;
 mod sim;
+mod tune;

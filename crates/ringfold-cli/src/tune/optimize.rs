@@ -1,0 +1,225 @@
+//! `tune optimize`: from what was measured, the best way for every size, as rules of a tuner.
+//!
+//! Reads, prints and writes what the script beside NVIDIA's example plugin does, and mends it: the last range has no end;
+//! the file is replaced, because with rules of an earlier run before its own nothing would change; repeats of a
+//! measurement count by their median and not by the luckiest; in a range of several sizes ways are compared size by size;
+//! and a metric that was not measured is an error.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::contest::{self, Points, Policy, Rule};
+use super::ranges::{self, Range};
+use super::rows::{Metric, Row, Table};
+
+/// Make a tuner's rules of a sweep: for every size the best way
+///
+/// Reads what `ringfold tune sweep` writes, and what NCCL's users have measured with the columns of the script beside
+/// NVIDIA's example plugin. The output is for RINGFOLD_TUNER_CONFIG, for ringfold's plugin in NCCL, and for NVIDIA's example.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// What was measured
+    csv: PathBuf,
+
+    /// The rules; a file that exists is replaced
+    #[arg(short, long, value_name = "FILE", default_value = "tuned.csv")]
+    output: PathBuf,
+
+    /// What makes a way the best [default: median_us where the file has it, else latency_us]
+    #[arg(short, long, value_name = "NAME")]
+    metric: Option<Metric>,
+
+    /// Rules for these ranges instead of one around each size: 0-1024,1025-65536
+    #[arg(long, value_name = "MIN-MAX,…", conflicts_with = "no_auto_ranges")]
+    size_ranges: Option<String>,
+
+    /// Rules for five fixed ranges, with ends at 1 KiB, 64 KiB, 1 MiB and 16 MiB
+    #[arg(long)]
+    no_auto_ranges: bool,
+
+    /// Take a way that is worse than the best by up to so much where that saves a rule
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse_percent)]
+    tolerance: f64,
+
+    /// Write no rule where the default's pick is worse than the best by no more than this
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    keep_default: Option<f64>,
+
+    /// Print the rules instead of writing them
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Write no comments above the rules
+    #[arg(long)]
+    no_header: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfold tune optimize sweep.csv -o tuned.csv            by the median
+  ringfold tune optimize sweep.csv --metric p99_us         by the slowest calls
+  ringfold tune optimize sweep.csv --keep-default 5        only where the default is wrong
+  ringfold tune optimize my_raw_data.csv -o nccl_tuner.conf --metric latency_us";
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
+    let share = number.ok().filter(|number| (0.0..=100.0).contains(number));
+    share.ok_or_else(|| "not a share; write for example 5".into())
+}
+
+/// Writes the rules, says which and why, and returns the exit status.
+pub fn run(arguments: &Arguments) -> Result<u8> {
+    let policy = Policy {
+        ranges: fixed_ranges(arguments)?,
+        tolerance_percent: arguments.tolerance,
+        keep_default_percent: arguments.keep_default,
+    };
+    let table = Table::read(&arguments.csv)?;
+    for line in &table.skipped {
+        crate::complain(&format!("left out an invalid row: {line}"));
+    }
+    let metric = metric(arguments, &table)?;
+    let rows: Vec<&Row> = table
+        .rows
+        .iter()
+        .filter(|row| row.metric(metric).is_some())
+        .collect();
+    if rows.iter().all(|row| row.is_default) {
+        bail!(
+            "no valid data found in `{}`: no row has a way that was asked for, and {metric}",
+            arguments.csv.display()
+        );
+    }
+    let mut text = match (&arguments.size_ranges, arguments.no_auto_ranges) {
+        (Some(_), _) => {
+            let list: Vec<String> = policy
+                .ranges
+                .iter()
+                .flatten()
+                .map(Range::to_string)
+                .collect();
+            format!("Using custom size ranges: [{}]\n", list.join(", "))
+        }
+        (None, true) => "Using default hardcoded size ranges\n".into(),
+        (None, false) => {
+            "Auto-ranging enabled: will create one bucket per unique size in data\n".into()
+        }
+    };
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "Loaded {} performance data points", rows.len());
+    let points = Points::new(&rows, metric);
+    if policy.ranges.is_none() {
+        text += &points.dimensions();
+    }
+    let separate = points.rules(&policy);
+    let merged = contest::merge(&separate, metric);
+    if merged.len() < separate.len() {
+        let (from, to) = (separate.len(), merged.len());
+        let saved = from - to;
+        let _ = writeln!(
+            text,
+            "Combined {from} ranges into {to} ranges (reduced by {saved})"
+        );
+    }
+    for rule in &merged {
+        text += &explained(rule, metric);
+    }
+    text += &conclude(arguments, metric, &merged)?;
+    crate::output::print(&text)?;
+    Ok(0)
+}
+
+/// The same ranges for everything, if that was asked for.
+fn fixed_ranges(arguments: &Arguments) -> Result<Option<Vec<Range>>> {
+    match &arguments.size_ranges {
+        Some(list) => match ranges::parse(list) {
+            Some(ranges) => Ok(Some(ranges)),
+            None => bail!(
+                "invalid size ranges format `{list}`; use 'min1-max1,min2-max2,...', rising and without overlap"
+            ),
+        },
+        None => Ok(arguments.no_auto_ranges.then(|| ranges::FIXED.to_vec())),
+    }
+}
+
+fn metric(arguments: &Arguments, table: &Table) -> Result<Metric> {
+    let defaults = [Metric::MedianUs, Metric::LatencyUs];
+    let metric = arguments
+        .metric
+        .or_else(|| defaults.into_iter().find(|m| table.metrics.contains(m)));
+    if let Some(metric) = metric.filter(|metric| table.metrics.contains(metric)) {
+        return Ok(metric);
+    }
+    let wanted = metric.unwrap_or(Metric::MedianUs);
+    let there: Vec<&str> = table.metrics.iter().map(|metric| metric.name()).collect();
+    let path = arguments.csv.display();
+    match there.is_empty() {
+        true => bail!("`{path}` has no column {wanted}, nor any other to judge ways by"),
+        false => bail!(
+            "`{path}` has no column {wanted}; choose --metric {}",
+            there.join(" or ")
+        ),
+    }
+}
+
+fn explained(rule: &Rule, metric: Metric) -> String {
+    let Rule {
+        topic,
+        range,
+        way,
+        value,
+    } = rule;
+    format!(
+        "Optimal for {} [{}-{}] nodes={} ranks={}: {}/{} channels={} ({metric}={value:.3})\n",
+        topic.collective,
+        range.min,
+        range.max,
+        topic.nodes,
+        topic.ranks,
+        way.algorithm,
+        way.protocol,
+        way.channels,
+    )
+}
+
+/// Writes or shows the rules, and says so.
+fn conclude(arguments: &Arguments, metric: Metric, rules: &[Rule]) -> Result<String> {
+    let lines: String = rules.iter().map(|rule| rule.line() + "\n").collect();
+    if arguments.dry_run {
+        return Ok(format!("\nGenerated configurations:\n{lines}"));
+    }
+    let path = &arguments.output;
+    let shown = path.display();
+    let header = match arguments.no_header {
+        true => String::new(),
+        false => format!(
+            "# Optimized configurations generated by ringfold tune optimize\n\
+             # Optimization metric: {metric}\n\
+             # Format: collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff\n"
+        ),
+    };
+    let mut text = String::new();
+    if let Some(folder) = path.parent().filter(|folder| is_missing(folder)) {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create `{}`", folder.display()))?;
+        let _ = writeln!(text, "Created directory: {}", folder.display());
+    }
+    let _ = match path.exists() {
+        true => writeln!(text, "Replacing file: {shown}"),
+        false => writeln!(text, "Creating new file: {shown}"),
+    };
+    std::fs::write(path, header + &lines).with_context(|| format!("cannot write `{shown}`"))?;
+    let count = rules.len();
+    let _ = writeln!(
+        text,
+        "Created {shown} with {count} optimized configurations"
+    );
+    Ok(text)
+}
+
+fn is_missing(folder: &Path) -> bool {
+    !folder.as_os_str().is_empty() && !folder.exists()
+}
