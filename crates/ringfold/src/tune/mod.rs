@@ -6,6 +6,7 @@ pub mod cost;
 pub mod cost_table;
 pub mod limits;
 pub mod names;
+pub mod plugin;
 pub mod probe;
 pub mod rules;
 pub mod tuning;

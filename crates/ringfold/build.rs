@@ -1,0 +1,11 @@
+//! Compiles the one function that has to be C: the logger of tuner plugins, which takes arguments as `printf` does.
+
+fn main() {
+    let source = "src/tune/plugin/logger.c";
+    println!("cargo::rerun-if-changed={source}");
+    cc::Build::new()
+        .file(source)
+        .warnings(true)
+        .extra_warnings(true)
+        .compile("ringfold_plugin_logger");
+}

@@ -1,0 +1,269 @@
+//! Loading a plugin's library: which names are tried, which symbol is taken, once for a process.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::LOG;
+use super::abi::{
+    Finish, Init, InitWithConstants, Pick, Price, PriceUnregistered, TunerV2, TunerV3, TunerV4,
+    TunerV5, TunerV6, TunerV7,
+};
+
+/// The name that stands for the program itself. Only in full: NCCL takes every beginning of it, such as `s`.
+const PROGRAM: &str = "STATIC_PLUGIN";
+
+/// A library that is loaded for good.
+#[derive(Debug)]
+pub struct Library {
+    /// What the plugin calls itself.
+    pub name: String,
+    /// How it begins a communicator.
+    pub begin: Begin,
+    /// How it is asked.
+    pub ask: Ask,
+    /// How it ends a communicator.
+    pub finish: Option<Finish>,
+    version: u32,
+    /// Held while it is called.
+    turn: Mutex<()>,
+}
+
+/// How a communicator begins.
+#[derive(Clone, Copy, Debug)]
+pub enum Begin {
+    /// Versions 2 to 4.
+    Plain(Init),
+    /// Versions 5 and 6.
+    Constants(InitWithConstants<4>),
+    /// Version 7.
+    ConstantsV7(InitWithConstants<5>),
+}
+
+/// How a call is asked about.
+#[derive(Clone, Copy, Debug)]
+pub enum Ask {
+    /// Version 2.
+    Pick(Pick),
+    /// Version 3.
+    PriceUnregistered(PriceUnregistered),
+    /// Versions 4 to 7.
+    Price(Price),
+}
+
+impl Library {
+    /// Waits until nobody else is in the library.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A symbol, and how what stands behind it is read.
+struct Version {
+    number: u32,
+    symbol: &'static CStr,
+    /// `None` if a function that it cannot do without is missing.
+    read: fn(*mut c_void) -> (*const c_char, Option<Functions>),
+}
+
+type Functions = (Begin, Ask, Option<Finish>);
+
+/// A version's entry: its layout has nothing in common with the others' but the names of some fields.
+macro_rules! version {
+    ($number:literal, $symbol:literal, $tuner:ty, $begin:path, $ask:path, $answer:ident) => {
+        Version {
+            number: $number,
+            symbol: $symbol,
+            read: |symbol| {
+                // SAFETY: `load` found the structure under the name by which the interface promises this layout, and every
+                // bit pattern of a pointer may stand there.
+                let tuner = unsafe { symbol.cast_const().cast::<$tuner>().read() };
+                let functions = tuner.init.zip(tuner.$answer);
+                let functions =
+                    functions.map(|(init, answer)| ($begin(init), $ask(answer), tuner.finish));
+                (tuner.name, functions)
+            },
+        }
+    };
+}
+
+/// The versions, newest first: the first symbol that a library has is taken.
+const VERSIONS: [Version; 6] = [
+    version!(
+        7,
+        c"ncclTunerPlugin_v7",
+        TunerV7,
+        Begin::ConstantsV7,
+        Ask::Price,
+        price
+    ),
+    version!(
+        6,
+        c"ncclTunerPlugin_v6",
+        TunerV6<4>,
+        Begin::Constants,
+        Ask::Price,
+        price
+    ),
+    version!(
+        5,
+        c"ncclTunerPlugin_v5",
+        TunerV5,
+        Begin::Constants,
+        Ask::Price,
+        price
+    ),
+    version!(
+        4,
+        c"ncclTunerPlugin_v4",
+        TunerV4,
+        Begin::Plain,
+        Ask::Price,
+        price
+    ),
+    version!(
+        3,
+        c"ncclTunerPlugin_v3",
+        TunerV3,
+        Begin::Plain,
+        Ask::PriceUnregistered,
+        price
+    ),
+    version!(
+        2,
+        c"ncclTunerPlugin_v2",
+        TunerV2,
+        Begin::Plain,
+        Ask::Pick,
+        pick
+    ),
+];
+
+/// The library that `name` stands for. The first call loads it, and says so or warns; later ones get the same answer.
+pub fn library(name: &str) -> Option<&'static Library> {
+    static LIBRARIES: Mutex<BTreeMap<String, Option<&'static Library>>> =
+        Mutex::new(BTreeMap::new());
+    let mut libraries = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = libraries.get(name) {
+        return *known;
+    }
+    let library = match load(name) {
+        Ok(library) => {
+            let (called, version) = (&library.name, library.version);
+            log::info!(target: LOG, "plugin `{called}` of `{name}`, version {version} of NCCL's interface");
+            // It is never unloaded, so what describes it need not go either.
+            Some(&*Box::leak(Box::new(library)))
+        }
+        Err(why) => {
+            log::warn!(target: LOG, "no tuner plugin `{name}`, so the model decides: {why}");
+            None
+        }
+    };
+    libraries.insert(name.to_owned(), library);
+    library
+}
+
+fn load(name: &str) -> Result<Library, String> {
+    let mut failures = Vec::new();
+    for candidate in candidates(name) {
+        match open(candidate.as_deref()) {
+            Ok(handle) => return read(handle),
+            Err(why) => failures.push(why),
+        }
+    }
+    Err(failures.join("; "))
+}
+
+/// What a library exports in the newest version that it has.
+fn read(handle: *mut c_void) -> Result<Library, String> {
+    for version in VERSIONS {
+        // SAFETY: `open` gave the handle, which is never closed.
+        let symbol = unsafe { libc::dlsym(handle, version.symbol.as_ptr()) };
+        if symbol.is_null() {
+            continue;
+        }
+        let (name, functions) = (version.read)(symbol);
+        let (begin, ask, finish) = functions.ok_or("it lacks init or getCollInfo")?;
+        return Ok(Library {
+            name: called(name),
+            begin,
+            ask,
+            finish,
+            version: version.number,
+            turn: Mutex::new(()),
+        });
+    }
+    Err("it exports none of ncclTunerPlugin_v2 to v7".into())
+}
+
+fn called(name: *const c_char) -> String {
+    if name.is_null() {
+        return "unnamed".into();
+    }
+    // SAFETY: the interface promises text that ends with a zero and lives as long as the library, which stays.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_string_lossy().into_owned()
+}
+
+/// What is opened for a name, in this order; `None` is the program itself.
+fn candidates(name: &str) -> Vec<Option<String>> {
+    if name == PROGRAM {
+        return vec![None];
+    }
+    let is_path = name.contains('/');
+    let is_library = name.starts_with("lib") && name.ends_with(".so");
+    let mut candidates = vec![Some(name.to_owned())];
+    if !is_path && !is_library {
+        candidates.push(Some(format!("libnccl-tuner-{name}.so")));
+    }
+    candidates
+}
+
+fn open(name: Option<&str>) -> Result<*mut c_void, String> {
+    let name = name.map(CString::new).transpose();
+    let name = name.map_err(|_| "a name has no zero byte".to_string())?;
+    let name = name.as_deref().map_or(ptr::null(), CStr::as_ptr);
+    // SAFETY: `name` is null or ends with a zero. That the library's code runs now is what the user asked for.
+    let handle = unsafe { libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        Err(failure())
+    } else {
+        Ok(handle)
+    }
+}
+
+/// Why the last call of the dynamic linker on this thread failed.
+fn failure() -> String {
+    // SAFETY: it has no preconditions.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "the dynamic linker gives no reason".into();
+    }
+    // SAFETY: text of the linker that ends with a zero and stays until its next call on this thread.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_for_libraries_as_nccl_has_it() {
+        let tried = |name| -> Vec<String> { candidates(name).into_iter().flatten().collect() };
+        assert_eq!(tried("mine"), ["mine", "libnccl-tuner-mine.so"]);
+        assert_eq!(tried("libmine"), ["libmine", "libnccl-tuner-libmine.so"]);
+        assert_eq!(tried("mine.so"), ["mine.so", "libnccl-tuner-mine.so.so"]);
+        assert_eq!(tried("libmine.so"), ["libmine.so"]);
+        assert_eq!(tried("./mine"), ["./mine"]);
+    }
+
+    #[test]
+    fn only_the_whole_word_is_the_program() {
+        assert_eq!(candidates("STATIC_PLUGIN"), [None]);
+        for word in ["static", "s", "STATIC_PLUGI", "static_plugin"] {
+            assert!(candidates(word).iter().all(Option::is_some), "{word}");
+        }
+    }
+}
