@@ -5,12 +5,13 @@
 
 use std::fmt;
 
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 
 /// One call as its rank made it. 24 bytes on the wire, little endian:
 ///
 /// ```text
-/// 0 collective  1 dtype  2 op  3 algorithm  4 root or tag: u32  8 count: u64  16 sequence: u64
+/// 0 collective  1 dtype  2 op  3 algorithm: 6 bits, protocol: 2 bits  4 root or tag: u32  8 count: u64
+/// 16 sequence: 48 bits  22 cut: u16
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -22,6 +23,8 @@ pub struct Call {
     pub op: u8,
     /// How it is carried out: chosen, not asked for, yet it must be the same everywhere.
     pub algorithm: Algorithm,
+    /// How its bytes travel: chosen likewise.
+    pub protocol: Protocol,
     /// The root, or of `stragglar` the late rank; 0 where there is none, or [`REGISTRATION`], or of weighted calls the
     /// [mark](crate::schedule::Weights::mark), or of rings around slow ranks [`LATE_MERGE`] and a policy. For point-to-point
     /// messages the tag.
@@ -29,8 +32,10 @@ pub struct Call {
     /// Elements as the collective counts them (see its documentation).
     pub count: u64,
     /// The how-manieth call on this communicator; of messages the how-manieth to this rank. Of a receive, which no peer ever
-    /// sees, the how-manieth of this rank.
+    /// sees, the how-manieth of this rank. On the wire its lowest 48 bits.
     pub sequence: u64,
+    /// Into how many channels and which slices it is cut, see [`Call::cut`]: chosen as well. 0 for messages.
+    pub cut: u16,
 }
 
 /// What stands for the root in the calls by which memory is registered, so that no call of the user's is taken for one.
@@ -45,6 +50,17 @@ pub const LATE_MERGE_BITS: u32 = 4;
 
 /// Bytes of a call on the wire.
 pub const CALL_BYTES: usize = 24;
+
+/// Bits of the algorithm within its byte; the protocol has the rest.
+const ALGORITHM_BITS: u32 = 6;
+
+/// Bits of a sequence on the wire: more calls than anybody makes.
+const SEQUENCE_BITS: u32 = 48;
+
+/// Bits of a cut that tell slice sizes apart; those above are the channels, less one.
+const SLICE_BITS: u32 = 10;
+
+const _: () = assert!(Algorithm::ALL.len() <= 1 << ALGORITHM_BITS && Protocol::ALL.len() <= 4);
 
 impl Call {
     /// The wire form.
@@ -65,8 +81,39 @@ impl Call {
             | (self.dtype as u64) << 8
             | (self.op as u64) << 16
             | (self.algorithm as u64) << 24
+            | (self.protocol as u64) << (24 + ALGORITHM_BITS)
             | (self.root as u64) << 32;
-        [kind, self.count, self.sequence]
+        let sequence = self.sequence & ((1 << SEQUENCE_BITS) - 1);
+        [
+            kind,
+            self.count,
+            sequence | (self.cut as u64) << SEQUENCE_BITS,
+        ]
+    }
+
+    /// What a call says of its cut into so many channels and slices of so many bytes: the channels, and a digest of the slice,
+    /// which shows a difference all but once in a thousand.
+    #[inline]
+    pub fn cut(channels: usize, slice_bytes: u64) -> u16 {
+        let digest = slice_bytes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLICE_BITS);
+        (channels.saturating_sub(1) << SLICE_BITS) as u16 | digest as u16
+    }
+
+    /// On how many channels it goes.
+    pub fn channels(&self) -> usize {
+        usize::from(self.cut >> SLICE_BITS) + 1
+    }
+
+    /// Whether `other` is the same call, carried out in another way: those who chose did not agree.
+    pub fn is_chosen_differently(&self, other: &Call) -> bool {
+        let (algorithm, protocol, cut) = (self.algorithm, self.protocol, self.cut);
+        let alike = Call {
+            algorithm,
+            protocol,
+            cut,
+            ..*other
+        };
+        alike == *self && other != self
     }
 
     /// The call that `bytes` claim; `None` if a number in them means nothing.
@@ -77,10 +124,12 @@ impl Call {
             collective: Collective::from_wire(bytes[0])?,
             dtype: DType::from_wire(bytes[1])?,
             op: (bytes[2] < 9).then_some(bytes[2])?,
-            algorithm: Algorithm::from_wire(bytes[3])?,
+            algorithm: Algorithm::from_wire(bytes[3] & ((1 << ALGORITHM_BITS) - 1))?,
+            protocol: Protocol::from_wire(bytes[3] >> ALGORITHM_BITS)?,
             root: u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")),
             count: word(8),
-            sequence: word(16),
+            sequence: word(16) & ((1 << SEQUENCE_BITS) - 1),
+            cut: (word(16) >> SEQUENCE_BITS) as u16,
         })
     }
 }
@@ -104,6 +153,12 @@ impl fmt::Display for Call {
             write!(f, " to register memory")?;
         }
         write!(f, " by {}", self.algorithm)?;
+        if self.protocol != Protocol::Simple && !self.algorithm.is_zero_copy() {
+            write!(f, " ({})", self.protocol)?;
+        }
+        if self.channels() > 1 {
+            write!(f, " on {} channels", self.channels())?;
+        }
         if self.collective == Collective::AllReduce
             && self.algorithm == Algorithm::Direct
             && self.root > 0

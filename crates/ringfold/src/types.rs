@@ -258,6 +258,12 @@ impl Algorithm {
     pub const fn works_in_registered(self) -> bool {
         matches!(self, Algorithm::Push | Algorithm::Serve)
     }
+
+    /// Whether peers read and write the buffers themselves, registered or through the kernel: it goes by
+    /// [`Protocol::ZeroCopy`], and no other does.
+    pub const fn is_zero_copy(self) -> bool {
+        self.works_in_registered() || matches!(self, Algorithm::Pull)
+    }
 }
 
 impl Collective {

@@ -9,7 +9,7 @@ use super::group::Group;
 use super::settings::Settings;
 use super::watch::SessionWatch;
 use super::weigh::Agreed;
-use super::{Communicator, Place, Policy, TinyPolicy, agree, placement, probe, share};
+use super::{Communicator, Place, Policy, agree, placement, probe, share};
 use crate::config::{Config, Straggler, TransportChoice};
 use crate::control::launch::Explicit;
 use crate::control::socket::addresses;
@@ -308,13 +308,6 @@ fn assemble(
             timeout: deadline.saturating_duration_since(Instant::now()),
             limits: terms.limits,
             domains,
-            tiny: TinyPolicy::new(
-                &terms.limits,
-                slot_bytes,
-                algorithm.is_some() || settings.slice_bytes.is_some(),
-                world_size,
-                domains,
-            ),
             slot_bytes,
         },
         place,

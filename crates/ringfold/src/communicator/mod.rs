@@ -32,10 +32,11 @@ pub use work::Work;
 
 use crate::config::Config;
 use crate::control::{Meeting, Standing};
-use crate::engine::TinyJob;
 use crate::engine::lateness::Stats;
+use crate::engine::{Job, TinyJob, tiny};
 use crate::error::{Error, Result};
 use crate::memory::{Life, Registry, Stage};
+use crate::schedule::{Medium, Schedule};
 use crate::tune::Limits;
 use crate::tune::choose::{self, Question};
 use crate::types::{Algorithm, Collective};
@@ -90,8 +91,6 @@ pub(crate) struct Policy {
     pub domains: usize,
     /// Whether rings go around slow ranks.
     pub goes_around: bool,
-    /// What takes the shortest way.
-    pub tiny: TinyPolicy,
 }
 
 /// What a communicator chose for a request: for `perf` and the log.
@@ -107,53 +106,10 @@ pub struct Choice {
     pub channels: usize,
 }
 
-/// What takes the shortest way: worked out once, as every call asks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TinyPolicy {
-    /// The most bytes of a vector or block, by collective.
-    block_bytes_max: [Option<usize>; Collective::ALL.len()],
-}
-
-impl TinyPolicy {
-    /// Where the shortest way is the one that would be chosen anyway: for `world_size` ranks in so many domains. Nowhere
-    /// without published memory, or if settings insist on something.
-    pub fn new(
-        limits: &Limits,
-        slot_bytes: Option<usize>,
-        settings_insist: bool,
-        world_size: usize,
-        domains: usize,
-    ) -> TinyPolicy {
-        let one_shot = limits.one_shot_bytes_max as usize;
-        let wanted = limits.shared_slice_bytes as usize;
-        let is_hierarchical =
-            domains > 1 && domains < world_size && !choose::is_flat_quick(world_size);
-        let most = |collective: &Collective| {
-            let slot_bytes = slot_bytes.filter(|_| !settings_insist)?;
-            let slice = choose::published_slice_bytes(*collective, world_size, slot_bytes, wanted);
-            match collective {
-                Collective::AllReduce if is_hierarchical => None,
-                Collective::AllReduce | Collective::Reduce => Some(slice.min(one_shot)),
-                Collective::Send | Collective::Recv | Collective::SendRecv => None,
-                _ => Some(slice),
-            }
-        };
-        let mut block_bytes_max = [None; Collective::ALL.len()];
-        for collective in Collective::ALL {
-            block_bytes_max[*collective as usize] = most(collective);
-        }
-        TinyPolicy { block_bytes_max }
-    }
-}
-
 impl Communicator {
     /// Has calls decided by these limits from now on; all ranks set the same.
     fn set_limits(&mut self, limits: Limits) {
-        let policy = &mut self.policy;
-        let insists = policy.algorithm.is_some() || policy.slice_bytes.is_some();
-        let (slot_bytes, world_size) = (policy.slot_bytes, self.place.world_size);
-        policy.tiny = TinyPolicy::new(&limits, slot_bytes, insists, world_size, policy.domains);
-        policy.limits = limits;
+        self.policy.limits = limits;
     }
 
     /// Joins the job that the environment describes. One process without such an environment is a job of one rank.
@@ -247,7 +203,8 @@ impl Communicator {
     /// As for `run`.
     pub unsafe fn run_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<()> {
         self.check_open()?;
-        if let Some(job) = self.tiny(request) {
+        let choice = self.choose(request)?;
+        if let Some(job) = self.tiny(request, &choice) {
             // Told apart here, so that success is not copied about as an error would be.
             match self.driver.run_tiny(&job, on_wait) {
                 Some(Ok(())) => return Ok(()),
@@ -255,7 +212,7 @@ impl Communicator {
                 None => {}
             }
         }
-        let job = self.job(request)?;
+        let job = self.job_as(request, &choice)?;
         self.driver.run(job, on_wait).map(|_| ())
     }
 
@@ -296,7 +253,7 @@ impl Communicator {
             slice_bytes,
             channels,
             ..
-        } = self.choose(request, self.weights.weights().is_some())?;
+        } = self.choose(request)?;
         Ok(Choice {
             algorithm,
             transport: self.place.transport,
@@ -402,32 +359,25 @@ impl Communicator {
         }
     }
 
-    /// The request as a tiny job, if it is one and nobody insists on anything.
-    fn tiny(&self, request: &Request) -> Option<TinyJob> {
-        let Place {
-            rank, world_size, ..
-        } = self.place;
-        let most = self.policy.tiny.block_bytes_max[request.collective as usize]?;
-        let bytes = request.bytes(world_size);
-        if bytes >= choose::pull_bytes_min(&self.policy.limits, request.collective, world_size) {
-            return None;
-        }
-        if self.policy.goes_around && choose::goes_around(&self.question(request, false)) {
+    /// The request as a tiny job, if its choice is what the shortest way does.
+    fn tiny(&self, request: &Request, choice: &choose::Choice) -> Option<TinyJob> {
+        let algorithm = tiny::part::algorithm(request.collective);
+        if (choice.algorithm, choice.medium) != (algorithm, Medium::Shared) {
             return None;
         }
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        let mut job = request.tiny(rank, world_size, most, timeout)?;
-        let tried = choose::in_registered(request.collective, bytes, &self.policy.limits);
-        job.tries_registered = tried.is_some();
-        Some(job)
+        request.tiny(self.place.rank, self.place.world_size, choice, timeout)
     }
 
-    fn job(&self, request: &Request) -> Result<crate::engine::Job> {
-        let weights = self.weights.weights();
-        let choice = self.choose(request, weights.is_some())?;
+    fn job(&self, request: &Request) -> Result<Job> {
+        self.job_as(request, &self.choose(request)?)
+    }
+
+    fn job_as(&self, request: &Request, choice: &choose::Choice) -> Result<Job> {
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        let mut job = request.check(self.place.rank, self.place.world_size, &choice, timeout)?;
+        let mut job = request.check(self.place.rank, self.place.world_size, choice, timeout)?;
         job.is_asked_for = self.asked(request).is_some();
+        let weights = self.weights.weights();
         job.weights = weights.filter(|_| choice.is_weighted && self.place.world_size > 1);
         if choice.algorithm == Algorithm::Stragglar {
             job.root = self.policy.late_rank.ok_or_else(|| {
@@ -440,7 +390,6 @@ impl Communicator {
 
     /// The algorithm that is insisted on. The communicator's is for the collectives that have it.
     fn asked(&self, request: &Request) -> Option<Algorithm> {
-        use crate::schedule::{Medium, Schedule};
         let serves = |algorithm: &Algorithm| {
             [Medium::Shared, Medium::Messages]
                 .iter()
@@ -449,8 +398,8 @@ impl Communicator {
         request.algorithm.or(self.policy.algorithm.filter(serves))
     }
 
-    fn choose(&self, request: &Request, is_weighted: bool) -> Result<choose::Choice> {
-        choose::choose(&self.question(request, is_weighted))
+    fn choose(&self, request: &Request) -> Result<choose::Choice> {
+        choose::choose(&self.question(request, self.weights.weights().is_some()))
     }
 
     fn question(&self, request: &Request, is_weighted: bool) -> Question {

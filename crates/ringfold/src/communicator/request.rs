@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::call::Call;
 use crate::engine::geometry::Blocks;
 use crate::engine::{self, Job, TinyJob};
 use crate::error::{Error, Result};
@@ -120,6 +121,7 @@ impl Request {
             collective: self.collective,
             algorithm: choice.algorithm,
             medium: choice.medium,
+            protocol: choice.protocol,
             dtype: self.dtype,
             op: self.op,
             root: self.root,
@@ -142,20 +144,22 @@ impl Request {
     }
 
     /// Checks the request as `rank` of `world_size` made it, and makes it a tiny job: nothing when it has to go the usual
-    /// way, where what may be wrong with it is said. `block_bytes_max` is the most that a vector or block may have.
+    /// way, where what may be wrong with it is said. `choice` is over published memory by the algorithm of tiny calls; its
+    /// slice is the most that a vector or block may have.
     pub(crate) fn tiny(
         &self,
         rank: usize,
         world_size: usize,
-        block_bytes_max: usize,
+        choice: &Choice,
         timeout: Duration,
     ) -> Option<TinyJob> {
-        let (Counts::Even(count), None) = (&self.counts, self.algorithm) else {
+        let Counts::Even(count) = &self.counts else {
             return None;
         };
         let count = *count * u64::from(self.collective != Collective::Barrier);
         let bytes = count.saturating_mul(self.dtype.size_bytes() as u64);
-        let is_tiny = bytes <= block_bytes_max as u64;
+        let slice_bytes = choice.slice_bytes.max(64) / 64 * 64;
+        let is_tiny = bytes <= slice_bytes as u64;
         let scales = self.collective.reduces() && matches!(self.op, Op::Avg | Op::PremulSum(_));
         if !is_tiny || scales || (count == 0 && self.collective != Collective::Barrier) {
             return None;
@@ -174,7 +178,9 @@ impl Request {
             count,
             input,
             output,
-            tries_registered: false,
+            protocol: choice.protocol,
+            cut: Call::cut(choice.channels, slice_bytes as u64),
+            tries_registered: choice.tries.is_some(),
             timeout,
         })
     }

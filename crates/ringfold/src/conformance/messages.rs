@@ -18,7 +18,7 @@ use crate::transport::local::{local, rendezvous};
 use crate::transport::sim::model::Sending;
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
-use crate::types::{Algorithm, Collective, DType};
+use crate::types::{Algorithm, Collective, DType, Protocol};
 use crate::{Counts, Op};
 
 const SEED: u64 = 20_261_121;
@@ -102,6 +102,7 @@ impl World {
         let choice = Choice {
             algorithm: Algorithm::Direct,
             medium: Medium::Messages,
+            protocol: Protocol::Simple,
             slice_bytes: 1 << 20,
             channels: 1,
             tries: None,
@@ -600,9 +601,11 @@ fn a_header_that_contradicts_itself_is_corrupt() {
         dtype: DType::F32,
         op: 0,
         algorithm: Algorithm::Direct,
+        protocol: Protocol::Simple,
         root: 1,
         count: 1 << 62,
         sequence: 1,
+        cut: 0,
     };
     let good = Header {
         call: crate::call::Call { count: 4, ..call },

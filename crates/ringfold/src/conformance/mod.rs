@@ -20,7 +20,7 @@ use crate::memory::{Beacon, Foreign, Owned, Pool, Region};
 use crate::schedule::{Medium, Schedule, Weights};
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 
 /// One call as all ranks make it.
 #[derive(Clone, Debug)]
@@ -291,6 +291,7 @@ impl World {
         let choice = Choice {
             algorithm: case.algorithm,
             medium: case.medium,
+            protocol: Protocol::Simple,
             slice_bytes: case.slice_bytes,
             channels: case.channels,
             tries: case.tries,
@@ -324,6 +325,7 @@ impl World {
             let choice = Choice {
                 algorithm,
                 medium,
+                protocol: Protocol::Simple,
                 slice_bytes,
                 channels,
                 tries,
@@ -352,7 +354,7 @@ impl World {
             job.weights = case.weights.clone();
             let as_tiny = self.may_be_tiny(case) && self.random.below(2) == 0;
             let tiny = as_tiny
-                .then(|| request.tiny(rank, world_size, slice_bytes / 64 * 64, timeout))
+                .then(|| request.tiny(rank, world_size, &choice, timeout))
                 .flatten();
             let has_begun = match tiny {
                 Some(tiny) => self.engines[rank].begin_tiny(&tiny)?,

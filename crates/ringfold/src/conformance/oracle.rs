@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::communicator::Counts;
 use crate::element::{BF16, F8E4M3, F8E5M2, F16};
 use crate::memory::Owned;
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 
 /// The number that element `index` of `rank`'s input holds.
 fn value(rank: usize, index: usize, op: Op, dtype: DType) -> i64 {
@@ -234,8 +234,10 @@ pub fn no_call() -> Call {
         dtype: DType::U8,
         op: 0,
         algorithm: Algorithm::Direct,
+        protocol: Protocol::Simple,
         root: 0,
         count: 0,
         sequence: 0,
+        cut: 0,
     }
 }

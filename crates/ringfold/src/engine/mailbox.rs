@@ -33,7 +33,7 @@ use crate::memory::Region;
 use crate::transport::{
     Head, Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Time, Transport, mismatch,
 };
-use crate::types::Collective;
+use crate::types::{Collective, Protocol};
 use kept::Kept;
 
 /// What stands for the operation in tickets of messages: no operation has this number.
@@ -155,9 +155,11 @@ impl Mailbox {
                 dtype: job.dtype,
                 op: 0,
                 algorithm: job.algorithm,
+                protocol: Protocol::Simple,
                 root: job.tag,
                 count: job.count,
                 sequence: *sequence,
+                cut: 0,
             },
             peer,
             region,

@@ -35,7 +35,7 @@ use crate::helpers::Helpers;
 use crate::memory::{Foreign, Pool, Region, Registry};
 use crate::schedule::{Action, Medium, Spec, Weights};
 use crate::transport::{Ticket, Time, Transport, Windows};
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 use geometry::Blocks;
 use late_merge::run::Run;
 use late_merge::{Keeper, Policy};
@@ -67,6 +67,8 @@ pub struct Job {
     pub algorithm: Algorithm,
     /// Over messages or published memory.
     pub medium: Medium,
+    /// How its bytes travel.
+    pub protocol: Protocol,
     /// The elements' type.
     pub dtype: DType,
     /// How they are combined.

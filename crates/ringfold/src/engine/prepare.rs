@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::{Cut, Medium, Spec, Weights};
-use crate::types::{Algorithm, Collective, Op};
+use crate::types::{Algorithm, Collective, Op, Protocol};
 
 impl Engine {
     /// Makes `job` ready to run.
@@ -47,7 +47,7 @@ impl Engine {
         };
         // The same on all ranks.
         if self.foreign.is_none() {
-            let call = call.map(|call| Call { algorithm, ..call });
+            let call = call.map(|call| instead_of(call, &instead));
             return self.ready(instead, call);
         }
         Ok(self.ready(job, call)?.or(instead))
@@ -58,10 +58,7 @@ impl Engine {
         let job = refused
             .instead
             .expect("what can be refused was prepared with what to do instead");
-        let call = Call {
-            algorithm: job.algorithm,
-            ..refused.call
-        };
+        let call = instead_of(refused.call, &job);
         let mut operation = self.prepare_unregistered(job, Some(call))?;
         operation.buffers.owned.extend(refused.buffers.owned);
         self.keep(refused.plan, refused.channels);
@@ -298,6 +295,7 @@ impl Engine {
                 0
             },
             algorithm: job.algorithm,
+            protocol: protocol(job),
             root: if job.collective.has_root() || job.algorithm == Algorithm::Stragglar {
                 job.root as u32
             } else if job.registers {
@@ -311,6 +309,7 @@ impl Engine {
             },
             count: job.count,
             sequence: self.sequence,
+            cut: Call::cut(job.channels as usize, slice_bytes(job) as u64),
         }
     }
 
@@ -363,6 +362,24 @@ impl Operation {
         }
         self.instead = Some(instead);
         self
+    }
+}
+
+/// The protocol of `job` by its algorithm: one that was refused was another's.
+fn protocol(job: &Job) -> Protocol {
+    match (job.algorithm.is_zero_copy(), job.protocol) {
+        (true, _) => Protocol::ZeroCopy,
+        (false, Protocol::ZeroCopy) => Protocol::Simple,
+        (false, protocol) => protocol,
+    }
+}
+
+/// What the peers are told of `job`, which is done instead of what `call` said.
+fn instead_of(call: Call, job: &Job) -> Call {
+    Call {
+        algorithm: job.algorithm,
+        protocol: protocol(job),
+        ..call
     }
 }
 

@@ -24,7 +24,7 @@ use crate::error::{Error, Result, Site};
 use crate::memory::Region;
 use crate::reduce::Kernel;
 use crate::transport::{ATTACHED_WORDS, Time, Windows};
-use crate::types::{Collective, DType, Op};
+use crate::types::{Collective, DType, Op, Protocol};
 use inline::Inline;
 use part::{Awaited, Part, Taken, Told};
 
@@ -51,6 +51,10 @@ pub struct TinyJob {
     pub input: Region,
     /// What is filled; apart from `input`, or the same memory as the collective's in-place form has it.
     pub output: Region,
+    /// How its bytes travel: [`Protocol::Ll`] or [`Protocol::Simple`].
+    pub protocol: Protocol,
+    /// What the peers are told of its cut, see [`Call::cut`].
+    pub cut: u16,
     /// Whether registered buffers would be worked in directly, in a call of this size.
     pub tries_registered: bool,
     /// How long it may take.
@@ -69,9 +73,11 @@ impl TinyJob {
                 0
             },
             algorithm: part::algorithm(self.collective),
+            protocol: self.protocol,
             root: self.root as u32,
             count: self.count,
             sequence: 0,
+            cut: self.cut,
         }
     }
 }
@@ -140,8 +146,8 @@ struct Tiny {
     part: Part,
     kernel: Option<Kernel>,
     call: Call,
-    /// What tells it from other kinds: the words of the call but for the sequence.
-    key: [u64; 2],
+    /// What tells it from other kinds: the words of the call, in which the sequence is 0.
+    key: [u64; 3],
     /// Words of the input, where it travels in the heads; else 0.
     inline_words: usize,
     slot_use: SlotUse,
@@ -344,7 +350,7 @@ impl Tiny {
             part,
             kernel,
             call,
-            key: [call.words()[0], call.words()[1]],
+            key: call.words(),
             inline_words: if Inline::carries(&call, world_size) {
                 let blocks = part::input_blocks(collective, world_size);
                 (block_bytes * blocks).div_ceil(8)
@@ -370,8 +376,8 @@ impl Tiny {
 
     /// Whether the preparations are those of `call` too.
     #[inline]
-    fn serves(&self, [kind, count, _]: [u64; 3]) -> bool {
-        self.key == [kind, count]
+    fn serves(&self, words: [u64; 3]) -> bool {
+        self.key == words
     }
 
     /// Where `block` lies in a buffer.

@@ -95,12 +95,27 @@ fn meaningless(from: usize) -> Error {
     }
 }
 
-/// The error of two ranks in different calls: the one that noticed first.
+/// The error of two ranks in different calls: the one that noticed first. Where they only chose differently it says where to
+/// look.
 #[cold]
 pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
+    let mut texts = calls.map(Call::to_string);
+    if calls[0].is_chosen_differently(calls[1]) {
+        if texts[0] == texts[1] {
+            texts.iter_mut().zip(calls).for_each(|(text, call)| {
+                text.push_str(&format!(" in slices of another size ({:03x})", call.cut));
+            });
+        }
+        texts[1].push_str(WHERE_TO_LOOK);
+    }
     Error::Mismatch {
         ranks,
-        calls: calls.map(Call::to_string),
+        calls: texts,
         site: None,
     }
 }
+
+/// What may have made ranks choose differently.
+const WHERE_TO_LOOK: &str = "; the tuner chose differently: give all ranks the same RINGFOLD_ALGO, RINGFOLD_PROTO, \
+     RINGFOLD_*_CHANNELS, RINGFOLD_*_BYTES, RINGFOLD_TUNER_* and `Config`, and look with RINGFOLD_DEBUG=INFO \
+     RINGFOLD_DEBUG_SUBSYS=TUNING who chose what";

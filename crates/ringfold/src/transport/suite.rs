@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::reduce::Kernel;
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 
 /// How long a test may take before it counts as hung.
 const WATCHDOG: Duration = Duration::from_secs(30);
@@ -195,9 +195,11 @@ pub fn call(count: u64) -> Call {
         dtype: DType::F32,
         op: Op::Sum.wire(),
         algorithm: Algorithm::Ring,
+        protocol: Protocol::Simple,
         root: 0,
         count,
         sequence: 5,
+        cut: 0,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::schedule::{Medium, Schedule};
 use crate::tune::Limits;
 use crate::tune::limits::NEVER;
-use crate::types::{Algorithm, Collective};
+use crate::types::{Algorithm, Collective, Protocol};
 
 /// What the choice is made from. The same on all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,8 @@ pub struct Choice {
     pub algorithm: Algorithm,
     /// Over messages or published memory.
     pub medium: Medium,
+    /// How its bytes travel.
+    pub protocol: Protocol,
     /// The pipeline's unit: bytes of the vector, or of each block.
     pub slice_bytes: usize,
     /// Independent pipelines.
@@ -111,6 +113,10 @@ pub fn choose(question: &Question) -> Result<Choice> {
     Ok(Choice {
         algorithm,
         medium,
+        protocol: match algorithm.is_zero_copy() {
+            true => Protocol::ZeroCopy,
+            false => Protocol::Simple,
+        },
         slice_bytes,
         channels,
         tries: (is_left_to_us && medium == Medium::Shared)
