@@ -12,6 +12,7 @@ mod plot;
 mod run;
 mod schedule;
 mod sim;
+mod statistics;
 mod tune;
 
 use std::io::Write;

@@ -16,7 +16,7 @@ use crate::output::open;
 const JSON_VERSION: u32 = 3;
 
 /// The columns, in the order that other programs rely on.
-const COLUMNS: [&str; 18] = [
+const COLUMNS: [&str; 20] = [
     "collective",
     "algorithm",
     "transport",
@@ -35,6 +35,8 @@ const COLUMNS: [&str; 18] = [
     "algbw_gbps",
     "busbw_gbps",
     "wrong",
+    "low_us",
+    "high_us",
 ];
 
 /// A CSV that grows line by line, so that what was measured is there even if the rest never is.
@@ -55,6 +57,7 @@ impl Csv {
     pub fn add(&mut self, arguments: &Arguments, ranks: usize, row: &Measurement) -> Result<()> {
         let micros = |value: f64| format!("{value:.3}");
         let rate = |value: f64| format!("{value:.6}");
+        let estimate = row.estimate_us();
         let fields = [
             arguments.collective.to_string(),
             row.algorithm.clone(),
@@ -74,6 +77,8 @@ impl Csv {
             rate(row.algbw_gbps()),
             rate(row.busbw_gbps()),
             row.wrong.map_or(String::new(), |wrong| wrong.to_string()),
+            micros(estimate.low),
+            micros(estimate.high),
         ];
         self.writer
             .write_record(fields)
@@ -174,6 +179,7 @@ fn results(arguments: &Arguments, rows: &[Measurement]) -> Vec<Value> {
 }
 
 fn add_placement(result: &mut Value, name: &str, arguments: &Arguments, row: &Measurement) {
+    let estimate = row.estimate_us();
     result[name] = json!({
         "time": row.median_us(),
         "alg_bw": row.algbw_gbps(),
@@ -182,6 +188,8 @@ fn add_placement(result: &mut Value, name: &str, arguments: &Arguments, row: &Me
         "first_us": row.first_us,
         "min_us": row.min_us(),
         "median_us": row.median_us(),
+        "low_us": estimate.low,
+        "high_us": estimate.high,
         "p99_us": row.percentile_us(99.0),
         "max_us": row.max_us(),
         "algorithm": row.algorithm,

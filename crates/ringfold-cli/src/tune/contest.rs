@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::ranges::{self, Range};
-use super::rows::{Metric, Row, Topic, Way};
-use super::statistics::median;
+use super::rows::{Asked, Metric, Row, Topic, Way};
+use crate::statistics::median;
 
 /// A line of the output, and how good its way was.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl Points {
                 continue;
             };
             let topic = row.topic.clone();
-            if row.is_default {
+            if row.asked == Asked::Default {
                 picks.entry((topic, row.bytes)).or_default().push(value);
                 continue;
             }

@@ -1,18 +1,20 @@
-//! `ringfold tune`: mends the tuner's choices by what was measured.
+//! `ringfold tune`: finds where the tuner's choices are wrong, and mends them with a table.
 //!
-//! [`optimize`] makes a tuner's CSV of what was measured to be best: [`rows`] reads it, [`contest`] has the winners, and
-//! [`ranges`] says for which sizes.
+//! [`check`] says where a curve is wrong ([`findings`], from what [`series`] makes of a file's [`rows`]); [`optimize`] makes a
+//! tuner's CSV of what was measured to be best: [`contest`] has the winners, and [`ranges`] says for which sizes.
 
+mod check;
 mod contest;
+mod findings;
 mod optimize;
 mod ranges;
 mod rows;
-mod statistics;
+mod series;
 
 use anyhow::Result;
 use clap::Subcommand;
 
-/// Mend the tuner's choices by what was measured
+/// Find where the tuner's choices are wrong, and mend them by what was measured
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -22,16 +24,19 @@ pub struct Arguments {
 
 const EXAMPLES: &str = "\
 Examples:
+  ringfold tune check perf.csv                      dips, plateaus, wrong crossovers
   ringfold tune optimize sweep.csv -o tuned.csv     the best way for every size, as a tuner's rules";
 
 #[derive(Subcommand)]
 enum Command {
+    Check(check::Arguments),
     Optimize(optimize::Arguments),
 }
 
 /// Carries out the subcommand and returns the exit status.
 pub fn run(arguments: Arguments) -> Result<u8> {
     match arguments.command {
+        Command::Check(arguments) => check::run(&arguments),
         Command::Optimize(arguments) => optimize::run(&arguments),
     }
 }

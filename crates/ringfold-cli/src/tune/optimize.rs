@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use super::contest::{self, Points, Policy, Rule};
 use super::ranges::{self, Range};
-use super::rows::{Metric, Row, Table};
+use super::rows::{Asked, Metric, Row, Table};
 
 /// Make a tuner's rules of a sweep: for every size the best way
 ///
@@ -64,7 +64,7 @@ Examples:
   ringfold tune optimize sweep.csv --keep-default 5        only where the default is wrong
   ringfold tune optimize my_raw_data.csv -o nccl_tuner.conf --metric latency_us";
 
-fn parse_percent(text: &str) -> Result<f64, String> {
+pub fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
     let share = number.ok().filter(|number| (0.0..=100.0).contains(number));
     share.ok_or_else(|| "not a share; write for example 5".into())
@@ -78,16 +78,21 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         keep_default_percent: arguments.keep_default,
     };
     let table = Table::read(&arguments.csv)?;
-    for line in &table.skipped {
-        crate::complain(&format!("left out an invalid row: {line}"));
+    if !table.missing.is_empty() {
+        bail!(
+            "`{}` lacks the columns {}, which rules are made of; `ringfold tune sweep` writes them",
+            arguments.csv.display(),
+            table.missing.join(", ")
+        );
     }
+    table.complain();
     let metric = metric(arguments, &table)?;
     let rows: Vec<&Row> = table
         .rows
         .iter()
         .filter(|row| row.metric(metric).is_some())
         .collect();
-    if rows.iter().all(|row| row.is_default) {
+    if rows.iter().all(|row| row.asked == Asked::Default) {
         bail!(
             "no valid data found in `{}`: no row has a way that was asked for, and {metric}",
             arguments.csv.display()

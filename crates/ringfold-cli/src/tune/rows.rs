@@ -3,9 +3,10 @@
 //! A file's columns are found by name, in any order; columns of others are left alone. A number that makes no sense makes
 //! its row worthless, which is said, and the rest is used: a sweep that was broken off has half a line at its end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -30,7 +31,7 @@ impl Metric {
         Metric::BandwidthGbps,
     ];
 
-    /// The column's name in a sweep; `perf --csv` names the unit of the bus bandwidth.
+    /// The column's name in a sweep.
     pub fn name(self) -> &'static str {
         match self {
             Metric::MedianUs => "median_us",
@@ -69,6 +70,9 @@ impl Display for Metric {
     }
 }
 
+/// Any number of them, in a column that a rule compares.
+pub const ANY: i64 = -1;
+
 /// What one call is, as far as a tuner's rules tell calls apart; names as the file has them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Topic {
@@ -87,20 +91,66 @@ pub struct Way {
     pub channels: i64,
 }
 
+impl Way {
+    /// Whether both are the same way, as far as both say on how many channels.
+    pub fn is_same(&self, other: &Way) -> bool {
+        let (a, b) = (self.channels, other.channels);
+        self.algorithm == other.algorithm
+            && self.protocol == other.protocol
+            && (a == b || a == ANY || b == ANY)
+    }
+}
+
+/// `ring/simple`, with the number of channels where it is said.
+impl Display for Way {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        f.write_str(&self.algorithm)?;
+        if !self.protocol.is_empty() {
+            write!(f, "/{}", self.protocol)?;
+        }
+        match self.channels {
+            ANY => Ok(()),
+            channels => write!(f, " on {channels} channels"),
+        }
+    }
+}
+
+/// Who wanted a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The file does not say.
+    Unsaid,
+    /// Nobody: it is what the library picked by itself.
+    Default,
+    /// Whoever measured.
+    Way,
+}
+
 /// One measurement.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub topic: Topic,
+    /// What else was measured that no rule tells apart: data type, operation, placement; by the column's name.
+    pub details: BTreeMap<&'static str, String>,
     pub bytes: u64,
     pub way: Way,
-    /// Whether nobody asked for this way: it is what the library picked by itself.
-    pub is_default: bool,
+    pub asked: Asked,
+    /// Which of several; rows of one round were measured one right after the other.
+    pub round: Option<i64>,
+    /// Where the true median lies.
+    pub interval_us: Option<(f64, f64)>,
     metrics: HashMap<Metric, f64>,
 }
 
 impl Row {
     pub fn metric(&self, metric: Metric) -> Option<f64> {
         self.metrics.get(&metric).copied()
+    }
+
+    /// The middle time, or what stands for it.
+    pub fn time_us(&self) -> Option<f64> {
+        self.metric(Metric::MedianUs)
+            .or_else(|| self.metric(Metric::LatencyUs))
     }
 }
 
@@ -110,6 +160,8 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// What its rows can be judged by.
     pub metrics: Vec<Metric>,
+    /// Columns that a tuner's rules are made of, and that it does not have.
+    pub missing: Vec<&'static str>,
     /// Why lines were left out, each with its number.
     pub skipped: Vec<String>,
 }
@@ -127,8 +179,14 @@ const KEYS: [&str; 9] = [
     "regBuff",
 ];
 
+/// Columns without which a file is none of measurements.
+const NEEDED: [&str; 4] = ["collective", "size_bytes", "algorithm", "ranks"];
+
+/// Columns that tell curves apart, though not rules.
+const DETAILS: [&str; 3] = ["dtype", "op", "in_place"];
+
 impl Table {
-    /// Reads a sweep, or what NCCL's users have measured with the columns of NVIDIA's script.
+    /// Reads a sweep, what `perf --csv` has written, or what NCCL's users have measured with the columns of NVIDIA's script.
     pub fn read(path: &Path) -> Result<Table> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
@@ -142,14 +200,30 @@ impl Table {
             .comment(Some(b'#'))
             .from_reader(text.as_bytes());
         let heads = reader.headers().context("not a CSV")?.clone();
-        let columns = Columns::new(&heads)?;
-        let metrics: Vec<Metric> = Metric::ALL
+        let columns = Columns::new(&heads);
+        let missing: Vec<&str> = KEYS
             .into_iter()
-            .filter(|&metric| columns.find(metric.name()).is_some())
+            .filter(|name| columns.find(name).is_none())
             .collect();
+        let lacking: Vec<&str> = missing
+            .iter()
+            .copied()
+            .filter(|name| NEEDED.contains(name))
+            .collect();
+        if !lacking.is_empty() {
+            bail!(
+                "the heading lacks {}; a sweep has {}",
+                lacking.join(", "),
+                KEYS.join(", ")
+            );
+        }
         let mut table = Table {
             rows: Vec::new(),
-            metrics,
+            metrics: Metric::ALL
+                .into_iter()
+                .filter(|&metric| columns.find(metric.name()).is_some())
+                .collect(),
+            missing,
             skipped: Vec::new(),
         };
         for record in reader.records() {
@@ -164,80 +238,115 @@ impl Table {
         }
         Ok(table)
     }
+
+    /// Says which lines were left out.
+    pub fn complain(&self) {
+        for line in &self.skipped {
+            crate::complain(&format!("left out an invalid row: {line}"));
+        }
+    }
 }
 
 /// Where each column stands.
 struct Columns(HashMap<String, usize>);
 
 impl Columns {
-    fn new(heads: &csv::StringRecord) -> Result<Columns> {
+    fn new(heads: &csv::StringRecord) -> Columns {
         let places = heads.iter().enumerate();
-        let columns = Columns(places.map(|(at, name)| (name.to_owned(), at)).collect());
-        let missing: Vec<&str> = KEYS
-            .into_iter()
-            .filter(|name| columns.find(name).is_none())
-            .collect();
-        if !missing.is_empty() {
-            bail!(
-                "the heading lacks {}; a sweep has {}",
-                missing.join(", "),
-                KEYS.join(", ")
-            );
-        }
-        Ok(columns)
+        Columns(places.map(|(at, name)| (name.to_owned(), at)).collect())
     }
 
+    /// The column with a sweep's name, or with that of `perf --csv`.
     fn find(&self, name: &str) -> Option<usize> {
-        self.0.get(name).copied()
+        let other = match name {
+            "size_bytes" => "bytes",
+            "busbw" => "busbw_gbps",
+            "bandwidth_gbps" => "algbw_gbps",
+            name => name,
+        };
+        self.0.get(name).or_else(|| self.0.get(other)).copied()
     }
 
-    fn text<'a>(&self, record: &'a csv::StringRecord, name: &str) -> Result<&'a str> {
-        let place = self.find(name).and_then(|at| record.get(at));
-        match place {
-            Some("") | None => bail!("no {name}"),
-            Some(text) => Ok(text),
+    /// What the record has there; `None` where it has nothing.
+    fn field<'a>(&self, record: &'a csv::StringRecord, name: &str) -> Option<&'a str> {
+        let text = self.find(name).and_then(|at| record.get(at));
+        text.filter(|text| !text.is_empty())
+    }
+
+    fn text(&self, record: &csv::StringRecord, name: &str) -> Result<String> {
+        match self.field(record, name) {
+            Some(text) => Ok(text.to_owned()),
+            None => bail!("no {name}"),
         }
     }
 
-    fn number<T: std::str::FromStr>(&self, record: &csv::StringRecord, name: &str) -> Result<T> {
+    fn number<T: FromStr>(&self, record: &csv::StringRecord, name: &str) -> Result<T> {
         let text = self.text(record, name)?;
-        text.parse()
-            .ok()
-            .with_context(|| format!("{name} is `{text}`, not a number"))
+        let number = text.parse().ok();
+        number.with_context(|| format!("{name} is `{text}`, not a number"))
+    }
+
+    /// A number where the file has the column, else any.
+    fn number_or_any(&self, record: &csv::StringRecord, name: &str) -> Result<i64> {
+        match self.find(name) {
+            Some(_) => self.number(record, name),
+            None => Ok(ANY),
+        }
+    }
+
+    /// A time or a rate, which is more than nothing.
+    fn quantity(&self, record: &csv::StringRecord, name: &str) -> Result<Option<f64>> {
+        if self.field(record, name).is_none() {
+            return Ok(None);
+        }
+        let value: f64 = self.number(record, name)?;
+        if !value.is_finite() || value <= 0.0 {
+            bail!("{name} is {value}, which nothing can take");
+        }
+        Ok(Some(value))
     }
 
     /// The row, with every metric that it has.
     fn row(&self, record: &csv::StringRecord, metrics: &[Metric]) -> Result<Row> {
         let topic = Topic {
-            collective: self.text(record, "collective")?.to_owned(),
-            nodes: self.number(record, "nodes")?,
+            collective: self.text(record, "collective")?,
+            nodes: self.number_or_any(record, "nodes")?,
             ranks: self.number(record, "ranks")?,
-            group: self.number(record, "pipeOps")?,
-            registered: self.number(record, "regBuff")?,
+            group: self.number_or_any(record, "pipeOps")?,
+            registered: self.number_or_any(record, "regBuff")?,
         };
         let way = Way {
-            algorithm: self.text(record, "algorithm")?.to_owned(),
-            protocol: self.text(record, "protocol")?.to_owned(),
-            channels: self.number(record, "channels")?,
+            algorithm: self.text(record, "algorithm")?,
+            protocol: match self.find("protocol") {
+                Some(_) => self.text(record, "protocol")?,
+                None => String::new(),
+            },
+            channels: self.number_or_any(record, "channels")?,
         };
         let mut values = HashMap::new();
         for &metric in metrics {
-            if self.text(record, metric.name()).is_err() {
-                continue;
+            if let Some(value) = self.quantity(record, metric.name())? {
+                values.insert(metric, value);
             }
-            let value: f64 = self.number(record, metric.name())?;
-            if !value.is_finite() || value <= 0.0 {
-                bail!("{metric} is {value}, which nothing can take");
-            }
-            values.insert(metric, value);
         }
+        let low = self.quantity(record, "low_us")?;
+        let high = self.quantity(record, "high_us")?;
+        let details = DETAILS.into_iter().filter_map(|name| {
+            let text = self.field(record, name)?;
+            Some((name, text.to_owned()))
+        });
         Ok(Row {
             topic,
+            details: details.collect(),
             bytes: self.number(record, "size_bytes")?,
             way,
-            is_default: self
-                .text(record, "asked")
-                .is_ok_and(|asked| asked == "default"),
+            asked: match self.field(record, "asked") {
+                None => Asked::Unsaid,
+                Some("default") => Asked::Default,
+                Some(_) => Asked::Way,
+            },
+            round: self.field(record, "round").and_then(|n| n.parse().ok()),
+            interval_us: low.zip(high),
             metrics: values,
         })
     }

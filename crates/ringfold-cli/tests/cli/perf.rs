@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal};
 use crate::process::{Finished, Running, await_end, finish, ringfold};
 
 const CSV_HEADING: &str = "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,first_us,min_us,\
-median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong";
+median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong,low_us,high_us";
 
 fn perf(line: &str) -> Finished {
     let arguments: Vec<_> = ["perf"]
@@ -147,7 +147,7 @@ fn the_csv_has_exactly_the_promised_columns() {
     assert_eq!(lines[0], CSV_HEADING);
     for (line, in_place) in lines[1..].iter().zip(["false", "true"]) {
         let fields: Vec<&str> = line.split(',').collect();
-        assert_eq!(fields.len(), 18);
+        assert_eq!(fields.len(), 20);
         assert_eq!(fields[0], "all_gather");
         assert_eq!(
             fields[3..10],

@@ -1,38 +1,6 @@
-//! `ringfold tune`: what it reads, prints and writes.
+//! `ringfold tune optimize`: rules from what was measured.
 
-use std::path::PathBuf;
-
-use crate::process::{Finished, finish};
-
-/// A folder that is gone with the value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("ringfold-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder for the test");
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.0.join(name), text).expect("a file for the test");
-        self.path(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn tune(arguments: &[&str]) -> Finished {
-    finish(&[&["tune"], arguments].concat())
-}
+use super::{Folder, sweep, tune};
 
 /// Measured by somebody with NCCL: the columns of the script beside NVIDIA's example plugin.
 const THEIRS: &str = "\
@@ -136,24 +104,6 @@ fn rows_that_make_no_sense_are_left_out_and_named() {
             done.stderr
         );
     }
-}
-
-/// One row for each way and round at each size; the default picks `ring`.
-fn sweep(times_us: &[(u64, &str, &[f64])]) -> String {
-    let mut text = String::from(
-        "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,asked,median_us\n",
-    );
-    for (bytes, way, rounds) in times_us {
-        let (asked, algorithm) = match way.strip_prefix("default:") {
-            Some(algorithm) => ("default", algorithm),
-            None => ("way", *way),
-        };
-        for time_us in *rounds {
-            text +=
-                &format!("all_reduce,{bytes},{algorithm},simple,-1,1,4,1,0,{asked},{time_us}\n");
-        }
-    }
-    text
 }
 
 #[test]

@@ -1,0 +1,276 @@
+//! `tune check`: says where a curve is not the S that it should be, and what would be better there.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use super::findings::{Better, Finding, Kind, findings};
+use super::optimize::parse_percent;
+use super::rows::{Row, Table};
+use super::series::{self, Series};
+use crate::numbers::{bytes_label, number};
+use crate::output;
+use crate::statistics::{self, Estimate};
+
+/// Say where a curve shows a wrong choice: dips, plateaus below the top, wrong crossovers
+///
+/// Reads what `ringfold tune sweep` or `ringfold perf --csv` writes. With a sweep, or with --ways, it names the better way,
+/// and a dip at which no way is better is a remark about the machine. Counts are what differs by more than the margin with
+/// 95 % confidence: give it repeats (a sweep's rounds, `perf --run-cycles 6`), for one run's iterations know nothing of the
+/// next run. The exit status is 1 if anything was found.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The curve: a sweep, whose default's rows are it, or what `perf --csv` has written
+    csv: PathBuf,
+
+    /// Files of other ways at the same sizes, to compare the curve with
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    ways: Vec<PathBuf>,
+
+    /// Differences up to this are no matter
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = parse_percent)]
+    margin: f64,
+
+    /// Write the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfold perf --run-cycles 6 --csv perf.csv; ringfold tune check perf.csv
+  ringfold tune check sweep.csv                          the default's picks against every way
+  ringfold tune check perf.csv --ways sweep.csv --margin 10";
+
+/// Says what is wrong and returns 1 if anything is.
+pub fn run(arguments: &Arguments) -> Result<u8> {
+    let table = Table::read(&arguments.csv)?;
+    table.complain();
+    let mut ways: Vec<Row> = Vec::new();
+    for path in &arguments.ways {
+        let table = Table::read(path)?;
+        table.complain();
+        ways.extend(table.rows);
+    }
+    let all = series::series(&table.rows, &ways)?;
+    if all.iter().all(|series| series.curve().is_empty()) {
+        bail!(
+            "`{}` has no curve: no row is the default's pick and has a time",
+            arguments.csv.display()
+        );
+    }
+    let judged: Vec<(&Series, Vec<Finding>)> = all
+        .iter()
+        .filter(|series| !series.curve().is_empty())
+        .map(|series| (series, findings(series, arguments.margin / 100.0)))
+        .collect();
+    let text = match arguments.json {
+        true => format!("{:#}\n", document(&judged)),
+        false => report(&judged, arguments.margin),
+    };
+    output::print(&text)?;
+    let is_wrong = |(_, found): &(&Series, Vec<Finding>)| found.iter().any(is_fault);
+    Ok(u8::from(judged.iter().any(is_wrong)))
+}
+
+fn is_fault(finding: &Finding) -> bool {
+    !finding.is_the_machines
+}
+
+fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
+    let mut text = String::new();
+    for (series, found) in judged {
+        text += &heading(series);
+        for finding in found {
+            text += &sentence(series, finding);
+        }
+        let faults = found.iter().filter(|finding| is_fault(finding)).count();
+        let remarks = found.len() - faults;
+        // Writing to a string does not fail.
+        let _ = match (faults, remarks) {
+            (0, 0) => writeln!(text, "  nothing beyond {margin} %"),
+            (0, _) => writeln!(text, "  nothing that another way mends"),
+            _ => Ok(()),
+        };
+    }
+    let all = || {
+        judged
+            .iter()
+            .flat_map(|(_, found)| found)
+            .filter(|f| is_fault(f))
+    };
+    let counts = [Kind::Dip, Kind::Plateau, Kind::Inversion, Kind::WrongChoice].map(|kind| {
+        let count = all().filter(|finding| finding.kind == kind).count();
+        let plural = if count == 1 { "" } else { "s" };
+        (count > 0).then(|| format!("{count} {}{plural}", kind.name()))
+    });
+    let counts: Vec<String> = counts.into_iter().flatten().collect();
+    if !counts.is_empty() {
+        let _ = writeln!(text, "{}", counts.join(", "));
+    }
+    text
+}
+
+/// What the curve is, and how sure its points are.
+fn heading(series: &Series) -> String {
+    let points = series.points.values();
+    let measured = || points.clone().filter(|point| !point.curve.is_empty());
+    let repeats = measured().map(|point| point.curve.0.len()).min();
+    let repeats = repeats.unwrap_or(0);
+    let has_intervals = measured()
+        .flat_map(|point| &point.curve.0)
+        .all(|shot| shot.interval_us.is_some());
+    let ways = series.ways().len();
+    let mut text = format!("{}: {} sizes", series.name(), measured().count());
+    if ways > 0 {
+        let _ = write!(text, ", {ways} ways");
+    }
+    let _ = match (repeats, has_intervals) {
+        (n, _) if statistics::are_enough(n) => writeln!(text, ", {n} rounds"),
+        (1, true) => writeln!(
+            text,
+            ", one run; its intervals know nothing of the next run's, see --help"
+        ),
+        (1, false) => writeln!(text, ", one value each; chance cannot be told from change"),
+        (n, _) => writeln!(text, ", {n} rounds; too few for 95 %, so all have to agree"),
+    };
+    text
+}
+
+/// A finding as a line or, with better ways, several.
+fn sentence(series: &Series, finding: &Finding) -> String {
+    let label = |bytes: u64| bytes_label(bytes as f64);
+    let sizes = match finding.from == finding.to {
+        true => label(finding.from),
+        false => format!("{} to {}", label(finding.from), label(finding.to)),
+    };
+    let against = finding.against.map(label).unwrap_or_default();
+    let what = match finding.kind {
+        Kind::Dip => format!(
+            "{} less bandwidth than at {against}",
+            percent_below(finding.ratio)
+        ),
+        Kind::Plateau => format!(
+            "no more than at {against}: {} GB/s, and {} GB/s later",
+            number(busbw_at(series, finding.from), 6),
+            number(top(series, finding.to), 6),
+        ),
+        Kind::Inversion => format!("takes {} times as long as {against}", factor(finding.ratio)),
+        Kind::WrongChoice => return wrong_choice(&sizes, finding),
+    };
+    let mut text = format!("  {:<13} {sizes}: {what}", finding.kind.name());
+    if finding.is_the_machines {
+        text += "; no way is better there, so this is the machine's";
+    }
+    for way in distinct(&finding.better) {
+        let _ = write!(text, "; better: {way}");
+    }
+    text + "\n"
+}
+
+fn wrong_choice(sizes: &str, finding: &Finding) -> String {
+    let first = &finding.better[0];
+    let pick = match &first.pick {
+        Some(pick) => pick.to_string(),
+        None => "the default".into(),
+    };
+    let mut text = format!(
+        "  {:<13} {sizes}: {pick} takes up to {} times as long as {}\n",
+        finding.kind.name(),
+        factor(finding.ratio),
+        first.way,
+    );
+    for better in &finding.better {
+        let _ = writeln!(
+            text,
+            "  {:<13}   {:>9}: {:>9} us, {} us by {}",
+            "",
+            bytes_label(better.bytes as f64),
+            number(better.curve_us, 9),
+            number(better.time_us, 9),
+            better.way,
+        );
+    }
+    text
+}
+
+/// `1.98 (1.90 to 2.05)`.
+fn factor(ratio: Estimate) -> String {
+    format!(
+        "{:.2} ({:.2} to {:.2})",
+        ratio.middle, ratio.low, ratio.high
+    )
+}
+
+/// `38 % (35 to 41)`.
+fn percent_below(ratio: Estimate) -> String {
+    let below = |share: f64| 100.0 * (1.0 - share);
+    format!(
+        "{:.0} % ({:.0} to {:.0})",
+        below(ratio.middle),
+        below(ratio.high),
+        below(ratio.low)
+    )
+}
+
+fn busbw_at(series: &Series, bytes: u64) -> f64 {
+    let point = series.points.get(&bytes);
+    point.map_or(0.0, |point| {
+        series.busbw_gbps(bytes, point.curve.median_us())
+    })
+}
+
+/// The most bandwidth at larger sizes.
+fn top(series: &Series, after: u64) -> f64 {
+    let curve = series.curve().into_iter();
+    let later = curve.filter(|(bytes, _)| *bytes > after);
+    later
+        .map(|(bytes, time)| series.busbw_gbps(bytes, time.middle))
+        .fold(0.0, f64::max)
+}
+
+fn distinct(better: &[Better]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for better in better {
+        let name = better.way.to_string();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn document(judged: &[(&Series, Vec<Finding>)]) -> Value {
+    let interval = |estimate: Estimate| json!([estimate.low, estimate.middle, estimate.high]);
+    let better = |better: &Better| {
+        json!({
+            "bytes": better.bytes,
+            "pick": better.pick.as_ref().map(ToString::to_string),
+            "way": better.way.to_string(),
+            "curve_us": better.curve_us,
+            "way_us": better.time_us,
+            "factor": interval(better.factor),
+        })
+    };
+    let finding = |finding: &Finding| {
+        json!({
+            "kind": finding.kind.name(),
+            "from_bytes": finding.from,
+            "to_bytes": finding.to,
+            "against_bytes": finding.against,
+            "ratio": interval(finding.ratio),
+            "is_fault": is_fault(finding),
+            "better": finding.better.iter().map(better).collect::<Vec<_>>(),
+        })
+    };
+    let series = |(series, found): &(&Series, Vec<Finding>)| {
+        json!({
+            "series": series.name(),
+            "findings": found.iter().map(finding).collect::<Vec<_>>(),
+        })
+    };
+    json!({ "series": judged.iter().map(series).collect::<Vec<_>>() })
+}

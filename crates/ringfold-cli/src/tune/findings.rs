@@ -1,0 +1,281 @@
+//! What is wrong with a curve, as the article of seeds/001 reads it.
+//!
+//! A well-tuned curve of bus bandwidth over size is an S: it rises as long as latency matters and stays at the top. So it is
+//! suspicious where it falls ([`Kind::Dip`]), where it stands still below a top that it reaches later ([`Kind::Plateau`]), and
+//! where a larger call is done sooner than a smaller one ([`Kind::Inversion`]). Where ways were measured beside it, it is
+//! plain where another one is better ([`Kind::WrongChoice`]); and a dip or a plateau at which no way is better is the
+//! machine's, such as the end of a cache, and only remarked.
+//!
+//! Nothing is reported that chance explains: the whole interval of the difference has to lie beyond the margin.
+
+use super::rows::Way;
+use super::series::{Series, Shots};
+use crate::statistics::Estimate;
+
+/// How much a curve has to rise after a standstill for that to be a plateau and not the top.
+const LATER_RISE: f64 = 1.1;
+
+/// What is suspicious.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Dip,
+    Plateau,
+    Inversion,
+    WrongChoice,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Dip => "dip",
+            Kind::Plateau => "plateau",
+            Kind::Inversion => "inversion",
+            Kind::WrongChoice => "wrong choice",
+        }
+    }
+}
+
+/// A way that would have been better, and by what factor.
+#[derive(Clone, Debug)]
+pub struct Better {
+    pub bytes: u64,
+    pub pick: Option<Way>,
+    pub way: Way,
+    pub time_us: f64,
+    pub curve_us: f64,
+    /// The curve's time over the way's.
+    pub factor: Estimate,
+}
+
+/// Something to look at.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub kind: Kind,
+    /// The first size at which it is so, and the last.
+    pub from: u64,
+    pub to: u64,
+    /// The size that these are compared with: the top before a dip, the larger call of an inversion, the place where a
+    /// plateau begins.
+    pub against: Option<u64>,
+    /// The curve's bandwidth at the worst of the sizes over that at `against`; with an inversion the times' ratio.
+    pub ratio: Estimate,
+    /// What would have been better there.
+    pub better: Vec<Better>,
+    /// Whether ways were measured there and none was better.
+    pub is_the_machines: bool,
+}
+
+/// Everything suspicious about the series, in the order of sizes. `margin` is the share by which things may differ.
+pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
+    let curve = Curve::new(series);
+    let mut found = dips(&curve, margin);
+    found.extend(plateaus(&curve, margin, &found));
+    found.extend(inversions(&curve, margin));
+    for finding in &mut found {
+        judge(finding, series, margin);
+    }
+    found.extend(wrong_choices(series, margin));
+    found.sort_by_key(|finding| finding.from);
+    found
+}
+
+/// A curve as bandwidths.
+struct Curve {
+    sizes: Vec<u64>,
+    times_us: Vec<Estimate>,
+}
+
+impl Curve {
+    fn new(series: &Series) -> Curve {
+        // A call of nothing has a time and no bandwidth.
+        let points = series.curve().into_iter().filter(|(bytes, _)| *bytes > 0);
+        let (sizes, times_us) = points.unzip();
+        Curve { sizes, times_us }
+    }
+
+    /// Bytes in a microsecond; the bus factor is the same everywhere.
+    fn rate(&self, at: usize) -> Estimate {
+        let time = self.times_us[at];
+        let bytes = self.sizes[at] as f64;
+        Estimate {
+            low: bytes / time.high,
+            middle: bytes / time.middle,
+            high: bytes / time.low,
+        }
+    }
+}
+
+/// Runs of sizes at which the curve is surely below what it was before.
+fn dips(curve: &Curve, margin: f64) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    let mut top = 0;
+    let mut is_open = false;
+    for at in 1..curve.sizes.len() {
+        let ratio = curve.rate(at).over(curve.rate(top));
+        if ratio.high >= 1.0 - margin {
+            is_open = false;
+            if curve.rate(at).middle > curve.rate(top).middle {
+                top = at;
+            }
+            continue;
+        }
+        let last = found.last_mut().filter(|_| is_open);
+        match last {
+            Some(last) => {
+                last.to = curve.sizes[at];
+                if ratio.middle < last.ratio.middle {
+                    last.ratio = ratio;
+                }
+            }
+            None => found.push(Finding {
+                kind: Kind::Dip,
+                from: curve.sizes[at],
+                to: curve.sizes[at],
+                against: Some(curve.sizes[top]),
+                ratio,
+                better: Vec::new(),
+                is_the_machines: false,
+            }),
+        }
+        is_open = true;
+    }
+    found
+}
+
+/// Doublings over which the curve does not rise, though it does later.
+fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    let in_dip = |bytes: u64| dips.iter().any(|dip| (dip.from..=dip.to).contains(&bytes));
+    for at in 0..curve.sizes.len() {
+        let double = curve.sizes[at].saturating_mul(2);
+        let Some(next) = curve.sizes.iter().position(|&bytes| bytes >= double) else {
+            break;
+        };
+        let ratio = curve.rate(next).over(curve.rate(at));
+        let here = curve.rate(at);
+        let is_still = ratio.middle < 1.0 + margin;
+        let rises = (next + 1..curve.sizes.len())
+            .any(|later| curve.rate(later).low > LATER_RISE * here.high);
+        let (from, to) = (curve.sizes[at], curve.sizes[next]);
+        if !is_still || !rises || in_dip(from) || in_dip(to) {
+            continue;
+        }
+        match found.last_mut().filter(|last| last.to >= from) {
+            Some(last) => last.to = to,
+            None => found.push(Finding {
+                kind: Kind::Plateau,
+                from,
+                to,
+                against: Some(from),
+                ratio,
+                better: Vec::new(),
+                is_the_machines: false,
+            }),
+        }
+    }
+    found
+}
+
+/// Sizes that surely take longer than a larger one.
+fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    for at in 0..curve.sizes.len() {
+        let later = at + 1..curve.sizes.len();
+        let over = |other: usize| curve.times_us[at].over(curve.times_us[other]);
+        let Some(quickest) = later.max_by(|&a, &b| over(a).middle.total_cmp(&over(b).middle))
+        else {
+            break;
+        };
+        let ratio = over(quickest);
+        if ratio.low <= 1.0 + margin {
+            continue;
+        }
+        let against = curve.sizes[quickest];
+        match found.last_mut().filter(|last| {
+            at > 0 && last.to == curve.sizes[at - 1] && last.against == Some(against)
+        }) {
+            Some(last) => {
+                last.to = curve.sizes[at];
+                if ratio.middle > last.ratio.middle {
+                    last.ratio = ratio;
+                }
+            }
+            None => found.push(Finding {
+                kind: Kind::Inversion,
+                from: curve.sizes[at],
+                to: curve.sizes[at],
+                against: Some(against),
+                ratio,
+                better: Vec::new(),
+                is_the_machines: false,
+            }),
+        }
+    }
+    found
+}
+
+/// Notes what would have been better where the curve is suspicious, and whether anything would.
+fn judge(finding: &mut Finding, series: &Series, margin: f64) {
+    let inside = series.points.range(finding.from..=finding.to);
+    let mut known = 0;
+    let mut sizes = 0;
+    for (&bytes, point) in inside.filter(|(_, point)| !point.curve.is_empty()) {
+        sizes += 1;
+        known += usize::from(!point.ways.is_empty());
+        finding.better.extend(better(series, bytes, margin));
+    }
+    finding.is_the_machines = known == sizes && finding.better.is_empty();
+}
+
+/// The sizes at which another way is surely better, neighbours with the same two ways as one.
+fn wrong_choices(series: &Series, margin: f64) -> Vec<Finding> {
+    let mut found: Vec<Finding> = Vec::new();
+    let mut previous = None;
+    for (&bytes, point) in &series.points {
+        if point.curve.is_empty() {
+            continue;
+        }
+        let before = previous.replace(bytes);
+        let Some(better) = better(series, bytes, margin) else {
+            continue;
+        };
+        let continues = |last: &&mut Finding| {
+            let first = &last.better[0];
+            Some(last.to) == before && first.way == better.way && first.pick == better.pick
+        };
+        match found.last_mut().filter(continues) {
+            Some(last) => {
+                last.to = bytes;
+                if better.factor.middle > last.ratio.middle {
+                    last.ratio = better.factor;
+                }
+                last.better.push(better);
+            }
+            None => found.push(Finding {
+                kind: Kind::WrongChoice,
+                from: bytes,
+                to: bytes,
+                against: None,
+                ratio: better.factor,
+                better: vec![better],
+                is_the_machines: false,
+            }),
+        }
+    }
+    found
+}
+
+/// The best other way at this size, if it surely is better.
+fn better(series: &Series, bytes: u64, margin: f64) -> Option<Better> {
+    let point = series.points.get(&bytes)?;
+    let (way, shots): &(Way, Shots) = point.best_other()?;
+    let factor = point.curve.over(shots);
+    (factor.low > 1.0 + margin).then(|| Better {
+        bytes,
+        pick: point.pick.clone(),
+        way: way.clone(),
+        time_us: shots.median_us(),
+        curve_us: point.curve.median_us(),
+        factor,
+    })
+}

@@ -1,0 +1,244 @@
+//! Curves as they were measured: at each size what the default's pick took, and what every way took.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+
+use super::rows::{ANY, Asked, Row, Topic, Way};
+use crate::perf::{Size, arguments::parse_collective};
+use crate::statistics::{self, Estimate};
+
+/// One measurement of one way.
+#[derive(Clone, Copy, Debug)]
+pub struct Shot {
+    pub round: Option<i64>,
+    pub time_us: f64,
+    /// Where its true median lies, where the file says so.
+    pub interval_us: Option<(f64, f64)>,
+}
+
+/// All measurements of one way at one size.
+#[derive(Clone, Debug, Default)]
+pub struct Shots(pub Vec<Shot>);
+
+/// One size.
+#[derive(Clone, Debug, Default)]
+pub struct Point {
+    /// What the curve shows; empty where only ways were measured.
+    pub curve: Shots,
+    /// What the curve was carried out by.
+    pub pick: Option<Way>,
+    /// What was asked for, in the order of the file.
+    pub ways: Vec<(Way, Shots)>,
+}
+
+/// A curve and what else there would be.
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub topic: Topic,
+    pub details: BTreeMap<&'static str, String>,
+    pub points: BTreeMap<u64, Point>,
+}
+
+impl Shots {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn median_us(&self) -> f64 {
+        self.estimate().middle
+    }
+
+    /// The time and how sure it is: by repeats where these are enough, else by the widest that any of them allows.
+    pub fn estimate(&self) -> Estimate {
+        let times: Vec<f64> = self.0.iter().map(|shot| shot.time_us).collect();
+        let estimate = Estimate::of(&times);
+        if statistics::are_enough(times.len()) {
+            return estimate;
+        }
+        let intervals = || self.0.iter().filter_map(|shot| shot.interval_us);
+        Estimate {
+            low: intervals().map(|i| i.0).fold(estimate.low, f64::min),
+            high: intervals().map(|i| i.1).fold(estimate.high, f64::max),
+            ..estimate
+        }
+    }
+
+    /// How many times as long this took as `other`: by pairs of the same round where there are such, which saw the same
+    /// weather.
+    pub fn over(&self, other: &Shots) -> Estimate {
+        let pairs: Vec<f64> = self
+            .0
+            .iter()
+            .filter_map(|shot| {
+                let round = shot.round?;
+                let partner = other.0.iter().find(|other| other.round == Some(round))?;
+                Some(shot.time_us / partner.time_us)
+            })
+            .collect();
+        match statistics::are_enough(pairs.len()) {
+            true => Estimate::of(&pairs),
+            false => self.estimate().over(other.estimate()),
+        }
+    }
+}
+
+impl Point {
+    /// The way with the least time of those that are not the pick.
+    pub fn best_other(&self) -> Option<&(Way, Shots)> {
+        let is_other = |way: &Way| !self.pick.as_ref().is_some_and(|pick| pick.is_same(way));
+        let others = self.ways.iter().filter(|(way, _)| is_other(way));
+        others.min_by(|a, b| a.1.median_us().total_cmp(&b.1.median_us()))
+    }
+}
+
+impl Series {
+    /// What it is about, in words.
+    pub fn name(&self) -> String {
+        let Topic {
+            collective,
+            nodes,
+            ranks,
+            ..
+        } = &self.topic;
+        let mut text = format!("{collective}, {ranks} ranks");
+        if *nodes > 1 {
+            text += &format!(" on {nodes} hosts");
+        }
+        if self.topic.registered == 1 {
+            text += ", registered memory";
+        }
+        for name in ["dtype", "op"] {
+            if let Some(value) = self.details.get(name).filter(|value| *value != "none") {
+                text += &format!(", {value}");
+            }
+        }
+        if self.details.get("in_place").is_some_and(|v| v == "true") {
+            text += ", in place";
+        }
+        text
+    }
+
+    /// Bus bandwidth in 10^9 bytes per second.
+    pub fn busbw_gbps(&self, bytes: u64, time_us: f64) -> f64 {
+        let factor = match parse_collective(&self.topic.collective) {
+            Ok(collective) => {
+                Size::bus_factor(collective, usize::try_from(self.topic.ranks).unwrap_or(0))
+            }
+            Err(_) => 1.0,
+        };
+        bytes as f64 / time_us / 1e3 * factor
+    }
+
+    /// The sizes at which the curve was measured, with its times.
+    pub fn curve(&self) -> Vec<(u64, Estimate)> {
+        let points = self.points.iter();
+        let measured = points.filter(|(_, point)| !point.curve.is_empty());
+        measured
+            .map(|(&bytes, point)| (bytes, point.curve.estimate()))
+            .collect()
+    }
+
+    /// Every way that was asked for, with its times by size.
+    pub fn ways(&self) -> BTreeMap<&Way, Vec<(u64, Estimate)>> {
+        let mut ways: BTreeMap<&Way, Vec<(u64, Estimate)>> = BTreeMap::new();
+        for (&bytes, point) in &self.points {
+            for (way, shots) in &point.ways {
+                ways.entry(way).or_default().push((bytes, shots.estimate()));
+            }
+        }
+        ways
+    }
+
+    /// Whether rows of the other file are about the same; what one of both does not say does not count.
+    fn is_about(&self, row: &Row) -> bool {
+        let agree = |a: i64, b: i64| a == b || a == ANY || b == ANY;
+        let canonical = |name: &str| match parse_collective(name) {
+            Ok(collective) => collective.name().to_owned(),
+            Err(_) => name.to_owned(),
+        };
+        let (own, other) = (&self.topic, &row.topic);
+        canonical(&own.collective) == canonical(&other.collective)
+            && own.ranks == other.ranks
+            && agree(own.nodes, other.nodes)
+            && agree(own.group, other.group)
+            && agree(own.registered, other.registered)
+            && self.details.iter().all(|(name, value)| {
+                let said = row.details.get(name);
+                said.is_none_or(|said| said == value)
+            })
+    }
+}
+
+/// The curves of a file: of its default's rows where it says which these are, else of all its rows. `others` are files of
+/// further ways.
+pub fn series(rows: &[Row], others: &[Row]) -> Result<Vec<Series>> {
+    let mut all: Vec<Series> = Vec::new();
+    for row in rows {
+        let index = match all
+            .iter()
+            .position(|series| series.topic == row.topic && series.details == row.details)
+        {
+            Some(index) => index,
+            None => {
+                all.push(Series {
+                    topic: row.topic.clone(),
+                    details: row.details.clone(),
+                    points: BTreeMap::new(),
+                });
+                all.len() - 1
+            }
+        };
+        let point = all[index].points.entry(row.bytes).or_default();
+        let Some(shot) = shot(row) else { continue };
+        match row.asked {
+            Asked::Way => add_way(point, row, shot),
+            Asked::Default | Asked::Unsaid => {
+                if row.asked == Asked::Unsaid
+                    && point.pick.as_ref().is_some_and(|pick| *pick != row.way)
+                {
+                    bail!(
+                        "{} bytes were measured by {} and by {}, and nothing says which is the curve; name one file for it, and the others by --ways",
+                        row.bytes,
+                        point.pick.as_ref().map_or("", |pick| &pick.algorithm),
+                        row.way.algorithm,
+                    );
+                }
+                point.curve.0.push(shot);
+                point.pick.get_or_insert_with(|| row.way.clone());
+            }
+        }
+    }
+    for row in others {
+        let Some(shot) = shot(row) else { continue };
+        for series in all.iter_mut().filter(|series| series.is_about(row)) {
+            if let Some(point) = series.points.get_mut(&row.bytes) {
+                // Another run's rounds are no partners of these.
+                add_way(
+                    point,
+                    row,
+                    Shot {
+                        round: None,
+                        ..shot
+                    },
+                );
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn shot(row: &Row) -> Option<Shot> {
+    Some(Shot {
+        round: row.round,
+        time_us: row.time_us()?,
+        interval_us: row.interval_us,
+    })
+}
+
+fn add_way(point: &mut Point, row: &Row, shot: Shot) {
+    match point.ways.iter_mut().find(|(way, _)| *way == row.way) {
+        Some((_, shots)) => shots.0.push(shot),
+        None => point.ways.push((row.way.clone(), Shots(vec![shot]))),
+    }
+}
