@@ -128,14 +128,19 @@ pub fn terms_for(spec: &Spec) -> Option<Terms> {
             spec.world_size,
         );
     }
-    let domains = f64::from(spec.domains);
-    let size = f64::from(spec.world_size) / domains;
-    Some(Terms {
+    Some(hierarchical(spec.world_size, spec.domains))
+}
+
+/// The terms of `hierarchical` for ranks that sit in several domains of several ranks each.
+pub fn hierarchical(world_size: u32, domains: u32) -> Terms {
+    let domains = f64::from(domains);
+    let size = f64::from(world_size) / domains;
+    Terms {
         hops: 3.0,
         messages: 3.0,
         bytes: 2.0,
         reduced: (size + domains - 2.0) / size,
-    })
+    }
 }
 
 /// Whether there is more than one level.

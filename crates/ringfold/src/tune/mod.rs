@@ -2,9 +2,11 @@
 
 pub mod allowed;
 pub mod choose;
+pub mod constants;
 pub mod cost;
 pub mod cost_table;
 pub mod limits;
+pub mod model;
 pub mod names;
 pub mod plugin;
 pub mod probe;
@@ -13,6 +15,7 @@ pub mod tuning;
 pub mod weights;
 
 pub use allowed::Allowed;
+pub use constants::Constants;
 pub use cost_table::CostTable;
 pub use limits::Limits;
 pub use rules::{Rule, RuleCall, Rules};

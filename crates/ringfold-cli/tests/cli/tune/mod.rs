@@ -2,7 +2,6 @@
 
 mod check;
 mod optimize;
-mod plot;
 
 use std::path::PathBuf;
 

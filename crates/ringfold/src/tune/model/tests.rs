@@ -1,0 +1,333 @@
+//! Where the model says that one way ends and another begins.
+
+use super::*;
+use crate::topology::Machine;
+use crate::topology::machine::Shared;
+use crate::tune::Limits;
+
+/// The most that a rank publishes in these tests.
+const SLOT_BYTES: usize = 256 << 10;
+
+fn two_cores() -> Machine {
+    let cache = |bytes, shared_by| Shared { bytes, shared_by };
+    Machine {
+        l1: cache(32 << 10, 1),
+        l2: cache(1 << 20, 1),
+        last: cache(32 << 20, 2),
+        cores: 2,
+    }
+}
+
+/// Ranks of one host.
+fn on_one_host(collective: Collective, bytes: u64, world_size: usize) -> Question {
+    Question {
+        collective,
+        bytes,
+        world_size,
+        domains: 1,
+        slot_bytes: Some(SLOT_BYTES),
+        is_uneven: false,
+        is_pairwise: false,
+        algorithm: None,
+        slice_bytes: None,
+        channels: None,
+        is_weighted: false,
+        goes_around: false,
+        limits: Limits::derive(&two_cores(), world_size),
+    }
+}
+
+/// Ranks each of which has a host.
+fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
+    Question {
+        slot_bytes: None,
+        ..on_one_host(collective, bytes, world_size)
+    }
+}
+
+/// The cheapest staged way.
+fn best(question: &Question, constants: &Constants) -> Algorithm {
+    least(question, constants, |algorithm| !is_zero_copy(algorithm))
+}
+
+/// The cheapest way where all buffers are registered.
+fn best_registered(question: &Question, constants: &Constants) -> Algorithm {
+    least(question, constants, |algorithm| {
+        algorithm != Algorithm::Pull
+    })
+}
+
+fn is_zero_copy(algorithm: Algorithm) -> bool {
+    algorithm.works_in_registered() || algorithm == Algorithm::Pull
+}
+
+fn least(
+    question: &Question,
+    constants: &Constants,
+    is_usable: impl Fn(Algorithm) -> bool,
+) -> Algorithm {
+    let media = match question.slot_bytes {
+        Some(_) => &[Medium::Shared, Medium::Messages][..],
+        None => &[Medium::Messages],
+    };
+    let ways = media
+        .iter()
+        .flat_map(|medium| Schedule::algorithms(question.collective, *medium))
+        .filter(|algorithm| is_usable(**algorithm) && **algorithm != Algorithm::Stragglar)
+        .filter(|algorithm| **algorithm != Algorithm::Hierarchical || question.domains > 1)
+        .filter(|algorithm| {
+            let serves = cost::terms(
+                question.collective,
+                **algorithm,
+                medium(question, **algorithm),
+                question.world_size as u32,
+            );
+            serves.is_some()
+        });
+    let cost = |algorithm: &&Algorithm| price(question, **algorithm, Protocol::Simple, constants);
+    *ways
+        .min_by(|one, other| cost(one).total_cmp(&cost(other)))
+        .expect("a way")
+}
+
+/// The ways by which a call goes as it grows, each once.
+fn ways(
+    at: impl Fn(u64) -> Question,
+    constants: &Constants,
+    best: fn(&Question, &Constants) -> Algorithm,
+) -> Vec<(u64, Algorithm)> {
+    let mut ways: Vec<(u64, Algorithm)> = Vec::new();
+    for bytes in (3..=26).flat_map(|shift| [4, 5, 6, 7].map(|part| (1 << shift) / 4 * part)) {
+        let algorithm = best(&at(bytes), constants);
+        if ways.last().is_none_or(|(_, last)| *last != algorithm) {
+            ways.push((bytes, algorithm));
+        }
+    }
+    ways
+}
+
+/// Asserts that the ways follow each other at sizes within `bounds`.
+#[track_caller]
+fn assert_crossings(
+    ways: &[(u64, Algorithm)],
+    expected: &[(Algorithm, std::ops::RangeInclusive<u64>)],
+) {
+    let algorithms: Vec<_> = ways.iter().map(|(_, algorithm)| *algorithm).collect();
+    let names: Vec<_> = expected.iter().map(|(algorithm, _)| *algorithm).collect();
+    assert_eq!(algorithms, names, "{ways:?}");
+    for ((bytes, algorithm), (_, bounds)) in ways.iter().zip(expected) {
+        assert!(
+            bounds.contains(bytes),
+            "{algorithm} from {bytes} bytes on; {ways:?}"
+        );
+    }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const FIRST: std::ops::RangeInclusive<u64> = 8..=8;
+
+#[test]
+fn with_a_core_each_one_synchronisation_is_saved_while_lines_are_few() {
+    let constants = Constants::derive(&two_cores(), 2);
+    let of = |collective| move |bytes| on_one_host(collective, bytes, 2);
+    let staged = ways(of(Collective::AllReduce), &constants, best);
+    let expected = [
+        (Algorithm::OneShot, FIRST),
+        (Algorithm::Direct, 4 * KIB..=16 * KIB),
+    ];
+    assert_crossings(&staged, &expected);
+    for rooted in [
+        Collective::Reduce,
+        Collective::Broadcast,
+        Collective::Gather,
+        Collective::Scatter,
+    ] {
+        assert_eq!(ways(of(rooted), &constants, best).len(), 1, "{rooted}");
+    }
+    // With more ranks everybody reads more.
+    let enough = Machine {
+        cores: 64,
+        ..two_cores()
+    };
+    let last = |ranks| {
+        let constants = Constants::derive(&enough, ranks);
+        let at = |bytes| on_one_host(Collective::AllReduce, bytes, ranks);
+        ways(at, &constants, best)[1].0
+    };
+    let sizes = [2, 3, 4, 8].map(last);
+    assert!(sizes.is_sorted_by(|fewer, more| fewer > more), "{sizes:?}");
+}
+
+#[test]
+fn ranks_that_take_turns_save_turns_for_longer() {
+    let constants = Constants::derive(&two_cores(), 4);
+    let at = |bytes| on_one_host(Collective::AllReduce, bytes, 4);
+    let expected = [
+        (Algorithm::OneShot, FIRST),
+        (Algorithm::Direct, 32 * KIB..=128 * KIB),
+    ];
+    assert_crossings(&ways(at, &constants, best), &expected);
+    // With four ranks a core it matters that whoever runs goes on.
+    let constants = Constants::derive(&two_cores(), 8);
+    let at = |bytes| on_one_host(Collective::AllReduce, bytes, 8);
+    assert_eq!(best(&at(8), &constants), Algorithm::OneShot);
+    assert_eq!(best(&at(64 * KIB), &constants), Algorithm::Claim);
+}
+
+#[test]
+fn registered_buffers_are_worth_it_from_some_kilobytes_on() {
+    for (ranks, least) in [(2, 8 * KIB), (4, 8 * KIB), (8, 4 * KIB)] {
+        let constants = Constants::derive(&two_cores(), ranks);
+        let at = |bytes| on_one_host(Collective::AllReduce, bytes, ranks);
+        let is_staged = |bytes| !is_zero_copy(best_registered(&at(bytes), &constants));
+        assert!(is_staged(1024), "{ranks} ranks");
+        assert!(
+            (0..12).all(|shift| !is_staged((8 * least) << shift)),
+            "{ranks} ranks"
+        );
+        assert_eq!(best_registered(&at(16 * MIB), &constants), Algorithm::Push);
+    }
+}
+
+#[test]
+fn the_kernel_is_not_asked_before_it_was_measured() {
+    for ranks in [2, 3, 4, 8] {
+        for cores in [2, 64] {
+            let machine = Machine {
+                cores,
+                ..two_cores()
+            };
+            let constants = Constants::derive(&machine, ranks);
+            for collective in Collective::ALL {
+                for bytes in (3..=30).map(|shift| 1 << shift) {
+                    let question = on_one_host(*collective, bytes, ranks);
+                    if !Schedule::algorithms(*collective, Medium::Shared).contains(&Algorithm::Pull)
+                    {
+                        continue;
+                    }
+                    let pulled = price(&question, Algorithm::Pull, Protocol::ZeroCopy, &constants);
+                    let direct = price(&question, Algorithm::Direct, Protocol::Simple, &constants);
+                    assert!(
+                        pulled > direct,
+                        "{collective} of {bytes} bytes, {ranks} ranks, {cores} cores"
+                    );
+                }
+            }
+        }
+    }
+    // A kernel that copies as quickly as the cores is worth a megabyte.
+    let quick = Constants {
+        kernel_us_per_byte: 5e-5,
+        kernel_us: 1.0,
+        ..Constants::derive(&two_cores(), 2)
+    };
+    let question = on_one_host(Collective::AllReduce, MIB, 2);
+    let pulled = price(&question, Algorithm::Pull, Protocol::ZeroCopy, &quick);
+    assert!(pulled < price(&question, Algorithm::Direct, Protocol::Simple, &quick));
+}
+
+#[test]
+fn between_hosts_few_messages_win_first_and_few_bytes_then() {
+    let constants = Constants::derive(&two_cores(), 1);
+    let at = |ranks| move |bytes| apart(Collective::AllReduce, bytes, ranks);
+    let of_16 = ways(at(16), &constants, best);
+    let expected = [
+        (Algorithm::OneShot, FIRST),
+        (Algorithm::RecursiveDoubling, KIB..=16 * KIB),
+        (Algorithm::Rabenseifner, 32 * KIB..=256 * KIB),
+    ];
+    assert_crossings(&of_16, &expected);
+    // Where the number of ranks is no power of two, the ring needs fewer bytes.
+    assert_eq!(best(&at(6)(64 * MIB), &constants), Algorithm::Ring);
+    let broadcast = |bytes| apart(Collective::Broadcast, bytes, 16);
+    assert_eq!(best(&broadcast(32 * KIB), &constants), Algorithm::Tree);
+    assert_eq!(best(&broadcast(64 * MIB), &constants), Algorithm::Ring);
+}
+
+/// Four namespaces on two cores, as they were measured: what they all send and combine is done by the same two cores.
+#[test]
+fn hosts_that_share_cores_want_few_messages() {
+    let constants = Constants::derive(&two_cores(), 4);
+    let at = |bytes| apart(Collective::AllReduce, bytes, 4);
+    assert_eq!(best(&at(8), &constants), Algorithm::RecursiveDoubling);
+    assert_eq!(
+        best(&at(32 * KIB), &constants),
+        Algorithm::RecursiveDoubling
+    );
+    let price = |algorithm, bytes| price(&at(bytes), algorithm, Protocol::Simple, &constants);
+    // Measured 385 and 442 µs against 148.
+    for slow in [Algorithm::Direct, Algorithm::Ring] {
+        assert!(
+            price(slow, 8) > 2.0 * price(Algorithm::RecursiveDoubling, 8),
+            "{slow}"
+        );
+    }
+    // Its many small messages cost halving and doubling more than its few hops save.
+    assert!(price(Algorithm::Rabenseifner, 4 * MIB) > price(Algorithm::Direct, 4 * MIB));
+}
+
+#[test]
+fn two_levels_are_for_many_ranks_and_little_data() {
+    let constants = Constants::derive(
+        &Machine {
+            cores: 64,
+            ..two_cores()
+        },
+        32,
+    );
+    let at = |bytes| Question {
+        domains: 2,
+        ..on_one_host(Collective::AllReduce, bytes, 32)
+    };
+    assert_eq!(best(&at(8 * KIB), &constants), Algorithm::Hierarchical);
+    assert_eq!(best(&at(16 * MIB), &constants), Algorithm::Direct);
+    // Few ranks get what they need from each other in one step, and whoever takes turns serves all domains.
+    let few = |bytes| Question {
+        domains: 2,
+        ..on_one_host(Collective::AllReduce, bytes, 4)
+    };
+    assert_eq!(best(&few(8), &constants), Algorithm::OneShot);
+    let crowded = Constants::derive(&two_cores(), 32);
+    assert_ne!(best(&at(8 * KIB), &crowded), Algorithm::Hierarchical);
+}
+
+/// Every way of every collective, from nothing to absurdly much.
+#[test]
+fn every_price_is_a_price_and_grows_with_the_size() {
+    for (ranks, load) in [(1, 1), (2, 2), (3, 2), (4, 4), (7, 64), (16, 1), (300, 300)] {
+        let constants = Constants::derive(&two_cores(), load);
+        for collective in Collective::ALL {
+            for at in [on_one_host, apart] {
+                for algorithm in Algorithm::ALL {
+                    for protocol in Protocol::ALL {
+                        let mut last = 0.0;
+                        for bytes in (0..=63).map(|shift| 1u64 << shift).chain([u64::MAX]) {
+                            let question = at(*collective, bytes, ranks);
+                            let cost_us = price(&question, *algorithm, *protocol, &constants);
+                            let name = format!(
+                                "{collective} {algorithm} {protocol}, {ranks} ranks, {bytes} bytes"
+                            );
+                            assert!(cost_us > 0.0 && cost_us.is_finite(), "{name}: {cost_us}");
+                            assert!(cost_us >= last, "{name}: {cost_us} after {last}");
+                            last = cost_us;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_correction_multiplies_its_way_only() {
+    let mut constants = Constants::derive(&two_cores(), 2);
+    let question = on_one_host(Collective::AllReduce, MIB, 2);
+    let cost =
+        |algorithm, constants: &Constants| price(&question, algorithm, Protocol::Simple, constants);
+    let before = [Algorithm::Direct, Algorithm::Ring].map(|way| cost(way, &constants));
+    let way = "all_reduce.direct.simple".parse().expect("a way");
+    constants.corrections.set(way, 20, 2.0);
+    let after = [Algorithm::Direct, Algorithm::Ring].map(|way| cost(way, &constants));
+    assert_eq!(after, [2.0 * before[0], before[1]]);
+}
