@@ -53,6 +53,8 @@ pub enum Style {
     Hollow,
     /// A broken line without points: a formula beside what it predicts.
     Dashed,
+    /// A broad line over the others, which show through.
+    Broad,
 }
 
 /// One curve, as values.
@@ -88,6 +90,25 @@ pub struct Chart {
     pub legend: Corner,
     pub curves: Vec<Curve>,
     pub marks: Vec<Mark>,
+}
+
+impl Style {
+    /// The points' radius; 0 draws none.
+    fn radius(self) -> u32 {
+        match self {
+            Style::Filled | Style::Hollow => 4,
+            Style::Dashed => 0,
+            Style::Broad => 5,
+        }
+    }
+
+    fn width(self) -> u32 {
+        if self == Style::Broad { 6 } else { 2 }
+    }
+
+    fn opacity(self) -> f64 {
+        if self == Style::Broad { 0.6 } else { 1.0 }
+    }
 }
 
 impl Axis {
@@ -159,13 +180,13 @@ impl Chart {
             .y_desc(&self.y.title)
             .draw()?;
         for (index, curve) in self.curves.iter().enumerate() {
-            let colour = PALETTE[curve.colour % PALETTE.len()];
-            let fill = if curve.style == Style::Hollow {
-                WHITE
-            } else {
-                colour
+            let style = curve.style;
+            let colour = PALETTE[curve.colour % PALETTE.len()].mix(style.opacity());
+            let fill = match style {
+                Style::Hollow => WHITE.mix(1.0),
+                _ => colour,
             };
-            let radius = if curve.style == Style::Dashed { 0 } else { 4 };
+            let radius = style.radius() as i32;
             let places: Vec<(f64, f64)> = curve
                 .points
                 .iter()
@@ -176,23 +197,22 @@ impl Chart {
                 EmptyElement::at(at)
                     + PathElement::new(
                         vec![(0, 0), (if radius == 0 { 9 } else { 24 }, 0)],
-                        colour.stroke_width(2),
+                        colour.stroke_width(style.width()),
                     )
-                    + PathElement::new(vec![(15, 0), (24, 0)], colour.stroke_width(2))
+                    + PathElement::new(vec![(15, 0), (24, 0)], colour.stroke_width(style.width()))
                     + Circle::new((12, 0), radius, fill.filled())
                     + Circle::new((12, 0), radius, colour.stroke_width(2))
             };
-            let line = match curve.style {
+            let line = match style {
                 Style::Dashed => chart.draw_series(DashedLineSeries::new(
                     places.iter().copied(),
                     DASH.0,
                     DASH.1,
                     colour.stroke_width(2),
                 ))?,
-                Style::Filled | Style::Hollow => chart.draw_series(LineSeries::new(
-                    places.iter().copied(),
-                    colour.stroke_width(2),
-                ))?,
+                Style::Filled | Style::Hollow | Style::Broad => chart.draw_series(
+                    LineSeries::new(places.iter().copied(), colour.stroke_width(style.width())),
+                )?,
             };
             if is_crowded {
                 let y = line_of_legend(index);

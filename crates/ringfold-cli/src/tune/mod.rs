@@ -1,12 +1,14 @@
 //! `ringfold tune`: finds where the tuner's choices are wrong, and mends them with a table.
 //!
 //! [`check`] says where a curve is wrong ([`findings`], from what [`series`] makes of a file's [`rows`]); [`optimize`] makes a
-//! tuner's CSV of what was measured to be best: [`contest`] has the winners, and [`ranges`] says for which sizes.
+//! tuner's CSV of what was measured to be best: [`contest`] has the winners, and [`ranges`] says for which sizes; [`plot`]
+//! draws.
 
 mod check;
 mod contest;
 mod findings;
 mod optimize;
+mod plot;
 mod ranges;
 mod rows;
 mod series;
@@ -25,12 +27,14 @@ pub struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   ringfold tune check perf.csv                      dips, plateaus, wrong crossovers
+  ringfold tune plot picks sweep.csv -o picks.svg   what the default picked, over everything it could have
   ringfold tune optimize sweep.csv -o tuned.csv     the best way for every size, as a tuner's rules";
 
 #[derive(Subcommand)]
 enum Command {
     Check(check::Arguments),
     Optimize(optimize::Arguments),
+    Plot(plot::Arguments),
 }
 
 /// Carries out the subcommand and returns the exit status.
@@ -38,5 +42,6 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     match arguments.command {
         Command::Check(arguments) => check::run(&arguments),
         Command::Optimize(arguments) => optimize::run(&arguments),
+        Command::Plot(arguments) => plot::run(&arguments),
     }
 }

@@ -239,6 +239,17 @@ impl Table {
         Ok(table)
     }
 
+    /// All rows, those of the curve as one of the ways, unless the file knows which rows the default's are.
+    pub fn all_as_ways(self) -> Vec<Row> {
+        let mut rows = self.rows;
+        for row in &mut rows {
+            if row.asked == Asked::Unsaid {
+                row.asked = Asked::Way;
+            }
+        }
+        rows
+    }
+
     /// Says which lines were left out.
     pub fn complain(&self) {
         for line in &self.skipped {

@@ -2,6 +2,7 @@
 
 mod check;
 mod optimize;
+mod plot;
 
 use std::path::PathBuf;
 
