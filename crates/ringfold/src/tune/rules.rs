@@ -223,7 +223,17 @@ impl Rules {
     /// What is doubtful about them, a sentence each: rules that never hold because an earlier one matches all of their
     /// calls, or because no way of theirs exists here. For the log of whoever loads them.
     pub fn doubts(&self) -> Vec<String> {
-        doubts::of(self)
+        self.doubts_of("ringfold", doubts::way_here)
+    }
+
+    /// The same for another library that reads the file. `way` says which way of its own a rule names, if that exists for the
+    /// rule's collective.
+    pub fn doubts_of<W: PartialEq>(
+        &self,
+        library: &str,
+        way: impl Fn(&Rule) -> Option<W>,
+    ) -> Vec<String> {
+        doubts::of(self, library, way)
     }
 }
 

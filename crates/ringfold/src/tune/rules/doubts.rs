@@ -10,13 +10,20 @@ const DOUBTS_MAX: usize = 16;
 /// Rules of a collective that are compared with each other; a longer table was not written by hand.
 const COMPARED_MAX: usize = 4096;
 
-/// A sentence for each rule that never holds, in the file's order and up to a limit.
-pub fn of(rules: &Rules) -> Vec<String> {
+/// A sentence for each rule that never holds, in the file's order and up to a limit. `way` says which way a rule names, if the
+/// library could ever go it for the rule's collective.
+pub fn of<W: PartialEq>(
+    rules: &Rules,
+    library: &str,
+    way: impl Fn(&Rule) -> Option<W>,
+) -> Vec<String> {
     let compared = |list: &'_ [Rule]| list.len().min(COMPARED_MAX);
     let lists = rules.by_collective.iter();
     let mut doubts: Vec<_> = lists
         .flat_map(|list| {
-            (0..compared(list)).filter_map(|index| doubt(&list[..index], &list[index]))
+            let way = &way;
+            (0..compared(list))
+                .filter_map(move |index| doubt(&list[..index], &list[index], library, way))
         })
         .collect();
     doubts.sort();
@@ -34,18 +41,23 @@ pub fn of(rules: &Rules) -> Vec<String> {
 }
 
 /// Why a rule holds never or hardly ever behind these of the same collective, and its line.
-fn doubt(earlier: &[Rule], rule: &Rule) -> Option<(u32, String)> {
-    let why = if !exists(rule) {
+fn doubt<W: PartialEq>(
+    earlier: &[Rule],
+    rule: &Rule,
+    library: &str,
+    way: impl Fn(&Rule) -> Option<W>,
+) -> Option<(u32, String)> {
+    let why = if way(rule).is_none() {
         let (algorithm, protocol) = (rule.algorithm.text, rule.protocol.text);
         format!(
-            "never holds: ringfold has no {} by {algorithm},{protocol}",
+            "never holds: {library} has no {} by {algorithm},{protocol}",
             rule.collective
         )
     } else {
         let first = earlier
             .iter()
-            .find(|earlier| exists(earlier) && covers(earlier, rule))?;
-        match first.way() == rule.way() {
+            .find(|earlier| way(earlier).is_some() && covers(earlier, rule))?;
+        match way(first) == way(rule) {
             true => format!("never holds: line {} matches all of its calls", first.line),
             false => format!(
                 "holds only where the way of line {}, which matches all of its calls, cannot be gone",
@@ -56,18 +68,17 @@ fn doubt(earlier: &[Rule], rule: &Rule) -> Option<(u32, String)> {
     Some((rule.line, format!("`{rule}` {why}")))
 }
 
-/// Whether ringfold could ever go its way.
-fn exists(rule: &Rule) -> bool {
-    let Some((algorithm, protocol)) = rule.way() else {
-        return false;
-    };
+/// The way that a rule names, if ringfold could ever go it.
+pub fn way_here(rule: &Rule) -> Option<(Algorithm, Protocol)> {
+    let (algorithm, protocol) = rule.way()?;
     let is_unstaged = matches!(
         algorithm,
         Algorithm::Push | Algorithm::Serve | Algorithm::Pull
     );
     let serves = |medium| Schedule::algorithms(rule.collective, medium).contains(&algorithm);
-    is_unstaged == (protocol == Protocol::ZeroCopy)
-        && (serves(Medium::Shared) || serves(Medium::Messages))
+    let exists = is_unstaged == (protocol == Protocol::ZeroCopy)
+        && (serves(Medium::Shared) || serves(Medium::Messages));
+    exists.then_some((algorithm, protocol))
 }
 
 /// Whether `earlier` matches whatever `rule` matches; both are of one collective.

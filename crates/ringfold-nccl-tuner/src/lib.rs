@@ -1,0 +1,274 @@
+//! A tuner plugin that NCCL loads: an operator's rules decide there as they do in ringfold.
+//!
+//! `NCCL_TUNER_PLUGIN=/path/to/libringfold_nccl_tuner.so` makes NCCL 2.21 to 2.32 load it; each finds the newest version of
+//! the interface that it knows among `ncclTunerPlugin_v2` to `_v7`. Which rules hold is [`tuner`]'s; this file is the
+//! border, where C's pointers become values and nothing is decided.
+//!
+//! # Invariants
+//!
+//! * No function ever fails or panics through C: NCCL ends a communicator or a call for that, whatever its documentation
+//!   says. What goes wrong is logged, and NCCL decides as without a plugin.
+//! * Of a cost table one entry is written, 0 where NCCL can go that way. -1 is never written, because some releases take
+//!   it for "never" and some for "best". Channels are written where a rule says so, and NCCL's constants never are.
+//! * Answers follow from the file and the call only, so that ranks with the same file answer the same. NCCL does not
+//!   compare them.
+//!
+//! Source: the interface as [`ringfold::tune::plugin::abi`] has it.
+
+mod journal;
+mod tuner;
+mod ways;
+
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+
+use ringfold::tune::plugin::abi::{
+    Code, Constants, Domains, Logger, SUCCESS, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6, TunerV7,
+};
+
+use journal::Journal;
+use tuner::{Answer, Question, Tuner};
+
+/// What NCCL's log calls the plugin.
+const NAME: *const c_char = c"ringfold".as_ptr();
+
+/// The most rows or columns of a cost table; NCCL has 7 and 3, and a number above these is none of its.
+const TABLE_SIDE_MAX: c_int = 64;
+
+/// A structure that NCCL finds by its name and only reads.
+#[repr(transparent)]
+pub struct Exported<T>(T);
+
+// SAFETY: nobody writes it, and what its pointers show is constant.
+unsafe impl<T> Sync for Exported<T> {}
+
+/// Of NCCL 2.21.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static ncclTunerPlugin_v2: Exported<TunerV2> = Exported(TunerV2 {
+    name: NAME,
+    init: Some(init),
+    pick: Some(pick),
+    finish: Some(finish),
+});
+
+/// Of NCCL 2.22 and 2.23.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static ncclTunerPlugin_v3: Exported<TunerV3> = Exported(TunerV3 {
+    name: NAME,
+    init: Some(init),
+    price: Some(price_unregistered),
+    finish: Some(finish),
+});
+
+/// Of NCCL 2.24 to 2.27.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static ncclTunerPlugin_v4: Exported<TunerV4> = Exported(TunerV4 {
+    name: NAME,
+    init: Some(init),
+    price: Some(price),
+    finish: Some(finish),
+});
+
+/// Of NCCL 2.28 and 2.29.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static ncclTunerPlugin_v5: Exported<TunerV5> = Exported(TunerV5 {
+    name: NAME,
+    init: Some(init_with_constants),
+    price: Some(price),
+    finish: Some(finish),
+});
+
+/// Of NCCL 2.30 and 2.31. Chunks keep the size that NCCL gives them.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static ncclTunerPlugin_v6: Exported<TunerV6<4>> = Exported(TunerV6 {
+    name: NAME,
+    init: Some(init_with_constants),
+    price: Some(price),
+    finish: Some(finish),
+    chunk_size: None,
+});
+
+/// Of NCCL 2.32.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static ncclTunerPlugin_v7: Exported<TunerV7> = Exported(TunerV6 {
+    name: NAME,
+    init: Some(init_with_constants),
+    price: Some(price),
+    finish: Some(finish),
+    chunk_size: None,
+});
+
+unsafe extern "C" fn init(
+    ranks: usize,
+    hosts: usize,
+    log: Logger,
+    context: *mut *mut c_void,
+) -> Code {
+    guarded(|| {
+        if context.is_null() {
+            return;
+        }
+        let tuner = Tuner::begin(ranks, hosts, Journal::new(log));
+        let tuner = Box::into_raw(Box::new(tuner)).cast();
+        // SAFETY: not null, and the interface promises that it is valid for a write.
+        unsafe { context.write(tuner) }
+    })
+}
+
+unsafe extern "C" fn init_with_constants<const ROWS: usize>(
+    context: *mut *mut c_void,
+    _communicator: u64,
+    ranks: usize,
+    hosts: usize,
+    log: Logger,
+    _domains: *mut Domains,
+    _constants: *mut Constants<ROWS>,
+) -> Code {
+    // SAFETY: its arguments are those that the interface promises here, too.
+    unsafe { init(ranks, hosts, log, context) }
+}
+
+unsafe extern "C" fn price(
+    context: *mut c_void,
+    function: c_int,
+    bytes: usize,
+    group: c_int,
+    table: *mut *mut f32,
+    rows: c_int,
+    columns: c_int,
+    is_registered: c_int,
+    channels: *mut c_int,
+) -> Code {
+    guarded(|| {
+        let sides = 1..=TABLE_SIDE_MAX;
+        if table.is_null() || !sides.contains(&rows) || !sides.contains(&columns) {
+            return;
+        }
+        // SAFETY: `init` gave the context, which lives until `finish`.
+        let Some(tuner) = (unsafe { tuner(context) }) else {
+            return;
+        };
+        let question = Question {
+            function,
+            bytes: bytes as u64,
+            group,
+            is_registered: is_registered != 0,
+        };
+        let (rows, columns) = (rows as usize, columns as usize);
+        // SAFETY: the interface promises one array of `rows * columns` floats, which nobody else uses during the call.
+        let costs = unsafe { slice::from_raw_parts_mut(table.cast::<f32>(), rows * columns) };
+        let can_go =
+            |row, column| row < rows && column < columns && costs[row * columns + column] >= 0.0;
+        let Some(answer) = tuner.answer(question, can_go) else {
+            return;
+        };
+        costs[answer.row * columns + answer.column] = 0.0;
+        // SAFETY: the interface promises that it is null or valid for a write.
+        unsafe { write_channels(channels, &answer) };
+    })
+}
+
+unsafe extern "C" fn price_unregistered(
+    context: *mut c_void,
+    function: c_int,
+    bytes: usize,
+    group: c_int,
+    table: *mut *mut f32,
+    rows: c_int,
+    columns: c_int,
+    channels: *mut c_int,
+) -> Code {
+    // SAFETY: its arguments are those that the interface promises here, too; buffers count as not registered.
+    unsafe {
+        price(
+            context, function, bytes, group, table, rows, columns, 0, channels,
+        )
+    }
+}
+
+unsafe extern "C" fn pick(
+    context: *mut c_void,
+    function: c_int,
+    bytes: usize,
+    has_collnet: c_int,
+    has_nvls: c_int,
+    group: c_int,
+    algorithm: *mut c_int,
+    protocol: *mut c_int,
+    channels: *mut c_int,
+) -> Code {
+    guarded(|| {
+        if algorithm.is_null() || protocol.is_null() {
+            return;
+        }
+        // SAFETY: `init` gave the context, which lives until `finish`.
+        let Some(tuner) = (unsafe { tuner(context) }) else {
+            return;
+        };
+        let question = Question {
+            function,
+            bytes: bytes as u64,
+            group,
+            is_registered: false,
+        };
+        let can_go = |row, column| {
+            ways::exists(function, row, column)
+                && (has_collnet != 0 || !ways::needs_collnet(row))
+                && (has_nvls != 0 || !ways::needs_nvls(row))
+        };
+        let Some(answer) = tuner.answer(question, can_go) else {
+            return;
+        };
+        // SAFETY: not null, and the interface promises that it is valid for a write.
+        unsafe { algorithm.write(answer.row as c_int) };
+        // SAFETY: as above.
+        unsafe { protocol.write(answer.column as c_int) };
+        // SAFETY: the interface promises that it is null or valid for a write.
+        unsafe { write_channels(channels, &answer) };
+    })
+}
+
+unsafe extern "C" fn finish(context: *mut c_void) -> Code {
+    guarded(|| {
+        if !context.is_null() {
+            // SAFETY: `init` made it of a box, and the interface promises that nobody uses it again.
+            drop(unsafe { Box::from_raw(context.cast::<Tuner>()) });
+        }
+    })
+}
+
+/// Does `work`, and says that all is well: a panic must not travel through C, and an error would end the call.
+fn guarded(work: impl FnOnce()) -> Code {
+    // What a panic leaves behind is at worst a line that was not logged.
+    let _ = catch_unwind(AssertUnwindSafe(work));
+    SUCCESS
+}
+
+/// The tuner behind a context.
+///
+/// # Safety
+///
+/// `context` is null, or `init` wrote it and `finish` did not get it yet.
+unsafe fn tuner<'a>(context: *mut c_void) -> Option<&'a Tuner> {
+    // SAFETY: the caller's promise.
+    unsafe { context.cast::<Tuner>().cast_const().as_ref() }
+}
+
+/// Tells how many channels to use, if a rule says.
+///
+/// # Safety
+///
+/// `channels` is null or valid for a write.
+unsafe fn write_channels(channels: *mut c_int, answer: &Answer) {
+    if let Some(count) = answer.channels.filter(|_| !channels.is_null()) {
+        // SAFETY: the caller's promise.
+        unsafe { channels.write(count) }
+    }
+}

@@ -1,0 +1,60 @@
+//! What NCCL could ever do: which of its algorithms carry out which function, by which protocol.
+//!
+//! It serves to warn of rules that never hold, and version 2 of the interface, which shows no costs. From version 3 on
+//! NCCL's own table says what can be done.
+//!
+//! Source: `ncclTopoTuneModel` in `src/graph/tuning.cc` of NCCL 2.30.
+
+use std::ffi::c_int;
+
+use ringfold::tune::Rule;
+use ringfold::tune::names::{COLLECTIVES, Name};
+
+const BROADCAST: c_int = 0;
+const REDUCE: c_int = 1;
+const ALL_GATHER: c_int = 2;
+const REDUCE_SCATTER: c_int = 3;
+const ALL_REDUCE: c_int = 4;
+
+const TREE: usize = 0;
+const RING: usize = 1;
+const COLLNET_DIRECT: usize = 2;
+const COLLNET_CHAIN: usize = 3;
+const NVLS: usize = 4;
+const NVLS_TREE: usize = 5;
+const PAT: usize = 6;
+
+const PROTOCOLS: usize = 3;
+const SIMPLE: usize = 2;
+
+/// Whether NCCL has a function by an algorithm and a protocol.
+pub fn exists(function: c_int, row: usize, column: usize) -> bool {
+    let has_algorithm = match function {
+        BROADCAST | REDUCE => row == RING,
+        ALL_GATHER | REDUCE_SCATTER => matches!(row, RING | PAT | NVLS | COLLNET_DIRECT),
+        ALL_REDUCE => row <= NVLS_TREE,
+        _ => false,
+    };
+    let has_protocol = match row {
+        TREE | RING => column < PROTOCOLS,
+        _ => column == SIMPLE,
+    };
+    has_algorithm && has_protocol
+}
+
+/// Whether an algorithm needs switches that reduce.
+pub fn needs_collnet(row: usize) -> bool {
+    matches!(row, COLLNET_DIRECT | COLLNET_CHAIN)
+}
+
+/// Whether an algorithm needs NVLink's switches.
+pub fn needs_nvls(row: usize) -> bool {
+    matches!(row, NVLS | NVLS_TREE)
+}
+
+/// The row and the column that a rule names, if NCCL could ever do that for its collective.
+pub fn of(rule: &Rule) -> Option<(usize, usize)> {
+    let function = Name::of(&COLLECTIVES, rule.collective)?.nccl?;
+    let (row, column) = rule.nccl_way()?;
+    exists(function.into(), row, column).then_some((row, column))
+}
