@@ -241,7 +241,7 @@ impl Info {
 
     fn launcher(&self) -> String {
         match &self.launch {
-            Ok(launch) if launch.origin == crate::perf::NO_LAUNCHER => "none".into(),
+            Ok(launch) if launch.origin == crate::launch::itself::NO_LAUNCHER => "none".into(),
             Ok(launch) => {
                 format!(
                     "{}: rank {} of {}",

@@ -9,6 +9,7 @@
 
 mod binding;
 mod environment;
+pub mod itself;
 mod output;
 mod supervisor;
 

@@ -11,19 +11,12 @@ use ringfold::config::{Injection, Straggler};
 use ringfold::simulate::Slow;
 use ringfold::{Algorithm, Bind, Collective, DType, Op, TransportChoice, Weighting};
 
+use super::measure::Method;
 use super::refused::Refused;
-
-/// The smallest size of a sweep, unless told.
-const DEFAULT_MIN_BYTES: u64 = 8;
-
-/// The largest size of a sweep, unless told.
-const DEFAULT_MAX_BYTES: u64 = 64 << 20;
+pub use super::span::{Span, parse_bytes};
 
 /// The most iterations: their times are kept and gathered.
 const MAX_ITERATIONS: u32 = 1 << 20;
-
-/// The most sizes of one sweep: more is a mistyped step.
-const MAX_SIZES: usize = 1 << 16;
 
 /// Measure a collective and check its results
 ///
@@ -42,21 +35,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
 
-    /// Smallest size [default: 8]
-    #[arg(short = 'b', long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub minbytes: Option<u64>,
-
-    /// Largest size [default: 64M]
-    #[arg(short = 'e', long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub maxbytes: Option<u64>,
-
-    /// Add this from one size to the next
-    #[arg(short = 'i', long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "stepfactor")]
-    pub stepbytes: Option<u64>,
-
-    /// Multiply by this from one size to the next [default: 2]
-    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..))]
-    pub stepfactor: Option<u64>,
+    #[command(flatten)]
+    pub span: Span,
 
     /// Iterations that are timed. As in nccl-tests, and unlike in `ringfold run`, where -n is --ranks
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MAX_ITERATIONS as i64))]
@@ -261,6 +241,23 @@ impl Arguments {
         })
     }
 
+    /// How every size is measured.
+    pub fn method(&self) -> Method {
+        Method {
+            collective: self.collective,
+            iters: self.iters,
+            warmup_iters: self.warmup_iters,
+            check: self.check,
+            average: self.average,
+            has_barriers: self.blocking == 1,
+            rewrite: self.rewrite,
+            is_registered: self.local_register == 1,
+            stats: self.stats,
+            algorithm: self.algorithm,
+            timeout: self.timeout,
+        }
+    }
+
     /// Checks what can be checked before the ranks are there.
     pub fn check(&self) -> Result<()> {
         self.refused.check()?;
@@ -313,41 +310,9 @@ impl Arguments {
             .any(|path| path.as_deref() == Some("-".as_ref()))
     }
 
-    /// The sizes asked for, in bytes. A size of 0 is followed by one of `element_bytes` when sizes are multiplied.
+    /// The sizes asked for, in bytes.
     pub fn sizes(&self, element_bytes: u64) -> Result<Vec<u64>> {
-        let (min, max) = self.bounds();
-        if min > max {
-            bail!("the smallest size, {min} bytes, is above the largest, {max} bytes");
-        }
-        if self.stepbytes == Some(0) && min < max {
-            bail!("`--stepbytes 0` never gets from {min} to {max} bytes");
-        }
-        let mut sizes = Vec::new();
-        let mut next = Some(min);
-        while let Some(size) = next.filter(|&size| size <= max) {
-            if sizes.len() == MAX_SIZES {
-                bail!("more than {MAX_SIZES} sizes; choose a larger step");
-            }
-            sizes.push(size);
-            next = match (self.stepbytes, size) {
-                (Some(0), _) => None,
-                (Some(step), _) => size.checked_add(step),
-                (None, 0) => Some(element_bytes.max(1)),
-                (None, _) => size.checked_mul(self.stepfactor.unwrap_or(2)),
-            };
-        }
-        Ok(sizes)
-    }
-
-    /// The smallest and the largest size asked for; steps need not meet the largest.
-    pub fn bounds(&self) -> (u64, u64) {
-        if self.collective == Collective::Barrier {
-            return (0, 0);
-        }
-        let min = self
-            .minbytes
-            .unwrap_or_else(|| DEFAULT_MIN_BYTES.min(self.maxbytes.unwrap_or(u64::MAX)));
-        (min, self.maxbytes.unwrap_or(DEFAULT_MAX_BYTES.max(min)))
+        self.span.sizes(self.collective, element_bytes)
     }
 
     /// Every combination of type, operation and root that was asked for.
@@ -393,33 +358,6 @@ impl Arguments {
             }
         }
     }
-}
-
-/// A number of bytes, with a binary suffix: `8`, `64K`, `1.5M`, `2G`, `1MiB`.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let suffix = text[digits.len()..].to_ascii_lowercase();
-    let shift = match suffix.as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return Err(format!("unknown unit `{suffix}`; one of K, M, G (binary)")),
-    };
-    let bytes = match digits.parse::<u64>() {
-        Ok(number) => number.checked_mul(1 << shift),
-        Err(_) => fraction_of_bytes(digits, shift),
-    };
-    bytes.ok_or_else(|| "not a size; write for example 8, 64K, 1M or 2G".into())
-}
-
-/// `1.5` times `1 << shift`, when that is a whole number that is not too large to be exact.
-fn fraction_of_bytes(digits: &str, shift: u32) -> Option<u64> {
-    let plain = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let bytes = digits.parse::<f64>().ok().filter(|_| plain)? * (1u64 << shift) as f64;
-    (bytes.fract() == 0.0 && bytes < (1u64 << 53) as f64).then_some(bytes as u64)
 }
 
 /// A time: `10` and `2.5s` are seconds, `500ms` milliseconds.
@@ -506,34 +444,6 @@ mod tests {
 
     fn arguments(line: &str) -> Arguments {
         Line::parse_from(format!("perf {line}").split_whitespace()).arguments
-    }
-
-    #[test]
-    fn sizes_are_read_with_binary_suffixes() {
-        assert_eq!(parse_bytes("8"), Ok(8));
-        assert_eq!(parse_bytes("64K"), Ok(65536));
-        assert_eq!(parse_bytes("64k"), Ok(65536));
-        assert_eq!(parse_bytes("1.5M"), Ok(1_572_864));
-        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
-        assert_eq!(parse_bytes("0"), Ok(0));
-    }
-
-    #[test]
-    fn what_is_not_a_size_is_refused() {
-        for text in [
-            "",
-            "K",
-            "-1",
-            "1T",
-            "0.3K",
-            "1e3",
-            "inf",
-            "nan",
-            "18446744073709551615K",
-            "1 K",
-        ] {
-            assert!(parse_bytes(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -122,9 +122,9 @@ pub fn write_json(into: &mut dyn Write, run: &Run, rows: &[Measurement]) -> Resu
             "hostname": participant.hostname,
         })).collect::<Vec<_>>(),
     });
-    match arguments.stepbytes {
+    match arguments.span.stepbytes {
         Some(bytes) => config["step_bytes"] = bytes.into(),
-        None => config["step_factor"] = arguments.stepfactor.unwrap_or(2).into(),
+        None => config["step_factor"] = arguments.span.stepfactor.unwrap_or(2).into(),
     }
     let mut document = json!({
         "version": JSON_VERSION,

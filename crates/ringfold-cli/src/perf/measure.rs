@@ -4,13 +4,13 @@
 //! timed calls, each after an untimed barrier. Then data is written anew for every checked call, and every rank compares
 //! its whole output. Only afterwards the ranks' times are gathered, by a collective too.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringfold::memory::Region;
-use ringfold::{Collective, Communicator, Counts, DType, Request, Stats};
+use ringfold::{Algorithm, Collective, Communicator, Counts, DType, Request, Stats};
 
-use super::arguments::{Arguments, Case};
+use super::arguments::Case;
 use super::memory::{Memory, carry_out};
 use super::placement::{Placement, Size};
 use super::stats;
@@ -94,10 +94,35 @@ pub struct Participant {
     pub hostname: String,
 }
 
+/// How it is measured. The same on all ranks.
+#[derive(Clone, Debug)]
+pub struct Method {
+    pub collective: Collective,
+    /// Calls that are timed.
+    pub iters: u32,
+    /// Calls before them that are not.
+    pub warmup_iters: u32,
+    /// Calls that are checked, each with new data.
+    pub check: u32,
+    /// How the ranks' times become one: 0 rank 0's, 1 mean, 2 fastest, else slowest.
+    pub average: u8,
+    /// Whether a barrier precedes every timed call.
+    pub has_barriers: bool,
+    /// Whether the input is written anew before every timed call.
+    pub rewrite: bool,
+    /// Whether the buffers are registered.
+    pub is_registered: bool,
+    /// Whether the calls' lateness is summed up.
+    pub stats: bool,
+    /// The algorithm that is insisted on.
+    pub algorithm: Option<Algorithm>,
+    pub timeout: Option<Duration>,
+}
+
 /// One rank's part in the measuring.
 pub struct Bench<'a> {
-    communicator: &'a Communicator,
-    arguments: &'a Arguments,
+    pub communicator: &'a mut Communicator,
+    pub method: Method,
     first: Memory,
     second: Memory,
     gathered: Memory,
@@ -108,28 +133,29 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Room for sizes up to `max_bytes`.
+    /// Room for sizes up to `max_bytes`, and for the reports of `max_iters` calls.
     pub fn new(
-        communicator: &'a Communicator,
-        arguments: &'a Arguments,
+        communicator: &'a mut Communicator,
+        method: Method,
         max_bytes: u64,
+        max_iters: u32,
     ) -> Result<Bench<'a>> {
         let max_bytes = usize::try_from(max_bytes)?;
-        let counts = match arguments.stats {
+        let counts = match method.stats {
             true => stats::numbers(communicator.world_size()),
             false => 0,
         };
-        let report_bytes = INTRODUCTION_BYTES.max(8 * counts.max(arguments.iters as usize + 2));
-        let memory = || match arguments.local_register {
-            0 => Memory::new(max_bytes),
-            _ => Memory::registered(communicator, max_bytes),
+        let report_bytes = INTRODUCTION_BYTES.max(8 * counts.max(max_iters as usize + 2));
+        let memory = || match method.is_registered {
+            false => Memory::new(max_bytes),
+            true => Memory::registered(communicator, max_bytes),
         };
         Ok(Bench {
-            communicator,
-            arguments,
             first: memory()?,
             second: memory()?,
             gathered: Memory::new(report_bytes * (communicator.world_size() + 1))?,
+            communicator,
+            method,
             seed: 0,
             stats: Stats::default(),
         })
@@ -142,18 +168,11 @@ impl<'a> Bench<'a> {
         size: Size,
         in_place: bool,
     ) -> Result<Option<Measurement>> {
-        let world_size = self.communicator.world_size();
-        let bytes = size.bytes as usize;
-        let place = (self.communicator.rank(), world_size);
-        let memory = [self.first.region(bytes), self.second.region(bytes)];
-        let collective = self.arguments.collective;
-        let Some(placement) = Placement::new(collective, case, place, size, in_place, memory)
-        else {
+        let Some(placement) = self.placement(case, size, in_place) else {
             return Ok(None);
         };
-        let mut request = placement.request();
-        request.algorithm = self.arguments.algorithm;
-        request.timeout = self.arguments.timeout;
+        let collective = self.method.collective;
+        let request = self.request(&placement);
         let choice = self.communicator.choice(&request)?;
 
         placement.write(&placement.data(self.next_seed()));
@@ -161,28 +180,28 @@ impl<'a> Bench<'a> {
         self.barrier()?;
         self.barrier()?;
         let first_us = self.timed(&request)?;
-        for _ in 0..self.arguments.warmup_iters {
+        for _ in 0..self.method.warmup_iters {
             self.call(&request)?;
         }
-        let mut times_us = Vec::with_capacity(self.arguments.iters as usize);
-        for _ in 0..self.arguments.iters {
-            if self.arguments.rewrite {
+        let mut times_us = Vec::with_capacity(self.method.iters as usize);
+        for _ in 0..self.method.iters {
+            if self.method.rewrite {
                 placement.rewrite();
             }
-            if self.arguments.blocking == 1 {
+            if self.method.has_barriers {
                 self.barrier()?;
             }
-            if self.arguments.stats {
+            if self.method.stats {
                 // The barrier's waits are not the call's.
                 self.communicator.reset_stats();
             }
             times_us.push(self.timed(&request)?);
-            if self.arguments.stats {
+            if self.method.stats {
                 self.stats.merge(&self.communicator.stats());
             }
         }
         let mut wrong = 0;
-        for _ in 0..self.arguments.check {
+        for _ in 0..self.method.check {
             let data = placement.data(self.next_seed());
             placement.write(&data);
             self.call(&request)?;
@@ -194,7 +213,7 @@ impl<'a> Bench<'a> {
         report.push(wrong as f64);
         let reports = self.gather_numbers(&report)?;
         let column = |index: usize| -> Vec<f64> { reports.iter().map(|r| r[index]).collect() };
-        let iterations = self.arguments.iters as usize;
+        let iterations = self.method.iters as usize;
         Ok(Some(Measurement {
             case,
             size,
@@ -203,10 +222,24 @@ impl<'a> Bench<'a> {
             transport: choice.transport.to_owned(),
             first_us: self.unite(&column(iterations)),
             times_us: (0..iterations).map(|i| self.unite(&column(i))).collect(),
-            wrong: (self.arguments.check > 0)
+            wrong: (self.method.check > 0)
                 .then(|| column(iterations + 1).iter().sum::<f64>() as u64),
-            bus_factor: Size::bus_factor(collective, world_size),
+            bus_factor: Size::bus_factor(collective, self.communicator.world_size()),
         }))
+    }
+
+    fn placement(&self, case: Case, size: Size, in_place: bool) -> Option<Placement> {
+        let bytes = size.bytes as usize;
+        let place = (self.communicator.rank(), self.communicator.world_size());
+        let memory = [self.first.region(bytes), self.second.region(bytes)];
+        Placement::new(self.method.collective, case, place, size, in_place, memory)
+    }
+
+    fn request(&self, placement: &Placement) -> Request {
+        let mut request = placement.request();
+        request.algorithm = self.method.algorithm;
+        request.timeout = self.method.timeout;
+        request
     }
 
     /// Who was late in the timed calls, as each rank saw it, in rank order.
@@ -249,7 +282,7 @@ impl<'a> Bench<'a> {
 
     /// The ranks' times of one call as one.
     fn unite(&self, times: &[f64]) -> f64 {
-        match self.arguments.average {
+        match self.method.average {
             0 => times[0],
             1 => times.iter().sum::<f64>() / times.len() as f64,
             2 => times.iter().copied().fold(f64::INFINITY, f64::min),
@@ -259,7 +292,7 @@ impl<'a> Bench<'a> {
 
     fn call(&self, request: &Request) -> Result<()> {
         let owners = [&self.first, &self.second];
-        Ok(carry_out(self.communicator, request, &owners)?)
+        Ok(carry_out(&*self.communicator, request, &owners)?)
     }
 
     fn timed(&self, request: &Request) -> Result<f64> {
@@ -280,8 +313,8 @@ impl<'a> Bench<'a> {
         ))
     }
 
-    /// Every rank's numbers, as many from each.
-    fn gather_numbers(&self, own: &[f64]) -> Result<Vec<Vec<f64>>> {
+    /// Every rank's numbers, as many from each: no more than were announced.
+    pub fn gather_numbers(&self, own: &[f64]) -> Result<Vec<Vec<f64>>> {
         let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_ne_bytes()).collect();
         let all = self.gather(&bytes)?;
         let (numbers, _) = all.as_chunks::<8>();
@@ -301,7 +334,7 @@ impl<'a> Bench<'a> {
         input.write(own);
         let counts = Counts::Even(own.len() as u64);
         let request = Request::new(Collective::AllGather, DType::U8, counts, input, output);
-        carry_out(self.communicator, &request, &[&self.gathered])
+        carry_out(&*self.communicator, &request, &[&self.gathered])
             .context("cannot gather the ranks' reports")?;
         let mut all = vec![0; total];
         output.read(&mut all);

@@ -12,19 +12,16 @@ mod memory;
 mod placement;
 mod refused;
 mod report;
+mod span;
 mod stats;
 mod table;
 
-use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
-use std::process::Command;
+use std::io::Write;
 
-use anyhow::{Context, Result, bail};
-use ringfold::control::{Explicit, Launch};
+use anyhow::{Result, bail};
 use ringfold::{Communicator, Config, Error};
-use rustix::process::Signal;
 
-use crate::launch::{self, Job};
+use crate::launch::{self, itself};
 use crate::numbers::bytes_label;
 
 pub use arguments::Arguments;
@@ -33,48 +30,15 @@ use measure::Bench;
 pub use placement::Size;
 use report::Report;
 
-/// The hidden flag by which a rank knows that it was started by this command.
-const LAUNCHED: &str = "--launched";
-
-/// The origin of a place in no job.
-pub const NO_LAUNCHER: &str = "no launcher";
-
 /// Measures, and returns the exit status: 1 when an element was wrong.
 pub fn run(arguments: Arguments) -> Result<u8> {
     arguments.check()?;
-    if arguments.launched || arguments.ranks.is_none() {
-        let launch = Launch::detect(&Explicit::default())?;
-        if arguments.launched || launch.origin != NO_LAUNCHER {
-            return take_part(&arguments, launch.rank);
-        }
+    if let Some(rank) = itself::rank(arguments.launched, arguments.ranks)? {
+        return take_part(&arguments, rank);
     }
     let ranks = arguments.ranks.unwrap_or_else(launch::default_ranks);
     check_memory(&arguments, ranks)?;
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let outcome = launch::launch(&Job {
-        ranks,
-        command: &|_| {
-            let mut command = Command::new(&program);
-            command.args(rank_arguments(std::env::args_os().skip(1)));
-            command
-        },
-        prefix: false,
-        input: false,
-        bind: arguments.bind,
-        death_signal: Some(Signal::KILL),
-    })?;
-    if outcome.failure.is_some() && std::io::stderr().is_terminal() {
-        // The bar of a rank that could not take it away.
-        eprint!("\r\x1b[K");
-    }
-    // A rank that ends by itself has said why.
-    if let (Some((rank, status)), false) = (outcome.failure, outcome.interrupted)
-        && status.code().is_none()
-    {
-        let what = launch::describe(status);
-        crate::complain(&format!("rank {rank} {what}; the measurement is ended"));
-    }
-    Ok(outcome.status())
+    itself::launch("perf", ranks, arguments.bind, "the measurement is ended")
 }
 
 /// Refuses what would only drive the machine into swapping: every rank has an input and an output.
@@ -91,20 +55,13 @@ fn check_memory(arguments: &Arguments, ranks: usize) -> Result<()> {
     }
 }
 
-/// This command line for a rank: the flag follows the command's name.
-fn rank_arguments(own: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = own.collect();
-    arguments.insert(arguments.len().min(1), LAUNCHED.into());
-    arguments
-}
-
 /// One rank's part, from joining to leaving. `rank` names it in messages.
 fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
-    let communicator = match join(arguments) {
+    let mut communicator = match join(arguments) {
         Ok(communicator) => communicator,
         Err(error) => return Ok(fail_as(rank, error)),
     };
-    let swept = sweep(&communicator, arguments, &mut std::io::stdout());
+    let swept = sweep(&mut communicator, arguments, &mut std::io::stdout());
     let wrong = swept.and_then(|wrong| {
         communicator.close()?;
         Ok(wrong)
@@ -150,17 +107,18 @@ fn is_the_users(error: &anyhow::Error) -> bool {
 /// Measures everything that was asked for; rank 0 prints the table into `stdout` and returns the number of wrong elements.
 /// The others end well, so that rank 0 has the time to write.
 fn sweep(
-    communicator: &Communicator,
+    communicator: &mut Communicator,
     arguments: &Arguments,
     stdout: &mut dyn Write,
 ) -> Result<u64> {
     let world_size = communicator.world_size();
     let lines = lines(arguments, world_size)?;
     let max_bytes = lines.iter().map(|(_, size)| size.bytes).max().unwrap_or(0);
-    let mut bench = Bench::new(communicator, arguments, max_bytes)?;
+    let is_rank_0 = communicator.rank() == 0;
+    let mut bench = Bench::new(communicator, arguments.method(), max_bytes, arguments.iters)?;
     let participants = bench.introduce()?;
-    let mut report = match communicator.rank() {
-        0 => {
+    let mut report = match is_rank_0 {
+        true => {
             let sizes = arguments.sizes(1)?;
             let steps = lines.len() as u64;
             Some(Report::begin(
@@ -171,7 +129,7 @@ fn sweep(
                 stdout,
             )?)
         }
-        _ => None,
+        false => None,
     };
     let mut cycle = 0;
     while arguments.run_cycles == 0 || cycle < arguments.run_cycles {
@@ -242,8 +200,8 @@ mod tests {
             let ranks: Vec<_> = Communicator::threads(ranks)
                 .into_iter()
                 .zip(&mut tables)
-                .map(|(communicator, table)| {
-                    scope.spawn(move || sweep(&communicator, arguments, table))
+                .map(|(mut communicator, table)| {
+                    scope.spawn(move || sweep(&mut communicator, arguments, table))
                 })
                 .collect();
             for rank in ranks {
@@ -317,12 +275,5 @@ mod tests {
         assert_eq!(rows.len(), 1);
         let words: Vec<&str> = rows[0].split_whitespace().collect();
         assert_eq!(words[..2], ["0", "0"]);
-    }
-
-    #[test]
-    fn a_rank_is_started_with_the_same_command_line() {
-        let own = ["perf", "all_gather", "--ranks", "3"].map(OsString::from);
-        let expected = ["perf", "--launched", "all_gather", "--ranks", "3"].map(OsString::from);
-        assert_eq!(rank_arguments(own.into_iter()), expected);
     }
 }

@@ -10,10 +10,10 @@ use crate::numbers::{number, significant};
 /// The lines before the first row.
 pub fn header(arguments: &Arguments, participants: &[Participant]) -> String {
     let mut text = String::new();
-    let (min, max) = arguments.bounds();
-    let step = match arguments.stepbytes {
+    let (min, max) = arguments.span.bounds(arguments.collective);
+    let step = match arguments.span.stepbytes {
         Some(bytes) => format!("{bytes}(bytes)"),
-        None => format!("{}(factor)", arguments.stepfactor.unwrap_or(2)),
+        None => format!("{}(factor)", arguments.span.stepfactor.unwrap_or(2)),
     };
     line(
         &mut text,
