@@ -1,0 +1,153 @@
+"""NCCL's own code loads a tuner plugin and asks it, without a GPU: `nccl_program.py LIBNCCL PLUGIN`, which prints JSON.
+
+A communicator needs a GPU, and NCCL loads the plugin after it has found one. But the functions that load it, and those that
+translate between versions of the interface, need none; they are not exported, but the package's library keeps its table of
+symbols. `ncclTunerPluginLoad` is given zeros as a communicator, of which it writes two members.
+"""
+
+import ctypes
+import json
+import mmap
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TREE, RING, NVLS, PAT = 0, 1, 4, 6
+LL, LL128, SIMPLE = 0, 1, 2
+BROADCAST, ALL_REDUCE = 0, 4
+ALGORITHMS, PROTOCOLS = 7, 3
+IGNORED = -1.0
+# More than any release's communicator has.
+COMMUNICATOR_BYTES = 1 << 22
+
+Table = ctypes.c_float * PROTOCOLS * ALGORITHMS
+Constants = ctypes.c_double * 144
+
+
+class Domains(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_int), ("ranks_min", ctypes.c_int), ("ranks_max", ctypes.c_int)]
+
+
+class Tuner(ctypes.Structure):
+    """Version 5, as which this NCCL sees all of them."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        (
+            "init",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.POINTER(ctypes.c_void_p),
+                ctypes.c_uint64,
+                ctypes.c_size_t,
+                ctypes.c_size_t,
+                ctypes.c_void_p,
+                ctypes.POINTER(Domains),
+                ctypes.POINTER(Constants),
+            ),
+        ),
+        (
+            "price",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_void_p,
+                ctypes.c_int,
+                ctypes.c_size_t,
+                ctypes.c_int,
+                ctypes.POINTER(Table),
+                ctypes.c_int,
+                ctypes.c_int,
+                ctypes.c_int,
+                ctypes.POINTER(ctypes.c_int),
+            ),
+        ),
+        ("finish", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)),
+    ]
+
+
+def symbols(path: Path) -> dict[str, tuple[int, int]]:
+    """Address and size of every symbol of a 64-bit ELF file that names them; of equal names the last."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        (offset,) = struct.unpack_from("<Q", image, 0x28)
+        size, count = struct.unpack_from("<HH", image, 0x3A)
+        sections = [struct.unpack_from("<IIQQQQIIQQ", image, offset + index * size) for index in range(count)]
+        found = {}
+        for section in sections:
+            if section[1] != 2:  # SHT_SYMTAB
+                continue
+            names = sections[section[6]]
+            text = image[names[4] : names[4] + names[5]]
+            for name, _, _, _, value, bytes_ in struct.iter_unpack("<IBBHQQ", image[section[4] : section[4] + section[5]]):
+                found[text[name : text.index(b"\0", name)].decode()] = (value, bytes_)
+        return found
+
+
+def ask(tuner: Tuner, log: int, constants: bytes) -> dict[str, Any]:
+    """What a plugin answers through NCCL's structure: the codes, and by name the entries and the channels that it set."""
+    context = ctypes.c_void_p()
+    edited = Constants.from_buffer_copy(constants)
+    domains = Domains(1, 8, 8)
+    codes = [tuner.init(context, 7, 8, 1, log, domains, edited)]
+    answers = {}
+    for name, function, bytes_, usable in [
+        ("small", ALL_REDUCE, 1024, [(TREE, LL), (RING, LL), (RING, SIMPLE)]),
+        ("large", ALL_REDUCE, 1 << 20, [(TREE, SIMPLE), (RING, LL128), (RING, SIMPLE)]),
+        ("without", ALL_REDUCE, 1024, [(RING, LL), (RING, SIMPLE)]),
+        ("other", BROADCAST, 1024, [(RING, LL), (RING, SIMPLE)]),
+    ]:
+        table, channels = Table(), ctypes.c_int(0)
+        for algorithm in range(ALGORITHMS):
+            for protocol in range(PROTOCOLS):
+                table[algorithm][protocol] = 10.0 if (algorithm, protocol) in usable else IGNORED
+        codes.append(tuner.price(context, function, bytes_, 1, table, ALGORITHMS, PROTOCOLS, 0, channels))
+        zeros = [[a, p] for a in range(ALGORITHMS) for p in range(PROTOCOLS) if table[a][p] == 0]
+        answers[name] = [zeros, channels.value]
+    codes.append(tuner.finish(context))
+    return {"codes": codes, "answers": answers, "keeps_constants": bytes(edited) == constants}
+
+
+def main(libnccl: str, plugin: str) -> None:
+    library = ctypes.CDLL(libnccl)
+    table = symbols(Path(libnccl))
+    base = (ctypes.cast(library.ncclGetVersion, ctypes.c_void_p).value or 0) - table.get("ncclGetVersion", (0, 0))[0]
+
+    def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+        return ctypes.CFUNCTYPE(result, *arguments)(base + table[name][0])
+
+    report: dict[str, Any] = {}
+    version = ctypes.c_int()
+    report["codes"] = [library.ncclGetVersion(ctypes.byref(version))]
+    report["version"] = version.value
+    # It reads the environment, which loading a plugin relies on, and needs no GPU.
+    report["codes"].append(library.ncclGetUniqueId(ctypes.create_string_buffer(128)))
+    needed = ["_Z19ncclTunerPluginLoadP8ncclComm", "_Z21ncclTunerPluginUnloadP8ncclComm", "_ZL26ncclTunerConstantsDefaults"]
+    needed += ["_Z12ncclDebugLog17ncclDebugLogLevelmPKciS1_z", "_Z22ncclOpenTunerPluginLibPKc"]
+    needed += [f"_Z15getNcclTuner_v{number}Pv" for number in (2, 3, 4, 5)]
+    report["missing"] = [name for name in needed if name not in table]
+    if report["missing"]:
+        print(json.dumps(report))
+        return
+    address, report["constants_bytes"] = table["_ZL26ncclTunerConstantsDefaults"]
+    constants = ctypes.string_at(base + address, report["constants_bytes"])
+    log = base + table["_Z12ncclDebugLog17ncclDebugLogLevelmPKciS1_z"][0]
+
+    communicator = ctypes.create_string_buffer(COMMUNICATOR_BYTES)
+    report["load"] = function(needed[0], ctypes.c_int, ctypes.c_void_p)(communicator)
+    written = [word for (word,) in struct.iter_unpack("<Q", communicator.raw) if word]
+    # A pointer to the structure, and a flag.
+    tuner = Tuner.from_address(max(written))
+    report["name"] = tuner.name.decode()
+    report["loaded"] = ask(tuner, log, constants)
+    report["unload"] = function(needed[1], ctypes.c_int, ctypes.c_void_p)(communicator)
+
+    handle = function("_Z22ncclOpenTunerPluginLibPKc", ctypes.c_void_p, ctypes.c_char_p)(plugin.encode())
+    report["versions"] = {}
+    for number in (2, 3, 4, 5):
+        found = function(f"_Z15getNcclTuner_v{number}Pv", ctypes.c_void_p, ctypes.c_void_p)(handle)
+        report["versions"][number] = ask(Tuner.from_address(found), log, constants)
+    print(json.dumps(report))
+
+
+main(*sys.argv[1:])

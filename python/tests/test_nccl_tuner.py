@@ -1,0 +1,147 @@
+"""The plugin that NCCL loads, with the real libnccl.so of torch's package, as far as that goes without a GPU."""
+
+import functools
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).with_name("nccl_program.py")
+WATCHDOG_S = 300
+
+RULES = """\
+allreduce,0,65536,tree,ll,-1,1,8
+allreduce,0,65536,ring,simple,3,1,8
+allreduce,65537,-1,ring,ll128,2,-1,-1
+"""
+TREE, RING = 0, 1
+LL, LL128, SIMPLE = 0, 1, 2
+# By size: the entries that became 0, and the channels.
+ANSWERS = {
+    "small": [[[TREE, LL]], 0],
+    "large": [[[RING, LL128]], 2],
+    "without": [[[RING, SIMPLE]], 3],
+    "other": [[], 0],
+}
+
+
+@functools.cache
+def libnccl() -> Path:
+    package = importlib.util.find_spec("nvidia")
+    for folder in package.submodule_search_locations or [] if package else []:
+        library = Path(folder, "nccl", "lib", "libnccl.so.2")
+        if library.exists():
+            return library
+    pytest.skip("no package of nvidia-nccl here; torch for CUDA brings it")
+
+
+@functools.cache
+def plugin() -> Path:
+    """The library, built as the Rust tests have built it."""
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        pytest.skip("no cargo here to build the plugin")
+    command = [cargo, "build", "--quiet", "--package", "ringfold-nccl-tuner", "--message-format", "json"]
+    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=WATCHDOG_S)
+    messages = [json.loads(line) for line in built.stdout.splitlines()]
+    files = [Path(name) for message in messages for name in message.get("filenames", [])]
+    return next(file for file in files if file.name == "libringfold_nccl_tuner.so")
+
+
+def run(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
+    """What the program reports, and what NCCL logs."""
+    (folder / "nccl_tuner.conf").write_text(RULES)
+    log = folder / "log"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "RINGFOLD_"))}
+    # The network only as far as it is this machine's own.
+    environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING", "NCCL_DEBUG_FILE": str(log)}
+    environment |= {"NCCL_SOCKET_IFNAME": "lo", **variables}
+    done = subprocess.run(
+        [sys.executable, PROGRAM, libnccl(), plugin()],
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=WATCHDOG_S,
+    )
+    text = log.read_text() if log.exists() else ""
+    assert done.returncode == 0, text
+    report = json.loads(done.stdout)
+    if report["missing"]:
+        pytest.skip(f"NCCL {report['version']} does not name {', '.join(report['missing'])}")
+    return report, text
+
+
+def test_nccl_loads_the_plugin_and_gets_the_rules_answers(tmp_path: Path) -> None:
+    report, log = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
+    assert report["codes"] == [0, 0]
+    assert report["load"] == report["unload"] == 0
+    assert report["name"] == "ringfold"
+    assert report["loaded"] == {"codes": [0] * 6, "answers": ANSWERS, "keeps_constants": True}
+    for line in [
+        "TUNER/Plugin: Using ringfold (v5)",
+        f"Successfully loaded external tuner plugin {plugin()}",
+        "ringfold tuner: 3 rules from nccl_tuner.conf",
+        "ringfold tuner: all_reduce of 1048576 bytes by ring/ll128, 2 channels, by `allreduce,65537,",
+        "TUNER/Plugin: Closing tuner: 'ringfold'",
+    ]:
+        assert line in log, log
+
+
+def test_nccls_own_translation_of_older_versions_gives_the_same(tmp_path: Path) -> None:
+    report, log = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
+    for version, answered in report["versions"].items():
+        expected = {"codes": [0] * 6, "answers": ANSWERS, "keeps_constants": True}
+        if version == "2":
+            # It shows no costs: the plugin picks a tree, which NCCL cannot go then.
+            expected["answers"] = {**ANSWERS, "without": [[], 0]}
+        assert answered == expected, version
+        assert f"TUNER/Plugin: Using ringfold (v{version})" in log
+
+
+def test_nccl_finds_it_by_its_short_name(tmp_path: Path) -> None:
+    (tmp_path / "libnccl-tuner-ringfold.so").symlink_to(plugin())
+    report, log = run(tmp_path, NCCL_TUNER_PLUGIN="ringfold", LD_LIBRARY_PATH=str(tmp_path))
+    assert report["load"] == 0
+    assert report["loaded"]["answers"] == ANSWERS
+    assert "Successfully loaded external tuner plugin" in log
+
+
+def test_structures_are_laid_out_as_nccls(tmp_path: Path) -> None:
+    report, _ = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
+    # Seven algorithms by three protocols, alone and over three kinds of link, and five bandwidths of four generations.
+    assert report["constants_bytes"] == 8 * (4 * 7 * 3 + 5 * 4 * 3)
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        pytest.skip("no gdb here to read the layout that the library's debugging information has")
+    structures = ("ncclTuner_v5_t", "ncclTunerConstants_v5_t", "ncclTuner_v2_t")
+    commands = [f"--eval-command=ptype /o {name}" for name in structures]
+    shown = subprocess.run([gdb, "-nx", "-batch", *commands, libnccl()], capture_output=True, text=True, timeout=WATCHDOG_S)
+    if "total size" not in shown.stdout:
+        pytest.skip("this libnccl.so has no debugging information")
+    members = re.findall(r"/\* +(\d+) +\| +(\d+) \*/ .*?(\w+)\)?(?:\(|\[|;)", shown.stdout.replace("(*", ""))
+    assert [(name, int(offset), int(size)) for offset, size, name in members] == [
+        ("name", 0, 8),
+        ("init", 8, 8),
+        ("getCollInfo", 16, 8),
+        ("finalize", 24, 8),
+        ("baseLatencies", 0, 168),
+        ("hwLatencies", 168, 504),
+        ("llMaxBws", 672, 96),
+        ("perChMaxRingLL128Bws", 768, 96),
+        ("perChMaxTreeLL128Bws", 864, 96),
+        ("perChMaxTreeBws", 960, 96),
+        ("perChMaxNVLSTreeBws", 1056, 96),
+        ("name", 0, 8),
+        ("init", 8, 8),
+        ("getCollInfo", 16, 8),
+        ("destroy", 24, 8),
+    ]
