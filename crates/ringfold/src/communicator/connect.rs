@@ -277,7 +277,10 @@ fn assemble(
     }
     let patience = match links.name {
         "shm" | "self" => Patience::new(local_ranks.len(), cores),
-        _ => Patience::on_sockets(local_ranks.len(), cores),
+        _ => {
+            let sharing = placement.sharing;
+            Patience::on_sockets(sharing.ranks, sharing.cores)
+        }
     };
     log_choice(&place, cores, settings.transport);
     // Nobody goes on before everybody can.

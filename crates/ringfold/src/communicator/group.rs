@@ -64,6 +64,15 @@ impl Group {
             .collect()
     }
 
+    /// The ranks of this machine, in rank order: those of this host, and of others that are containers beside it.
+    pub fn machine_ranks(&self) -> Vec<usize> {
+        let host = |rank: usize| self.session.host(self.world_ranks[rank]);
+        let own = host(self.rank);
+        (0..self.world_ranks.len())
+            .filter(|rank| host(*rank).is_same_machine(&own))
+            .collect()
+    }
+
     /// The processes of these ranks, which share a host.
     pub fn pids(&self, ranks: &[usize]) -> Vec<u32> {
         let pid = |rank: &usize| self.session.pid(self.world_ranks[*rank]);

@@ -18,11 +18,23 @@ use crate::tune::Limits;
 /// Where `proc` and `sys` are.
 const ROOT: &str = "/";
 
+/// Who shares this rank's cores: the ranks of its host, and of containers on the same machine that run on some of the same
+/// cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// How many ranks, this one among them.
+    pub ranks: usize,
+    /// How many cores they have together.
+    pub cores: usize,
+}
+
 /// Where this rank runs, and how much room there is.
 #[derive(Clone, Debug)]
 pub struct Placement {
     /// How many cores the ranks of this host have together, which of ranks that are bound no rank's own affinity tells.
     pub cores: usize,
+    /// Who shares them.
+    pub sharing: Sharing,
     /// Processes of other communicators that were at work on this host's cores when this one began.
     neighbours: usize,
     /// How many of the cores this rank may use.
@@ -86,10 +98,13 @@ pub fn settle(
     let own = cores::affinity();
     let text = cores::format_list(&own);
     let told = group.exchange("affinity", text.as_bytes(), deadline, verdict)?;
-    let affinities: Vec<Vec<usize>> = local_ranks
-        .iter()
-        .map(|rank| decode(*rank, &told[*rank]))
-        .collect::<Result<_>>()?;
+    let of_ranks = |ranks: &[usize]| -> Result<Vec<Vec<usize>>> {
+        ranks
+            .iter()
+            .map(|rank| decode(*rank, &told[*rank]))
+            .collect()
+    };
+    let affinities = of_ranks(local_ranks)?;
     let local_rank = local_ranks
         .iter()
         .take_while(|rank| **rank < group.rank)
@@ -98,6 +113,13 @@ pub fn settle(
     let allowed = cores::allowed(Path::new(ROOT));
     let union: BTreeSet<usize> = affinities.iter().flatten().copied().collect();
     let cores = cores::within_quota(union.len());
+    let machine_ranks = group.machine_ranks();
+    let sharing = if machine_ranks.len() > local_ranks.len() {
+        share(&union, cores, &of_ranks(&machine_ranks)?)
+    } else {
+        let ranks = local_ranks.len();
+        Sharing { ranks, cores }
+    };
     let question = Question {
         bind: group.settings.bind,
         affinities: &affinities,
@@ -123,10 +145,25 @@ pub fn settle(
     let own = cores::affinity();
     Ok(Placement {
         cores,
+        sharing,
         neighbours: busy_neighbours(&group.pids(local_ranks), &union),
         own_cores: own.len(),
         domain: layout.domain(&own),
     })
+}
+
+/// Who shares the `cores` cores that the ranks of this host have together, which may run on `own`, among ranks of one machine with these affinities.
+fn share(own: &BTreeSet<usize>, cores: usize, affinities: &[Vec<usize>]) -> Sharing {
+    let sharers: Vec<&Vec<usize>> = affinities
+        .iter()
+        .filter(|affinity| affinity.iter().any(|core| own.contains(core)))
+        .collect();
+    let theirs: BTreeSet<usize> = sharers.iter().copied().flatten().copied().collect();
+    // Of cores that are others' alone nothing is known but that they are there; a quota holds for this host's.
+    Sharing {
+        ranks: sharers.len(),
+        cores: cores + theirs.difference(own).count(),
+    }
 }
 
 /// How many processes other than these ranks' are at work on `cores` now.
@@ -155,4 +192,28 @@ fn decode(peer: usize, blob: &[u8]) -> Result<Vec<usize>> {
             what: "an affinity that means nothing".into(),
             site: None,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_share_the_cores_that_both_run_on() {
+        let shared = |own: &[usize], cores, others: &[&[usize]]| {
+            let own: BTreeSet<usize> = own.iter().copied().collect();
+            let affinities: Vec<Vec<usize>> = others.iter().map(|list| list.to_vec()).collect();
+            let Sharing { ranks, cores } = share(&own, cores, &affinities);
+            (ranks, cores)
+        };
+        // Four containers that all run anywhere, also with a quota of one core each.
+        let alike: [&[usize]; 4] = [&[0, 1]; 4];
+        assert_eq!(shared(&[0, 1], 2, &alike), (4, 2));
+        assert_eq!(shared(&[0, 1], 1, &alike), (4, 1));
+        // Each with cores of its own.
+        let apart: &[&[usize]] = &[&[0, 1], &[2, 3], &[4, 5]];
+        assert_eq!(shared(&[0, 1], 2, apart), (1, 2));
+        // One core is in two sets.
+        assert_eq!(shared(&[0, 1], 2, &[&[0, 1], &[1, 2], &[3]]), (2, 3));
+    }
 }

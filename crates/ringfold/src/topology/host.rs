@@ -41,6 +41,11 @@ impl HostId {
         Ok(HostId(bytes))
     }
 
+    /// Whether two hosts are the same running kernel, and may share its cores: containers of one machine.
+    pub fn is_same_machine(&self, other: &HostId) -> bool {
+        self.0[..16] == other.0[..16]
+    }
+
     /// The wire form.
     pub fn as_bytes(&self) -> &[u8; HOST_ID_BYTES] {
         &self.0
@@ -78,6 +83,19 @@ fn namespace(kind: &str) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn containers_of_one_machine_are_told_from_other_machines() {
+        let here = HostId::here().unwrap();
+        let with = |at: usize| {
+            let mut bytes = *here.as_bytes();
+            bytes[at] ^= 1;
+            HostId::from_bytes(bytes)
+        };
+        let (container, machine) = (with(16), with(0));
+        assert!(here != container && here.is_same_machine(&container));
+        assert!(!here.is_same_machine(&machine));
+    }
 
     #[test]
     fn this_host_is_itself_and_survives_the_wire() {
