@@ -264,8 +264,9 @@ impl Corrections {
         }
     }
 
-    /// Sets the factor of a way at `2^log2_bytes` bytes.
+    /// Sets the factor of a way at `2^log2_bytes` bytes; one that is beyond bounds to the bound.
     pub fn set(&mut self, way: Way, log2_bytes: u8, factor: f64) {
+        let factor = factor.clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
         let index = match self.0.binary_search_by(|(known, _)| known.cmp(&way)) {
             Ok(index) => index,
             Err(index) => {
@@ -302,6 +303,11 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// Whether there are corrections only.
+    pub fn are_corrections(&self) -> bool {
+        self.fields.is_empty()
+    }
+
     /// Whether the constant of this name is among them.
     pub fn names(&self, name: &str) -> bool {
         self.fields.iter().any(|(field, _)| field.name == name)

@@ -1,6 +1,8 @@
 //! Which way a call goes: the policy.
 
 pub mod allowed;
+pub mod calibrate;
+pub mod calibration;
 pub mod choose;
 pub mod constants;
 pub mod cost;

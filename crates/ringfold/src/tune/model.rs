@@ -523,4 +523,4 @@ impl Call<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -8,7 +8,7 @@ use crate::tune::Limits;
 /// The most that a rank publishes in these tests.
 const SLOT_BYTES: usize = 256 << 10;
 
-fn two_cores() -> Machine {
+pub(in crate::tune) fn two_cores() -> Machine {
     let cache = |bytes, shared_by| Shared { bytes, shared_by };
     Machine {
         l1: cache(32 << 10, 1),
@@ -19,7 +19,11 @@ fn two_cores() -> Machine {
 }
 
 /// Ranks of one host.
-fn on_one_host(collective: Collective, bytes: u64, world_size: usize) -> Question {
+pub(in crate::tune) fn on_one_host(
+    collective: Collective,
+    bytes: u64,
+    world_size: usize,
+) -> Question {
     Question {
         collective,
         bytes,
@@ -38,7 +42,7 @@ fn on_one_host(collective: Collective, bytes: u64, world_size: usize) -> Questio
 }
 
 /// Ranks each of which has a host.
-fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
+pub(in crate::tune) fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
     Question {
         slot_bytes: None,
         ..on_one_host(collective, bytes, world_size)

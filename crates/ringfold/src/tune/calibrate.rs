@@ -1,0 +1,226 @@
+//! From measured times to constants of the cost model: a fit, and what it leaves.
+//!
+//! The constants are those by which the [model](super::model) comes nearest to what was measured, in the sense of the least
+//! squares of logarithms: a way that is priced at half its time is as wrong as one that is priced at twice. One constant is
+//! moved at a time, by ever smaller factors, as long as that helps; each is held near its default by a little, so that what nothing
+//! measured depends on stays. What is still wrong then becomes a correction of that way at that size, among those ranks.
+//!
+//! Pure: whoever measures is `ringfold tune calibrate`.
+
+#![forbid(unsafe_code)]
+
+use super::calibration::{Calibration, Context};
+use super::choose::Question;
+use super::constants::{Constants, Corrections, FIELDS, Field, Way};
+use super::model::price;
+use crate::topology::Machine;
+use crate::types::{Algorithm, Protocol};
+
+/// What was measured once.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Among whom.
+    pub context: Context,
+    /// What was called.
+    pub question: Question,
+    /// By which way.
+    pub way: (Algorithm, Protocol),
+    /// The median time.
+    pub time_us: f64,
+}
+
+/// The factors by which a constant is moved, from coarse to fine.
+const STEPS: [f64; 5] = [4.0, 2.0, 1.3, 1.1, 1.03];
+
+/// Rounds over all constants with one step; most need two or three.
+const ROUNDS_MAX: usize = 20;
+
+/// How much a constant that is off its default by a factor of e weighs, against a sample that is.
+const INERTIA: f64 = 0.05;
+
+/// What is derived, and what nothing on one machine tells.
+const NOT_FITTED: [&str; 4] = ["load", "cache_bytes", "domain_us", "incast"];
+
+/// The calibration that follows from `samples`, all measured on `machine`.
+pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
+    let samples: Vec<Sample> = samples
+        .iter()
+        .copied()
+        .filter(|sample| sample.time_us.is_finite() && sample.time_us > 0.0)
+        .collect();
+    let mut constants = start(&samples);
+    let mut least = error(&constants, &samples, machine);
+    for step in STEPS {
+        for _ in 0..ROUNDS_MAX {
+            let before = least;
+            for field in FIELDS.iter().filter(|field| is_fitted(field)) {
+                for factor in [step, 1.0 / step] {
+                    let mut moved = constants.clone();
+                    field.set(&mut moved, field.value(&constants) * factor);
+                    let error = error(&moved, &samples, machine);
+                    if error < least {
+                        (constants, least) = (moved, error);
+                        break;
+                    }
+                }
+            }
+            if least >= before {
+                break;
+            }
+        }
+    }
+    Calibration {
+        corrections: corrections(&constants, &samples, machine),
+        constants,
+    }
+}
+
+fn is_fitted(field: &Field) -> bool {
+    !NOT_FITTED.contains(&field.name)
+}
+
+/// Where the fit begins: the defaults, and a kernel that copies as somebody expects whose copies were measured.
+fn start(samples: &[Sample]) -> Constants {
+    let mut constants = Constants::default();
+    if samples.iter().any(|sample| sample.way.0 == Algorithm::Pull) {
+        constants.kernel_us_per_byte = MEASURED_KERNEL_US_PER_BYTE;
+    }
+    constants
+}
+
+/// What the kernel may take for a byte, to begin with.
+const MEASURED_KERNEL_US_PER_BYTE: f64 = 2e-4;
+
+/// How far the model is from what was measured.
+fn error(constants: &Constants, samples: &[Sample], machine: &Machine) -> f64 {
+    let origin = start(samples);
+    let off = |field: &Field| (field.value(constants) / field.value(&origin)).ln().powi(2);
+    let inertia: f64 = FIELDS
+        .iter()
+        .filter(|field| is_fitted(field))
+        .map(off)
+        .sum();
+    // Samples lie side by side, so constants need be placed once a context only.
+    let mut placed: Option<(Context, Constants)> = None;
+    let mut sum = 0.0;
+    for sample in samples {
+        if placed
+            .as_ref()
+            .is_none_or(|(context, _)| *context != sample.context)
+        {
+            let here = constants.clone().on(machine, sample.context.ranks);
+            placed = Some((sample.context, here));
+        }
+        if let Some((_, here)) = &placed {
+            sum += residue(here, sample).ln().powi(2);
+        }
+    }
+    sum + INERTIA * inertia
+}
+
+/// By what factor a sample took longer than the model says.
+fn residue(placed: &Constants, sample: &Sample) -> f64 {
+    let (algorithm, protocol) = sample.way;
+    sample.time_us / f64::from(price(&sample.question, algorithm, protocol, placed))
+}
+
+/// What the formulas leave, by context.
+fn corrections(
+    constants: &Constants,
+    samples: &[Sample],
+    machine: &Machine,
+) -> Vec<(Context, Corrections)> {
+    let mut contexts: Vec<Context> = samples.iter().map(|sample| sample.context).collect();
+    contexts.sort();
+    contexts.dedup();
+    let of = |context: Context| {
+        let placed = constants.clone().on(machine, context.ranks);
+        let mut corrections = Corrections::default();
+        for sample in samples.iter().filter(|sample| sample.context == context) {
+            let way = Way {
+                collective: sample.question.collective,
+                algorithm: sample.way.0,
+                protocol: sample.way.1,
+            };
+            let log2_bytes = sample.question.bytes.max(1).ilog2() as u8;
+            corrections.set(way, log2_bytes, residue(&placed, sample));
+        }
+        (context, corrections)
+    };
+    contexts.into_iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::tests::{apart, on_one_host, two_cores};
+    use super::*;
+    use crate::types::Collective;
+
+    /// Times as another machine would have them: its own constants, and one way that its formula misses.
+    fn samples(truth: &Constants) -> Vec<Sample> {
+        use Algorithm::{Claim, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
+        let mut samples = Vec::new();
+        for (is_shared, ranks) in [(true, 2), (true, 4), (false, 4)] {
+            let context = Context { is_shared, ranks };
+            let placed = truth.clone().on(&two_cores(), ranks);
+            for bytes in (3..=22).step_by(3).map(|shift| 1 << shift) {
+                for algorithm in [
+                    OneShot,
+                    Direct,
+                    Claim,
+                    Ring,
+                    Rabenseifner,
+                    RecursiveDoubling,
+                    Tree,
+                ] {
+                    let at = if is_shared { on_one_host } else { apart };
+                    let question = at(Collective::AllReduce, bytes, ranks);
+                    if algorithm == Claim && !is_shared {
+                        continue;
+                    }
+                    let time_us = price(&question, algorithm, Protocol::Simple, &placed);
+                    let missed = if algorithm == Tree { 1.7 } else { 1.0 };
+                    samples.push(Sample {
+                        context,
+                        question,
+                        way: (algorithm, Protocol::Simple),
+                        time_us: f64::from(time_us) * missed,
+                    });
+                }
+            }
+        }
+        samples
+    }
+
+    #[test]
+    fn the_fit_prices_as_the_machine_does() {
+        let truth = Constants {
+            hop_us: 0.9,
+            turn_us: 6.0,
+            copy_us_per_byte: 1.5e-4,
+            socket_hop_us: 9.0,
+            socket_work_us_per_byte: 2e-4,
+            ..Constants::default()
+        };
+        let samples = samples(&truth);
+        let calibration = fit(&samples, &two_cores());
+        let before = error(&Constants::default(), &samples, &two_cores());
+        let after = error(&calibration.constants, &samples, &two_cores());
+        assert!(after < before / 4.0, "{before} {after}");
+        for sample in &samples {
+            let placed = calibration.constants(sample.context, &two_cores(), sample.context.ranks);
+            let residue = residue(&placed, sample);
+            assert!((0.99..1.01).contains(&residue), "{sample:?}: {residue}");
+        }
+    }
+
+    #[test]
+    fn nothing_measured_leaves_the_defaults() {
+        let mut absurd = samples(&Constants::default())[0];
+        for time_us in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            absurd.time_us = time_us;
+            let calibration = fit(&[absurd], &two_cores());
+            assert_eq!(calibration, Calibration::default(), "{time_us}");
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! What `ringfold tune calibrate` has measured on this machine, as a file: constants of the cost model, and by what factor
+//! each way differs from its formula among so many ranks over such a transport.
+//!
+//! The file lies in the user's cache folder under a name that is a digest of the machine (CPU, cores, caches, memory, kernel)
+//! and of ringfold's version, and says the same in words: what was measured elsewhere is not taken. It is written whole or not
+//! at all. Rank 0 reads it when a communicator is made, and all ranks get what it says. A file that means nothing is told of, and
+//! defaults hold.
+//!
+//! It is TOML with a few known keys, one a line.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::constants::{Constants, Corrections, Overrides};
+use crate::env::Lookup;
+use crate::error::{Error, Result};
+use crate::topology::Machine;
+
+/// The longest file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The most tables of corrections in a file.
+const TABLES_MAX: usize = 64;
+
+/// What `RINGFOLD_CALIBRATION` says of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// The machine's own in the user's cache folder, if there is one.
+    #[default]
+    Cache,
+    /// This file.
+    File(PathBuf),
+    /// None: the defaults.
+    Nothing,
+}
+
+/// Among whom something was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Context {
+    /// Whether the ranks share memory, or speak over sockets.
+    pub is_shared: bool,
+    /// The number of ranks.
+    pub ranks: usize,
+}
+
+impl Context {
+    fn transport(self) -> &'static str {
+        match self.is_shared {
+            true => "shm",
+            false => "tcp",
+        }
+    }
+}
+
+/// What was measured on a machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Calibration {
+    /// Times; how many ranks share a core and a cache is not among them.
+    pub constants: Constants,
+    /// Where formulas do not reach.
+    pub corrections: Vec<(Context, Corrections)>,
+}
+
+impl Calibration {
+    /// The constants for `context`, whose ranks share the cores of `machine` with all together `sharers`.
+    pub fn constants(&self, context: Context, machine: &Machine, sharers: usize) -> Constants {
+        let known = self.corrections.iter().find(|(known, _)| *known == context);
+        Constants {
+            corrections: known
+                .map(|(_, factors)| factors.clone())
+                .unwrap_or_default(),
+            ..self.constants.clone().on(machine, sharers)
+        }
+    }
+
+    /// What a file says that was written for `machine`, as [`describe`] has it. The error says what is wrong, and where.
+    pub fn parse(text: &str, machine: &str) -> std::result::Result<Calibration, String> {
+        let mut reader = Reader::default();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if !line.is_empty() && !line.starts_with('#') {
+                reader
+                    .take(line)
+                    .map_err(|why| format!("line {}: {why}", index + 1))?;
+            }
+        }
+        let measured = reader.machine.ok_or("it does not name its machine")?;
+        if measured != machine {
+            return Err(format!(
+                "it was measured on `{measured}`, and this is `{machine}`"
+            ));
+        }
+        let mut calibration = Calibration {
+            constants: reader.constants.ok_or("it has no constants")?,
+            corrections: Vec::new(),
+        };
+        for table in reader.tables {
+            let (Some(is_shared), Some(ranks), Some(factors)) =
+                (table.is_shared, table.ranks, table.factors)
+            else {
+                return Err("corrections need transport, ranks and factors".into());
+            };
+            calibration
+                .corrections
+                .push((Context { is_shared, ranks }, factors));
+        }
+        Ok(calibration)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// `System` if it cannot be read, `InvalidArgument` if it means nothing or was written for another machine.
+    pub fn read(path: &Path, machine: &str) -> Result<Calibration> {
+        let failed = |error| {
+            Error::system(
+                format!("cannot read the calibration `{}`", path.display()),
+                error,
+            )
+        };
+        let mut text = String::new();
+        let file = fs::File::open(path).map_err(failed)?;
+        file.take(FILE_BYTES_MAX)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
+        Calibration::parse(&text, machine).map_err(|why| {
+            Error::InvalidArgument(format!(
+                "calibration `{}`: {why}; run `ringfold tune calibrate`",
+                path.display()
+            ))
+        })
+    }
+
+    /// Writes it for `machine`, whole or not at all. Folders that are missing are made.
+    ///
+    /// # Errors
+    /// `System`, with what could not be done.
+    pub fn write(&self, path: &Path, machine: &str) -> Result<()> {
+        let failed = |error| {
+            Error::system(
+                format!("cannot write the calibration `{}`", path.display()),
+                error,
+            )
+        };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let beside = PathBuf::from(name);
+        let write = || {
+            let mut file = fs::File::create(&beside)?;
+            file.write_all(self.text(machine).as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&beside, path)
+        };
+        write().map_err(|error| {
+            // What is left of it is of no use to anybody.
+            let _ = fs::remove_file(&beside);
+            failed(error)
+        })
+    }
+
+    /// The file.
+    pub fn text(&self, machine: &str) -> String {
+        let mut text = format!(
+            "# Written by `ringfold tune calibrate`.\nmachine = \"{machine}\"\nconstants = \"{}\"\n",
+            self.constants
+        );
+        for (context, factors) in &self.corrections {
+            let points: Vec<String> = factors
+                .points()
+                .map(|(way, log2_bytes, factor)| format!("{way}@{log2_bytes}={factor:.4}"))
+                .collect();
+            text += &format!(
+                "\n[[corrections]]\ntransport = \"{}\"\nranks = {}\nfactors = \"{}\"\n",
+                context.transport(),
+                context.ranks,
+                points.join(",")
+            );
+        }
+        text
+    }
+}
+
+/// A file half read.
+#[derive(Default)]
+struct Reader {
+    machine: Option<String>,
+    constants: Option<Constants>,
+    tables: Vec<Table>,
+}
+
+/// One table of corrections, half read.
+#[derive(Default)]
+struct Table {
+    is_shared: Option<bool>,
+    ranks: Option<usize>,
+    factors: Option<Corrections>,
+}
+
+impl Reader {
+    fn take(&mut self, line: &str) -> std::result::Result<(), String> {
+        if line == "[[corrections]]" {
+            self.tables.push(Table::default());
+            return match self.tables.len() {
+                0..=TABLES_MAX => Ok(()),
+                _ => Err(format!("more than {TABLES_MAX} tables")),
+            };
+        }
+        let (key, value) = line.split_once('=').ok_or("not `key = value`")?;
+        let (key, value) = (key.trim(), value.trim());
+        let text = value
+            .strip_prefix('"')
+            .and_then(|text| text.strip_suffix('"'));
+        let quoted = || text.ok_or_else(|| format!("{key} wants a text in quotes"));
+        match (key, self.tables.last_mut()) {
+            ("machine", None) => self.machine = Some(quoted()?.to_owned()),
+            ("constants", None) => {
+                let constants = Constants::decode(quoted()?.as_bytes());
+                self.constants = Some(constants.ok_or("constants that mean nothing")?);
+            }
+            ("transport", Some(table)) => {
+                table.is_shared = Some(match quoted()? {
+                    "shm" => true,
+                    "tcp" => false,
+                    other => return Err(format!("no transport `{other}` is calibrated")),
+                });
+            }
+            ("ranks", Some(table)) => {
+                let ranks = value.parse().ok().filter(|ranks| *ranks > 0);
+                table.ranks = Some(ranks.ok_or("ranks must be 1 or more")?);
+            }
+            ("factors", Some(table)) => table.factors = Some(factors(quoted()?)?),
+            _ => return Err(format!("`{key}` means nothing here")),
+        }
+        Ok(())
+    }
+}
+
+fn factors(text: &str) -> std::result::Result<Corrections, String> {
+    if text.is_empty() {
+        return Ok(Corrections::default());
+    }
+    let overrides: Overrides = text.parse()?;
+    if !overrides.are_corrections() {
+        return Err("a constant among the corrections".into());
+    }
+    Ok(Constants::default().with(&overrides).corrections)
+}
+
+/// Says in words what is measured: the machine under `root` and ringfold's version.
+pub fn describe(root: &Path) -> String {
+    let machine = Machine::read(root, crate::topology::cores::available());
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let value_of = |text: &str, key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key));
+        let value = line.and_then(|line| line.split_once(':'));
+        value.map_or("unknown".into(), |(_, value)| plain(value))
+    };
+    let cpu = value_of(&read("proc/cpuinfo"), "model name");
+    // A little of it comes and goes with the kernel.
+    let memory = value_of(&read("proc/meminfo"), "MemTotal");
+    let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
+    format!(
+        "{cpu}; {} cores; caches of {}, {} and {} KiB; {} GiB; Linux {}; ringfold {}",
+        machine.cores,
+        machine.l1.bytes >> 10,
+        machine.l2.bytes >> 10,
+        machine.last.bytes >> 10,
+        kib.div_ceil(1 << 20),
+        plain(&read("proc/sys/kernel/osrelease")),
+        env!("CARGO_PKG_VERSION"),
+    )
+}
+
+/// A text of the system's that can stand in quotes.
+fn plain(text: &str) -> String {
+    let is_plain = |c: &char| !c.is_control() && !matches!(c, '"' | '\\');
+    text.trim().chars().filter(is_plain).collect()
+}
+
+/// Where the calibration of a machine lies: in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`. `None` if there is no such
+/// folder.
+pub fn path(lookup: Lookup<'_>, machine: &str) -> Option<PathBuf> {
+    let cache = lookup("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache
+        .filter(|path| path.is_absolute())
+        .or_else(|| Some(PathBuf::from(lookup("HOME")?).join(".cache")))?;
+    let digest = Sha256::digest(machine.as_bytes());
+    let name: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Some(cache.join("ringfold").join(format!("{name}.toml")))
+}
+
+/// The calibration that `source` means for the machine under `root`; `None` if there is none. A file that means nothing is
+/// told of and not taken.
+pub fn find(source: &Source, lookup: Lookup<'_>, root: &Path) -> Option<Calibration> {
+    if *source == Source::Nothing {
+        return None;
+    }
+    let machine = describe(root);
+    let path = match source {
+        Source::File(path) => path.clone(),
+        _ => path(lookup, &machine).filter(|path| path.exists())?,
+    };
+    match Calibration::read(&path, &machine) {
+        Ok(calibration) => {
+            log::info!(target: "ringfold::tuning", "calibration: {}", path.display());
+            Some(calibration)
+        }
+        Err(error) => {
+            log::warn!(target: "ringfold::tuning", "{error}; the defaults hold");
+            None
+        }
+    }
+}
+
+/// As `RINGFOLD_CALIBRATION` has it.
+impl std::str::FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Source, String> {
+        Ok(match text {
+            "0" => Source::Nothing,
+            path => Source::File(path.into()),
+        })
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ranks over {}", self.ranks, self.transport())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: &str = "a machine";
+
+    fn calibration() -> Calibration {
+        let constants = Constants {
+            hop_us: 0.123,
+            ..Constants::default()
+        };
+        let mut factors = Corrections::default();
+        factors.set("all_reduce.ring.simple".parse().expect("a way"), 20, 1.25);
+        let context = |is_shared, ranks| Context { is_shared, ranks };
+        Calibration {
+            constants,
+            corrections: vec![
+                (context(true, 2), factors),
+                (context(false, 4), Corrections::default()),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_calibration_survives_its_file() {
+        let folder =
+            std::env::temp_dir().join(format!("ringfold-calibration-{}", std::process::id()));
+        let path = folder.join("deep").join("file.toml");
+        calibration().write(&path, MACHINE).expect("written");
+        assert_eq!(
+            Calibration::read(&path, MACHINE).expect("read"),
+            calibration()
+        );
+        let beside: Vec<_> = fs::read_dir(path.parent().expect("a folder"))
+            .expect("a folder")
+            .collect();
+        assert_eq!(beside.len(), 1, "{beside:?}");
+        fs::remove_dir_all(&folder).expect("removed");
+        assert!(Calibration::read(&path, MACHINE).is_err());
+    }
+
+    #[test]
+    fn what_was_measured_elsewhere_or_means_nothing_is_refused() {
+        let text = calibration().text(MACHINE);
+        let refused = |text: &str| Calibration::parse(text, MACHINE).expect_err(text);
+        let elsewhere = Calibration::parse(&text, "another machine").unwrap_err();
+        assert!(elsewhere.contains("measured on `a machine`"), "{elsewhere}");
+        for (from, to) in [
+            ("machine =", "machin ="),
+            ("hop_us=0.123", "hop_us=-1"),
+            ("ranks = 2", "ranks = 0"),
+            ("ranks = 2", "ranks = two"),
+            ("\"shm\"", "\"ib\""),
+            ("simple@20", "simple@99"),
+            ("all_reduce.ring.simple@20=1.25", "hop_us=1"),
+            ("[[corrections]]", "[[correction]]"),
+            ("transport = \"shm\"\n", ""),
+        ] {
+            let spoiled = text.replacen(from, to, 1);
+            assert_ne!(spoiled, text, "{from}");
+            refused(&spoiled);
+        }
+        refused("");
+        refused(&"[[corrections]]\n".repeat(TABLES_MAX + 1));
+        let error = refused(&text.replacen("constants = ", "constants ", 1));
+        assert!(error.contains("line 3"), "{error}");
+    }
+
+    #[test]
+    fn corrections_hold_among_those_who_were_measured() {
+        let machine = Machine {
+            cores: 2,
+            ..Machine::here()
+        };
+        let of = |is_shared, ranks| {
+            calibration().constants(Context { is_shared, ranks }, &machine, ranks)
+        };
+        assert_eq!(of(true, 2).corrections.points().count(), 1);
+        assert_eq!(of(true, 3).corrections.points().count(), 0);
+        assert_eq!(of(false, 2).corrections.points().count(), 0);
+        assert_eq!((of(true, 4).load, of(true, 4).hop_us), (2.0, 0.123));
+    }
+
+    #[test]
+    fn the_file_has_its_machines_place() {
+        let lookup = |pairs: &'static [(&str, &str)]| {
+            move |name: &str| {
+                let found = pairs.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| value.to_string())
+            }
+        };
+        let of = |pairs| path(&lookup(pairs), MACHINE).map(|path| path.display().to_string());
+        let home = of(&[("HOME", "/home/me")]).expect("a path");
+        assert!(
+            home.starts_with("/home/me/.cache/ringfold/") && home.ends_with(".toml"),
+            "{home}"
+        );
+        let cache = of(&[("HOME", "/home/me"), ("XDG_CACHE_HOME", "/cache")]).expect("a path");
+        assert!(cache.starts_with("/cache/ringfold/"), "{cache}");
+        // A relative folder is none, as its specification says.
+        assert_eq!(
+            of(&[("HOME", "/home/me"), ("XDG_CACHE_HOME", "cache")]),
+            Some(home)
+        );
+        assert_eq!(of(&[]), None);
+        assert_ne!(
+            path(&lookup(&[("HOME", "/")]), "one"),
+            path(&lookup(&[("HOME", "/")]), "other")
+        );
+    }
+
+    #[test]
+    fn this_machine_can_be_told() {
+        let machine = describe(Path::new("/"));
+        assert_eq!(machine, describe(Path::new("/")));
+        assert!(
+            machine.contains(env!("CARGO_PKG_VERSION")) && !machine.contains('"'),
+            "{machine}"
+        );
+        assert!(describe(Path::new("/no/such/root")).contains("unknown"));
+    }
+}
