@@ -102,7 +102,8 @@ impl World {
         let choice = Choice {
             algorithm: Algorithm::Direct,
             medium: Medium::Messages,
-            protocol: Protocol::Simple,
+            // The sender's is what matters.
+            protocol: [Protocol::Ll, Protocol::Simple][rank % 2],
             slice_bytes: 1 << 20,
             channels: 1,
             tries: None,

@@ -17,7 +17,7 @@ use crate::engine::tiny::part;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{Beacon, Foreign, Owned, Pool, Region};
-use crate::schedule::{Medium, Schedule, Weights};
+use crate::schedule::{Medium, Schedule, Weights, ll_bytes_max};
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
@@ -28,6 +28,8 @@ pub struct Case {
     pub collective: Collective,
     pub algorithm: Algorithm,
     pub medium: Medium,
+    /// If not given, one of those that can carry it, at random.
+    pub protocol: Option<Protocol>,
     pub dtype: DType,
     pub op: Op,
     pub root: usize,
@@ -46,6 +48,7 @@ impl Case {
             collective,
             algorithm,
             medium,
+            protocol: None,
             dtype: DType::F32,
             op: Op::Sum,
             root: 0,
@@ -57,6 +60,13 @@ impl Case {
             weights: None,
         }
     }
+}
+
+/// Whether `ll` carries what `request` asks for.
+fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
+    let most = ll_bytes_max(case.collective, case.algorithm, case.medium, world_size);
+    let is_even = !request.is_uneven() && case.weights.is_none();
+    is_even && most.is_some_and(|most| request.bytes(world_size) <= most)
 }
 
 /// Attempts in a row that may bear no fruit: operating systems deliver loopback traffic when they like.
@@ -313,6 +323,7 @@ impl World {
     fn run(&mut self, cases: &[Case], regions: &[(Region, Region)]) -> Result<()> {
         let world_size = self.world_size();
         let mut running = Vec::new();
+        let prefers_ll = self.random.below(2) == 0;
         for (rank, (case, (input, output))) in cases.iter().zip(regions).enumerate() {
             let Case {
                 algorithm,
@@ -322,16 +333,6 @@ impl World {
                 tries,
                 ..
             } = *case;
-            let choice = Choice {
-                algorithm,
-                medium,
-                protocol: Protocol::Simple,
-                slice_bytes,
-                channels,
-                tries,
-                streams: true,
-                is_weighted: case.weights.is_some(),
-            };
             let mut request = Request::new(
                 case.collective,
                 case.dtype,
@@ -339,6 +340,20 @@ impl World {
                 *input,
                 *output,
             );
+            let protocol = match prefers_ll && goes_by_ll(case, &request, world_size) {
+                true => Protocol::Ll,
+                false => Protocol::Simple,
+            };
+            let choice = Choice {
+                algorithm,
+                medium,
+                protocol: case.protocol.unwrap_or(protocol),
+                slice_bytes,
+                channels,
+                tries,
+                streams: true,
+                is_weighted: case.weights.is_some(),
+            };
             request.op = case.op;
             request.root = oracle::root(case, rank, world_size);
             // Ranks that are asked for the algorithm go by its schedule, others straight where there is such a way.

@@ -12,7 +12,7 @@ use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::sim::model::{Compute, Model, Network, Sending};
 use crate::transport::sim::{Sim, SimNetwork};
 use crate::transport::tcp::{Tcp, TcpOptions};
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 
 /// Elements: none, fewer than ranks, around lines and slices, many slices.
 const COUNTS: [u64; 6] = [0, 1, 3, 17, 300, 2500];
@@ -472,6 +472,53 @@ fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
             }
         };
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+}
+
+/// One rank would look for data where the other has put none.
+#[test]
+fn two_protocols_of_a_call_are_a_mismatch() {
+    let ways = [
+        (Algorithm::OneShot, Medium::Shared),
+        (Algorithm::RecursiveDoubling, Medium::Messages),
+    ];
+    let worlds: [fn(u64) -> World; 2] = [
+        |seed| World::new(shm(2), seed),
+        |seed| World::new(tcp(2), seed),
+    ];
+    for make in worlds {
+        for (algorithm, medium) in ways {
+            // In a call of one slice the ranks take the shortest way or the schedule's, at random.
+            for turn in 0..8 {
+                let mut world = make(SEED + turn);
+                if !world.serves((algorithm, medium)) {
+                    continue;
+                }
+                let protocols = [Protocol::Ll, Protocol::Simple];
+                let cases = protocols.map(|protocol| Case {
+                    protocol: Some(protocol),
+                    ..Case::new(Collective::AllReduce, algorithm, medium, 2)
+                });
+                let error = world.run_each(&cases).unwrap_err();
+                assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+                assert!(error.to_string().contains("ll"), "{error}");
+            }
+        }
+    }
+}
+
+/// More than a slot's head has room for is refused before anything is published.
+#[test]
+fn what_ll_cannot_carry_is_refused() {
+    for (algorithm, count) in [(Algorithm::OneShot, 9), (Algorithm::Direct, 2)] {
+        let mut world = World::new(shm(2), SEED);
+        let case = Case {
+            protocol: Some(Protocol::Ll),
+            ..Case::new(Collective::AllReduce, algorithm, Medium::Shared, count)
+        };
+        let refused = world.run_and_compare(&case).unwrap_err();
+        assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+        assert!(refused.to_string().contains("simple"), "{refused}");
     }
 }
 

@@ -33,7 +33,7 @@ use crate::memory::Region;
 use crate::transport::{
     Head, Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Time, Transport, mismatch,
 };
-use crate::types::{Collective, Protocol};
+use crate::types::Collective;
 use kept::Kept;
 
 /// What stands for the operation in tickets of messages: no operation has this number.
@@ -155,7 +155,7 @@ impl Mailbox {
                 dtype: job.dtype,
                 op: 0,
                 algorithm: job.algorithm,
-                protocol: Protocol::Simple,
+                protocol: job.protocol,
                 root: job.tag,
                 count: job.count,
                 sequence: *sequence,

@@ -6,13 +6,14 @@ use super::geometry::{Blocks, Geometry};
 use super::operation::{Buffers, ChannelProgress, Operation, Straight, scratch_bytes};
 use super::plan::Plan;
 use super::slots::SlotUse;
-use super::tiny::BLOCK_ALIGN_BYTES;
+use super::tiny::inline::Inline;
+use super::tiny::{BLOCK_ALIGN_BYTES, part};
 use super::{Engine, Job, PLANS_MAX, PlanKey, late_merge};
 use crate::call::{Call, REGISTRATION};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
-use crate::schedule::{Cut, Medium, Spec, Weights};
+use crate::schedule::{Cut, LL_SHARED_BYTES, Medium, Spec, Weights};
 use crate::types::{Algorithm, Collective, Op, Protocol};
 
 impl Engine {
@@ -147,6 +148,9 @@ impl Engine {
             owned.push(block);
         }
         let call = call.unwrap_or_else(|| self.call(&job));
+        if job.medium == Medium::Shared && Inline::carries(&call) {
+            check_inline(&call, self.world_size)?;
+        }
         let is_helped = self
             .helpers
             .serve(job.input.bytes().max(job.output.bytes()));
@@ -381,6 +385,17 @@ fn instead_of(call: Call, job: &Job) -> Call {
         protocol: protocol(job),
         ..call
     }
+}
+
+/// Over published memory `ll` carries what fits into a slot's head: the chooser sees to it, and this is where it is checked.
+fn check_inline(call: &Call, world_size: usize) -> Result<()> {
+    if Inline::fits(call, world_size) {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "{call} over published memory: {LL_SHARED_BYTES} bytes at most from each rank, and only by {}; use the protocol simple",
+        part::algorithm(call.collective)
+    )))
 }
 
 /// Bytes of a slice that `job` asks for.

@@ -8,7 +8,8 @@
 //! A store waits until its line has come from the core that read it last, as long as the whole rest of such a call takes. So
 //! after each call the lines of a later one are asked for ([`Windows::prepare`]).
 //!
-//! What fits beside the call in the slot's head travels there: one line says that the rank has come and what it brings.
+//! By the protocol `ll` the payload travels beside the call in the slot's head: one line says that the rank has come and what
+//! it brings.
 
 pub mod inline;
 pub mod part;
@@ -335,6 +336,9 @@ impl Tiny {
         let Some(part) = Part::new(collective, rank, job.root) else {
             return Ok(None);
         };
+        if Inline::carries(&call) && !Inline::fits(&call, world_size) {
+            return Ok(None);
+        }
         let block_bytes = job.count as usize * job.dtype.size_bytes();
         let kernel = match collective.reduces() {
             true => Some(Kernel::new(job.op, job.dtype)?),
@@ -351,7 +355,7 @@ impl Tiny {
             kernel,
             call,
             key: call.words(),
-            inline_words: if Inline::carries(&call, world_size) {
+            inline_words: if Inline::carries(&call) {
                 let blocks = part::input_blocks(collective, world_size);
                 (block_bytes * blocks).div_ceil(8)
             } else {

@@ -50,7 +50,7 @@ mod weights;
 
 use std::fmt;
 
-pub use protocols::{LL_SHARED_BYTES, ll_bytes_max};
+pub use protocols::{LL_MESSAGE_BYTES, LL_SHARED_BYTES, ll_bytes_max};
 pub use weights::{Weighting, Weights};
 
 use crate::error::Result;

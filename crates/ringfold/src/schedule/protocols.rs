@@ -5,10 +5,20 @@
 #![forbid(unsafe_code)]
 
 use super::Medium;
+use super::catalogue::algorithms;
 use crate::types::{Algorithm, Collective};
+
+use Algorithm::{Direct, Flat, OneShot, RecursiveDoubling, Ring, Stragglar};
+use Collective::{
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
+    Scatter, Send, SendRecv,
+};
 
 /// What a rank can bring along in the line by which it says that it has come.
 pub const LL_SHARED_BYTES: u64 = 32;
+
+/// The longest message whose payload is taken in with its header: longer ones gain nothing by it, see docs/transports.md.
+pub const LL_MESSAGE_BYTES: u64 = 16 << 10;
 
 /// The largest call that [`Protocol::Ll`](crate::types::Protocol::Ll) carries, counted as the tuner counts (the vector, or all
 /// ranks' blocks together); `None` if it carries none of this kind. Only of calls with the same counts on all ranks.
@@ -18,29 +28,47 @@ pub fn ll_bytes_max(
     medium: Medium,
     world_size: usize,
 ) -> Option<u64> {
-    use Collective::{
-        AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
-    };
-    match (collective, algorithm, medium) {
-        (AllReduce, Algorithm::OneShot, Medium::Shared)
-        | (Reduce, Algorithm::Flat, Medium::Shared)
-        | (Broadcast, Algorithm::Direct, Medium::Shared)
-        // Of these a rank's input is all blocks together.
-        | (ReduceScatter | Scatter | AllToAll, Algorithm::Direct, Medium::Shared) => {
-            Some(LL_SHARED_BYTES)
+    let ranks = world_size as u64;
+    match medium {
+        Medium::Shared => {
+            let blocks = blocks_of_input(collective, algorithm, ranks)?;
+            Some(LL_SHARED_BYTES.saturating_mul(blocks))
         }
-        // Of these it is one of them.
-        (AllGather | Gather, Algorithm::Direct, Medium::Shared) => {
-            Some(LL_SHARED_BYTES.saturating_mul(world_size as u64))
+        Medium::Messages => {
+            let messages = messages_of_call(collective, algorithm, ranks)?;
+            Some(LL_MESSAGE_BYTES.saturating_mul(messages))
         }
+    }
+}
+
+/// How many inputs of a rank make up what is counted, where inputs are published whole and at once.
+fn blocks_of_input(collective: Collective, algorithm: Algorithm, ranks: u64) -> Option<u64> {
+    match (collective, algorithm) {
+        (AllReduce, OneShot) | (Reduce, Flat) | (Broadcast, Direct) => Some(1),
+        (ReduceScatter | Scatter | AllToAll, Direct) => Some(1),
+        (AllGather | Gather, Direct) => Some(ranks),
         _ => None,
     }
+}
+
+/// How many of the longest messages make up what is counted.
+fn messages_of_call(collective: Collective, algorithm: Algorithm, ranks: u64) -> Option<u64> {
+    match (collective, algorithm) {
+        // It waits for a late rank with all it has; nothing is gained before.
+        (_, Stragglar) => None,
+        (AllReduce, Ring | Direct) | (Broadcast | Reduce, Direct) => Some(ranks),
+        (AllGather | ReduceScatter, RecursiveDoubling) => Some(2),
+        (AllGather | ReduceScatter | Gather | Scatter | AllToAll, _) => Some(ranks),
+        (AllReduce | Broadcast | Reduce | Send | Recv | SendRecv, _) => Some(1),
+        (Barrier, _) => None,
+    }
+    .filter(|_| algorithms(collective, Medium::Messages).contains(&algorithm))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::{Action, Buffer, Cut, Schedule, Spec};
 
     /// What carries payloads in its announcements is an algorithm of that medium.
     #[test]
@@ -50,10 +78,8 @@ mod tests {
                 for medium in [Medium::Shared, Medium::Messages] {
                     let carries = ll_bytes_max(collective, algorithm, medium, 4).is_some();
                     let exists = Schedule::algorithms(collective, medium).contains(&algorithm);
-                    assert!(
-                        !carries || exists,
-                        "{collective} by {algorithm} over {medium}"
-                    );
+                    let text = format!("{collective} by {algorithm} over {medium}");
+                    assert!(!carries || exists, "{text}");
                 }
             }
         }
@@ -62,10 +88,58 @@ mod tests {
     #[test]
     fn what_is_gathered_counts_as_many_times_as_there_are_ranks() {
         let most = |collective, algorithm| ll_bytes_max(collective, algorithm, Medium::Shared, 4);
-        assert_eq!(most(Collective::AllReduce, Algorithm::OneShot), Some(32));
-        assert_eq!(most(Collective::AllGather, Algorithm::Direct), Some(128));
-        assert_eq!(most(Collective::AllToAll, Algorithm::Direct), Some(32));
-        assert_eq!(most(Collective::AllReduce, Algorithm::Direct), None);
-        assert_eq!(most(Collective::Barrier, Algorithm::Direct), None);
+        assert_eq!(most(AllReduce, OneShot), Some(32));
+        assert_eq!(most(AllGather, Direct), Some(128));
+        assert_eq!(most(AllToAll, Direct), Some(32));
+        assert_eq!(most(AllReduce, Direct), None);
+        assert_eq!(most(Barrier, Direct), None);
+    }
+
+    /// No schedule sends a longer part of the vector, or of the blocks, at once than is said here.
+    #[test]
+    fn no_message_is_longer_than_what_ll_carries() {
+        for &collective in Collective::ALL {
+            for &algorithm in Schedule::algorithms(collective, Medium::Messages) {
+                for ranks in [2, 3, 4, 5, 8] {
+                    let Some(messages) = messages_of_call(collective, algorithm, ranks) else {
+                        continue;
+                    };
+                    for rank in 0..ranks as u32 {
+                        check(collective, algorithm, ranks as u32, rank, messages);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(collective: Collective, algorithm: Algorithm, ranks: u32, rank: u32, messages: u64) {
+        let spec = Spec {
+            collective,
+            algorithm,
+            medium: Medium::Messages,
+            world_size: ranks,
+            rank,
+            root: if rank == 0 { 1 } else { 0 },
+            domains: 1,
+        };
+        // Recursive doubling needs a power of two.
+        let Ok(schedule) = Schedule::new(spec) else {
+            return;
+        };
+        for step in schedule.channels.iter().flatten() {
+            let Action::Send { span, .. } = step.action else {
+                continue;
+            };
+            let cut = match span.buffer {
+                Buffer::Output => schedule.output,
+                Buffer::Input | Buffer::Scratch => schedule.input,
+            };
+            let whole = match cut {
+                Cut::Vector(chunks) => chunks,
+                Cut::Blocks(_) => ranks,
+            };
+            let text = format!("{collective} by {algorithm}, rank {rank} of {ranks}: {step:?}");
+            assert!(span.len as u64 * messages <= whole as u64, "{text}");
+        }
     }
 }

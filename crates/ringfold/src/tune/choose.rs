@@ -4,7 +4,7 @@
 //! call that ranks compare.
 
 use crate::error::{Error, Result};
-use crate::schedule::{Medium, Schedule};
+use crate::schedule::{Medium, Schedule, ll_bytes_max};
 use crate::tune::Limits;
 use crate::tune::limits::NEVER;
 use crate::types::{Algorithm, Collective, Protocol};
@@ -115,6 +115,7 @@ pub fn choose(question: &Question) -> Result<Choice> {
         medium,
         protocol: match algorithm.is_zero_copy() {
             true => Protocol::ZeroCopy,
+            false if !is_weighted && goes_by_ll(question, algorithm, medium) => Protocol::Ll,
             false => Protocol::Simple,
         },
         slice_bytes,
@@ -141,6 +142,13 @@ fn goes_by_weights(question: &Question) -> bool {
             None => is_large,
             Some(asked) => asked == Algorithm::Direct,
         }
+}
+
+/// Whether the payload travels with what announces it.
+fn goes_by_ll(question: &Question, algorithm: Algorithm, medium: Medium) -> bool {
+    let most = ll_bytes_max(question.collective, algorithm, medium, question.world_size);
+    let is_even = !question.is_uneven && !question.is_pairwise;
+    is_even && most.is_some_and(|most| question.bytes <= most)
 }
 
 /// How a call of this size works in the buffers of all ranks, where all are registered.

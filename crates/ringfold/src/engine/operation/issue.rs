@@ -302,7 +302,7 @@ impl Operation {
         match action {
             Action::Publish { span, phase } => {
                 let windows = windows(context.transport)?;
-                if Inline::carries(&self.call, context.world_size) {
+                if Inline::carries(&self.call) {
                     Inline::send(windows, generation, self.buffers.input);
                     windows.publish(generation, phase, &self.call)?;
                     return Ok(Issue::Done);
@@ -354,7 +354,7 @@ impl Operation {
                 let target = self.region(into, slice);
                 let (peer, bytes) = (peer as usize, target.bytes());
                 let windows = windows(context.transport)?;
-                if Inline::carries(&self.call, context.world_size) {
+                if Inline::carries(&self.call) {
                     let range = self.inline_range(first, bytes);
                     target.copy_from(context.inline.take(windows, peer, generation, range));
                     return Ok(Issue::Done);
@@ -489,7 +489,7 @@ impl Operation {
         for rank in among.ranks().map(|rank| rank as usize) {
             context.operands.push(if rank == context.rank {
                 mine
-            } else if Inline::carries(&self.call, context.world_size) {
+            } else if Inline::carries(&self.call) {
                 let range = self.inline_range(own.first, mine.bytes());
                 context.inline.take(windows, rank, generation, range)
             } else {

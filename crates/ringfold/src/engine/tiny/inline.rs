@@ -9,6 +9,7 @@ use crate::call::Call;
 use crate::memory::{Owned, Region};
 use crate::schedule::LL_SHARED_BYTES;
 use crate::transport::{ATTACHED_WORDS, Windows};
+use crate::types::Protocol;
 
 /// What fits into the words attached to a slot.
 const INLINE_BYTES: usize = ATTACHED_WORDS * 8;
@@ -31,12 +32,16 @@ impl Inline {
     }
 
     /// Whether the inputs of this call travel in the heads, whole and as they lie in memory: the same on all ranks.
-    pub(in crate::engine) fn carries(call: &Call, world_size: usize) -> bool {
+    #[inline]
+    pub(in crate::engine) fn carries(call: &Call) -> bool {
+        call.protocol == Protocol::Ll && call.count > 0
+    }
+
+    /// Whether they can.
+    pub(in crate::engine) fn fits(call: &Call, world_size: usize) -> bool {
         let blocks = input_blocks(call.collective, world_size) as u64;
         let most = (INLINE_BYTES / call.dtype.size_bytes()) as u64;
-        call.count > 0
-            && call.count.saturating_mul(blocks) <= most
-            && call.algorithm == algorithm(call.collective)
+        call.count.saturating_mul(blocks) <= most && call.algorithm == algorithm(call.collective)
     }
 
     /// Attaches `payload` to this rank's slot.
