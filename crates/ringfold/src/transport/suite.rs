@@ -16,9 +16,11 @@ use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// Lengths around every border that a transport may have: none, lines, pages, pieces.
-const SIZES: [usize; 12] = [
+const SIZES: [usize; 14] = [
     0,
     1,
+    16,
+    17,
     63,
     64,
     65,
@@ -43,6 +45,7 @@ macro_rules! transport_tests {
             everyone_sends_to_everyone_at_once,
             a_reduced_message_equals_the_whole_fold,
             a_different_call_is_a_mismatch_that_names_both,
+            a_different_protocol_is_a_mismatch,
             a_wrong_slice_is_corrupt,
             a_peer_that_left_fails_its_receives,
             what_was_sent_before_leaving_arrives,
@@ -213,6 +216,15 @@ pub fn header(index: u32, bytes: usize) -> Header {
     }
 }
 
+/// The same of a call in which every other message goes by `ll`.
+fn in_turn(index: u32, bytes: usize) -> Header {
+    let mut header = header(index, bytes);
+    if index % 2 == 1 {
+        header.call.protocol = Protocol::Ll;
+    }
+    header
+}
+
 /// `bytes` bytes that look random and depend on `seed`.
 pub fn pattern(bytes: usize, seed: u64) -> Owned {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -238,10 +250,12 @@ pub fn bytes_of(region: Region) -> Vec<u8> {
 
 pub fn messages_of_every_odd_size_arrive<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     let mut world = World::new(make(2));
-    for (index, bytes) in SIZES.into_iter().enumerate() {
+    let by_both_protocols = SIZES.into_iter().flat_map(|bytes| [bytes; 2]);
+    for (index, bytes) in by_both_protocols.enumerate() {
         let (source, target) = (pattern(bytes, index as u64), Owned::zeroed(bytes));
-        let send = world.send(0, (1, 0), index as u32, source.region());
-        let recv = world.recv(1, (0, 0), index as u32, Sink::Store(target.region()));
+        let header = in_turn(index as u32, bytes);
+        let send = world.send_with(0, (1, 0), header, source.region());
+        let recv = world.recv_with(1, (0, 0), header, Sink::Store(target.region()));
         world.run(&[send, recv]).unwrap();
         assert!(
             bytes_of(source.region()) == bytes_of(target.region()),
@@ -337,7 +351,9 @@ pub fn everyone_sends_to_everyone_at_once<T: Transport>(make: impl Fn(usize) -> 
 pub fn a_reduced_message_equals_the_whole_fold<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     let mut world = World::new(make(2));
     let kernel = Kernel::new(Op::Sum, DType::I32).unwrap();
-    for (index, bytes) in [0, 4, 4092, 131_076, (1 << 20) + 4].into_iter().enumerate() {
+    let sizes = [0, 4, 16, 4092, 131_076, (1 << 20) + 4];
+    let by_both_protocols = sizes.into_iter().flat_map(|bytes| [bytes; 2]);
+    for (index, bytes) in by_both_protocols.enumerate() {
         let (source, mine) = (pattern(bytes, 1), pattern(bytes, 2));
         let (into, whole) = (Owned::zeroed(bytes), Owned::zeroed(bytes));
         let sink = Sink::Reduce {
@@ -345,8 +361,9 @@ pub fn a_reduced_message_equals_the_whole_fold<T: Transport>(make: impl Fn(usize
             into: into.region(),
             kernel,
         };
-        let send = world.send(0, (1, 0), index as u32, source.region());
-        let recv = world.recv(1, (0, 0), index as u32, sink);
+        let header = in_turn(index as u32, bytes);
+        let send = world.send_with(0, (1, 0), header, source.region());
+        let recv = world.recv_with(1, (0, 0), header, sink);
         world.run(&[send, recv]).unwrap();
         kernel.fold(whole.region(), &[mine.region(), source.region()]);
         assert!(
@@ -379,6 +396,26 @@ pub fn a_different_call_is_a_mismatch_that_names_both<T: Transport>(
         other => panic!("not a mismatch of ranks 1 and 0: {other:?}"),
     }
     assert_eq!(bytes_of(target.region()), [0; 64], "delivered all the same");
+}
+
+/// Else one of them would look for the payload where the other has not put it.
+pub fn a_different_protocol_is_a_mismatch<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
+    for (sent, due) in [(0, 1), (1, 0)] {
+        let mut world = World::new(make(2));
+        let (source, target) = (pattern(8, 1), Owned::zeroed(8));
+        let by = |index| Header {
+            index: 0,
+            ..in_turn(index, 8)
+        };
+        let send = world.send_with(0, (1, 0), by(sent), source.region());
+        let recv = world.recv_with(1, (0, 0), by(due), Sink::Store(target.region()));
+        let refused = world.run(&[send, recv]);
+        assert!(
+            matches!(refused, Err(Error::Mismatch { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(bytes_of(target.region()), [0; 8], "delivered all the same");
+    }
 }
 
 pub fn a_wrong_slice_is_corrupt<T: Transport>(make: impl Fn(usize) -> Vec<T>) {

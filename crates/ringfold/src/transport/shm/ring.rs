@@ -3,11 +3,14 @@
 //! The sender fills cell `produced % cells` and stamps it `produced + 1`; the receiver empties it and counts `consumed`
 //! up. A message takes one cell, or several in a row: the first carries the header, and both ends know from it how many
 //! follow. The sender never has more than `cells` cells ahead of the receiver: those are its credits.
+//!
+//! The payload of an `ll` message that fits into what the header leaves of its line stands there: a receiver that sees the
+//! stamp has it, and asks for no second line.
 
 use std::collections::VecDeque;
 
 use super::flag;
-use super::segment::Segment;
+use super::segment::{RIDER_BYTES, Segment};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{HEADER_BYTES, Header, Sink, Ticket};
@@ -21,6 +24,19 @@ pub struct Lane {
     pub to: usize,
     /// The channel.
     pub channel: usize,
+}
+
+impl Lane {
+    /// Where a message with this header has the first of its payload, if it begins in `cell`, and how much fits there. Both
+    /// ends know the header.
+    fn place(self, segment: &Segment, header: &Header, cell: usize) -> Region {
+        let Lane { from, to, channel } = self;
+        if header.is_ll() && header.bytes as usize <= RIDER_BYTES {
+            segment.cell_rider(from, to, channel, cell)
+        } else {
+            segment.cell(from, to, channel, cell)
+        }
+    }
 }
 
 /// The sending end.
@@ -117,8 +133,8 @@ impl Sender {
                 .bytes()
                 .min(message.written_bytes + segment.shape().cell_bytes);
             let piece = message.payload.part(message.written_bytes..end);
-            segment
-                .cell(from, to, channel, cell)
+            self.lane
+                .place(segment, &message.header, cell)
                 .part(0..piece.bytes())
                 .copy_from(piece);
             self.produced += 1;
@@ -193,8 +209,9 @@ impl Receiver {
             }
             let bytes = message.sink.bytes();
             let end = bytes.min(message.absorbed_bytes + segment.shape().cell_bytes);
-            let piece = segment
-                .cell(from, to, channel, cell)
+            let piece = self
+                .lane
+                .place(segment, &message.header, cell)
                 .part(0..end - message.absorbed_bytes);
             message.sink.absorb(message.absorbed_bytes, piece);
             self.consumed += 1;

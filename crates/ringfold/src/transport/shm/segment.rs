@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::memory::mapping::{Mapping, make_sealed, size_and_seals};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::transport::ATTACHED_WORDS;
+use crate::transport::{ATTACHED_WORDS, HEADER_BYTES};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -27,6 +27,9 @@ pub const APART_BYTES: usize = 128;
 
 /// The head of a slot or cell: stamp and header, one line.
 pub const HEAD_BYTES: usize = 64;
+
+/// What a cell's head has room for behind the stamp and a message's header.
+pub const RIDER_BYTES: usize = HEAD_BYTES - 8 - HEADER_BYTES;
 
 /// `ringfld` and the layout's version.
 const MAGIC: u64 = 0x0466_6c64_7269_6e67;
@@ -346,7 +349,13 @@ impl Segment {
     /// The header of a ring's cell.
     pub fn cell_header(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
         let offset = self.cell_offset(from, to, channel, cell);
-        self.map.part(offset + 8..offset + HEAD_BYTES)
+        self.map.part(offset + 8..offset + HEAD_BYTES - RIDER_BYTES)
+    }
+
+    /// What follows it in the same line.
+    pub fn cell_rider(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
+        let offset = self.cell_offset(from, to, channel, cell) + HEAD_BYTES;
+        self.map.part(offset - RIDER_BYTES..offset)
     }
 
     /// The payload of a ring's cell.

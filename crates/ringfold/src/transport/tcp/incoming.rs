@@ -1,8 +1,8 @@
 //! The receiving half of one connection: expected messages in order, as far as they have come.
 //!
 //! A message that is stored goes straight to where it belongs, once its header was checked. A message that is reduced, or
-//! that is small, goes through the transport's one staging area, which is hot in the cache: what has come is absorbed at
-//! once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that waits here for what follows it. So the staging area is
+//! that goes by `ll` (header and payload in one call, for one copy more), goes through the transport's one staging area, which is
+//! hot in the cache: what has come is absorbed at once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that waits here for what follows it. So the staging area is
 //! empty between calls and serves all connections.
 //!
 //! Reads no further than to the end of the message that is due. Where somebody listens for messages of which none is due,
@@ -20,11 +20,8 @@ use crate::sys;
 use crate::transport::checksum::{self, Checksum};
 use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Sink, Ticket};
 
-/// Stored messages up to this length are staged: one call for header and payload, one copy more.
-const STAGED_BYTES: usize = 8 << 10;
-
-/// What is read with a header that somebody listens for, at most: a message that is staged.
-const AHEAD_BYTES: usize = STAGED_BYTES + TRAILER_BYTES;
+/// What is read with a header that somebody listens for, at most.
+const AHEAD_BYTES: usize = (8 << 10) + TRAILER_BYTES;
 
 /// Bytes taken from the socket straight to their place in one call; they are in the cache when they are summed.
 const READ_BYTES: usize = 256 << 10;
@@ -242,7 +239,7 @@ impl Incoming {
         first: &Recv,
     ) -> Result<Option<usize>> {
         let bytes = first.sink.bytes();
-        let landing = first.sink.landing().filter(|_| bytes > STAGED_BYTES);
+        let landing = first.sink.landing().filter(|_| !first.header.is_ll());
         let due = bytes - self.absorbed;
         let body = match landing {
             // Nothing lands before the header was checked.
