@@ -31,7 +31,7 @@ class Domains(ctypes.Structure):
 
 
 class Tuner(ctypes.Structure):
-    """Version 5, as which this NCCL sees all of them."""
+    """What NCCL sees of every version: version 5, to which 6 adds a member at the end."""
 
     _fields_ = [
         ("name", ctypes.c_char_p),
@@ -124,7 +124,7 @@ def main(libnccl: str, plugin: str) -> None:
     report["codes"].append(library.ncclGetUniqueId(ctypes.create_string_buffer(128)))
     needed = ["_Z19ncclTunerPluginLoadP8ncclComm", "_Z21ncclTunerPluginUnloadP8ncclComm", "_ZL26ncclTunerConstantsDefaults"]
     needed += ["_Z12ncclDebugLog17ncclDebugLogLevelmPKciS1_z", "_Z22ncclOpenTunerPluginLibPKc"]
-    needed += [f"_Z15getNcclTuner_v{number}Pv" for number in (2, 3, 4, 5)]
+    versions = [number for number in range(2, 10) if f"_Z15getNcclTuner_v{number}Pv" in table]
     report["missing"] = [name for name in needed if name not in table]
     if report["missing"]:
         print(json.dumps(report))
@@ -144,7 +144,7 @@ def main(libnccl: str, plugin: str) -> None:
 
     handle = function("_Z22ncclOpenTunerPluginLibPKc", ctypes.c_void_p, ctypes.c_char_p)(plugin.encode())
     report["versions"] = {}
-    for number in (2, 3, 4, 5):
+    for number in versions:
         found = function(f"_Z15getNcclTuner_v{number}Pv", ctypes.c_void_p, ctypes.c_void_p)(handle)
         report["versions"][number] = ask(Tuner.from_address(found), log, constants)
     print(json.dumps(report))

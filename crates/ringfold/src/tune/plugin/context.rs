@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::abi::{Code, Constants, Domains, IGNORED, SUCCESS, UNDEFINED};
@@ -191,12 +192,16 @@ fn called(row: usize, column: usize) -> String {
     format!("{algorithm}/{protocol}")
 }
 
+/// NCCL's table with what is usable here.
 fn offer(table: &CostTable) -> Table {
+    /// The entries that are ways here, found by their names once.
+    static WAYS: LazyLock<Vec<(usize, usize, Algorithm, Protocol)>> = LazyLock::new(|| {
+        let named = |(row, column)| way(row, column).map(|way| (row, column, way.0, way.1));
+        entries().filter_map(named).collect()
+    });
     let mut offered = [[IGNORED; NCCL_PROTOCOLS]; NCCL_ALGORITHMS];
-    for (row, column) in entries() {
-        let cost =
-            way(row, column).and_then(|(algorithm, protocol)| table.get(algorithm, protocol));
-        offered[row][column] = cost.unwrap_or(IGNORED);
+    for (row, column, algorithm, protocol) in WAYS.iter().copied() {
+        offered[row][column] = table.get(algorithm, protocol).unwrap_or(IGNORED);
     }
     offered
 }
