@@ -6,7 +6,8 @@ use crate::engine::late_merge::Target;
 use crate::error::Error;
 use crate::schedule::Weighting;
 pub use crate::transport::slowed::Injection;
-use crate::types::Algorithm;
+use crate::tune::Rules;
+use crate::types::{Algorithm, Protocol};
 
 /// Which transports a communicator may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -152,10 +153,22 @@ pub struct Config {
     pub algorithm: Option<Algorithm>,
     /// The rank that is known to come late, for `stragglar`; a communicator made by `split` without it does not know one.
     pub late_rank: Option<usize>,
-    /// Independent pipelines per collective, 1 unless set: connections per pair of ranks on TCP.
+    /// The protocol of every call that can go by it, instead of the tuner's choice.
+    pub protocol: Option<Protocol>,
+    /// Independent pipelines of every collective that goes by messages: both bounds, where they are not set.
     pub channels: Option<usize>,
-    /// The pipeline's unit in bytes, instead of the tuner's choice.
+    /// The fewest of them, 1 unless set. The same on all ranks.
+    pub min_channels: Option<usize>,
+    /// The most of them, 1 unless set: connections per pair of ranks on TCP. The same on all ranks.
+    pub max_channels: Option<usize>,
+    /// What one message, or one piece of published memory, carries, instead of the tuner's choice. The same on all ranks.
+    pub chunk_bytes: Option<usize>,
+    /// The pipeline's unit in bytes, instead of what follows from `chunk_bytes`. The same on all ranks.
     pub slice_bytes: Option<usize>,
+    /// Which calls go which way, instead of `RINGFOLD_TUNER_CONFIG`'s file. Rank 0's hold for all ranks.
+    pub tuner_rules: Option<Rules>,
+    /// A shared library in NCCL's tuner ABI that prices ways anew, by path or name; `none` for none. The same on all ranks.
+    pub tuner_plugin: Option<String>,
     /// How much each rank owns of large all-reduces, for ranks that stay slower than others: measured when all are together,
     /// or given. The same on all ranks. See [`Communicator::set_weights`](crate::Communicator::set_weights). Parts made by `split` have none.
     pub weights: Option<Weighting>,

@@ -22,8 +22,10 @@ use crate::control::socket::addresses;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
 use crate::schedule::Weighting;
+use crate::tune::Allowed;
+use crate::tune::allowed;
+use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::Overrides;
-use crate::types::Algorithm;
 use crate::units::nearest;
 
 /// The deadline of an operation that names none. Long, because a rank may save a checkpoint or compile meanwhile; a
@@ -79,12 +81,22 @@ pub struct Environment {
     pub connect_timeout: Option<Duration>,
     /// Which transports may be used.
     pub transport: Option<TransportChoice>,
-    /// The algorithm instead of the tuner's choice.
-    pub algorithm: Option<Algorithm>,
+    /// Which algorithms and protocols the tuner may choose from.
+    pub allowed: Allowed,
+    /// A file of rules for the tuner.
+    pub tuner_config: Option<String>,
+    /// A shared library that prices ways anew.
+    pub tuner_plugin: Option<String>,
     /// The rank that is known to come late.
     pub late_rank: Option<usize>,
-    /// Connections per pair of ranks.
+    /// Independent pipelines of every call, where the two bounds do not say.
     pub channels: Option<usize>,
+    /// The fewest of them.
+    pub min_channels: Option<usize>,
+    /// The most of them.
+    pub max_channels: Option<usize>,
+    /// What one message carries.
+    pub chunk_bytes: Option<usize>,
     /// The pipeline's unit.
     pub slice_bytes: Option<usize>,
     /// Shared memory per rank.
@@ -130,11 +142,17 @@ impl Environment {
             transport: parse(lookup, "RINGFOLD_TRANSPORT", |text| {
                 text.parse().map_err(|error: Error| error.to_string())
             })?,
-            algorithm: parse(lookup, "RINGFOLD_ALGO", |text| {
-                text.parse().map_err(|error: Error| error.to_string())
-            })?,
+            allowed: Allowed::parse(
+                &lookup(allowed::ALGO).unwrap_or_default(),
+                &lookup(allowed::PROTO).unwrap_or_default(),
+            )?,
+            tuner_config: lookup("RINGFOLD_TUNER_CONFIG"),
+            tuner_plugin: lookup("RINGFOLD_TUNER_PLUGIN"),
             late_rank: parse(lookup, "RINGFOLD_LATE_RANK", count)?,
-            channels: parse(lookup, "RINGFOLD_CHANNELS", positive)?,
+            channels: parse(lookup, "RINGFOLD_CHANNELS", channels)?,
+            min_channels: parse(lookup, "RINGFOLD_MIN_CHANNELS", channels)?,
+            max_channels: parse(lookup, "RINGFOLD_MAX_CHANNELS", channels)?,
+            chunk_bytes: parse(lookup, "RINGFOLD_CHUNK_BYTES", bytes)?,
             slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
             shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,
             limits: parse(lookup, "RINGFOLD_LIMITS", str::parse)?,
@@ -189,6 +207,12 @@ fn positive(text: &str) -> Result<usize, String> {
         Ok(0) | Err(_) => Err("must be a whole number, 1 or more".into()),
         Ok(number) => Ok(number),
     }
+}
+
+fn channels(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok();
+    let number = number.filter(|number| (1..=CHANNELS_MAX).contains(number));
+    number.ok_or_else(|| format!("must be a whole number, 1 to {CHANNELS_MAX}"))
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {
@@ -290,7 +314,7 @@ mod tests {
         assert_eq!(environment.rank, Some(3));
         assert_eq!(environment.timeout, Some(Duration::from_millis(1500)));
         assert_eq!(environment.transport, Some(TransportChoice::Tcp));
-        assert_eq!(environment.algorithm, Some(Algorithm::Ring));
+        assert_eq!(environment.allowed, Allowed::parse("ring", "").unwrap());
         assert_eq!(environment.slice_bytes, Some(65536));
         assert_eq!(environment.addresses, ["node1:7".parse().unwrap()]);
     }
@@ -301,7 +325,11 @@ mod tests {
             "RINGFOLD_RANK",
             "RINGFOLD_CHANNELS",
             "RINGFOLD_SHM_BYTES",
+            "RINGFOLD_MIN_CHANNELS",
+            "RINGFOLD_MAX_CHANNELS",
+            "RINGFOLD_CHUNK_BYTES",
             "RINGFOLD_ALGO",
+            "RINGFOLD_PROTO",
             "RINGFOLD_LIMITS",
             "RINGFOLD_PROBE",
             "RINGFOLD_WEIGHTS",

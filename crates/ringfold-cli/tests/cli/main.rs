@@ -9,3 +9,4 @@ mod run;
 mod schedule;
 mod sim;
 mod tune;
+mod tuner;

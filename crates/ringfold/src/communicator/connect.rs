@@ -69,7 +69,7 @@ impl Joint {
 pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator> {
     env::init_logging()?;
     let environment = Environment::read()?;
-    let mut settings = Settings::new(&config, &environment);
+    let mut settings = Settings::new(&config, &environment)?;
     let addresses = config.address.as_deref().map(addresses).transpose()?;
     if meeting.is_some() && addresses.is_some() {
         return Err(Error::InvalidArgument(
@@ -306,7 +306,7 @@ fn assemble(
             late_rank,
             goes_around: settings.straggler != Straggler::Off,
             slice_bytes: settings.slice_bytes,
-            channels: Some(settings.channels),
+            channels: Some(settings.channels.least()),
             // Until the ranks are together.
             timeout: deadline.saturating_duration_since(Instant::now()),
             limits: terms.limits,
@@ -415,7 +415,7 @@ mod tests {
             ..Config::default()
         };
         let check = |config: Config| {
-            let settings = Settings::new(&config, &Environment::default());
+            let settings = Settings::new(&config, &Environment::default()).unwrap();
             check_deterministic(&config, &settings)
         };
         let error = check(config(Straggler::Tail, true)).unwrap_err();

@@ -4,19 +4,16 @@ use std::time::Duration;
 
 use crate::config::{Bind, Config, Injection, Straggler, TransportChoice};
 use crate::env::{self, Environment};
+use crate::error::Result;
 use crate::schedule::Weighting;
 use crate::transport::P2P_CHANNEL;
+use crate::tune::channels::Bounds;
 use crate::tune::limits::Overrides;
-use crate::types::Algorithm;
+use crate::tune::{Allowed, Rules};
+use crate::types::{Algorithm, Protocol};
 
 /// Shared memory of a rank, when nobody says otherwise.
 const SHM_BYTES: usize = 8 << 20;
-
-/// Independent pipelines over messages, when nobody says otherwise.
-const CHANNELS: usize = 1;
-
-/// The most channels that a communicator may have: each is a connection to every peer.
-pub const CHANNELS_MAX: usize = 64;
 
 /// What a communicator and its parts are made with.
 #[derive(Clone, Debug)]
@@ -29,10 +26,25 @@ pub struct Settings {
     pub transport: TransportChoice,
     /// The algorithm of every collective that has it.
     pub algorithm: Option<Algorithm>,
+    /// The protocol of every call that can go by it.
+    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
+    pub protocol: Option<Protocol>,
+    /// Which ways may be chosen.
+    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
+    pub allowed: Allowed,
+    /// Which calls go which way, if this rank's rules are the ones that hold.
+    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
+    pub rules: Option<RuleSource>,
+    /// A shared library that prices ways anew.
+    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
+    pub tuner_plugin: Option<String>,
     /// The world rank that is known to come late.
     pub late_rank: Option<usize>,
-    /// Independent pipelines over messages.
-    pub channels: usize,
+    /// How many independent pipelines calls over messages have.
+    pub channels: Bounds,
+    /// What one message carries.
+    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
+    pub chunk_bytes: Option<usize>,
     /// The pipeline's unit.
     pub slice_bytes: Option<usize>,
     /// Shared memory of a rank.
@@ -57,6 +69,30 @@ pub struct Settings {
     pub is_probing: bool,
 }
 
+/// Where a rank has its rules from.
+#[derive(Clone, Debug)]
+pub enum RuleSource {
+    /// The caller gave them.
+    Given(Rules),
+    /// A file, which is read when they are needed.
+    File(String),
+}
+
+impl RuleSource {
+    /// The rules; what is doubtful about them is logged.
+    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
+    pub fn read(&self) -> Result<Rules> {
+        let rules = match self {
+            RuleSource::Given(rules) => rules.clone(),
+            RuleSource::File(path) => Rules::read(path)?,
+        };
+        for doubt in rules.doubts() {
+            log::warn!(target: "ringfold::tuning", "{doubt}");
+        }
+        Ok(rules)
+    }
+}
+
 impl Settings {
     /// Streams between two ranks: messages, the collectives' pipelines, and the signals of rings that go around slow ranks.
     pub fn streams(&self) -> usize {
@@ -65,12 +101,18 @@ impl Settings {
 
     /// The channel of these signals, if there are any.
     pub fn signal_channel(&self) -> usize {
-        P2P_CHANNEL + 1 + self.channels
+        P2P_CHANNEL + 1 + self.channels.most()
     }
 
     /// Puts them together.
-    pub fn new(config: &Config, environment: &Environment) -> Settings {
-        Settings {
+    pub fn new(config: &Config, environment: &Environment) -> Result<Settings> {
+        let either = |bound: Option<usize>, both: Option<usize>| bound.or(both);
+        let least = either(config.min_channels, config.channels)
+            .or(either(environment.min_channels, environment.channels));
+        let most = either(config.max_channels, config.channels)
+            .or(either(environment.max_channels, environment.channels));
+        let file = || environment.tuner_config.clone().map(RuleSource::File);
+        Ok(Settings {
             timeout: config
                 .timeout
                 .or(environment.timeout)
@@ -83,13 +125,21 @@ impl Settings {
                 .transport
                 .or(environment.transport)
                 .unwrap_or_default(),
-            algorithm: config.algorithm.or(environment.algorithm),
+            algorithm: config.algorithm.or(environment.allowed.sole()),
+            protocol: config.protocol,
+            allowed: environment.allowed.clone(),
+            rules: config
+                .tuner_rules
+                .clone()
+                .map(RuleSource::Given)
+                .or_else(file),
+            tuner_plugin: config
+                .tuner_plugin
+                .clone()
+                .or_else(|| environment.tuner_plugin.clone()),
             late_rank: config.late_rank.or(environment.late_rank),
-            channels: config
-                .channels
-                .or(environment.channels)
-                .unwrap_or(CHANNELS)
-                .clamp(1, CHANNELS_MAX),
+            channels: Bounds::new(least, most)?,
+            chunk_bytes: config.chunk_bytes.or(environment.chunk_bytes),
             slice_bytes: config.slice_bytes.or(environment.slice_bytes),
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: environment.socket_ifname.clone(),
@@ -107,7 +157,7 @@ impl Settings {
             bind: config.bind.or(environment.bind).unwrap_or_default(),
             foreign_binding: environment.foreign_binding,
             is_probing: environment.probe.unwrap_or(true),
-        }
+        })
     }
 
     /// Does without weights of the environment that are a list for another number of ranks: a program may make several

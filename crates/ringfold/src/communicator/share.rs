@@ -22,6 +22,7 @@ use crate::transport::local;
 use crate::transport::routes::Routes;
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
+use crate::tune::channels::Bounds;
 
 /// What connects a rank with the others.
 pub struct Links {
@@ -103,6 +104,7 @@ pub fn link(
             .as_ref()
             .map(|memory| memory.listener.name().to_owned()),
         whereabouts: division.remote.is_empty().then(|| beacon.whereabouts()),
+        channels: group.settings.channels,
     };
     let cancelled = || health.fault();
     let cards = group.exchange("card", card.encode().as_bytes(), deadline, &cancelled)?;
@@ -111,6 +113,7 @@ pub fn link(
         .enumerate()
         .map(|(peer, blob)| Card::decode(peer, blob))
         .collect::<Result<Vec<_>>>()?;
+    compare_channels(&cards)?;
     let segment = share_memory(group, &division, memory, &cards, deadline, &cancelled)?;
     let tcp = connect(group, &division, mesh, &cards, deadline, &cancelled)?;
     let links = combine(group, &division, (cores, domains), segment, tcp)?;
@@ -119,6 +122,19 @@ pub fn link(
         foreign: ranks.map(|ranks| Foreign::new(beacon, ranks)),
         ..links
     })
+}
+
+/// All ranks have the same bounds, else some would wait for connections that the others never make.
+fn compare_channels(cards: &[Card]) -> Result<()> {
+    let first = cards[0].channels;
+    let Some(peer) = cards.iter().position(|card| card.channels != first) else {
+        return Ok(());
+    };
+    let other = cards[peer].channels;
+    Err(Error::InvalidArgument(format!(
+        "{first} on rank 0 and {other} on rank {peer}; set RINGFOLD_MIN_CHANNELS, RINGFOLD_MAX_CHANNELS and RINGFOLD_CHANNELS \
+         alike on all ranks"
+    )))
 }
 
 fn combine(
@@ -271,12 +287,13 @@ fn connect(
 }
 
 /// Where a rank can be met. As text, a line each: `address 10.0.0.1:4242`, `memory` and a socket's name, `process` and its
-/// number, its beacon's address and content.
+/// number, its beacon's address and content, `channels` and their bounds.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Card {
     addresses: Vec<SocketAddr>,
     memory: Option<String>,
     whereabouts: Option<Whereabouts>,
+    channels: Bounds,
 }
 
 impl Card {
@@ -289,9 +306,15 @@ impl Card {
             let beacon = u128::from_le_bytes(at.beacon);
             format!("process {} {:x} {beacon:x}\n", at.pid, at.address)
         };
+        let channels = format!(
+            "channels {} {}\n",
+            self.channels.least(),
+            self.channels.most()
+        );
         addresses
             .chain(self.memory.iter().map(|name| format!("memory {name}\n")))
             .chain(self.whereabouts.iter().map(process))
+            .chain([channels])
             .collect()
     }
 
@@ -303,6 +326,7 @@ impl Card {
         };
         let text = std::str::from_utf8(blob).map_err(|_| nonsense())?;
         let mut card = Card::default();
+        let mut channels = None;
         for line in text.lines() {
             match line.split_once(' ').ok_or_else(nonsense)? {
                 ("address", address) => card
@@ -314,10 +338,19 @@ impl Card {
                 ("process", place) => {
                     card.whereabouts = Some(Card::process(place).ok_or_else(nonsense)?);
                 }
+                ("channels", bounds) => {
+                    channels = Some(Card::bounds(bounds).ok_or_else(nonsense)?);
+                }
                 _ => return Err(nonsense()),
             }
         }
+        card.channels = channels.ok_or_else(nonsense)?;
         Ok(card)
+    }
+
+    fn bounds(text: &str) -> Option<Bounds> {
+        let (least, most) = text.split_once(' ')?;
+        Bounds::new(Some(least.parse().ok()?), Some(most.parse().ok()?)).ok()
     }
 
     fn process(text: &str) -> Option<Whereabouts> {
@@ -349,11 +382,25 @@ mod tests {
             addresses,
             memory: Some("00ff".into()),
             whereabouts: Some(Beacon::new([9; BEACON_BYTES]).whereabouts()),
+            channels: Bounds::new(Some(2), Some(8)).expect("bounds"),
         };
         assert_eq!(
             Card::decode(1, card.encode().as_bytes()).expect("a card"),
             card
         );
+    }
+
+    #[test]
+    fn ranks_with_different_channels_are_told() {
+        let card = |least, most| Card {
+            channels: Bounds::new(Some(least), Some(most)).expect("bounds"),
+            ..Card::default()
+        };
+        compare_channels(&[card(1, 2), card(1, 2)]).expect("the same");
+        let error = compare_channels(&[card(1, 2), card(1, 2), card(1, 4)]).unwrap_err();
+        let text = error.to_string();
+        let due = "1 to 2 channels on rank 0 and 1 to 4 channels on rank 2";
+        assert!(text.contains(due), "{text}");
     }
 
     #[test]
@@ -364,6 +411,10 @@ mod tests {
             "process 1 2",
             "process 1 2 3 4",
             "process -1 2 3",
+            "channels 4",
+            "channels 4 2",
+            "channels 1 65",
+            "memory 00ff",
             "what is this",
             "\u{0}",
         ] {

@@ -109,9 +109,35 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "RINGFOLD_ALGO",
-        "an algorithm's name",
-        "the tuner's choice",
-        "The algorithm of every collective that has it, for example `ring`.",
+        "a list, or lists for collectives",
+        "all algorithms",
+        "Which algorithms the tuner may choose from, in the grammar of `NCCL_ALGO`: `ring`; `ring,tree`; `^push` for all but it; \
+         `direct;allreduce:ring,rabenseifner;broadcast:^tree` for a list for all collectives and others for two of them. Only the \
+         first list may lack a collective. Capitals and the lines between words do not count. A list for all leaves a \
+         collective alone that has none of its algorithms; one for a collective is insisted on, and a call for which nothing \
+         is left is refused. The same on all ranks.",
+    ),
+    variable(
+        "RINGFOLD_PROTO",
+        "a list, or lists for collectives",
+        "all protocols",
+        "Which protocols the tuner may choose from, in the same grammar: `ll` (the payload stands in the line that says it has \
+         come), `simple` (staged and pipelined), `zero_copy` (peers work in the buffers themselves). The same on all ranks.",
+    ),
+    variable(
+        "RINGFOLD_TUNER_CONFIG",
+        "path",
+        "none",
+        "A file of rules, in the format of NCCL's example tuner: which calls go by which algorithm and protocol, on how many \
+         channels. Rank 0 reads it for all. A line that cannot be read is an error with its line and column. See docs/tuning.md.",
+    ),
+    variable(
+        "RINGFOLD_TUNER_PLUGIN",
+        "a library's path or name, or `none`",
+        "none",
+        "A shared library with NCCL's tuner interface, which prices ways anew. What stands between `libnccl-tuner-` and `.so` is \
+         enough of a name; `STATIC_PLUGIN` is the program itself. One that cannot be loaded is warned of, and the model decides. The same \
+         on all ranks. See docs/tuning.md.",
     ),
     variable(
         "RINGFOLD_LATE_RANK",
@@ -123,15 +149,36 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "RINGFOLD_CHANNELS",
         "1 to 64",
+        "the tuner's choice",
+        "Independent pipelines of every collective that goes by messages: connections per pair of ranks on TCP. As \
+         `RINGFOLD_MIN_CHANNELS` and `RINGFOLD_MAX_CHANNELS` with this number, which come before it. The same on all ranks.",
+    ),
+    variable(
+        "RINGFOLD_MIN_CHANNELS",
+        "1 to 64",
         "1",
-        "Independent pipelines per collective that goes by messages: connections per pair of ranks on TCP. The same on all \
+        "The fewest channels of a collective that goes by messages. The same on all ranks.",
+    ),
+    variable(
+        "RINGFOLD_MAX_CHANNELS",
+        "1 to 64",
+        "1",
+        "The most: so many connections has each pair of ranks on TCP, and rules and plugins cannot ask for more. The same on all \
          ranks.",
+    ),
+    variable(
+        "RINGFOLD_CHUNK_BYTES",
+        "bytes; K, M, G",
+        "the tuner's choice",
+        "What one message, or one piece of published memory, carries. The unit of the pipeline is so many bytes for each chunk of the \
+         algorithm and each channel. The same on all ranks.",
     ),
     variable(
         "RINGFOLD_SLICE_BYTES",
         "bytes; K, M, G",
         "the tuner's choice",
-        "The unit in which a chunk is pipelined. The same on all ranks.",
+        "The unit of the pipeline: bytes of the vector, or of each block. Comes before `RINGFOLD_CHUNK_BYTES`. The same on all \
+         ranks.",
     ),
     variable(
         "RINGFOLD_WEIGHTS",

@@ -65,6 +65,20 @@ impl Allowed {
         *self == Allowed::default()
     }
 
+    /// The one algorithm of a list for all collectives that has no other.
+    pub fn sole(&self) -> Option<Algorithm> {
+        let first = self.algorithms.0[0].as_ref()?;
+        let is_for_all = self
+            .algorithms
+            .0
+            .iter()
+            .all(|list| list.as_ref() == Some(first));
+        match first.allowed[..] {
+            [algorithm] if is_for_all && !first.is_insisted => Some(algorithm),
+            _ => None,
+        }
+    }
+
     /// Bars in `table`, which is that of a call of `collective`, what is not allowed. `true` if the call is bound by it:
     /// if something usable was barred.
     ///
@@ -320,6 +334,17 @@ mod tests {
         for (algo, proto, due) in cases {
             let text = Allowed::parse(algo, proto).expect_err(algo).to_string();
             assert!(text.contains(due), "{text}");
+        }
+        let sole = |algo| Allowed::parse(algo, "").expect(algo).sole();
+        assert_eq!(sole("Claim"), Some(Algorithm::Claim));
+        for several in [
+            "",
+            "ring,tree",
+            "ring;reduce:tree",
+            "allreduce:ring",
+            "nvls",
+        ] {
+            assert_eq!(sole(several), None, "{several}");
         }
         assert!(Allowed::parse(" ", "").expect("nothing").is_everything());
         assert!(!Allowed::parse("ring", "").expect("ring").is_everything());

@@ -3,6 +3,7 @@
 pub mod allowed;
 pub mod calibrate;
 pub mod calibration;
+pub mod channels;
 pub mod choose;
 pub mod constants;
 pub mod cost;
