@@ -25,8 +25,28 @@ const REPETITIONS: usize = 2;
 /// Elements: in the head of a slot, in a slot, in several slices, and in more of them than are in flight.
 const COUNTS: [usize; 5] = [1, 7, 3000, 20_001, 100_000];
 
+/// The variable that names a file of rules.
+macro_rules! rules {
+    ($name:literal) => {
+        (
+            "RINGFOLD_TUNER_CONFIG",
+            concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/fixtures/rules/",
+                $name,
+                ".csv"
+            ),
+        )
+    };
+}
+
 /// Says where rank 0 writes what it found.
 const FOUND: &str = "RINGFOLD_TEST_FOUND";
+
+/// Rules by which all sums go one way.
+const CLAIM: (&str, &str) = rules!("claim");
+const DIRECT: (&str, &str) = rules!("direct");
+const PUSH: (&str, &str) = rules!("push");
 
 #[test]
 #[ignore = "what the other tests start as ranks"]
@@ -42,25 +62,23 @@ fn sums_of_published_memory_are_the_same_bits() {
 
 #[test]
 fn sums_of_blocks_that_anybody_claims_are_the_same_bits() {
-    let limits = "claim_bytes_min=0,one_shot_bytes_max=0";
-    let variables = [("RINGFOLD_TRANSPORT", "shm"), ("RINGFOLD_LIMITS", limits)];
+    let variables = [("RINGFOLD_TRANSPORT", "shm"), CLAIM];
     compare_runs("chosen", 4, &variables);
 }
 
 #[test]
 fn sums_pushed_into_registered_memory_are_the_same_bits() {
-    let limits = "push_bytes_min=1,one_shot_bytes_max=0";
-    let variables = [("RINGFOLD_TRANSPORT", "shm"), ("RINGFOLD_LIMITS", limits)];
+    let variables = [("RINGFOLD_TRANSPORT", "shm"), PUSH];
     compare_runs("chosen", 2, &variables);
     compare_runs("chosen", 4, &variables);
 }
 
 #[test]
 fn sums_with_helpers_are_the_same_bits() {
-    let limits = "helper_bytes_min=4K,one_shot_bytes_max=0";
     let variables = [
         ("RINGFOLD_TRANSPORT", "shm"),
-        ("RINGFOLD_LIMITS", limits),
+        ("RINGFOLD_LIMITS", "helper_bytes_min=4K"),
+        DIRECT,
         ("RINGFOLD_HELPERS", "2"),
     ];
     compare_runs("chosen", 2, &variables);

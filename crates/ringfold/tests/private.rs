@@ -23,7 +23,10 @@ const FORBIDDEN: &str = "RINGFOLD_TEST_FORBIDDEN";
 const SHM: (&str, &str) = ("RINGFOLD_TRANSPORT", "shm");
 
 /// Every size is pulled.
-const PULL: (&str, &str) = ("RINGFOLD_LIMITS", "pull_bytes_min=0,pull_copy_bytes_min=0");
+const PULL: (&str, &str) = (
+    "RINGFOLD_TUNER_CONFIG",
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/rules/pull.csv"),
+);
 
 #[test]
 #[ignore = "what the other tests start as ranks"]

@@ -5,7 +5,7 @@ use crate::process::{Running, finish, ringfold};
 /// A job of four ranks in which rank `odd` is told other limits than the rest. Counts below, above and between.
 fn job(odd: usize) -> (bool, String) {
     let script = format!(
-        "[ $RINGFOLD_RANK = {odd} ] && export RINGFOLD_LIMITS=one_shot_bytes_max=0,shared_slice_bytes=4K; \
+        "[ $RINGFOLD_RANK = {odd} ] && export RINGFOLD_LIMITS=shared_slice_bytes=4K; \
          exec {} perf -b 1K -e 1M -f 8 -n 3 -w 1 -c 1",
         env!("CARGO_BIN_EXE_ringfold")
     );
@@ -22,17 +22,20 @@ fn job(odd: usize) -> (bool, String) {
 fn what_rank_0_is_told_holds_for_all() {
     let (is_right, text) = job(0);
     assert!(is_right, "{text}");
-    assert_eq!(text.matches(": one_shot_bytes_max=0,").count(), 4, "{text}");
-    assert!(text.contains("slices of up to 4096 bytes"), "{text}");
-    assert!(!text.contains("one_shot over"), "{text}");
+    assert_eq!(
+        text.matches("shared_slice_bytes=4096,").count(),
+        4,
+        "{text}"
+    );
+    assert!(text.contains("slices of 4096 bytes"), "{text}");
 }
 
 #[test]
 fn what_another_rank_is_told_does_not_matter() {
     let (is_right, text) = job(2);
     assert!(is_right, "{text}");
-    assert!(!text.contains("one_shot_bytes_max=0,"), "{text}");
-    assert!(text.contains("one_shot over"), "{text}");
+    assert!(!text.contains("shared_slice_bytes=4096,"), "{text}");
+    assert!(!text.contains("slices of 4096 bytes"), "{text}");
 }
 
 #[test]

@@ -1,64 +1,114 @@
-//! How the ranks of a communicator come to one table of limits.
+//! How the ranks of a communicator come to decide alike: by one table of constants, of limits and of rules.
 //!
-//! Each rank derives the table of its own machine and sends it in the exchange in which all say that they are ready. All
-//! take rank 0's, so that they decide alike even where machines, versions of the kernel or environments differ. A way
-//! that any rank bars is barred for all.
+//! Each rank says in the exchange in which all are ready what it would go by. All take rank 0's, so that they decide alike
+//! even where machines, versions of the kernel or environments differ. A way that any rank bars is barred for all. Rules that are too long for an exchange
+//! are [sent](send_rules) when the ranks can call each other.
+//!
+//! What a rank says is text, a line a word: `limits`, `constants` (rank 0's count), `pull`, `probe`, `straggler` and `rules` with
+//! their length; behind an empty line the rules, if they are short. From a peer it is a claim: it is whole and within bounds, or
+//! refused.
 
 use std::path::Path;
 use std::time::Instant;
 
+use super::Communicator;
 use super::group::Group;
 use crate::config::Straggler;
 use crate::control::Health;
 use crate::error::{Error, Result};
 use crate::topology::Machine;
-use crate::tune::Limits;
+use crate::tune::{Constants, Limits, Rules};
+
+/// The longest rules that are told with everything else.
+const TOLD_RULES_BYTES_MAX: usize = 8 << 10;
+
+/// The longest rules that are taken from rank 0 at all: some hundred thousand lines.
+const RULES_BYTES_MAX: usize = 16 << 20;
 
 /// What all ranks of a communicator go by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Terms {
-    /// The thresholds of all calls.
+    /// The constants of the cost model.
+    pub constants: Constants,
+    /// The pieces and stores of all calls.
     pub limits: Limits,
+    /// The operator's rules, as far as they are here.
+    pub rules: RulesText,
     /// Whether the ranks can read each other's memory.
     pub can_pull: bool,
-    /// Whether the doubtful ones among them are probed before the first call.
+    /// Whether what is doubtful is probed before the first call.
     pub is_probed: bool,
+    /// How slow ranks are gone around, in words.
+    policy: String,
 }
 
-/// What stands behind a table whose rank wants it probed.
-const PROBED: &str = "\nprobe";
+/// Rules on their way.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RulesText {
+    /// All of them.
+    Told(Box<Rules>),
+    /// So many bytes are to come.
+    Later(usize),
+}
 
-/// What stands behind the table of a rank that can read all others' memory.
-const PULLS: &str = "\npull";
+/// What this rank is ready with.
+pub struct Ready<'a> {
+    /// Cores of this host that its ranks have together.
+    pub cores: usize,
+    /// Whether it can read all others' memory.
+    pub can_pull: bool,
+    /// Whether a probe would mean anything.
+    pub can_probe: bool,
+    /// Its rules, if they are the ones that hold.
+    pub rules: &'a Rules,
+}
 
-/// What stands before a rank's straggler policy, see [`policy`], behind everything else.
-const POLICY: &str = "\nstraggler ";
-
-/// Waits until all ranks are ready, and returns the terms that hold for all. The ranks of this host have `cores` cores
-/// together. `can_pull`: whether it can read all others' memory; `can_probe`: whether a probe would mean anything.
+/// Waits until all ranks are ready, and returns the terms that hold for all.
 pub fn agree(
     group: &Group,
-    cores: usize,
-    can_pull: bool,
-    can_probe: bool,
+    ready: &Ready<'_>,
     health: &Health,
     deadline: Instant,
 ) -> Result<Terms> {
-    let own = Terms::new(group, cores, can_pull, can_probe).encode()
-        + POLICY
-        + &policy(group.settings.straggler, group.settings.late_rank);
-    let mut tables = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
-    compare_policies(&mut tables)?;
-    let terms = decide(&tables)?;
+    let own = Terms::new(group, ready).encode();
+    let told = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
+    let terms = decide(&told)?;
     let Terms {
-        limits, is_probed, ..
-    } = terms;
-    let why = if is_probed { "; a probe follows" } else { "" };
+        constants,
+        limits,
+        is_probed,
+        ..
+    } = &terms;
+    let why = if *is_probed { "; a probe follows" } else { "" };
     log::info!(
         target: "ringfold::tuning",
         "limits, as rank 0 has them from its caches, its cores and RINGFOLD_LIMITS: {limits}{why}"
     );
+    log::info!(target: "ringfold::tuning", "constants of the cost model, as rank 0 has them: {constants}");
     Ok(terms)
+}
+
+/// Gives all ranks the rules of rank 0 where these are `bytes` long, too long for an exchange. `own` are this rank's; those of rank 0
+/// count. Every rank of the communicator calls this.
+pub fn send_rules(communicator: &Communicator, own: &Rules, bytes: usize) -> Result<Rules> {
+    let mut text = vec![0u8; bytes];
+    if communicator.rank() == 0 {
+        text.copy_from_slice(own.to_string().as_bytes());
+    }
+    communicator.broadcast(&mut text, 0)?;
+    read_rules(&text).ok_or_else(|| nonsense(0))
+}
+
+fn read_rules(text: &[u8]) -> Option<Rules> {
+    Rules::parse(std::str::from_utf8(text).ok()?, "rank 0's rules").ok()
+}
+
+fn nonsense(peer: usize) -> Error {
+    Error::Corrupt {
+        peer,
+        what: "terms that mean nothing; use one version everywhere".into(),
+        site: None,
+    }
 }
 
 /// How a rank would go around slow ones, in words.
@@ -69,98 +119,112 @@ fn policy(straggler: Straggler, late_rank: Option<usize>) -> String {
     }
 }
 
-/// Takes the straggler policies off the tables. All ranks have the same, else they would wait for each other in vain.
-fn compare_policies(tables: &mut [Vec<u8>]) -> Result<()> {
-    let mut first = None;
-    for (peer, table) in tables.iter_mut().enumerate() {
-        let mark = table
-            .windows(POLICY.len())
-            .rposition(|bytes| bytes == POLICY.as_bytes());
-        let mark = mark.ok_or_else(|| Error::Corrupt {
-            peer,
-            what: "terms without a straggler policy; use one version everywhere".into(),
-            site: None,
-        })?;
-        let own = table.split_off(mark).split_off(POLICY.len());
-        let first = first.get_or_insert_with(|| own.clone());
-        if *first != own {
-            let names = [&*first, &own].map(|name| String::from_utf8_lossy(name).into_owned());
-            return Err(Error::InvalidArgument(format!(
-                "straggler policy `{}` on rank 0 and `{}` on rank {peer}; set RINGFOLD_STRAGGLER and RINGFOLD_LATE_RANK \
-                 alike on all ranks",
-                names[0], names[1]
-            )));
-        }
+/// The terms that follow from what all ranks, in rank order, have told.
+fn decide(told: &[Vec<u8>]) -> Result<Terms> {
+    let mut all = Vec::with_capacity(told.len());
+    for (peer, text) in told.iter().enumerate() {
+        all.push(Terms::decode(text).ok_or_else(|| nonsense(peer))?);
     }
-    Ok(())
-}
-
-/// The terms that follow from those of all ranks, in rank order.
-fn decide(tables: &[Vec<u8>]) -> Result<Terms> {
-    let tables = tables
-        .iter()
-        .enumerate()
-        .map(|(peer, table)| {
-            Terms::decode(table).ok_or_else(|| Error::Corrupt {
-                peer,
-                what: "a table of limits that means nothing; use one version everywhere".into(),
-                site: None,
-            })
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let (first, others) = tables
-        .split_first()
-        .unwrap_or_else(|| unreachable!("this rank's own table is there"));
-    let limits = others
+    let first = all.remove(0);
+    // All ranks go around slow ones in the same way, else they would wait for each other in vain.
+    if let Some(index) = all.iter().position(|terms| terms.policy != first.policy) {
+        let (peer, other) = (index + 1, &all[index].policy);
+        return Err(Error::InvalidArgument(format!(
+            "straggler policy `{}` on rank 0 and `{other}` on rank {peer}; set RINGFOLD_STRAGGLER and RINGFOLD_LATE_RANK \
+             alike on all ranks",
+            first.policy
+        )));
+    }
+    let limits = all
         .iter()
         .fold(first.limits, |limits, other| limits.barring(&other.limits));
-    let can_pull = tables.iter().all(|terms| terms.can_pull);
+    let can_pull = first.can_pull && all.iter().all(|terms| terms.can_pull);
     Ok(Terms {
-        limits: if can_pull {
-            limits
-        } else {
-            limits.without_pull()
-        },
+        limits,
         can_pull,
-        ..*first
+        ..first
     })
 }
 
 impl Terms {
     /// What this rank would have.
-    fn new(group: &Group, cores: usize, can_pull: bool, can_probe: bool) -> Terms {
+    fn new(group: &Group, ready: &Ready<'_>) -> Terms {
         let settings = &group.settings;
-        let machine = || Machine::read(Path::new("/"), cores);
-        let derive = || Limits::derive(&machine(), group.local_ranks().len());
+        let local_ranks = group.local_ranks().len();
+        let measured = group
+            .inherited
+            .as_ref()
+            .and_then(|inherited| inherited.measured.clone());
+        let (constants, limits) = measured.unwrap_or_else(|| {
+            let machine = Machine::read(Path::new("/"), ready.cores);
+            (
+                Constants::derive(&machine, local_ranks),
+                Limits::derive(&machine, local_ranks),
+            )
+        });
         let insists = settings.algorithm.is_some() || settings.slice_bytes.is_some();
         Terms {
-            limits: group
-                .inherited
-                .unwrap_or_else(derive)
-                .with(&settings.limits),
-            can_pull,
+            constants,
+            limits: limits.with(&settings.limits),
+            rules: RulesText::Told(Box::new(ready.rules.clone())),
+            can_pull: ready.can_pull,
             // Only where it is the job that begins: parts are made often, and beside each other.
-            is_probed: can_probe && settings.is_probing && group.id == 0 && !insists,
+            is_probed: ready.can_probe && settings.is_probing && group.id == 0 && !insists,
+            policy: policy(settings.straggler, settings.late_rank),
         }
     }
 
     fn encode(&self) -> String {
-        let probed = if self.is_probed { PROBED } else { "" };
-        let pulls = if self.can_pull { PULLS } else { "" };
-        format!("{}{pulls}{probed}", self.limits)
+        let mut text = format!("limits {}\nconstants {}\n", self.limits, self.constants);
+        for (word, is_said) in [("pull", self.can_pull), ("probe", self.is_probed)] {
+            if is_said {
+                text += word;
+                text.push('\n');
+            }
+        }
+        text += &format!("straggler {}\n", self.policy);
+        let rules = match &self.rules {
+            RulesText::Told(rules) => rules.to_string(),
+            RulesText::Later(_) => String::new(),
+        };
+        text += &format!("rules {}\n\n", rules.len());
+        if rules.len() <= TOLD_RULES_BYTES_MAX {
+            text += &rules;
+        }
+        text
     }
 
-    fn decode(bytes: &[u8]) -> Option<Terms> {
-        let strip = |bytes, mark: &str| match <[u8]>::strip_suffix(bytes, mark.as_bytes()) {
-            Some(rest) => (rest, true),
-            None => (bytes, false),
+    /// What a peer has told; `None` unless it is whole.
+    fn decode(told: &[u8]) -> Option<Terms> {
+        let text = std::str::from_utf8(told).ok()?;
+        let (words, rules) = text.split_once("\n\n")?;
+        let (mut constants, mut limits, mut policy, mut length) = (None, None, None, None);
+        let (mut can_pull, mut is_probed) = (false, false);
+        for line in words.lines() {
+            match line.split_once(' ').unwrap_or((line, "")) {
+                ("limits", table) => limits = Some(Limits::decode(table.as_bytes())?),
+                ("constants", table) => constants = Some(Constants::decode(table.as_bytes())?),
+                ("straggler", words) => policy = Some(words.to_owned()),
+                ("rules", bytes) => length = Some(bytes.parse().ok()?),
+                ("pull", "") => can_pull = true,
+                ("probe", "") => is_probed = true,
+                _ => return None,
+            }
+        }
+        let rules = match length? {
+            length if length == rules.len() => {
+                RulesText::Told(read_rules(rules.as_bytes())?.into())
+            }
+            length if rules.is_empty() && length <= RULES_BYTES_MAX => RulesText::Later(length),
+            _ => return None,
         };
-        let (bytes, is_probed) = strip(bytes, PROBED);
-        let (bytes, can_pull) = strip(bytes, PULLS);
         Some(Terms {
-            limits: Limits::decode(bytes)?,
+            constants: constants?,
+            limits: limits?,
+            rules,
             can_pull,
             is_probed,
+            policy: policy?,
         })
     }
 }
@@ -170,93 +234,113 @@ mod tests {
     use super::*;
     use crate::tune::limits::NEVER;
 
-    fn table(overrides: &str, is_probed: bool) -> Vec<u8> {
-        let limits = Limits::derive(&Machine::here(), 2);
-        let limits = limits.with(&overrides.parse().expect("overrides"));
-        let can_pull = true;
+    fn terms(overrides: &str) -> Terms {
+        let machine = Machine::here();
+        let limits = Limits::derive(&machine, 2);
         Terms {
-            limits,
-            can_pull,
-            is_probed,
+            constants: Constants::derive(&machine, 2),
+            limits: limits.with(&overrides.parse().expect("overrides")),
+            rules: RulesText::Told(Box::default()),
+            can_pull: true,
+            is_probed: false,
+            policy: policy(Straggler::Off, None),
         }
-        .encode()
-        .into_bytes()
+    }
+
+    fn told(terms: &[Terms]) -> Vec<Vec<u8>> {
+        terms
+            .iter()
+            .map(|terms| terms.encode().into_bytes())
+            .collect()
     }
 
     #[test]
     fn rank_0_decides_and_anyone_bars() {
-        let tables = [
-            table(
-                "one_shot_bytes_max=1K,push_bytes_min=1M,stream_bytes_min=never",
-                true,
-            ),
-            table(
-                "one_shot_bytes_max=2K,push_bytes_min=never,stream_bytes_min=1M",
-                false,
-            ),
-        ];
-        let Terms {
-            limits,
-            can_pull,
-            is_probed,
-        } = decide(&tables).expect("terms");
-        assert!(can_pull);
-        assert!(is_probed);
-        assert_eq!(limits.one_shot_bytes_max, 1 << 10);
-        assert_eq!(
-            (limits.push_bytes_min, limits.stream_bytes_min),
-            (NEVER, NEVER)
+        let mut first = terms("shared_slice_bytes=64K,helper_bytes_min=1M,stream_bytes_min=never");
+        first.is_probed = true;
+        first.constants.hop_us = 2.5;
+        let rules = Rules::parse("allreduce,0,64,ring,simple,-1,-1,-1\n", "").expect("rules");
+        first.rules = RulesText::Told(rules.into());
+        let other = terms("shared_slice_bytes=32K,helper_bytes_min=never,stream_bytes_min=1M");
+        let decided = decide(&told(&[first.clone(), other])).expect("terms");
+        assert!(decided.can_pull && decided.is_probed);
+        assert_eq!(decided.limits.shared_slice_bytes, 64 << 10);
+        let barred = (
+            decided.limits.helper_bytes_min,
+            decided.limits.stream_bytes_min,
         );
+        assert_eq!(barred, (NEVER, NEVER));
+        assert_eq!(decided.constants, first.constants);
+        assert_eq!(decided.rules, first.rules);
     }
 
     #[test]
     fn a_rank_that_cannot_read_the_others_keeps_all_from_pulling() {
-        let wish = "pull_bytes_min=1,pull_copy_bytes_min=1";
-        let mut refused = table(wish, false);
-        refused.truncate(refused.len() - PULLS.len());
-        let decided = |other| decide(&[table(wish, false), other]).expect("terms");
-        let terms = decided(table(wish, false));
-        assert!(terms.can_pull && terms.limits.pull_bytes_min == 1);
-        let terms = decided(refused);
-        assert!(!terms.can_pull);
-        assert_eq!(terms.limits, terms.limits.without_pull());
+        let wish = || terms("shared_slice_bytes=64K");
+        let refused = Terms {
+            can_pull: false,
+            ..wish()
+        };
+        let can_pull = |terms: &[Terms]| decide(&told(terms)).expect("terms").can_pull;
+        assert!(can_pull(&[wish(), wish(), wish()]));
+        assert!(!can_pull(&[wish(), refused.clone(), wish()]));
+        assert!(!can_pull(&[refused, wish()]));
     }
 
     #[test]
     fn ranks_with_different_straggler_policies_are_told() {
-        let with = |words: &str| [&b"table"[..], POLICY.as_bytes(), words.as_bytes()].concat();
-        let mut same = [with("tail"), with("tail")];
-        compare_policies(&mut same).expect("one policy");
-        assert_eq!(same[1], b"table");
-        let error = compare_policies(&mut [with("off"), with("off"), with("next2")]).unwrap_err();
-        let text = error.to_string();
-        assert!(
-            text.contains("`off` on rank 0 and `next2` on rank 2"),
-            "{text}"
-        );
-        let late = |rank| with(&policy(Straggler::Off, rank));
-        let error = compare_policies(&mut [late(Some(1)), late(Some(2)), late(None)]).unwrap_err();
-        let text = error.to_string();
-        assert!(
-            text.contains("`off, late rank 1` on rank 0 and `off, late rank 2` on rank 1"),
-            "{text}"
-        );
-        let error = compare_policies(&mut [with("off"), b"table".to_vec()]);
-        assert!(
-            matches!(error, Err(Error::Corrupt { peer: 1, .. })),
-            "{error:?}"
-        );
+        let with = |straggler, late_rank| Terms {
+            policy: policy(straggler, late_rank),
+            ..terms("shared_slice_bytes=64K")
+        };
+        let off = || with(Straggler::Off, None);
+        for (told_terms, text) in [
+            (
+                vec![off(), off(), with(Straggler::Tail, None)],
+                "`off` on rank 0 and `tail` on rank 2",
+            ),
+            (
+                vec![off(), with(Straggler::Tail, None), off()],
+                "`off` on rank 0 and `tail` on rank 1",
+            ),
+            (
+                vec![with(Straggler::Off, Some(1)), with(Straggler::Off, Some(2))],
+                "`off, late rank 1` on rank 0 and `off, late rank 2` on rank 1",
+            ),
+        ] {
+            let error = decide(&told(&told_terms)).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn long_rules_come_later() {
+        let line = "allreduce,0,64,ring,simple,-1,-1,-1\n";
+        let rules = Rules::parse(&line.repeat(1000), "").expect("rules");
+        let bytes = rules.to_string().len();
+        let first = Terms {
+            rules: RulesText::Told(rules.into()),
+            ..terms("shared_slice_bytes=64K")
+        };
+        let decided = decide(&told(&[first])).expect("terms");
+        assert_eq!(decided.rules, RulesText::Later(bytes));
     }
 
     #[test]
     fn nonsense_names_its_rank() {
-        let error = decide(&[
-            table("push_bytes_min=1", false),
-            b"one_shot_bytes_max=1".to_vec(),
-        ]);
-        assert!(
-            matches!(error, Err(Error::Corrupt { peer: 1, .. })),
-            "{error:?}"
-        );
+        let good = terms("shared_slice_bytes=64K").encode();
+        for bad in [
+            good.replace("straggler", "stragler"),
+            good.replace("constants ", "constants hop="),
+            good.replace("rules 0", "rules 99999999999"),
+            good.replace("rules 0", "rules 7") + "nonsense",
+            good[..good.len() / 2].to_owned(),
+        ] {
+            let error = decide(&[good.clone().into_bytes(), bad.clone().into_bytes()]);
+            assert!(
+                matches!(error, Err(Error::Corrupt { peer: 1, .. })),
+                "{bad}"
+            );
+        }
     }
 }

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use super::agree::{Ready, RulesText};
+use super::choices::Choices;
 use super::driver::Driver;
-use super::group::Group;
+use super::group::{Group, Inherited};
 use super::settings::Settings;
 use super::watch::SessionWatch;
 use super::weigh::Agreed;
@@ -21,6 +23,8 @@ use crate::memory::{Foreign, Life, Pool};
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
 use crate::transport::slowed::Slowed;
+use crate::tune::plugin::{self, Members};
+use crate::tune::{Rules, Tuning};
 use crate::types::{Algorithm, Op};
 use crate::wait::Patience;
 
@@ -155,11 +159,15 @@ pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Opti
     // A probe was made with as many ranks; with others its answers mean little.
     let is_as_large = ranks.len() == wishes.len();
     let id = part_id(group.id, number, color);
+    let tuning = &parent.policy.tuning;
     establish(Group {
         id,
         world_ranks,
         rank,
-        inherited: is_as_large.then_some(parent.policy.limits),
+        inherited: Some(Inherited {
+            rules: tuning.rules.clone(),
+            measured: is_as_large.then(|| (tuning.constants.clone(), tuning.limits)),
+        }),
         ..group.clone()
     })
     .map(Some)
@@ -286,7 +294,18 @@ fn assemble(
     // Nobody goes on before everybody can.
     let can_probe = slot_bytes.is_some() && local_ranks.len() <= cores;
     let can_pull = links.foreign.as_ref().is_some_and(can_pull);
-    let terms = agree::agree(&group, cores, can_pull, can_probe, &health, deadline)?;
+    let rules = match (&group.inherited, &settings.rules) {
+        (Some(inherited), _) => inherited.rules.clone(),
+        (None, Some(source)) if group.rank == 0 => source.read()?,
+        (None, _) => Rules::default(),
+    };
+    let ready = Ready {
+        cores,
+        can_pull,
+        can_probe,
+        rules: &rules,
+    };
+    let terms = agree::agree(&group, &ready, &health, deadline)?;
     // By now nobody tries to read the beacon of this rank any more.
     if let Some(foreign) = links.foreign.filter(|_| terms.can_pull) {
         engine.set_foreign(foreign);
@@ -299,22 +318,32 @@ fn assemble(
     let knows_late =
         |algorithm: &Algorithm| *algorithm != Algorithm::Stragglar || late_rank.is_some();
     let algorithm = settings.algorithm.filter(knows_late);
+    let plugin = settings.tuner_plugin.as_deref();
+    let plugin = plugin.and_then(|name| plugin::open(name, &members(&group)));
     let mut communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {
             algorithm,
             late_rank,
             goes_around: settings.straggler != Straggler::Off,
-            slice_bytes: settings.slice_bytes,
-            channels: Some(settings.channels.least()),
+            tuning: Tuning {
+                protocol: settings.protocol,
+                allowed: settings.allowed.clone(),
+                channels: settings.channels,
+                chunk_bytes: settings.chunk_bytes,
+                slice_bytes: settings.slice_bytes,
+                plugin,
+                ..Tuning::new(terms.constants, terms.limits)
+            },
+            can_pull: terms.can_pull,
             // Until the ranks are together.
             timeout: deadline.saturating_duration_since(Instant::now()),
-            limits: terms.limits,
             domains,
             slot_bytes,
         },
         place,
         weights: Agreed::default(),
+        choices: Choices::default(),
         joint: Joint {
             group: Some(group),
             depart: links.depart,
@@ -324,6 +353,12 @@ fn assemble(
         life: Arc::new(Life::new()),
     };
     warm_up(&communicator)?;
+    let rules = match terms.rules {
+        RulesText::Told(rules) => *rules,
+        RulesText::Later(bytes) => agree::send_rules(&communicator, &rules, bytes)?,
+    };
+    communicator.set_rules(rules);
+    communicator.tell_model();
     if terms.is_probed {
         probe::probe(&mut communicator, &settings.limits, terms.can_pull)?;
     }
@@ -360,6 +395,18 @@ fn check_late_rank(settings: &Settings, world_size: usize) -> Result<()> {
         _ => return Ok(()),
     };
     Err(Error::InvalidArgument(text))
+}
+
+/// What a plugin is told of the ranks.
+fn members(group: &Group) -> Members {
+    let ranks_per_host = group.ranks_per_host();
+    Members {
+        communicator: group.id,
+        ranks: group.world_ranks.len(),
+        hosts: ranks_per_host.len(),
+        ranks_per_host_min: ranks_per_host.iter().min().copied().unwrap_or(1),
+        ranks_per_host_max: ranks_per_host.iter().max().copied().unwrap_or(1),
+    }
 }
 
 /// Makes the calls that training makes most, once, on memory that nobody looks at: the first real call then finds plans

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::settings::Settings;
 use crate::control::Session;
 use crate::error::{Error, Result};
-use crate::tune::Limits;
+use crate::tune::{Constants, Limits, Rules};
 
 /// The ranks of a communicator within their job.
 #[derive(Clone)]
@@ -18,8 +18,16 @@ pub(crate) struct Group {
     pub world_ranks: Vec<usize>,
     /// This rank.
     pub rank: usize,
-    /// The limits of the communicator that this one is a part of, if they fit it.
-    pub inherited: Option<Limits>,
+    /// What this one has from the communicator that it is a part of, the same on all ranks.
+    pub inherited: Option<Inherited>,
+}
+
+/// What a part takes over.
+#[derive(Clone)]
+pub(crate) struct Inherited {
+    pub rules: Rules,
+    /// What was derived and probed, if it fits.
+    pub measured: Option<(Constants, Limits)>,
 }
 
 impl Group {
@@ -81,8 +89,21 @@ impl Group {
 
     /// The number of hosts.
     pub fn hosts(&self) -> usize {
-        let first_of_host =
-            |rank: &usize| !(0..*rank).any(|earlier| self.is_same_host(*rank, earlier));
-        (0..self.world_ranks.len()).filter(first_of_host).count()
+        self.ranks_per_host().len()
+    }
+
+    /// How many ranks each host has.
+    pub fn ranks_per_host(&self) -> Vec<usize> {
+        let mut hosts: Vec<(usize, usize)> = Vec::new();
+        for rank in 0..self.world_ranks.len() {
+            match hosts
+                .iter_mut()
+                .find(|(first, _)| self.is_same_host(*first, rank))
+            {
+                Some((_, ranks)) => *ranks += 1,
+                None => hosts.push((rank, 1)),
+            }
+        }
+        hosts.into_iter().map(|(_, ranks)| ranks).collect()
     }
 }

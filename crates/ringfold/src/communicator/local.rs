@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::choices::Choices;
 use super::connect::Joint;
 use super::driver::Driver;
 use super::watch::ThreadWatch;
 use super::weigh::Agreed;
 use super::{Communicator, Place, Policy};
 use crate::engine::Engine;
+use crate::helpers::Helpers;
 use crate::memory::{Life, Pool};
 use crate::topology::Machine;
 use crate::transport::{Transport, local};
-use crate::tune::Limits;
+use crate::tune::{Constants, Limits, Tuning};
 use crate::wait::Patience;
 
 /// The deadline of operations between threads.
@@ -20,15 +22,23 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One communicator a thread.
 pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
+    helped(world_size, |_| Helpers::none())
+}
+
+/// The same, each rank with its helpers.
+fn helped(world_size: usize, helpers: impl Fn(usize) -> Helpers) -> Vec<Communicator> {
     let watch = Arc::new(ThreadWatch::default());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let limits = Limits::derive(&Machine::here(), world_size);
+    let machine = Machine::here();
+    let limits = Limits::derive(&machine, world_size);
+    let constants = Constants::derive(&machine, world_size);
     let ranks = local::local(world_size).into_iter().enumerate();
     ranks
         .map(|(rank, mut transport)| {
             let health = Box::new(watch.register(transport.waker()));
             let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
-            let engine = Engine::new(Box::new(transport), rank, world_size, Pool::default());
+            let mut engine = Engine::new(Box::new(transport), rank, world_size, Pool::default());
+            *engine.helpers() = helpers(rank);
             let place = Place {
                 rank,
                 world_size,
@@ -49,14 +59,14 @@ pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
                     algorithm: None,
                     late_rank: None,
                     goes_around: false,
-                    slice_bytes: None,
-                    channels: None,
+                    tuning: Tuning::new(constants.clone(), limits),
+                    can_pull: false,
                     timeout: TIMEOUT,
-                    limits,
                     domains: 1,
                     slot_bytes,
                 },
                 weights: Agreed::default(),
+                choices: Choices::default(),
                 joint: Joint::none(),
                 life: Arc::new(Life::new()),
             }
@@ -215,11 +225,12 @@ mod tests {
     #[test]
     fn the_straight_way_and_the_schedule_are_one() {
         for world_size in [2, 3, 5] {
-            let mut communicators = threads(world_size);
-            for communicator in &mut communicators {
-                // On machines of few cores too the ranks that name no algorithm take the straight way.
-                communicator.policy.limits.claim_bytes_min = u64::MAX;
-            }
+            // A call that helpers share goes by the schedule's steps.
+            let helpers = |rank: usize| match rank % 2 {
+                0 => Helpers::none(),
+                _ => Helpers::new(1, 0),
+            };
+            let communicators = helped(world_size, helpers);
             let results = on_each(communicators, |communicator| {
                 let mut outputs = Vec::new();
                 for (turn, count) in [
@@ -249,9 +260,7 @@ mod tests {
                     let counts = Counts::Even(count as u64);
                     let mut request =
                         Request::new(Collective::AllReduce, DType::F32, counts, from, into);
-                    if (communicator.rank() + turn).is_multiple_of(2) {
-                        request.algorithm = Some(Algorithm::Direct);
-                    }
+                    request.algorithm = Some(Algorithm::Direct);
                     // SAFETY: the regions' vectors live in this scope.
                     unsafe { communicator.run(&request) }.expect("an all-reduce");
                     let result = if in_place { data } else { apart };

@@ -5,6 +5,7 @@
 //! in `typed`; bindings use [`Communicator::run`] and [`Communicator::start`] with raw regions.
 
 mod agree;
+mod choices;
 mod connect;
 mod driver;
 mod group;
@@ -35,16 +36,23 @@ use crate::control::{Meeting, Standing};
 use crate::engine::lateness::Stats;
 use crate::engine::{Job, TinyJob, tiny};
 use crate::error::{Error, Result};
-use crate::memory::{Life, Registry, Stage};
+use crate::memory::{Life, Region, Registry, Stage};
 use crate::schedule::{Medium, Schedule};
-use crate::tune::Limits;
 use crate::tune::choose::{self, Question};
-use crate::types::{Algorithm, Collective};
+use crate::tune::{Explanation, Limits, Rules, Tuning};
+use crate::types::{Algorithm, Collective, DType, Protocol};
+use choices::{Choices, Kind};
 use driver::Driver;
 pub use driver::OnWait;
 
 /// How long `abort` waits to learn whether somebody else's verdict was first.
 const ABORT_GRACE: Duration = Duration::from_millis(50);
+
+/// Where choices are logged.
+const TUNING_LOG: &str = "ringfold::tuning";
+
+/// The sizes of which the log tells what the model says.
+const TOLD_SIZES: [u64; 5] = [8, 1 << 10, 32 << 10, 1 << 20, 32 << 20];
 
 /// A group of ranks that communicate.
 ///
@@ -58,6 +66,7 @@ pub struct Communicator {
     place: Place,
     policy: Policy,
     weights: weigh::Agreed,
+    choices: Choices,
     /// What `split` needs to bring the ranks of a part together.
     joint: connect::Joint,
     life: Arc<Life>,
@@ -78,15 +87,15 @@ pub(crate) struct Place {
 /// What the choice of every call is made from, beside the call itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
+    pub tuning: Tuning,
+    /// The algorithm of every collective that has it.
     pub algorithm: Option<Algorithm>,
     /// The rank that is known to come late.
     pub late_rank: Option<usize>,
-    pub slice_bytes: Option<usize>,
-    pub channels: Option<usize>,
     pub timeout: Duration,
     pub slot_bytes: Option<usize>,
-    /// The same on all ranks.
-    pub limits: Limits,
+    /// Whether the ranks can read each other's private memory.
+    pub can_pull: bool,
     /// Domains of equal size that the ranks sit in.
     pub domains: usize,
     /// Whether rings go around slow ranks.
@@ -98,6 +107,8 @@ pub(crate) struct Policy {
 pub struct Choice {
     /// The algorithm.
     pub algorithm: Algorithm,
+    /// How its bytes travel.
+    pub protocol: Protocol,
     /// `shm`, `tcp`, `shm+tcp`, `local` or `self`.
     pub transport: &'static str,
     /// The pipeline's unit.
@@ -107,9 +118,36 @@ pub struct Choice {
 }
 
 impl Communicator {
-    /// Has calls decided by these limits from now on; all ranks set the same.
+    /// Has calls decided by these constants and limits from now on; all ranks set the same.
     fn set_limits(&mut self, limits: Limits) {
-        self.policy.limits = limits;
+        self.policy.tuning.limits = limits;
+        self.choices = Choices::default();
+    }
+
+    /// Has calls decided by this table of rules from now on, instead of the one before. Between calls, and all ranks set the
+    /// same, in the same place of their order of calls: a difference is a `Mismatch` of a later call that it concerns.
+    /// Communicators that are [`split`](Communicator::split) off later begin with it.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.policy.tuning.rules = rules;
+        self.choices = Choices::default();
+    }
+
+    /// What there is to choose from for this request, what is chosen, and why. Where this communicator has registered memory it
+    /// says how a request in such memory would go.
+    ///
+    /// It changes nothing and calls no peer; while another thread is in a call it waits for that.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the request cannot be carried out, or not as it asks or the operator's variables insist.
+    pub fn explain(&self, request: &Request) -> Result<Explanation> {
+        let bytes = request.bytes(self.place.world_size);
+        let is_registered = self.driver.with_registry(|registry| registry.is_used());
+        let question = Question {
+            is_registered,
+            ..self.question(request, bytes, self.weights.weights().is_some())
+        };
+        choose::explain(&question, &self.policy.tuning)
     }
 
     /// Joins the job that the environment describes. One process without such an environment is a job of one rank.
@@ -250,12 +288,14 @@ impl Communicator {
     pub fn choice(&self, request: &Request) -> Result<Choice> {
         let choose::Choice {
             algorithm,
+            protocol,
             slice_bytes,
             channels,
             ..
         } = self.choose(request)?;
         Ok(Choice {
             algorithm,
+            protocol,
             transport: self.place.transport,
             slice_bytes,
             channels,
@@ -376,7 +416,6 @@ impl Communicator {
     fn job_as(&self, request: &Request, choice: &choose::Choice) -> Result<Job> {
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
         let mut job = request.check(self.place.rank, self.place.world_size, choice, timeout)?;
-        job.is_asked_for = self.asked(request).is_some();
         let weights = self.weights.weights();
         job.weights = weights.filter(|_| choice.is_weighted && self.place.world_size > 1);
         if choice.algorithm == Algorithm::Stragglar {
@@ -398,34 +437,97 @@ impl Communicator {
         request.algorithm.or(self.policy.algorithm.filter(serves))
     }
 
+    /// How the request is carried out: as the last one of its kind, if that is remembered.
+    #[inline]
     fn choose(&self, request: &Request) -> Result<choose::Choice> {
-        choose::choose(&self.question(request, self.weights.weights().is_some()))
+        let bytes = request.bytes(self.place.world_size);
+        let is_weighted = self.weights.are_there();
+        let kind = Kind::of(request, bytes, is_weighted);
+        match kind.and_then(|kind| self.choices.get(kind)) {
+            Some(choice) => Ok(choice),
+            None => self.choose_anew(request, bytes, is_weighted),
+        }
     }
 
-    fn question(&self, request: &Request, is_weighted: bool) -> Question {
-        let Policy {
-            slice_bytes,
-            channels,
-            slot_bytes,
-            domains,
-            goes_around,
-            limits,
-            ..
-        } = self.policy;
+    #[cold]
+    fn choose_anew(
+        &self,
+        request: &Request,
+        bytes: u64,
+        is_weighted: bool,
+    ) -> Result<choose::Choice> {
+        let question = self.question(request, bytes, is_weighted);
+        let choice = choose::choose(&question, &self.policy.tuning)?;
+        if let Some(kind) = Kind::of(request, bytes, is_weighted) {
+            self.choices.put(kind, &choice);
+            if log::log_enabled!(target: TUNING_LOG, log::Level::Info)
+                && self.choices.is_untold(kind)
+            {
+                self.tell(&question, &choice);
+            }
+        }
+        Ok(choice)
+    }
+
+    /// Logs a new choice with what else there was and why.
+    fn tell(&self, question: &Question, choice: &choose::Choice) {
+        let is_registered = choice.algorithm.works_in_registered();
+        let question = Question {
+            is_registered,
+            ..*question
+        };
+        let Ok(explanation) = choose::explain(&question, &self.policy.tuning) else {
+            return;
+        };
+        let tried = choice.tries.map_or("", Algorithm::name);
+        let registered = if tried.is_empty() {
+            ""
+        } else {
+            "; in registered memory "
+        };
+        log::info!(
+            target: TUNING_LOG,
+            "choice: {} of {} bytes, {} ranks: {explanation}{registered}{tried}",
+            question.collective,
+            question.bytes,
+            question.world_size,
+        );
+    }
+
+    /// Logs what the model says of all-reduces of some sizes. Costs a moment where the log wants it, and nothing otherwise.
+    fn tell_model(&self) {
+        if self.rank() != 0 || !log::log_enabled!(target: TUNING_LOG, log::Level::Info) {
+            return;
+        }
+        let counts = Counts::Even(0);
+        let (collective, nothing) = (Collective::AllReduce, Region::EMPTY);
+        let request = Request::new(collective, DType::U8, counts, nothing, nothing);
+        for bytes in TOLD_SIZES {
+            let question = self.question(&request, bytes, self.weights.are_there());
+            if let Ok(explanation) = choose::explain(&question, &self.policy.tuning) {
+                log::info!(target: TUNING_LOG, "model: all_reduce of {bytes} bytes: {explanation}");
+            }
+        }
+    }
+
+    fn question(&self, request: &Request, bytes: u64, is_weighted: bool) -> Question {
+        let policy = &self.policy;
         Question {
             collective: request.collective,
-            domains,
-            bytes: request.bytes(self.place.world_size),
+            bytes,
             world_size: self.place.world_size,
-            slot_bytes,
+            hosts: self.place.hosts,
+            domains: policy.domains,
+            slot_bytes: policy.slot_bytes,
+            can_pull: policy.can_pull,
+            is_registered: true,
             is_uneven: request.is_uneven(),
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
+            group: request.group,
             algorithm: self.asked(request),
-            slice_bytes,
-            channels,
+            protocol: request.protocol,
             is_weighted,
-            goes_around,
-            limits,
+            goes_around: policy.goes_around,
         }
     }
 }

@@ -28,7 +28,7 @@ const LINE_BYTES: usize = 64;
 /// Tries the doubted limits and sets what follows, except for those that rank 0's `overrides` name. `can_pull`: whether the
 /// ranks can read each other's memory. Every rank of the communicator calls this.
 pub fn probe(communicator: &mut Communicator, overrides: &Overrides, can_pull: bool) -> Result<()> {
-    let mut limits = communicator.policy.limits;
+    let mut limits = communicator.policy.tuning.limits;
     for doubt in DOUBTS
         .iter()
         .filter(|doubt| can_pull || !doubt.is_about_pull)

@@ -8,7 +8,7 @@ use crate::engine::{self, Job, TinyJob};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::tune::choose::Choice;
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 
 /// How many elements a request is about.
 ///
@@ -29,6 +29,18 @@ pub enum Counts {
         /// Elements from each rank, in rank order in the output.
         output: Vec<u64>,
     },
+}
+
+impl Counts {
+    /// A number for the form that they have.
+    #[inline]
+    pub(super) fn kind(&self) -> u64 {
+        match self {
+            Counts::Even(_) => 0,
+            Counts::PerRank(_) => 1,
+            Counts::Pairwise { .. } => 2,
+        }
+    }
 }
 
 /// One call, untyped: what the typed methods, the bindings and `perf` are made of.
@@ -52,6 +64,10 @@ pub struct Request {
     pub output: Region,
     /// How, instead of the tuner's choice.
     pub algorithm: Option<Algorithm>,
+    /// How its bytes travel, instead of the tuner's choice.
+    pub protocol: Option<Protocol>,
+    /// How many calls are made together: what the tuner takes into account, the same on all ranks. 1 of one alone.
+    pub group: u32,
     /// The deadline, instead of the communicator's.
     pub timeout: Option<Duration>,
 }
@@ -68,7 +84,7 @@ impl Request {
         input: Region,
         output: Region,
     ) -> Request {
-        let (op, root, tag, algorithm, timeout) = (Op::Sum, 0, 0, None, None);
+        let (op, root, tag, algorithm, protocol, timeout) = (Op::Sum, 0, 0, None, None, None);
         Request {
             collective,
             dtype,
@@ -79,12 +95,14 @@ impl Request {
             input,
             output,
             algorithm,
+            protocol,
+            group: 1,
             timeout,
         }
     }
 
-    /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks. The most there can be when
-    /// the counts are absurd.
+    /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks. 0 where each pair has counts of
+    /// its own, because no rank knows them all. The most there can be when the counts are absurd.
     pub(crate) fn bytes(&self, world_size: usize) -> u64 {
         // Not checked yet: what saturates is refused by `check`.
         let sum = |counts: &[u64]| {
@@ -96,11 +114,12 @@ impl Request {
             Counts::Even(count) if is_vector(self.collective) => *count,
             Counts::Even(count) => count.saturating_mul(world_size as u64),
             Counts::PerRank(counts) => sum(counts),
-            Counts::Pairwise { input, output } => sum(input).max(sum(output)),
+            Counts::Pairwise { .. } => 0,
         };
         elements.saturating_mul(self.dtype.size_bytes() as u64)
     }
 
+    /// Whether counts differ from rank to rank.
     pub(crate) fn is_uneven(&self) -> bool {
         !matches!(self.counts, Counts::Even(_))
     }
@@ -137,7 +156,8 @@ impl Request {
             tries: choice.tries,
             streams: choice.streams,
             timeout,
-            is_asked_for: self.algorithm.is_some(),
+            #[cfg(test)]
+            by_steps: false,
             registers: false,
             weights: None,
         })

@@ -27,23 +27,18 @@ pub struct Settings {
     /// The algorithm of every collective that has it.
     pub algorithm: Option<Algorithm>,
     /// The protocol of every call that can go by it.
-    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
     pub protocol: Option<Protocol>,
     /// Which ways may be chosen.
-    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
     pub allowed: Allowed,
     /// Which calls go which way, if this rank's rules are the ones that hold.
-    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
     pub rules: Option<RuleSource>,
     /// A shared library that prices ways anew.
-    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
     pub tuner_plugin: Option<String>,
     /// The world rank that is known to come late.
     pub late_rank: Option<usize>,
     /// How many independent pipelines calls over messages have.
     pub channels: Bounds,
     /// What one message carries.
-    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
     pub chunk_bytes: Option<usize>,
     /// The pipeline's unit.
     pub slice_bytes: Option<usize>,
@@ -73,17 +68,16 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub enum RuleSource {
     /// The caller gave them.
-    Given(Rules),
+    Given(Box<Rules>),
     /// A file, which is read when they are needed.
     File(String),
 }
 
 impl RuleSource {
     /// The rules; what is doubtful about them is logged.
-    #[expect(dead_code, reason = "for the choice of ways, which reads it next")]
     pub fn read(&self) -> Result<Rules> {
         let rules = match self {
-            RuleSource::Given(rules) => rules.clone(),
+            RuleSource::Given(rules) => Rules::clone(rules),
             RuleSource::File(path) => Rules::read(path)?,
         };
         for doubt in rules.doubts() {
@@ -131,7 +125,7 @@ impl Settings {
             rules: config
                 .tuner_rules
                 .clone()
-                .map(RuleSource::Given)
+                .map(|rules| RuleSource::Given(rules.into()))
                 .or_else(file),
             tuner_plugin: config
                 .tuner_plugin

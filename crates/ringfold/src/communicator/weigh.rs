@@ -70,6 +70,12 @@ impl Agreed {
         self.lock().weights.clone()
     }
 
+    /// Whether there are any.
+    pub fn are_there(&self) -> bool {
+        // As in `weights`.
+        self.is_weighted.load(Ordering::Acquire)
+    }
+
     /// Has these weights from now on, in the next epoch.
     fn set(&self, each: Option<&[u32]>) -> Result<()> {
         let mut state = self.lock();
@@ -289,9 +295,7 @@ mod tests {
 
     /// Larger than what latency decides, on any machine.
     fn data(communicator: &Communicator) -> Vec<f32> {
-        let limits = communicator.policy.limits;
-        let bytes = limits.one_shot_bytes_max as usize + (300 << 10);
-        vec![communicator.rank() as f32 + 1.0; bytes / size_of::<f32>()]
+        vec![communicator.rank() as f32 + 1.0; (300 << 10) / size_of::<f32>()]
     }
 
     #[test]

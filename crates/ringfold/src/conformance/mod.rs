@@ -356,8 +356,6 @@ impl World {
             };
             request.op = case.op;
             request.root = oracle::root(case, rank, world_size);
-            // Ranks that are asked for the algorithm go by its schedule, others straight where there is such a way.
-            request.algorithm = (rank % 2 == 1).then_some(algorithm);
             if case.collective == Collective::Send && rank > 1 {
                 continue;
             }
@@ -367,6 +365,8 @@ impl World {
             let timeout = Duration::from_secs(60);
             let mut job = request.check(rank, world_size, &choice, timeout)?;
             job.weights = case.weights.clone();
+            // Some ranks go by the schedule's steps, others straight where there is such a way.
+            job.by_steps = rank % 2 == 1;
             let as_tiny = self.may_be_tiny(case) && self.random.below(2) == 0;
             let tiny = as_tiny
                 .then(|| request.tiny(rank, world_size, &choice, timeout))

@@ -14,14 +14,9 @@ pub fn plan(job: &Job, world_size: usize) {
         Medium::Messages => "messages",
     };
     let place = if job.in_place { " in place" } else { "" };
-    let why = if job.is_asked_for {
-        "asked for"
-    } else {
-        "chosen by size, ranks and hosts"
-    };
     log::info!(
         target: "ringfold::tuning",
-        "{} of {} {}{place}, {world_size} ranks: {} over {medium}, slices of up to {} bytes, channels: {} ({why})",
+        "{} of {} {}{place}, {world_size} ranks: {} over {medium}, slices of up to {} bytes, channels: {}",
         job.collective,
         job.count,
         job.dtype,
@@ -51,7 +46,7 @@ pub fn refusal(refused: Algorithm, instead: &Call) {
 pub fn tiny(job: &TinyJob, world_size: usize) {
     log::info!(
         target: "ringfold::tuning",
-        "{} of {} {}, {world_size} ranks: {} over published memory, without a plan (chosen by size)",
+        "{} of {} {}, {world_size} ranks: {} over published memory, without a plan",
         job.collective,
         job.count,
         job.dtype,

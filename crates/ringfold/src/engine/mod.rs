@@ -99,8 +99,9 @@ pub struct Job {
     pub tries: Option<Algorithm>,
     /// Whether results that lie apart from their inputs are stored past the caches.
     pub streams: bool,
-    /// Whether somebody asked for this algorithm: for the log.
-    pub is_asked_for: bool,
+    /// Whether to go by the schedule's steps, also where they are written out as one loop.
+    #[cfg(test)]
+    pub by_steps: bool,
     /// Whether the library calls this to register memory, and not the user.
     pub registers: bool,
     /// How much each rank owns, if not all the same: of an all-reduce by `direct` over messages.

@@ -13,8 +13,8 @@ use crate::memory::{Owned, Region};
 use crate::schedule::Weights;
 use crate::topology::machine::Machine;
 use crate::transport::sim::model::{Model, Stall};
-use crate::tune::Limits;
 use crate::tune::choose::{Choice, Question, choose};
+use crate::tune::{Constants, Limits, Tuning};
 
 /// A rank's buffers, which it may have in common with others where no data is moved.
 #[derive(Clone)]
@@ -78,26 +78,35 @@ pub fn resolve(scenario: &Scenario) -> Result<Scenario> {
 
 /// How the call is carried out: as the product would between hosts.
 pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
-    // Limits concern published memory only; these are the same on every machine.
-    static LIMITS: OnceLock<Limits> = OnceLock::new();
-    let no_machine = || Limits::derive(&Machine::read(Path::new("/nowhere"), 1), 1);
-    choose(&Question {
+    // The same on every machine.
+    static TUNING: OnceLock<Tuning> = OnceLock::new();
+    let no_machine = || {
+        let machine = Machine::read(Path::new("/nowhere"), 1);
+        Tuning::new(Constants::default(), Limits::derive(&machine, 1))
+    };
+    let slice_bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let tuning = Tuning {
+        slice_bytes: scenario.slice_bytes.map(slice_bytes),
+        ..TUNING.get_or_init(no_machine).clone()
+    };
+    let question = Question {
         collective: scenario.collective,
         bytes: scenario.bytes,
         world_size: scenario.ranks,
+        hosts: scenario.ranks,
         domains: 1,
         slot_bytes: None,
+        can_pull: false,
+        is_registered: false,
         is_uneven: false,
         is_pairwise: false,
+        group: 1,
         algorithm: scenario.algorithm,
-        slice_bytes: scenario
-            .slice_bytes
-            .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
-        channels: None,
+        protocol: None,
         is_weighted: scenario.weights.is_some(),
         goes_around: scenario.straggler.is_some(),
-        limits: *LIMITS.get_or_init(no_machine),
-    })
+    };
+    choose(&question, &tuning)
 }
 
 /// The call of one rank.

@@ -1,43 +1,54 @@
-//! Which algorithm, medium, slice size and number of channels a call gets: policy, as one pure function.
+//! Which algorithm, protocol, medium, slice size and number of channels a call gets: policy, as one pure function.
+//!
+//! Every way that can be gone gets a price from the [model](super::model): the [`CostTable`] of a [`Question`]. Then whoever
+//! tunes has a say, in this order: what the call or its communicator insists on and what the operator's variables allow bar
+//! ways; a plugin prices usable ways anew; the first rule that matches, and whose way is left, decides. Otherwise the least
+//! entry is the choice, and of equal ones the first. Nobody can have a way that cannot be gone.
 //!
 //! The answer depends only on what all ranks know alike, so that all of them choose the same; the choice is part of the
 //! call that ranks compare.
 
+#![forbid(unsafe_code)]
+
+use super::model;
+use super::{CostTable, Explanation, PluginCall, Reason, RuleCall, Tuning};
 use crate::error::{Error, Result};
 use crate::schedule::{Medium, Schedule, ll_bytes_max};
-use crate::tune::Limits;
-use crate::tune::limits::NEVER;
 use crate::types::{Algorithm, Collective, Protocol};
 
-/// What the choice is made from. The same on all ranks.
-#[derive(Clone, Copy, Debug)]
+/// What the choice is made from, beside the [`Tuning`]. The same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// What is called.
     pub collective: Collective,
-    /// Bytes of the vector, or of all blocks together.
+    /// Bytes of the vector, or of all blocks together; 0 where each pair has counts that no third rank knows.
     pub bytes: u64,
     /// The number of ranks.
     pub world_size: usize,
+    /// The number of hosts.
+    pub hosts: usize,
     /// How many domains of equal size (last-level caches, sockets) the ranks sit in, in rank order; 1 where that is not so.
     pub domains: usize,
     /// Bytes that one rank can publish in one slice, if all ranks are on one host.
     pub slot_bytes: Option<usize>,
+    /// Whether all ranks can read each other's private memory.
+    pub can_pull: bool,
+    /// Whether the buffers are registered on all ranks.
+    pub is_registered: bool,
     /// Whether counts differ from rank to rank.
     pub is_uneven: bool,
     /// Whether each pair has counts that no third rank knows.
     pub is_pairwise: bool,
+    /// How many calls are made together; 1 of one alone.
+    pub group: u32,
     /// An algorithm that the caller insists on.
     pub algorithm: Option<Algorithm>,
-    /// A slice size that the caller insists on.
-    pub slice_bytes: Option<usize>,
-    /// A number of channels that the caller insists on.
-    pub channels: Option<usize>,
+    /// A protocol that the caller insists on.
+    pub protocol: Option<Protocol>,
     /// Whether the communicator has ownership weights.
     pub is_weighted: bool,
     /// Whether rings go around slow ranks.
     pub goes_around: bool,
-    /// The thresholds of the communicator.
-    pub limits: Limits,
 }
 
 /// How a call is carried out.
@@ -49,7 +60,7 @@ pub struct Choice {
     pub medium: Medium,
     /// How its bytes travel.
     pub protocol: Protocol,
-    /// The pipeline's unit: bytes of the vector, or of each block.
+    /// The pipeline's unit: bytes of the vector, or of each block. A multiple of 64.
     pub slice_bytes: usize,
     /// Independent pipelines.
     pub channels: usize,
@@ -61,15 +72,8 @@ pub struct Choice {
     pub is_weighted: bool,
 }
 
-/// Up to here latency decides between messages.
+/// Up to here policies for slow ranks do nothing: latency decides.
 const LATENCY_BYTES_MAX: u64 = 32 << 10;
-
-/// Ranks that read each other's lines in about the time of one transfer: as many misses as a core has in flight, and a few.
-const FLAT_RANKS_MAX: usize = 16;
-
-/// Bytes for each domain below which two levels beat one: above, each byte that is read once more costs more than a wait.
-/// Taken from published measurements (two sockets of 64 cores), and not measured here.
-const DOMAIN_BYTES_MAX: u64 = 64 << 10;
 
 /// What one message of a pipelined schedule carries: large enough for few system calls, small enough to stay in cache.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -88,82 +92,300 @@ const WEIGHTED_SLICES: u64 = 128;
 /// The largest chunk that waits for a late rank in one piece: a message's length has 32 bits.
 const LATE_CHUNK_BYTES_MAX: u64 = 1 << 30;
 
-/// Ranks from which on they read from a root side by side what it alone would have to copy.
-const PULLED_SCATTER_RANKS_MIN: usize = 3;
+/// What every way that can be gone should cost by the model.
+pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
+    let mut table = CostTable::unusable();
+    for at in [Medium::Shared, Medium::Messages] {
+        for &algorithm in Schedule::algorithms(question.collective, at) {
+            if medium(question, algorithm) != at || !is_usable(question, algorithm) {
+                continue;
+            }
+            for protocol in protocols(question, algorithm).into_iter().flatten() {
+                let price = model::price(question, algorithm, protocol, &tuning.constants);
+                table.set(algorithm, protocol, price);
+            }
+        }
+    }
+    table
+}
 
-/// Decides.
-pub fn choose(question: &Question) -> Result<Choice> {
-    let is_weighted = goes_by_weights(question);
-    let (algorithm, medium) = match is_weighted {
-        true => (Algorithm::Direct, Medium::Messages),
-        false => algorithm(question)?,
+/// Decides. A question about registered memory is one about memory that may be: what is registered on all ranks shows when
+/// the call begins, so the choice says what is tried, and what is done instead.
+///
+/// # Errors
+///
+/// `Unsupported` if nothing can be done, or not what is insisted on; the text names what can.
+pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
+    let first = decide(question, tuning)?;
+    let tried = first.way.0;
+    if question.algorithm.is_some() || !tried.works_in_registered() {
+        return Ok(first.choice(question, tuning));
+    }
+    let unregistered = Question {
+        is_registered: false,
+        ..*question
     };
-    let channels = if medium == Medium::Shared {
-        1
-    } else {
-        question.channels.unwrap_or(1)
+    let rest = match decide(&unregistered, tuning) {
+        Ok(rest) => rest,
+        // Who insists on no copies at all gets what gives way by itself.
+        Err(_) if question.protocol.is_some() => first,
+        Err(error) => return Err(error),
     };
-    let slice_bytes = match medium {
-        Medium::Shared => shared_slice_bytes(question, algorithm),
-        Medium::Messages => question
-            .slice_bytes
-            .unwrap_or_else(|| message_slice_bytes(question, algorithm, is_weighted, channels)),
-    };
-    let is_left_to_us = question.algorithm.is_none() && question.slice_bytes.is_none();
     Ok(Choice {
-        algorithm,
-        medium,
-        protocol: match algorithm.is_zero_copy() {
-            true => Protocol::ZeroCopy,
-            false if !is_weighted && goes_by_ll(question, algorithm, medium) => Protocol::Ll,
-            false => Protocol::Simple,
-        },
-        slice_bytes,
-        channels,
-        tries: (is_left_to_us && medium == Medium::Shared)
-            .then(|| in_registered(question.collective, question.bytes, &question.limits))
-            .flatten(),
-        streams: question.bytes >= question.limits.stream_bytes_min,
-        is_weighted,
+        tries: Some(tried),
+        ..rest.choice(&unregistered, tuning)
     })
 }
 
-/// Whether a call is one for which ownership weights are: an all-reduce that no other way was asked for, above what latency
-/// decides. What may go the tiny way where all ranks share a host goes as it would without.
-fn goes_by_weights(question: &Question) -> bool {
-    let tiny_bytes_max = match question.slot_bytes {
-        Some(_) => question.limits.one_shot_bytes_max,
-        None => 0,
+/// The same, with what else there was and why. Of a question about registered memory the explanation says how the call goes
+/// in such memory.
+///
+/// # Errors
+///
+/// As [`choose`].
+pub fn explain(question: &Question, tuning: &Tuning) -> Result<Explanation> {
+    let decision = decide(question, tuning)?;
+    let choice = decision.choice(question, tuning);
+    let Decision {
+        prices,
+        table,
+        reason,
+        ..
+    } = decision;
+    Ok(Explanation {
+        prices,
+        table,
+        choice,
+        reason,
+    })
+}
+
+/// A way, what it was taken from, and why.
+struct Decision {
+    prices: CostTable,
+    table: CostTable,
+    way: (Algorithm, Protocol),
+    /// Channels that a rule or a plugin wants.
+    channels: Option<u32>,
+    reason: Reason,
+}
+
+impl Decision {
+    fn choice(&self, question: &Question, tuning: &Tuning) -> Choice {
+        let (algorithm, protocol) = self.way;
+        let medium = medium(question, algorithm);
+        let is_weighted = goes_by_weights(question);
+        let bounds = tuning.channels;
+        let channels = match (medium, self.channels) {
+            (Medium::Shared, _) => 1,
+            (Medium::Messages, None) => bounds.least(),
+            (Medium::Messages, Some(wanted)) => bounds.clamp(wanted as usize),
+        };
+        let slice_bytes = match medium {
+            Medium::Shared => shared_slice_bytes(question, tuning, algorithm),
+            Medium::Messages => tuning.slice_bytes.unwrap_or_else(|| {
+                let chunk_bytes = match is_weighted {
+                    true => weighted_message_bytes(question),
+                    false => message_bytes(algorithm),
+                };
+                let chunk_bytes = tuning.chunk_bytes.unwrap_or(chunk_bytes);
+                message_slice_bytes(question, algorithm, chunk_bytes, channels)
+            }),
+        };
+        Choice {
+            algorithm,
+            medium,
+            protocol,
+            slice_bytes: slice_bytes.max(64) / 64 * 64,
+            channels,
+            tries: None,
+            streams: question.bytes >= tuning.limits.stream_bytes_min,
+            is_weighted,
+        }
+    }
+}
+
+/// From prices to a way.
+fn decide(question: &Question, tuning: &Tuning) -> Result<Decision> {
+    let prices = cost_table(question, tuning);
+    let mut table = prices;
+    let mut reason = Reason::Model;
+    if goes_around(question) || goes_by_weights(question) {
+        reason = Reason::Policy;
+    }
+    let is_asked = question.algorithm.is_some() || question.protocol.is_some();
+    if is_asked {
+        table.retain(|algorithm, protocol| {
+            question.algorithm.is_none_or(|asked| asked == algorithm)
+                && question.protocol.is_none_or(|asked| asked == protocol)
+        });
+        if table.best().is_none() {
+            return Err(refusal(question, &prices));
+        }
+        reason = Reason::Asked;
+    }
+    if let (None, Some(wanted)) = (question.protocol, tuning.protocol) {
+        let mut narrowed = table;
+        narrowed.retain(|_, protocol| protocol == wanted);
+        if narrowed.best().is_some() {
+            (table, reason) = (narrowed, Reason::Asked);
+        }
+    }
+    // The call has precedence over the variables, which may say something about what it leaves open.
+    let cheapest = table.best();
+    let mut allowed = table;
+    match tuning.allowed.bar(question.collective, &mut allowed) {
+        Ok(is_bound) => {
+            if is_bound && allowed.best() != cheapest {
+                reason = Reason::Variable;
+            }
+            table = allowed;
+        }
+        Err(_) if is_asked => {}
+        Err(error) => return Err(error),
+    }
+    let mut way = table.best().ok_or_else(|| nothing(question))?;
+    let mut channels = None;
+    if let Some(plugin) = &tuning.plugin {
+        let (before, mut wanted) = (table, 0);
+        plugin.adjust(&plugin_call(question), &mut table, &mut wanted);
+        channels = u32::try_from(wanted).ok().filter(|wanted| *wanted > 0);
+        let best = table.best().unwrap_or(way);
+        if best != way || table.get(best.0, best.1) != before.get(best.0, best.1) {
+            (way, reason) = (best, Reason::Plugin(plugin.name().to_owned()));
+        }
+    }
+    for rule in tuning.rules.find(&rule_call(question)) {
+        let usable = rule.way().filter(|way| table.reprice(way.0, way.1, 0.0));
+        if let Some(wanted) = usable {
+            (way, channels) = (wanted, rule.channels.or(channels));
+            let line = rule.line as usize;
+            reason = Reason::Rule { line };
+            break;
+        }
+    }
+    Ok(Decision {
+        prices,
+        table,
+        way,
+        channels,
+        reason,
+    })
+}
+
+fn plugin_call(question: &Question) -> PluginCall {
+    PluginCall {
+        collective: question.collective,
+        bytes: question.bytes,
+        group: question.group,
+        is_registered: question.is_registered,
+    }
+}
+
+fn rule_call(question: &Question) -> RuleCall {
+    RuleCall {
+        collective: question.collective,
+        bytes: question.bytes,
+        hosts: question.hosts,
+        ranks: question.world_size,
+        group: question.group,
+        is_registered: question.is_registered,
+    }
+}
+
+/// What is said of a way that cannot be gone.
+fn refusal(question: &Question, usable: &CostTable) -> Error {
+    let names: Vec<_> = usable
+        .usable()
+        .map(|((algorithm, protocol), _)| format!("{algorithm} ({protocol})"))
+        .collect();
+    let asked = match (question.algorithm, question.protocol) {
+        (Some(algorithm), Some(protocol)) => format!("`{algorithm}` ({protocol})"),
+        (Some(algorithm), None) => format!("`{algorithm}`"),
+        (None, protocol) => format!("`{}`", protocol.map_or("", Protocol::name)),
     };
-    let is_large = question.bytes > LATENCY_BYTES_MAX.max(tiny_bytes_max);
+    Error::Unsupported(format!(
+        "no {} of {} bytes by {asked} here; what can: {}",
+        question.collective,
+        question.bytes,
+        names.join(", ")
+    ))
+}
+
+fn nothing(question: &Question) -> Error {
+    let collective = question.collective;
+    Error::Unsupported(format!("{collective} between ranks of several hosts"))
+}
+
+/// Over which medium an algorithm goes: published memory where it exists there, all ranks share a host, and nothing speaks
+/// against it.
+pub fn medium(question: &Question, algorithm: Algorithm) -> Medium {
+    let is_published = question.slot_bytes.is_some()
+        && !question.is_pairwise
+        && !goes_by_weights(question)
+        && Schedule::algorithms(question.collective, Medium::Shared).contains(&algorithm);
+    match is_published {
+        true => Medium::Shared,
+        false => Medium::Messages,
+    }
+}
+
+/// Whether a call can go by an algorithm that exists for it.
+fn is_usable(question: &Question, algorithm: Algorithm) -> bool {
+    use Collective::{AllGather, ReduceScatter};
+    let is_asked = question.algorithm == Some(algorithm);
+    let n = question.world_size;
+    if goes_around(question) {
+        return algorithm == Algorithm::Ring;
+    }
+    if goes_by_weights(question) {
+        return algorithm == Algorithm::Direct;
+    }
+    match algorithm {
+        // Who has one level only has no use for a second one.
+        Algorithm::Hierarchical => is_asked || (question.domains > 1 && question.domains < n),
+        // One message holds several blocks.
+        Algorithm::RecursiveDoubling
+            if matches!(question.collective, AllGather | ReduceScatter) =>
+        {
+            n.is_power_of_two() && !question.is_uneven
+        }
+        // For whoever knows which rank is late.
+        Algorithm::Stragglar => is_asked,
+        // These give way to another where it shows that they cannot be.
+        Algorithm::Push | Algorithm::Serve => is_asked || question.is_registered,
+        Algorithm::Pull => is_asked || question.can_pull,
+        _ => true,
+    }
+}
+
+/// By which protocols an algorithm can go.
+fn protocols(question: &Question, algorithm: Algorithm) -> [Option<Protocol>; 2] {
+    if algorithm.is_zero_copy() {
+        return [Some(Protocol::ZeroCopy), None];
+    }
+    let medium = medium(question, algorithm);
+    let most = ll_bytes_max(question.collective, algorithm, medium, question.world_size);
+    let is_alike = !question.is_uneven && !question.is_pairwise;
+    let is_plain = is_alike && !goes_by_weights(question) && !goes_around(question);
+    let carries = is_plain && question.bytes > 0 && most.is_some_and(|most| question.bytes <= most);
+    [carries.then_some(Protocol::Ll), Some(Protocol::Simple)]
+}
+
+/// Whether a call is one for which ownership weights are: an all-reduce that no other way was asked for, above what latency
+/// decides.
+fn goes_by_weights(question: &Question) -> bool {
     question.is_weighted
         && question.collective == Collective::AllReduce
         && match question.algorithm {
-            None => is_large,
+            None => question.bytes > LATENCY_BYTES_MAX,
             Some(asked) => asked == Algorithm::Direct,
         }
 }
 
-/// Whether the payload travels with what announces it.
-fn goes_by_ll(question: &Question, algorithm: Algorithm, medium: Medium) -> bool {
-    let most = ll_bytes_max(question.collective, algorithm, medium, question.world_size);
-    let is_even = !question.is_uneven && !question.is_pairwise;
-    is_even && most.is_some_and(|most| question.bytes <= most)
-}
-
-/// How a call of this size works in the buffers of all ranks, where all are registered.
-pub fn in_registered(collective: Collective, bytes: u64, limits: &Limits) -> Option<Algorithm> {
-    let serves = |way| Schedule::algorithms(collective, Medium::Shared).contains(&way);
-    let is_served = (limits.serve_bytes_min..=limits.serve_bytes_max).contains(&bytes);
-    if is_served && serves(Algorithm::Serve) {
-        return Some(Algorithm::Serve);
-    }
-    (bytes >= limits.push_bytes_min && serves(Algorithm::Push)).then_some(Algorithm::Push)
-}
-
 /// Whether a call is for the ring that goes around slow ranks: one that no other way was asked for, above what latency
 /// decides, of enough ranks that there is one to go around.
-pub fn goes_around(question: &Question) -> bool {
+fn goes_around(question: &Question) -> bool {
     let asked = question.algorithm;
     let is_large = asked.is_some() || question.bytes > LATENCY_BYTES_MAX;
     let is_ring = matches!(
@@ -173,130 +395,10 @@ pub fn goes_around(question: &Question) -> bool {
     question.goes_around && is_ring && is_large && question.world_size > 2
 }
 
-fn algorithm(question: &Question) -> Result<(Algorithm, Medium)> {
-    if goes_around(question) {
-        return Ok((Algorithm::Ring, Medium::Messages));
-    }
-    let shared = if question.slot_bytes.is_some() && !question.is_pairwise {
-        Schedule::algorithms(question.collective, Medium::Shared)
-    } else {
-        &[]
-    };
-    let messages = Schedule::algorithms(question.collective, Medium::Messages);
-    if let Some(asked) = question.algorithm {
-        if shared.contains(&asked) {
-            return Ok((asked, Medium::Shared));
-        }
-        if messages.contains(&asked) {
-            return Ok((asked, Medium::Messages));
-        }
-        let names: Vec<_> = shared
-            .iter()
-            .chain(messages)
-            .map(|algorithm| algorithm.name())
-            .collect();
-        let text = format!(
-            "no {} by `{asked}` here; one of {}",
-            question.collective,
-            names.join(", ")
-        );
-        return Err(Error::Unsupported(text));
-    }
-    if shared.contains(&Algorithm::Pull)
-        && question.bytes
-            >= pull_bytes_min(&question.limits, question.collective, question.world_size)
-    {
-        return Ok((Algorithm::Pull, Medium::Shared));
-    }
-    if shared.contains(&Algorithm::Hierarchical) && prefers_hierarchy(question) {
-        return Ok((Algorithm::Hierarchical, Medium::Shared));
-    }
-    if shared.contains(&Algorithm::OneShot) && question.bytes <= question.limits.one_shot_bytes_max
-    {
-        return Ok((Algorithm::OneShot, Medium::Shared));
-    }
-    if shared.contains(&Algorithm::Flat) && question.bytes <= question.limits.one_shot_bytes_max {
-        return Ok((Algorithm::Flat, Medium::Shared));
-    }
-    if shared.contains(&Algorithm::Claim) && question.bytes >= question.limits.claim_bytes_min {
-        return Ok((Algorithm::Claim, Medium::Shared));
-    }
-    if shared.contains(&Algorithm::Direct) {
-        return Ok((Algorithm::Direct, Medium::Shared));
-    }
-    let best = preferences(question)
-        .iter()
-        .find(|algorithm| messages.contains(algorithm));
-    let first = best.or(messages.first()).copied();
-    first
-        .map(|algorithm| (algorithm, Medium::Messages))
-        .ok_or_else(|| {
-            Error::Unsupported(format!(
-                "{} between ranks of several hosts",
-                question.collective
-            ))
-        })
-}
-
-/// From which size on a collective is pulled. Where a rank that reads is no quicker than two that copy side by side, never.
-pub fn pull_bytes_min(limits: &Limits, collective: Collective, world_size: usize) -> u64 {
-    match collective {
-        Collective::AllReduce | Collective::ReduceScatter => limits.pull_bytes_min,
-        Collective::AllGather | Collective::AllToAll => limits.pull_copy_bytes_min,
-        Collective::Scatter if world_size >= PULLED_SCATTER_RANKS_MIN => limits.pull_copy_bytes_min,
-        _ => NEVER,
-    }
-}
-
-/// Whether reducing within domains first pays: while waiting costs more than moving, and not for what few ranks get from
-/// each other in one step.
-fn prefers_hierarchy(question: &Question) -> bool {
-    let domains = question.domains;
-    let has_levels = domains > 1 && domains < question.world_size;
-    let is_flat_quick =
-        is_flat_quick(question.world_size) && question.bytes <= question.limits.one_shot_bytes_max;
-    let bytes_max = DOMAIN_BYTES_MAX.saturating_mul(domains as u64);
-    // Whoever has a core serves all domains where ranks outnumber cores.
-    let is_crowded = question.limits.claim_bytes_min != NEVER;
-    has_levels && !is_crowded && !is_flat_quick && question.bytes < bytes_max
-}
-
-/// Whether so few ranks read each other's lines at once as quickly as in two steps, whatever their domains.
-pub fn is_flat_quick(world_size: usize) -> bool {
-    world_size <= FLAT_RANKS_MAX
-}
-
-/// The algorithms over messages, best first; the first that serves the collective is taken.
-fn preferences(question: &Question) -> &'static [Algorithm] {
-    use Algorithm::{Direct, Flat, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
-    let small = question.bytes <= LATENCY_BYTES_MAX;
-    let power_of_two = question.world_size.is_power_of_two();
-    match question.collective {
-        Collective::AllReduce if small => &[RecursiveDoubling, Tree, Ring],
-        // As few bytes as the ring's in a shorter chain.
-        Collective::AllReduce if power_of_two => &[Rabenseifner, Ring],
-        Collective::AllReduce => &[Ring],
-        Collective::Broadcast | Collective::Reduce if small || question.world_size <= 2 => {
-            &[Tree, Flat]
-        }
-        Collective::Broadcast | Collective::Reduce => &[Ring, Tree],
-        Collective::AllGather | Collective::ReduceScatter
-            if small && power_of_two && !question.is_uneven =>
-        {
-            &[RecursiveDoubling, Direct, Ring]
-        }
-        Collective::AllGather | Collective::ReduceScatter if small => &[Direct, Ring],
-        Collective::AllGather | Collective::ReduceScatter => &[Ring],
-        Collective::Gather | Collective::Scatter => &[Flat, Direct],
-        Collective::Barrier => &[RecursiveDoubling, Tree, Direct],
-        _ => &[Direct, OneShot],
-    }
-}
-
 fn message_slice_bytes(
     question: &Question,
     algorithm: Algorithm,
-    is_weighted: bool,
+    chunk_bytes: usize,
     channels: usize,
 ) -> usize {
     if algorithm == Algorithm::Stragglar {
@@ -305,11 +407,7 @@ fn message_slice_bytes(
         let whole = question.bytes.min(largest).next_multiple_of(64);
         return usize::try_from(whole).unwrap_or(usize::MAX);
     }
-    let bytes = match is_weighted {
-        true => weighted_message_bytes(question),
-        false => message_bytes(algorithm),
-    };
-    bytes * channels * chunks(question, algorithm)
+    chunk_bytes * channels * chunks(question, algorithm)
 }
 
 fn message_bytes(algorithm: Algorithm) -> usize {
@@ -334,21 +432,25 @@ fn chunks(question: &Question, algorithm: Algorithm) -> usize {
     }
 }
 
-fn shared_slice_bytes(question: &Question, algorithm: Algorithm) -> usize {
+fn shared_slice_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> usize {
     let slot_bytes = question.slot_bytes.unwrap_or(usize::MAX);
     // Inputs and results have places of their own.
     let places = 1 + usize::from(algorithm == Algorithm::Hierarchical);
     let (collective, world_size) = (question.collective, question.world_size);
     let published =
         |wanted| published_slice_bytes(collective, world_size, slot_bytes / places, wanted);
-    let limits = &question.limits;
-    let slice = question
+    let limits = &tuning.limits;
+    let slice = tuning
         .slice_bytes
+        .or(tuning.chunk_bytes)
         .unwrap_or(limits.shared_slice_bytes as usize);
     let one = published(slice);
     let is_rooted = collective.has_root() && !collective.reduces();
     // What fits one slice is one, whoever asks: it may go the tiny way.
-    if is_rooted && question.slice_bytes.is_none() && block_bytes(question) > one as u64 {
+    if is_rooted
+        && tuning.slice_bytes.or(tuning.chunk_bytes).is_none()
+        && block_bytes(question) > one as u64
+    {
         published(slice.min(limits.rooted_slice_bytes as usize))
     } else {
         one
@@ -364,7 +466,7 @@ fn block_bytes(question: &Question) -> u64 {
 }
 
 /// The slice of a vector or of each block that is published when `wanted` would be best.
-pub fn published_slice_bytes(
+fn published_slice_bytes(
     collective: Collective,
     world_size: usize,
     slot_bytes: usize,

@@ -9,17 +9,28 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::channels::Bounds;
 use super::choose::Choice;
-use super::{CostTable, Limits};
-use crate::types::Collective;
+use super::{Allowed, Constants, CostTable, Limits, Rules};
+use crate::types::{Collective, Protocol};
 
 /// What the choices of a communicator are made from.
 #[derive(Clone, Debug)]
 pub struct Tuning {
+    /// What the model prices by. The same on all ranks.
+    pub constants: Constants,
     /// Pieces and stores. The same on all ranks.
     pub limits: Limits,
-    /// The number of channels that somebody insists on.
-    pub channels: Option<usize>,
+    /// The operator's table. The same on all ranks.
+    pub rules: Rules,
+    /// What the operator's variables allow.
+    pub allowed: Allowed,
+    /// The protocol of every call that can go by it, if somebody insists on one.
+    pub protocol: Option<Protocol>,
+    /// How many channels a call over messages may have.
+    pub channels: Bounds,
+    /// What one message carries, if somebody insists on that.
+    pub chunk_bytes: Option<usize>,
     /// The slice size that somebody insists on.
     pub slice_bytes: Option<usize>,
     /// Somebody else's opinion.
@@ -28,10 +39,15 @@ pub struct Tuning {
 
 impl Tuning {
     /// Nobody insists on anything.
-    pub fn new(limits: Limits) -> Tuning {
+    pub fn new(constants: Constants, limits: Limits) -> Tuning {
         Tuning {
+            constants,
             limits,
-            channels: None,
+            rules: Rules::default(),
+            allowed: Allowed::default(),
+            protocol: None,
+            channels: Bounds::default(),
+            chunk_bytes: None,
             slice_bytes: None,
             plugin: None,
         }
@@ -108,4 +124,33 @@ pub struct Explanation {
     pub choice: Choice,
     /// Who decided it.
     pub reason: Reason,
+}
+
+/// One line: the way, its cut, the reason, and what all ways should cost, the cheapest first.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let choice = &self.choice;
+        write!(
+            f,
+            "{} ({}) over {}, channels: {}, slices of {} bytes, {}; microseconds by the model:",
+            choice.algorithm,
+            choice.protocol,
+            choice.medium,
+            choice.channels,
+            choice.slice_bytes,
+            self.reason
+        )?;
+        let mut ways: Vec<_> = self.prices.usable().collect();
+        ways.sort_by(|one, other| one.1.total_cmp(&other.1));
+        for (index, ((algorithm, protocol), cost_us)) in ways.into_iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma} {algorithm} ({protocol}) {cost_us:.1}")?;
+            match self.table.get(algorithm, protocol) {
+                None => f.write_str(" barred")?,
+                Some(tuned_us) if tuned_us != cost_us => write!(f, " tuned to {tuned_us:.1}")?,
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
 }

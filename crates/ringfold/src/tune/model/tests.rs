@@ -3,7 +3,6 @@
 use super::*;
 use crate::topology::Machine;
 use crate::topology::machine::Shared;
-use crate::tune::Limits;
 
 /// The most that a rank publishes in these tests.
 const SLOT_BYTES: usize = 256 << 10;
@@ -33,11 +32,13 @@ pub(in crate::tune) fn on_one_host(
         is_uneven: false,
         is_pairwise: false,
         algorithm: None,
-        slice_bytes: None,
-        channels: None,
+        protocol: None,
+        group: 1,
+        hosts: 1,
+        can_pull: false,
+        is_registered: false,
         is_weighted: false,
         goes_around: false,
-        limits: Limits::derive(&two_cores(), world_size),
     }
 }
 

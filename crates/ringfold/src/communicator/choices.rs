@@ -1,0 +1,366 @@
+//! The choices of a communicator's last kinds of calls, so that a call whose kind was seen costs a look and no thought.
+//!
+//! A choice depends on little beside what never changes: the [`Kind`] of a call, which fits a word, as what was chosen does.
+//! Places are found by the kind's hash, and a new kind takes the place of an old one. A reader never waits: it reads a place's
+//! version before and after, and where that has changed, or is odd because somebody writes, it thinks for itself.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
+
+use super::request::Request;
+use crate::schedule::Medium;
+use crate::tune::choose::Choice;
+use crate::types::{Algorithm, Protocol};
+
+/// How many kinds are remembered, as a power of two: more than a training job's calls have sizes, and 6 KiB.
+const PLACES_LOG2: u32 = 8;
+
+/// The most kinds that the log tells of: nobody reads more.
+const TOLD_KINDS_MAX: usize = 1 << 12;
+
+/// What a call's choice depends on, beside what all calls of a communicator have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind(u64);
+
+/// Fields of a packed word, from the lowest bit up: each takes so many bits, and what does not fit makes the word invalid.
+struct Packer {
+    word: u64,
+    bits: u32,
+    fits: bool,
+}
+
+impl Packer {
+    fn new() -> Packer {
+        Packer {
+            word: 0,
+            bits: 0,
+            fits: true,
+        }
+    }
+
+    #[inline]
+    fn put(mut self, value: u64, bits: u32) -> Packer {
+        self.fits &= value >> bits == 0;
+        self.word |= value << self.bits;
+        self.bits += bits;
+        self
+    }
+
+    #[inline]
+    fn word(self) -> Option<u64> {
+        self.fits.then_some(self.word)
+    }
+}
+
+/// The opposite.
+struct Unpacker(u64);
+
+impl Unpacker {
+    #[inline]
+    fn take(&mut self, bits: u32) -> u64 {
+        let value = self.0 & ((1 << bits) - 1);
+        self.0 >>= bits;
+        value
+    }
+}
+
+impl Kind {
+    /// The kind of `request` of so many bytes, as the tuner counts them; `None` for one too odd to remember.
+    #[inline]
+    pub fn of(request: &Request, bytes: u64, is_weighted: bool) -> Option<Kind> {
+        let algorithm = request.algorithm.map_or(0, |asked| asked as u64 + 1);
+        let protocol = request.protocol.map_or(0, |asked| asked as u64 + 1);
+        Packer::new()
+            .put(bytes, 40)
+            .put(request.collective as u64, 4)
+            .put(request.counts.kind(), 2)
+            .put(algorithm, 5)
+            .put(protocol, 2)
+            .put(u64::from(request.group), 8)
+            .put(u64::from(is_weighted), 1)
+            .word()
+            .map(Kind)
+    }
+
+    #[inline]
+    fn place(self) -> usize {
+        (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES_LOG2)) as usize
+    }
+}
+
+/// One remembered choice.
+#[derive(Debug, Default)]
+struct Place {
+    /// Odd while somebody writes; 0 where nothing was written.
+    version: AtomicU32,
+    kind: AtomicU64,
+    choice: AtomicU64,
+}
+
+/// The choices of the last kinds of calls.
+#[derive(Debug)]
+pub struct Choices {
+    places: Box<[Place]>,
+    /// The kinds whose choice the log tells, while there is a log.
+    told: Mutex<HashSet<Kind>>,
+}
+
+impl Default for Choices {
+    fn default() -> Choices {
+        Choices {
+            places: (0..1 << PLACES_LOG2).map(|_| Place::default()).collect(),
+            told: Mutex::default(),
+        }
+    }
+}
+
+impl Choices {
+    /// What was chosen for calls of this kind, if that is remembered.
+    #[inline]
+    pub fn get(&self, kind: Kind) -> Option<Choice> {
+        let place = &self.places[kind.place()];
+        // Pairs with the Release store in `put`: who sees a version sees what was written before it.
+        let version = place.version.load(Ordering::Acquire);
+        let known = place.kind.load(Ordering::Relaxed);
+        let word = place.choice.load(Ordering::Relaxed);
+        // Pairs with the Release fence in `put`: who has read a word of a later writer sees that the version has moved.
+        fence(Ordering::Acquire);
+        let is_whole = version != 0
+            && version.is_multiple_of(2)
+            && place.version.load(Ordering::Relaxed) == version;
+        if is_whole && known == kind.0 {
+            return unpack(word);
+        }
+        None
+    }
+
+    /// Whether the log has yet to tell what is chosen for calls of this kind. Asked where a choice is made, never where it is
+    /// remembered.
+    pub fn is_untold(&self, kind: Kind) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.len() < TOLD_KINDS_MAX && told.insert(kind)
+    }
+
+    /// Remembers what was chosen, unless another thread is about to write in the same place.
+    pub fn put(&self, kind: Kind, choice: &Choice) {
+        let Some(word) = pack(choice) else {
+            return;
+        };
+        let place = &self.places[kind.place()];
+        let version = place.version.load(Ordering::Relaxed);
+        // Pairs with the Release store below, of whoever wrote last.
+        let taken = place.version.compare_exchange(
+            version & !1,
+            version | 1,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        if taken.is_err() {
+            return;
+        }
+        // Pairs with the Acquire fence in `get`.
+        fence(Ordering::Release);
+        place.kind.store(kind.0, Ordering::Relaxed);
+        place.choice.store(word, Ordering::Relaxed);
+        // 0 would say that nothing was written. Pairs with the Acquire load in `get`.
+        let next = (version | 1).wrapping_add(1).max(2);
+        place.version.store(next, Ordering::Release);
+    }
+}
+
+fn pack(choice: &Choice) -> Option<u64> {
+    let tries = choice.tries.map_or(0, |tries| tries as u64 + 1);
+    Packer::new()
+        .put(choice.algorithm as u64, 5)
+        .put(choice.protocol as u64, 2)
+        .put((choice.medium == Medium::Shared) as u64, 1)
+        .put(choice.channels as u64, 7)
+        .put(tries, 5)
+        .put(u64::from(choice.streams), 1)
+        .put(u64::from(choice.is_weighted), 1)
+        .put(choice.slice_bytes as u64 / 64, 42)
+        .word()
+}
+
+#[inline]
+fn unpack(word: u64) -> Option<Choice> {
+    let mut word = Unpacker(word);
+    Some(Choice {
+        algorithm: Algorithm::from_wire(word.take(5) as u8)?,
+        protocol: Protocol::from_wire(word.take(2) as u8)?,
+        medium: match word.take(1) {
+            0 => Medium::Messages,
+            _ => Medium::Shared,
+        },
+        channels: word.take(7) as usize,
+        tries: match word.take(5) {
+            0 => None,
+            wire => Algorithm::from_wire(wire as u8 - 1),
+        },
+        streams: word.take(1) == 1,
+        is_weighted: word.take(1) == 1,
+        slice_bytes: word.take(42) as usize * 64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::communicator::{Communicator, Counts};
+    use crate::memory::Region;
+    use crate::tune::Rules;
+    use crate::types::{Collective, DType};
+
+    fn request(collective: Collective, group: u32) -> Request {
+        let counts = Counts::Even(1);
+        let nothing = Region::EMPTY;
+        Request {
+            group,
+            ..Request::new(collective, DType::U8, counts, nothing, nothing)
+        }
+    }
+
+    fn choice(slice_bytes: usize) -> Choice {
+        Choice {
+            algorithm: Algorithm::Stragglar,
+            medium: Medium::Messages,
+            protocol: Protocol::ZeroCopy,
+            slice_bytes,
+            channels: 64,
+            tries: Some(Algorithm::Serve),
+            streams: true,
+            is_weighted: false,
+        }
+    }
+
+    #[test]
+    fn what_was_chosen_is_remembered_for_its_kind_only() {
+        let choices = Choices::default();
+        let kind = |bytes| Kind::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
+        assert_eq!(choices.get(kind(0)), None);
+        let kinds = (0..100_000).map(|bytes| (kind(bytes), choice(64 * (bytes as usize + 1))));
+        let kinds: Vec<_> = kinds.collect();
+        for (kind, choice) in &kinds {
+            choices.put(*kind, choice);
+            assert_eq!(choices.get(*kind), Some(*choice));
+        }
+        let kept = kinds
+            .iter()
+            .filter_map(|(kind, choice)| Some((choices.get(*kind)?, choice)));
+        let kept: Vec<_> = kept.collect();
+        assert_eq!(kept.len(), 1 << PLACES_LOG2);
+        assert!(kept.iter().all(|(known, choice)| known == *choice));
+    }
+
+    #[test]
+    fn calls_that_differ_are_of_different_kinds() {
+        let base = request(Collective::AllReduce, 1);
+        let of = |request: &Request, bytes, is_weighted| Kind::of(request, bytes, is_weighted);
+        let algorithm = Some(Algorithm::Flat);
+        let protocol = Some(Protocol::Ll);
+        let counts = Counts::PerRank(vec![1]);
+        let kinds = [
+            of(&base, 8, false),
+            of(&base, 9, false),
+            of(&base, 8, true),
+            of(&request(Collective::Barrier, 1), 8, false),
+            of(&request(Collective::AllReduce, 2), 8, false),
+            of(
+                &Request {
+                    algorithm,
+                    ..base.clone()
+                },
+                8,
+                false,
+            ),
+            of(
+                &Request {
+                    protocol,
+                    ..base.clone()
+                },
+                8,
+                false,
+            ),
+            of(
+                &Request {
+                    counts,
+                    ..base.clone()
+                },
+                8,
+                false,
+            ),
+        ];
+        for (index, kind) in kinds.iter().enumerate() {
+            assert!(kind.is_some() && !kinds[..index].contains(kind), "{index}");
+        }
+        assert_eq!(of(&base, 1 << 40, false), None);
+        assert_eq!(of(&request(Collective::AllReduce, 256), 8, false), None);
+    }
+
+    /// What a choice costs: `cargo test --release -p ringfold --lib a_choice_costs -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "prints figures"]
+    fn a_choice_costs() {
+        const TURNS: u32 = 200_000;
+        let mut communicator = Communicator::threads(4).swap_remove(0);
+        // All but the last two end before the sizes that are asked for.
+        let line = |number: u64| format!("allreduce,{number},{number},ring,simple,-1,-1,-1\n");
+        let rules: String = (0..100).map(line).collect();
+        communicator.set_rules(Rules::parse(&rules, "rules").expect("rules"));
+        let of = |bytes: u64| {
+            let counts = Counts::Even(bytes);
+            let nothing = Region::EMPTY;
+            Request::new(Collective::AllReduce, DType::U8, counts, nothing, nothing)
+        };
+        for bytes in [8, 4096, 1 << 20] {
+            let request = of(bytes);
+            let begun = Instant::now();
+            for _ in 0..TURNS {
+                let choice = communicator.choose(std::hint::black_box(&request));
+                std::hint::black_box(choice.expect("a choice"));
+            }
+            let cached = begun.elapsed() / TURNS;
+            let begun = Instant::now();
+            for _ in 0..TURNS {
+                let request = std::hint::black_box(&request);
+                let choice = communicator.choose_anew(request, bytes, false);
+                std::hint::black_box(choice.expect("a choice"));
+            }
+            let uncached = begun.elapsed() / TURNS;
+            println!("{bytes} bytes: {cached:?} remembered, {uncached:?} with 100 rules");
+        }
+    }
+
+    #[test]
+    fn readers_never_see_half_of_a_choice() {
+        let choices = Choices::default();
+        // Two kinds in one place.
+        let kind = |bytes| Kind::of(&request(Collective::AllReduce, 1), bytes, false).unwrap();
+        let one = kind(1);
+        let other = (2..).map(kind).find(|other| other.place() == one.place());
+        let kinds = [
+            (one, choice(64)),
+            (other.expect("some kind"), choice(1 << 30)),
+        ];
+        std::thread::scope(|scope| {
+            for turn in 0..2 {
+                let (choices, kinds) = (&choices, &kinds);
+                scope.spawn(move || {
+                    for step in 0..20_000 {
+                        let (kind, choice) = &kinds[(step + turn) % 2];
+                        choices.put(*kind, choice);
+                        for (kind, choice) in kinds {
+                            let known = choices.get(*kind);
+                            assert!(known.is_none_or(|known| known == *choice));
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
