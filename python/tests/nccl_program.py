@@ -1,8 +1,9 @@
-"""NCCL's own code loads a tuner plugin and asks it, without a GPU: `nccl_program.py LIBNCCL PLUGIN`, which prints JSON.
+"""NCCL's own code loads a tuner plugin and asks it, without a GPU: `nccl_program.py LIBNCCL PLUGIN MEMBERS`, which prints JSON.
 
 A communicator needs a GPU, and NCCL loads the plugin after it has found one. But the functions that load it, and those that
 translate between versions of the interface, need none; they are not exported, but the package's library keeps its table of
-symbols. `ncclTunerPluginLoad` is given zeros as a communicator, of which it writes two members.
+symbols. `ncclTunerPluginLoad` is given zeros as a communicator, of which it writes two members. MEMBERS, in JSON, says where the
+members of NCCL's structures lie; with these the zeros become what NCCL's choice reads of a communicator, and it chooses, too.
 """
 
 import ctypes
@@ -108,7 +109,39 @@ def ask(tuner: Tuner, log: int, constants: bytes) -> dict[str, Any]:
     return {"codes": codes, "answers": answers, "keeps_constants": bytes(edited) == constants}
 
 
-def main(libnccl: str, plugin: str) -> None:
+def describe(communicator: int, members: dict[str, int]) -> None:
+    """Make zeros a communicator of eight ranks on one host, in which trees are quick for little and rings for much."""
+    for name, count in {"nRanks": 8, "nNodes": 1, "localRanks": 8, "maxLocalRanks": 8, "nChannels": 16}.items():
+        ctypes.c_int.from_address(communicator + members[name]).value = count
+    threads = (ctypes.c_int * PROTOCOLS * ALGORITHMS).from_address(communicator + members["maxThreads"])
+    thresholds = (ctypes.c_long * PROTOCOLS * ALGORITHMS).from_address(communicator + members["threadThresholds"])
+    by_way = ctypes.c_float * PROTOCOLS * ALGORITHMS * (ALL_REDUCE + 1)
+    latencies = by_way.from_address(communicator + members["latencies"])
+    bandwidths = by_way.from_address(communicator + members["bandwidths"])
+    for protocol in range(PROTOCOLS):
+        for algorithm in (TREE, RING):
+            threads[algorithm][protocol], thresholds[algorithm][protocol] = 512, 8
+        for function in (BROADCAST, ALL_REDUCE):
+            latencies[function][RING][protocol], bandwidths[function][RING][protocol] = 14 + protocol, 25 + 50 * protocol
+        latencies[ALL_REDUCE][TREE][protocol], bandwidths[ALL_REDUCE][TREE][protocol] = 8 + protocol, 20
+
+
+def choose(decide: Callable[..., int], communicator: int, members: dict[str, int]) -> dict[str, list[int]]:
+    """What NCCL chooses for some calls: its code, algorithm, protocol and channels."""
+    chosen = {}
+    calls = {"small": (ALL_REDUCE, 1024), "large": (ALL_REDUCE, 1 << 20), "other": (BROADCAST, 1 << 20)}
+    for name, (function, bytes_) in calls.items():
+        call = ctypes.create_string_buffer(COMMUNICATOR_BYTES)
+        address = ctypes.addressof(call)
+        ctypes.c_int.from_address(address + members["func"]).value = function
+        ctypes.c_size_t.from_address(address + members["count"]).value = bytes_
+        code = decide(communicator, address, 0, 0, 1, None)
+        answer = [address + members[word] for word in ("algorithm", "protocol", "nMaxChannels")]
+        chosen[name] = [code, *(ctypes.c_int8.from_address(byte).value for byte in answer)]
+    return chosen
+
+
+def main(libnccl: str, plugin: str, members_text: str) -> None:
     library = ctypes.CDLL(libnccl)
     table = symbols(Path(libnccl))
     base = (ctypes.cast(library.ncclGetVersion, ctypes.c_void_p).value or 0) - table.get("ncclGetVersion", (0, 0))[0]
@@ -140,6 +173,19 @@ def main(libnccl: str, plugin: str) -> None:
     tuner = Tuner.from_address(max(written))
     report["name"] = tuner.name.decode()
     report["loaded"] = ask(tuner, log, constants)
+    members = json.loads(members_text)
+    decide = next((name for name in table if name.startswith("_Z15ncclGetAlgoInfoP8ncclComm")), None)
+    if members and decide:
+        start, pointer = ctypes.addressof(communicator), ctypes.c_void_p
+        describe(start, members)
+        in_use, context = (pointer.from_address(start + members[name]) for name in ("tuner", "tunerContext"))
+        choice = function(decide, ctypes.c_int, pointer, pointer, ctypes.c_int, ctypes.c_int, ctypes.c_int, pointer)
+        loaded, in_use.value = in_use.value, None
+        report["chosen_without"] = choose(choice, start, members)
+        in_use.value = loaded
+        tuner.init(ctypes.cast(ctypes.addressof(context), ctypes.POINTER(pointer)), 7, 8, 1, log, None, None)
+        report["chosen"] = choose(choice, start, members)
+        tuner.finish(context)
     report["unload"] = function(needed[1], ctypes.c_int, ctypes.c_void_p)(communicator)
 
     handle = function("_Z22ncclOpenTunerPluginLibPKc", ctypes.c_void_p, ctypes.c_char_p)(plugin.encode())

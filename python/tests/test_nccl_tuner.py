@@ -59,6 +59,29 @@ def plugin() -> Path:
     return next(file for file in files if file.name == "libringfold_nccl_tuner.so")
 
 
+def debugger(*commands: str) -> str:
+    """What gdb says about the library's debugging information; nothing without it or them."""
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        return ""
+    words = [f"--eval-command={command}" for command in commands]
+    return subprocess.run([gdb, "-nx", "-batch", *words, libnccl()], capture_output=True, text=True, timeout=WATCHDOG_S).stdout
+
+
+@functools.cache
+def members() -> dict[str, int]:
+    """At which byte members of NCCL's structures lie; empty where that cannot be found out."""
+    plain = ["nRanks", "nNodes", "localRanks", "maxLocalRanks", "nChannels", "maxThreads", "threadThresholds"]
+    plain += ["latencies", "bandwidths", "tuner", "tunerContext"]
+    said = debugger(*[f"print/d (long)&((struct ncclComm*)0)->{name}" for name in plain], "ptype /o struct ncclTaskColl")
+    found = {name: int(byte) for name, byte in zip(plain, re.findall(r"^\$\d+ = (\d+)$", said, re.MULTILINE), strict=False)}
+    # The rest are bytes of their own, whether they are declared as bits or not.
+    for byte, name in re.findall(r"/\* +(\d+)(?:: 0)? +\| +\d+ \*/ .*?(\w+)(?: : 8)?;", said):
+        if name in ("func", "count", "algorithm", "protocol", "nMaxChannels"):
+            found[name] = int(byte)
+    return found if len(found) == len(plain) + 5 else {}
+
+
 def run(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
     """What the program reports, and what NCCL logs."""
     (folder / "nccl_tuner.conf").write_text(RULES)
@@ -68,7 +91,7 @@ def run(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
     environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING", "NCCL_DEBUG_FILE": str(log)}
     environment |= {"NCCL_SOCKET_IFNAME": "lo", **variables}
     done = subprocess.run(
-        [sys.executable, PROGRAM, libnccl(), plugin()],
+        [sys.executable, PROGRAM, libnccl(), plugin(), json.dumps(members())],
         env=environment,
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -99,6 +122,16 @@ def test_nccl_loads_the_plugin_and_gets_the_rules_answers(tmp_path: Path) -> Non
         assert line in log, log
 
 
+def test_nccl_chooses_what_the_rules_say(tmp_path: Path) -> None:
+    report, log = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
+    if "chosen" not in report:
+        pytest.skip("no gdb here, no debugging information, or another way of choosing in this libnccl.so")
+    without, chosen = report["chosen_without"], report["chosen"]
+    assert without == {"small": [0, TREE, LL, 1], "large": [0, RING, SIMPLE, 16], "other": [0, RING, SIMPLE, 16]}, log
+    # A call without a rule keeps its channels, and so does one whose rule leaves them alone.
+    assert chosen == {"small": [0, TREE, LL, 1], "large": [0, RING, LL128, 2], "other": without["other"]}, log
+
+
 def test_nccls_own_translation_of_older_versions_gives_the_same(tmp_path: Path) -> None:
     report, log = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
     for version, answered in report["versions"].items():
@@ -122,16 +155,11 @@ def test_structures_are_laid_out_as_nccls(tmp_path: Path) -> None:
     report, _ = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
     # Seven algorithms by three protocols, alone and over three kinds of link, and five bandwidths of four generations.
     assert report["constants_bytes"] == 8 * (4 * 7 * 3 + 5 * 4 * 3)
-    gdb = shutil.which("gdb")
-    if gdb is None:
-        pytest.skip("no gdb here to read the layout that the library's debugging information has")
-    structures = ("ncclTuner_v5_t", "ncclTunerConstants_v5_t", "ncclTuner_v2_t")
-    commands = [f"--eval-command=ptype /o {name}" for name in structures]
-    shown = subprocess.run([gdb, "-nx", "-batch", *commands, libnccl()], capture_output=True, text=True, timeout=WATCHDOG_S)
-    if "total size" not in shown.stdout:
-        pytest.skip("this libnccl.so has no debugging information")
-    members = re.findall(r"/\* +(\d+) +\| +(\d+) \*/ .*?(\w+)\)?(?:\(|\[|;)", shown.stdout.replace("(*", ""))
-    assert [(name, int(offset), int(size)) for offset, size, name in members] == [
+    shown = debugger("ptype /o ncclTuner_v5_t", "ptype /o ncclTunerConstants_v5_t", "ptype /o ncclTuner_v2_t")
+    if "total size" not in shown:
+        pytest.skip("no gdb here, or no debugging information in this libnccl.so")
+    found = re.findall(r"/\* +(\d+) +\| +(\d+) \*/ .*?(\w+)\)?(?:\(|\[|;)", shown.replace("(*", ""))
+    assert [(name, int(offset), int(size)) for offset, size, name in found] == [
         ("name", 0, 8),
         ("init", 8, 8),
         ("getCollInfo", 16, 8),
