@@ -290,7 +290,7 @@ fn large_worlds_are_swept_in_the_engines_time() {
 
 #[test]
 fn a_barrier_has_no_size() {
-    let done = sim("barrier --ranks 8");
+    let done = sim("barrier --ranks 8 --algorithm recursive_doubling");
     assert!(
         done.stdout
             .contains("# barrier by recursive_doubling over messages, 8 ranks, seed 0"),
@@ -426,7 +426,7 @@ fn what_is_mistyped_gets_its_right_word() {
         ("--policy tail --algorithm direct", 1, "for the ring"),
         ("--csv - --json -", 1, "mix"),
         ("--csv - --goal -", 1, "mix"),
-        ("--algorithm push", 1, "one of flat, ring"),
+        ("--algorithm push", 1, "what can: flat (simple), ring"),
         ("--ranks 0", 1, "0 ranks"),
         ("--ranks 99999999", 1, "at most"),
         (

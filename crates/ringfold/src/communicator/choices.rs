@@ -118,6 +118,13 @@ impl Default for Choices {
 }
 
 impl Choices {
+    /// Remembers nothing any more: choices are made from something else now.
+    pub fn forget(&mut self) {
+        for place in &mut self.places {
+            *place.version.get_mut() = 0;
+        }
+    }
+
     /// What was chosen for calls of this kind, if that is remembered.
     #[inline]
     pub fn get(&self, kind: Kind) -> Option<Choice> {

@@ -357,11 +357,16 @@ fn assemble(
         RulesText::Told(rules) => *rules,
         RulesText::Later(bytes) => agree::send_rules(&communicator, &rules, bytes)?,
     };
+    // What was calibrated knows more.
+    let is_calibrated = {
+        let corrections = &communicator.policy.tuning.constants.corrections;
+        corrections.points().next().is_some()
+    };
+    if terms.is_probed && !is_calibrated {
+        probe::probe(&mut communicator, terms.can_pull)?;
+    }
     communicator.set_rules(rules);
     communicator.tell_model();
-    if terms.is_probed {
-        probe::probe(&mut communicator, &settings.limits, terms.can_pull)?;
-    }
     // Those of the job: its parts have other ranks.
     if let (Some(weighting), true) = (&settings.weights, is_job) {
         communicator.weigh(weighting)?;

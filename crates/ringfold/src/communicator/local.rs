@@ -80,6 +80,7 @@ mod tests {
 
     use super::*;
     use crate::memory::Region;
+    use crate::tune::{Reason, Rules};
     use crate::types::{Algorithm, Collective, DType, Op};
     use crate::{Counts, Error, Request};
 
@@ -430,5 +431,81 @@ mod tests {
             errors.iter().all(|error| error.class() == "Mismatch"),
             "{errors:?}"
         );
+    }
+
+    #[test]
+    fn ranks_that_choose_differently_are_told_where_to_look() {
+        let tree = "allreduce,0,-1,tree,simple,-1,-1,-1";
+        let ring = "allreduce,0,-1,ring,simple,-1,-1,-1";
+        let direct = "allreduce,0,-1,direct,simple,-1,-1,-1";
+        let claim = "allreduce,0,-1,claim,simple,-1,-1,-1";
+        for (one, other) in [(tree, ring), (ring, tree), (direct, claim)] {
+            let mut communicators = threads(2);
+            for (communicator, rules) in communicators.iter_mut().zip([one, other]) {
+                communicator.set_rules(Rules::parse(rules, "rules").expect("rules"));
+            }
+            let errors = on_each(communicators, |communicator| {
+                let mut data = [1f32; 100];
+                let first = communicator.all_reduce(&mut data, Op::Sum);
+                // Who has published, or sent, and needs no answer, hears of it in the next call.
+                let second = first.and_then(|()| communicator.barrier());
+                second.unwrap_err()
+            });
+            for error in errors {
+                assert_eq!(error.class(), "Mismatch");
+                assert!(error.to_string().contains("RINGFOLD_ALGO"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_slice_of_another_size_is_told() {
+        let mut communicators = threads(2);
+        communicators[1].policy.tuning.slice_bytes = Some(1 << 10);
+        let errors = on_each(communicators, |communicator| {
+            let mut data = vec![1f32; 100_000];
+            communicator.all_reduce(&mut data, Op::Sum).unwrap_err()
+        });
+        for error in errors {
+            assert!(
+                error.to_string().contains("slices of another size"),
+                "{error}"
+            );
+        }
+    }
+
+    /// New rules hold from the next call on.
+    #[test]
+    fn rules_can_be_changed_between_calls() {
+        let mut communicators = threads(2);
+        let names = ["ring", "tree", "direct"];
+        let results = std::thread::scope(|scope| {
+            let each = |communicator: &mut Communicator| {
+                names.map(|name| {
+                    let rules = format!("allreduce,0,-1,{name},simple,-1,-1,-1");
+                    communicator.set_rules(Rules::parse(&rules, "rules").expect("rules"));
+                    let mut data = [1f32; 1000];
+                    communicator.all_reduce(&mut data, Op::Sum).expect("a sum");
+                    assert_eq!(data, [2.0; 1000]);
+                    let (counts, nothing) = (Counts::Even(1000), Region::EMPTY);
+                    let request =
+                        Request::new(Collective::AllReduce, DType::F32, counts, nothing, nothing);
+                    let explanation = communicator.explain(&request).expect("a choice");
+                    assert_eq!(explanation.reason, Reason::Rule { line: 1 });
+                    let choice = communicator.choice(&request).expect("a choice");
+                    assert_eq!(choice.algorithm, explanation.choice.algorithm);
+                    choice.algorithm.name()
+                })
+            };
+            let threads: Vec<_> = communicators
+                .iter_mut()
+                .map(|communicator| scope.spawn(move || each(communicator)))
+                .collect();
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a rank"));
+            joined.collect::<Vec<_>>()
+        });
+        assert_eq!(results, [names, names]);
     }
 }

@@ -39,7 +39,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Life, Region, Registry, Stage};
 use crate::schedule::{Medium, Schedule};
 use crate::tune::choose::{self, Question};
-use crate::tune::{Explanation, Limits, Rules, Tuning};
+use crate::tune::{Explanation, Rules, Tuning};
 use crate::types::{Algorithm, Collective, DType, Protocol};
 use choices::{Choices, Kind};
 use driver::Driver;
@@ -118,10 +118,10 @@ pub struct Choice {
 }
 
 impl Communicator {
-    /// Has calls decided by these constants and limits from now on; all ranks set the same.
-    fn set_limits(&mut self, limits: Limits) {
-        self.policy.tuning.limits = limits;
-        self.choices = Choices::default();
+    /// Has collectives that have this algorithm go by it from now on; all ranks say the same.
+    fn insist(&mut self, algorithm: Option<Algorithm>) {
+        self.policy.algorithm = algorithm;
+        self.choices.forget();
     }
 
     /// Has calls decided by this table of rules from now on, instead of the one before. Between calls, and all ranks set the

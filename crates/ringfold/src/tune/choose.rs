@@ -480,3 +480,6 @@ fn published_slice_bytes(
     let largest = slot_bytes / blocks / 64 * 64;
     wanted.clamp(64, largest.max(64))
 }
+
+#[cfg(test)]
+mod tests;

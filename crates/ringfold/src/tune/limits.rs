@@ -1,11 +1,11 @@
-//! The thresholds between one way and another, as data: what is best up to how many bytes, and in pieces of which size.
+//! In which pieces calls are pipelined, which results are stored past the caches, and when helpers help, as data.
 //!
 //! A [`Limits`] is derived from a [`Machine`] by a pure function, so that no number here belongs to one machine. The
-//! lowest rank of a communicator derives it and sends it to all (`communicator/agree.rs`): all ranks decide by the same
+//! lowest rank of a communicator derives it and sends it to all (`communicator/agree.rs`): all ranks go by the same
 //! table, whatever each of them would have derived. Executors and [`choose`](super::choose) read it; nobody else holds a
-//! threshold of his own.
+//! size of his own. Which way a call goes is not decided here but by prices ([`model`](super::model)).
 //!
-//! In text it is `name=bytes,name=bytes`, with `never` for a way that is not taken: what travels between ranks, what
+//! In text it is `name=bytes,name=bytes`, with `never` for what is not done: what travels between ranks, what
 //! `RINGFOLD_LIMITS` holds and what the log says. Text from outside is a claim: every name is known, every value in its
 //! range, or it is refused.
 
@@ -13,7 +13,7 @@ use std::fmt;
 
 use crate::topology::Machine;
 
-/// As a least size: the way is never taken.
+/// As a least size: it is never done.
 pub const NEVER: u64 = u64::MAX;
 
 /// The longest text of a table that is looked at.
@@ -22,7 +22,7 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// Makes the struct and the list of its fields from one table: a new limit is one entry here and one line in `derive`.
 macro_rules! limits {
     ($($(#[doc = $about:literal])+ $name:ident: $least:expr, $most:expr;)+) => {
-        /// The thresholds of a communicator.
+        /// The sizes that a communicator goes by.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct Limits {
             $($(#[doc = $about])+ pub $name: u64,)+
@@ -41,24 +41,10 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Up to here every rank reads everything itself (`one_shot`), which saves a synchronisation.
-    one_shot_bytes_max: 0, 1 << 30;
     /// The piece in which published memory is pipelined; a slot's size bounds it too.
     shared_slice_bytes: 64, 1 << 30;
     /// The same where only the root gives or takes and nothing is combined, once a call has more than one piece.
     rooted_slice_bytes: 64, 1 << 30;
-    /// From here on sums of registered buffers are pushed straight into all of them.
-    push_bytes_min: 0, NEVER;
-    /// From here on sums of private buffers are pulled out of the peers' memory. Never, unless a probe finds it quicker.
-    pull_bytes_min: 0, NEVER;
-    /// From here on copies of private buffers are, likewise.
-    pull_copy_bytes_min: 0, NEVER;
-    /// From here on ranks that outnumber their cores do what is pushed block by block, whoever runs (`serve`) ...
-    serve_bytes_min: 0, NEVER;
-    /// ... and up to here.
-    serve_bytes_max: 0, 1 << 30;
-    /// From here on ranks that outnumber their cores combine whatever is there, block by block (`claim`).
-    claim_bytes_min: 0, NEVER;
     /// From here on results that lie apart from their inputs are stored past the caches.
     stream_bytes_min: 0, NEVER;
     /// From here on idle cores help.
@@ -73,7 +59,7 @@ pub struct Field {
     /// What it decides.
     pub about: &'static str,
     least: u64,
-    /// [`NEVER`] where the way can be barred.
+    /// [`NEVER`] where it can be left out.
     most: u64,
     read: fn(&Limits) -> u64,
     write: fn(&mut Limits, u64),
@@ -83,36 +69,15 @@ impl Limits {
     /// The limits for `ranks` ranks of one host, by the sizes of its caches.
     pub fn derive(machine: &Machine, ranks: usize) -> Limits {
         let share = |cache| machine.share_bytes(cache, ranks) as u64;
-        let (l1, l2, last) = (share(machine.l1), share(machine.l2), share(machine.last));
+        let (l2, last) = (share(machine.l2), share(machine.last));
         let is_crowded = ranks > machine.cores;
         let within = |bytes: u64, least: u64, most: u64| bytes.clamp(least << 10, most << 10);
-        let crowded_push_bytes = CROWDED_PUSH_BYTES.saturating_mul(ranks as u64);
         Limits {
-            one_shot_bytes_max: one_shot_bytes_max(ranks, machine.cores),
             // Input, output, and the slots of two ranks twice over, because slices overlap, in the second level. Where ranks
             // take turns with a core, only one of them is at it, and every slice costs a round of turns.
             shared_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 8 }, 64, 1024),
             // All slots of a rank twice over in the second level: one rank fills them while another empties them.
             rooted_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 16 }, 32, 1024),
-            // What is smaller is in the peers' caches either way; and where ranks take turns, everybody's turn comes twice
-            // before a push is over.
-            push_bytes_min: if is_crowded {
-                crowded_push_bytes
-            } else {
-                within(l1 / 4, 4, 64)
-            },
-            // How the kernel's way compares with two copies is written down nowhere.
-            pull_bytes_min: NEVER,
-            pull_copy_bytes_min: NEVER,
-            serve_bytes_min: if is_crowded { SERVED_BYTES_MIN } else { NEVER },
-            serve_bytes_max: crowded_push_bytes.clamp(SERVED_BYTES_MAX, 1 << 30),
-            // With a core for every rank, each has a share of its own; with two ranks a core, turns are few enough for that
-            // until the slices are many.
-            claim_bytes_min: match ranks {
-                _ if !is_crowded => NEVER,
-                _ if ranks <= 2 * machine.cores => 4 << 20,
-                _ => 0,
-            },
             // A result that is not in the last level when it is used next.
             stream_bytes_min: within((last / 8 * 3).min(l2.saturating_mul(6)), 1024, NEVER >> 10),
             helper_bytes_min: if machine.cores >= 2 * ranks {
@@ -131,16 +96,7 @@ impl Limits {
         self
     }
 
-    /// These limits where the kernel does not let ranks read each other's memory.
-    pub fn without_pull(self) -> Limits {
-        Limits {
-            pull_bytes_min: NEVER,
-            pull_copy_bytes_min: NEVER,
-            ..self
-        }
-    }
-
-    /// These limits, with every way barred that `other` bars.
+    /// These limits, without what `other` never does.
     pub fn barring(mut self, other: &Limits) -> Limits {
         for field in FIELDS.iter().filter(|field| field.most == NEVER) {
             if (field.read)(other) == NEVER {
@@ -159,36 +115,6 @@ impl Limits {
         let blank = Limits::derive(&Machine::read(std::path::Path::new(""), 1), 1);
         (FIELDS.iter().all(is_given)).then(|| blank.with(&overrides))
     }
-}
-
-/// What a rank copies in the time of a turn that claiming blocks spares and pushing does not.
-const CROWDED_PUSH_BYTES: u64 = 16 << 10;
-
-/// What is smaller every rank reads for itself in the time in which blocks are claimed.
-const SERVED_BYTES_MIN: u64 = 8 << 10;
-
-/// A vector some of whose blocks may change cores in the time of a turn that serving spares; of a larger one each rank keeps
-/// to its own part.
-const SERVED_BYTES_MAX: u64 = 256 << 10;
-
-/// What a rank reads of a peer's newly written lines in the time that a second synchronisation takes: some half a
-/// microsecond.
-const SYNC_BYTES: u64 = 2 << 10;
-
-/// What a rank reads in the time in which all of them take another turn.
-const TURN_BYTES: u64 = 64 << 10;
-
-/// Up to which size saving a synchronisation is worth reading everything. With `n` ranks `one_shot` reads `n − 1` times
-/// the vector where `direct` reads `2(n − 1)/n` times, and each writes half of it more for itself.
-fn one_shot_bytes_max(ranks: usize, cores: usize) -> u64 {
-    let n = ranks.max(2) as u64;
-    if ranks > cores {
-        // Each reads the vectors of all.
-        return (TURN_BYTES / n).clamp(1 << 10, 16 << 10);
-    }
-    // SYNC_BYTES / ((n − 1)(n − 2)/n + 1/2)
-    let bytes = SYNC_BYTES * 2 * n / (2 * (n - 1) * (n - 2) + n);
-    bytes.clamp(1 << 10, 64 << 10)
 }
 
 /// The form that [`Limits::decode`] reads.
@@ -330,10 +256,8 @@ mod tests {
         assert_eq!(machine, two_cores());
         let limits = Limits::derive(&machine, 2);
         assert_eq!(limits, Limits::derive(&machine, 2));
-        assert_eq!(limits.one_shot_bytes_max, 4 * KIB);
         assert_eq!(limits.shared_slice_bytes, 128 * KIB);
         assert_eq!(limits.rooted_slice_bytes, 64 * KIB);
-        assert_eq!(limits.push_bytes_min, 8 * KIB);
         assert_eq!(limits.stream_bytes_min, 6 << 20);
         assert_eq!(limits.helper_bytes_min, NEVER);
     }
@@ -342,43 +266,11 @@ mod tests {
     fn another_machine_has_another_table() {
         let machine = recorded("sapphire-rapids-2-cores");
         let limits = Limits::derive(&machine, 2);
-        assert_eq!(limits.one_shot_bytes_max, 4 * KIB);
         assert_eq!(limits.shared_slice_bytes, 256 * KIB);
-        assert_eq!(limits.push_bytes_min, 12 * KIB);
         assert_eq!(limits.stream_bytes_min, 12 << 20);
         // Four ranks have half of each cache, and take turns.
         let crowded = Limits::derive(&machine, 4);
         assert_eq!(crowded.shared_slice_bytes, 256 * KIB);
-        assert_eq!(crowded.push_bytes_min, 64 * KIB);
-        assert_eq!(crowded.serve_bytes_min, 8 * KIB);
-        assert_eq!(crowded.serve_bytes_max, 256 * KIB);
-        assert_eq!(limits.serve_bytes_min, NEVER);
-        assert_eq!(crowded.one_shot_bytes_max, 16 * KIB);
-    }
-
-    /// With more ranks everybody reads more.
-    #[test]
-    fn reading_everything_pays_for_few_ranks() {
-        let enough = |ranks| {
-            Limits::derive(
-                &Machine {
-                    cores: 64,
-                    ..two_cores()
-                },
-                ranks,
-            )
-        };
-        let sizes = [2, 3, 4].map(|ranks| enough(ranks).one_shot_bytes_max);
-        assert!(sizes.is_sorted_by(|fewer, more| fewer > more), "{sizes:?}");
-    }
-
-    #[test]
-    fn only_ranks_that_outnumber_their_cores_claim_blocks() {
-        let claims = |ranks| Limits::derive(&two_cores(), ranks).claim_bytes_min;
-        assert_eq!(
-            (claims(1), claims(2), claims(3), claims(64)),
-            (NEVER, NEVER, 4 << 20, 0)
-        );
     }
 
     /// From no cache to absurd ones, from one rank to far more than cores.
@@ -435,14 +327,14 @@ mod tests {
     #[test]
     fn overrides_replace_what_they_name() {
         let overrides: Overrides =
-            "one_shot_bytes_max=16K, stream_bytes_min=never,push_bytes_min=0"
+            "rooted_slice_bytes=16K, stream_bytes_min=never,helper_bytes_min=0"
                 .parse()
                 .unwrap();
         let limits = Limits::derive(&two_cores(), 2);
         let expected = Limits {
-            one_shot_bytes_max: 16 * KIB,
+            rooted_slice_bytes: 16 * KIB,
             stream_bytes_min: NEVER,
-            push_bytes_min: 0,
+            helper_bytes_min: 0,
             ..limits
         };
         assert_eq!(limits.with(&overrides), expected);
@@ -451,12 +343,12 @@ mod tests {
     #[test]
     fn a_wrong_override_says_what_is_wrong() {
         for (text, why) in [
-            ("one_shot_byte_max=1", "did you mean one_shot_bytes_max?"),
-            ("push_bytes_min", "is not `name=bytes`"),
-            ("one_shot_bytes_max=never", "must be 0 to 1073741824 bytes"),
+            ("shared_slice_byte=64", "did you mean shared_slice_bytes?"),
+            ("helper_bytes_min", "is not `name=bytes`"),
+            ("rooted_slice_bytes=never", "must be 64 to 1073741824 bytes"),
             ("shared_slice_bytes=1", "must be 64 to"),
             ("stream_bytes_min=much", "must be bytes"),
-            ("push_bytes_min=1,push_bytes_min=2", "is there twice"),
+            ("helper_bytes_min=1,helper_bytes_min=2", "is there twice"),
         ] {
             let error = text.parse::<Overrides>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

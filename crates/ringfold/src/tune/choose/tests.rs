@@ -1,0 +1,223 @@
+//! Who has a say in a choice, and in which order.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::topology::Machine;
+use crate::tune::model::tests::{on_one_host, two_cores};
+use crate::tune::{Allowed, Constants, Limits, Plugin, Rules};
+
+const ALL_REDUCE: Collective = Collective::AllReduce;
+
+fn tuning() -> Tuning {
+    let machine: Machine = two_cores();
+    Tuning::new(Constants::default(), Limits::derive(&machine, 2))
+}
+
+fn with_rules(text: &str) -> Tuning {
+    Tuning {
+        rules: Rules::parse(text, "rules").expect("rules"),
+        ..tuning()
+    }
+}
+
+fn with_allowed(algo: &str, proto: &str) -> Tuning {
+    Tuning {
+        allowed: Allowed::parse(algo, proto).expect("lists"),
+        ..tuning()
+    }
+}
+
+/// What is chosen for a sum of so many bytes of two ranks, and why.
+fn of(bytes: u64, tuning: &Tuning) -> (Algorithm, Protocol, Reason) {
+    let question = on_one_host(ALL_REDUCE, bytes, 2);
+    let explanation = explain(&question, tuning).expect("a choice");
+    let choice = choose(&question, tuning).expect("a choice");
+    assert_eq!(choice, explanation.choice);
+    (choice.algorithm, choice.protocol, explanation.reason)
+}
+
+/// Makes one way dear and another cheap, tries to revive a third, and wants channels.
+#[derive(Debug)]
+struct Opinion {
+    cheap: (Algorithm, Protocol),
+    channels: i32,
+}
+
+impl Plugin for Opinion {
+    fn name(&self) -> &str {
+        "opinion"
+    }
+
+    fn adjust(&self, call: &PluginCall, table: &mut CostTable, channels: &mut i32) {
+        assert_eq!((call.collective, call.group), (ALL_REDUCE, 1));
+        table.reprice(self.cheap.0, self.cheap.1, 0.0);
+        table.reprice(Algorithm::Stragglar, Protocol::Simple, 0.0);
+        *channels = self.channels;
+    }
+}
+
+fn with_plugin(algorithm: Algorithm, channels: i32) -> Tuning {
+    let cheap = (algorithm, Protocol::Simple);
+    Tuning {
+        plugin: Some(Arc::new(Opinion { cheap, channels })),
+        ..tuning()
+    }
+}
+
+#[test]
+fn without_anybody_the_least_price_is_the_choice() {
+    for bytes in [8, 4096, 1 << 20, 64 << 20] {
+        let question = on_one_host(ALL_REDUCE, bytes, 2);
+        let table = cost_table(&question, &tuning());
+        let (algorithm, protocol, reason) = of(bytes, &tuning());
+        assert_eq!(table.best(), Some((algorithm, protocol)));
+        assert_eq!(reason, Reason::Model);
+        assert!(table.usable().all(|(_, cost_us)| cost_us > 0.0));
+    }
+}
+
+#[test]
+fn the_first_rule_whose_way_is_usable_decides() {
+    let tuning = with_rules(
+        "allreduce,0,100,nvls,simple,-1,-1,-1\n\
+         allreduce,0,100,push,zero_copy,-1,-1,-1\n\
+         allreduce,0,100,tree,ll,-1,1,2\n\
+         allreduce,0,100,ring,simple,-1,-1,-1\n",
+    );
+    // Nobody has the first, the second is for registered memory.
+    let (algorithm, protocol, reason) = of(100, &tuning);
+    let expected = (Algorithm::Tree, Protocol::Ll, Reason::Rule { line: 3 });
+    assert_eq!((algorithm, protocol, reason), expected);
+    assert_eq!(of(101, &tuning).2, Reason::Model);
+    let registered = Question {
+        is_registered: true,
+        ..on_one_host(ALL_REDUCE, 100, 2)
+    };
+    let choice = choose(&registered, &tuning).expect("a choice");
+    assert_eq!(choice.tries, Some(Algorithm::Push));
+    assert_eq!(choice.algorithm, Algorithm::Tree);
+}
+
+#[test]
+fn whoever_stands_nearer_to_the_call_has_precedence() {
+    let mut tuning = with_plugin(Algorithm::Flat, 0);
+    let plugin = Reason::Plugin("opinion".into());
+    assert_eq!(
+        of(1 << 20, &tuning),
+        (Algorithm::Flat, Protocol::Simple, plugin)
+    );
+    tuning.rules = with_rules("allreduce,0,-1,tree,simple,-1,-1,-1").rules;
+    let rule = Reason::Rule { line: 1 };
+    assert_eq!(
+        of(1 << 20, &tuning),
+        (Algorithm::Tree, Protocol::Simple, rule)
+    );
+    tuning.allowed = with_allowed("ring,rabenseifner", "").allowed;
+    let (algorithm, _, reason) = of(1 << 20, &tuning);
+    assert!(matches!(
+        algorithm,
+        Algorithm::Ring | Algorithm::Rabenseifner
+    ));
+    assert_eq!(reason, Reason::Variable);
+    let asked = Question {
+        algorithm: Some(Algorithm::Claim),
+        ..on_one_host(ALL_REDUCE, 1 << 20, 2)
+    };
+    let explanation = explain(&asked, &tuning).expect("a choice");
+    assert_eq!(explanation.choice.algorithm, Algorithm::Claim);
+    assert_eq!(explanation.reason, Reason::Asked);
+    assert_eq!(explanation.table.usable().count(), 1);
+    assert!(explanation.prices.usable().count() > 5);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_can() {
+    let asked = Question {
+        protocol: Some(Protocol::Ll),
+        ..on_one_host(ALL_REDUCE, 1 << 20, 2)
+    };
+    let text = choose(&asked, &tuning()).unwrap_err().to_string();
+    assert!(
+        text.contains("by `ll` here") && text.contains("direct (simple)"),
+        "{text}"
+    );
+    let question = on_one_host(ALL_REDUCE, 1 << 20, 2);
+    let insists = with_allowed("allreduce:pull", "");
+    let text = choose(&question, &insists).unwrap_err().to_string();
+    assert!(text.contains("RINGFOLD_ALGO"), "{text}");
+}
+
+#[test]
+fn a_plugin_cannot_have_what_cannot_be() {
+    let dear = with_plugin(Algorithm::Stragglar, -7);
+    assert_eq!(of(1 << 20, &dear), of(1 << 20, &tuning()));
+}
+
+#[test]
+fn channels_are_whose_they_are_within_bounds() {
+    use crate::tune::channels::Bounds;
+    let apart = |tuning: &Tuning| {
+        let question = Question {
+            slot_bytes: None,
+            hosts: 2,
+            ..on_one_host(ALL_REDUCE, 64 << 20, 2)
+        };
+        choose(&question, tuning).expect("a choice").channels
+    };
+    let bounds = Bounds::new(Some(2), Some(4)).expect("bounds");
+    let bounded = |tuning| Tuning {
+        channels: bounds,
+        ..tuning
+    };
+    let rule = |channels| with_rules(&format!("allreduce,0,-1,ring,simple,{channels},-1,-1"));
+    assert!((2..=4).contains(&apart(&bounded(tuning()))));
+    assert_eq!(apart(&bounded(rule(3))), 3);
+    assert_eq!(apart(&bounded(rule(64))), 4);
+    assert_eq!(apart(&bounded(with_plugin(Algorithm::Ring, 3))), 3);
+    assert_eq!(apart(&bounded(with_plugin(Algorithm::Ring, 1))), 2);
+    // A rule that leaves them alone leaves them to the plugin.
+    let both = Tuning {
+        rules: rule(-1).rules,
+        ..with_plugin(Algorithm::Ring, 3)
+    };
+    assert_eq!(apart(&bounded(both)), 3);
+}
+
+#[test]
+fn payloads_travel_in_announcements_only_where_they_fit() {
+    let protocols = |bytes, is_uneven| {
+        let question = Question {
+            is_uneven,
+            ..on_one_host(ALL_REDUCE, bytes, 2)
+        };
+        let table = cost_table(&question, &tuning());
+        table.get(Algorithm::OneShot, Protocol::Ll).is_some()
+    };
+    assert!(protocols(8, false) && protocols(32, false));
+    assert!(!protocols(33, false) && !protocols(8, true));
+}
+
+#[test]
+fn weights_and_policies_leave_one_way() {
+    let base = on_one_host(ALL_REDUCE, 1 << 20, 4);
+    let weighted = Question {
+        is_weighted: true,
+        ..base
+    };
+    let around = Question {
+        goes_around: true,
+        ..base
+    };
+    let rules = with_rules("allreduce,0,-1,claim,simple,-1,-1,-1");
+    for (question, algorithm) in [(weighted, Algorithm::Direct), (around, Algorithm::Ring)] {
+        let explanation = explain(&question, &rules).expect("a choice");
+        let choice = explanation.choice;
+        assert_eq!(
+            (choice.algorithm, choice.medium),
+            (algorithm, Medium::Messages)
+        );
+        assert_eq!(explanation.reason, Reason::Policy);
+        assert_eq!(explanation.prices.usable().count(), 1);
+    }
+}
