@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::schedule::Weighting;
 use crate::tune::Allowed;
 use crate::tune::allowed;
+use crate::tune::calibration::Source;
 use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::Overrides;
 use crate::units::nearest;
@@ -115,6 +116,8 @@ pub struct Environment {
     pub foreign_binding: Option<&'static str>,
     /// Whether doubtful limits are probed.
     pub probe: Option<bool>,
+    /// Where the constants of the cost model are read from.
+    pub calibration: Option<Source>,
 }
 
 impl Environment {
@@ -170,6 +173,7 @@ impl Environment {
                 .into_iter()
                 .find(|name| lookup(name).is_some()),
             probe: parse(lookup, "RINGFOLD_PROBE", switch)?,
+            calibration: parse(lookup, "RINGFOLD_CALIBRATION", str::parse)?,
         })
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! [`check`] says where a curve is wrong ([`findings`], from what [`series`] makes of a file's [`rows`]); [`optimize`] makes a
 //! tuner's CSV of what was measured to be best: [`contest`] has the winners, and [`ranges`] says for which sizes; [`plot`]
-//! draws.
+//! draws; [`calibrate`] measures the machine for the cost model.
 
+mod calibrate;
 mod check;
 mod contest;
 mod findings;
@@ -26,12 +27,14 @@ pub struct Arguments {
 
 const EXAMPLES: &str = "\
 Examples:
+  ringfold tune calibrate                           measure this machine for the cost model
   ringfold tune check perf.csv                      dips, plateaus, wrong crossovers
   ringfold tune plot picks sweep.csv -o picks.svg   what the default picked, over everything it could have
   ringfold tune optimize sweep.csv -o tuned.csv     the best way for every size, as a tuner's rules";
 
 #[derive(Subcommand)]
 enum Command {
+    Calibrate(calibrate::Arguments),
     Check(check::Arguments),
     Optimize(optimize::Arguments),
     Plot(plot::Arguments),
@@ -40,6 +43,7 @@ enum Command {
 /// Carries out the subcommand and returns the exit status.
 pub fn run(arguments: Arguments) -> Result<u8> {
     match arguments.command {
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Optimize(arguments) => optimize::run(&arguments),
         Command::Plot(arguments) => plot::run(&arguments),

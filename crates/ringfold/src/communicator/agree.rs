@@ -13,11 +13,17 @@ use std::time::Instant;
 
 use super::Communicator;
 use super::group::Group;
+use super::placement::Sharing;
 use crate::config::Straggler;
 use crate::control::Health;
+use crate::env;
 use crate::error::{Error, Result};
 use crate::topology::Machine;
+use crate::tune::calibration::{self, Context};
 use crate::tune::{Constants, Limits, Rules};
+
+/// Where `proc` and `sys` are.
+const ROOT: &str = "/";
 
 /// The longest rules that are told with everything else.
 const TOLD_RULES_BYTES_MAX: usize = 8 << 10;
@@ -55,6 +61,10 @@ pub enum RulesText {
 pub struct Ready<'a> {
     /// Cores of this host that its ranks have together.
     pub cores: usize,
+    /// Who shares them, also from other hosts of the same machine.
+    pub sharing: Sharing,
+    /// Whether all ranks share memory.
+    pub is_shared: bool,
     /// Whether it can read all others' memory.
     pub can_pull: bool,
     /// Whether a probe would mean anything.
@@ -146,6 +156,25 @@ fn decide(told: &[Vec<u8>]) -> Result<Terms> {
     })
 }
 
+/// The constants that this rank would have: what was measured on this machine, or the defaults. Nobody looks into the file
+/// whose constants do not hold.
+fn constants(group: &Group, ready: &Ready<'_>) -> Constants {
+    let Sharing { ranks, cores } = ready.sharing;
+    let machine = Machine::read(Path::new(ROOT), cores);
+    let measured = match group.rank {
+        0 => calibration::find(&group.settings.calibration, &env::process, Path::new(ROOT)),
+        _ => None,
+    };
+    let context = Context {
+        is_shared: ready.is_shared,
+        ranks: group.world_ranks.len(),
+    };
+    match measured {
+        Some(calibration) => calibration.constants(context, &machine, ranks),
+        None => Constants::derive(&machine, ranks),
+    }
+}
+
 impl Terms {
     /// What this rank would have.
     fn new(group: &Group, ready: &Ready<'_>) -> Terms {
@@ -156,9 +185,9 @@ impl Terms {
             .as_ref()
             .and_then(|inherited| inherited.measured.clone());
         let (constants, limits) = measured.unwrap_or_else(|| {
-            let machine = Machine::read(Path::new("/"), ready.cores);
+            let machine = Machine::read(Path::new(ROOT), ready.cores);
             (
-                Constants::derive(&machine, local_ranks),
+                constants(group, ready),
                 Limits::derive(&machine, local_ranks),
             )
         });

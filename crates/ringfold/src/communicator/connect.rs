@@ -301,6 +301,8 @@ fn assemble(
     };
     let ready = Ready {
         cores,
+        sharing: placement.sharing,
+        is_shared: slot_bytes.is_some(),
         can_pull,
         can_probe,
         rules: &rules,

@@ -7,6 +7,7 @@ use crate::env::{self, Environment};
 use crate::error::Result;
 use crate::schedule::Weighting;
 use crate::transport::P2P_CHANNEL;
+use crate::tune::calibration::Source;
 use crate::tune::channels::Bounds;
 use crate::tune::limits::Overrides;
 use crate::tune::{Allowed, Rules};
@@ -62,6 +63,8 @@ pub struct Settings {
     pub foreign_binding: Option<&'static str>,
     /// Whether doubtful limits may be probed.
     pub is_probing: bool,
+    /// Where the constants of the cost model are read from, if this rank's are the ones that hold.
+    pub calibration: Source,
 }
 
 /// Where a rank has its rules from.
@@ -151,6 +154,7 @@ impl Settings {
             bind: config.bind.or(environment.bind).unwrap_or_default(),
             foreign_binding: environment.foreign_binding,
             is_probing: environment.probe.unwrap_or(true),
+            calibration: environment.calibration.clone().unwrap_or_default(),
         })
     }
 

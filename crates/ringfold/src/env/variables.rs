@@ -241,6 +241,14 @@ pub const VARIABLES: &[Variable] = &[
          Rank 0's value counts.",
     ),
     variable(
+        "RINGFOLD_CALIBRATION",
+        "path, or `0`",
+        "the machine's own in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`",
+        "The file of `ringfold tune calibrate` from which the constants of the tuner's cost model are read; see docs/tuning.md. \
+         With `0` the defaults hold, as where there is no file. One that was measured on another machine, or means nothing, is \
+         told of and not taken. Rank 0's value counts.",
+    ),
+    variable(
         "RINGFOLD_TORCH_BUCKETS",
         "`0`, `1`",
         "`1`",

@@ -10,11 +10,10 @@
 #![forbid(unsafe_code)]
 
 use super::calibration::{Calibration, Context};
-use super::choose::Question;
 use super::constants::{Constants, Corrections, FIELDS, Field, Way};
-use super::model::price;
+use super::model::{Shape, price_of};
 use crate::topology::Machine;
-use crate::types::{Algorithm, Protocol};
+use crate::types::{Algorithm, Collective, Protocol};
 
 /// What was measured once.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +21,9 @@ pub struct Sample {
     /// Among whom.
     pub context: Context,
     /// What was called.
-    pub question: Question,
+    pub collective: Collective,
+    /// Bytes of the vector, or of all blocks together.
+    pub bytes: u64,
     /// By which way.
     pub way: (Algorithm, Protocol),
     /// The median time.
@@ -112,16 +113,27 @@ fn error(constants: &Constants, samples: &[Sample], machine: &Machine) -> f64 {
             placed = Some((sample.context, here));
         }
         if let Some((_, here)) = &placed {
-            sum += residue(here, sample).ln().powi(2);
+            sum += sample.residue(here).ln().powi(2);
         }
     }
     sum + INERTIA * inertia
 }
 
-/// By what factor a sample took longer than the model says.
-fn residue(placed: &Constants, sample: &Sample) -> f64 {
-    let (algorithm, protocol) = sample.way;
-    sample.time_us / f64::from(price(&sample.question, algorithm, protocol, placed))
+impl Sample {
+    /// By what factor it took longer than the model says with these constants, which are those for its ranks.
+    pub fn residue(&self, placed: &Constants) -> f64 {
+        let (algorithm, protocol) = self.way;
+        let is_shared = self.context.is_shared;
+        let shape = Shape {
+            collective: self.collective,
+            bytes: self.bytes,
+            world_size: self.context.ranks,
+            domains: 1,
+            is_on_one_host: is_shared,
+            is_published: is_shared,
+        };
+        self.time_us / f64::from(price_of(&shape, algorithm, protocol, placed))
+    }
 }
 
 /// What the formulas leave, by context.
@@ -138,12 +150,12 @@ fn corrections(
         let mut corrections = Corrections::default();
         for sample in samples.iter().filter(|sample| sample.context == context) {
             let way = Way {
-                collective: sample.question.collective,
+                collective: sample.collective,
                 algorithm: sample.way.0,
                 protocol: sample.way.1,
             };
-            let log2_bytes = sample.question.bytes.max(1).ilog2() as u8;
-            corrections.set(way, log2_bytes, residue(&placed, sample));
+            let log2_bytes = sample.bytes.max(1).ilog2() as u8;
+            corrections.set(way, log2_bytes, sample.residue(&placed));
         }
         (context, corrections)
     };
@@ -152,10 +164,8 @@ fn corrections(
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::tests::{apart, on_one_host, two_cores};
+    use super::super::model::tests::two_cores;
     use super::*;
-    use crate::types::Collective;
-
     /// Times as another machine would have them: its own constants, and one way that its formula misses.
     fn samples(truth: &Constants) -> Vec<Sample> {
         use Algorithm::{Claim, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
@@ -173,19 +183,19 @@ mod tests {
                     RecursiveDoubling,
                     Tree,
                 ] {
-                    let at = if is_shared { on_one_host } else { apart };
-                    let question = at(Collective::AllReduce, bytes, ranks);
                     if algorithm == Claim && !is_shared {
                         continue;
                     }
-                    let time_us = price(&question, algorithm, Protocol::Simple, &placed);
-                    let missed = if algorithm == Tree { 1.7 } else { 1.0 };
-                    samples.push(Sample {
+                    let mut sample = Sample {
                         context,
-                        question,
+                        collective: Collective::AllReduce,
+                        bytes,
                         way: (algorithm, Protocol::Simple),
-                        time_us: f64::from(time_us) * missed,
-                    });
+                        time_us: 1.0,
+                    };
+                    let missed = if algorithm == Tree { 1.7 } else { 1.0 };
+                    sample.time_us = missed / sample.residue(&placed);
+                    samples.push(sample);
                 }
             }
         }
@@ -209,7 +219,7 @@ mod tests {
         assert!(after < before / 4.0, "{before} {after}");
         for sample in &samples {
             let placed = calibration.constants(sample.context, &two_cores(), sample.context.ranks);
-            let residue = residue(&placed, sample);
+            let residue = sample.residue(&placed);
             assert!((0.99..1.01).contains(&residue), "{sample:?}: {residue}");
         }
     }

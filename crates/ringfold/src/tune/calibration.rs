@@ -257,20 +257,23 @@ fn factors(text: &str) -> std::result::Result<Corrections, String> {
 
 /// Says in words what is measured: the machine under `root` and ringfold's version.
 pub fn describe(root: &Path) -> String {
-    let machine = Machine::read(root, crate::topology::cores::available());
+    let machine = Machine::read(root, 1);
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let value_of = |text: &str, key: &str| {
         let line = text.lines().find(|line| line.starts_with(key));
         let value = line.and_then(|line| line.split_once(':'));
         value.map_or("unknown".into(), |(_, value)| plain(value))
     };
-    let cpu = value_of(&read("proc/cpuinfo"), "model name");
+    let cpuinfo = read("proc/cpuinfo");
+    let cpu = value_of(&cpuinfo, "model name");
+    // All of the machine's: how many a process may use is another matter, and ranks are bound.
+    let is_core = |line: &&str| line.starts_with("processor");
+    let cores = cpuinfo.lines().filter(is_core).count();
     // A little of it comes and goes with the kernel.
     let memory = value_of(&read("proc/meminfo"), "MemTotal");
     let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
     format!(
-        "{cpu}; {} cores; caches of {}, {} and {} KiB; {} GiB; Linux {}; ringfold {}",
-        machine.cores,
+        "{cpu}; {cores} cores; caches of {}, {} and {} KiB; {} GiB; Linux {}; ringfold {}",
         machine.l1.bytes >> 10,
         machine.l2.bytes >> 10,
         machine.last.bytes >> 10,

@@ -62,6 +62,36 @@ const HIERARCHY_READS: f64 = 2.0;
 /// By how much a tree leaves cores idle that other ranks' work could use.
 const TREE_IDLES: f64 = 1.3;
 
+/// What a price depends on, beside the way and the constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// What is called.
+    pub collective: Collective,
+    /// Bytes of the vector, or of all blocks together.
+    pub bytes: u64,
+    /// The number of ranks.
+    pub world_size: usize,
+    /// How many domains of equal size they sit in.
+    pub domains: usize,
+    /// Whether all share a host, so that messages go through rings of shared memory.
+    pub is_on_one_host: bool,
+    /// Whether what is published can be read by all, and all know how much that is.
+    pub is_published: bool,
+}
+
+impl From<&Question> for Shape {
+    fn from(question: &Question) -> Shape {
+        Shape {
+            collective: question.collective,
+            bytes: question.bytes,
+            world_size: question.world_size,
+            domains: question.domains,
+            is_on_one_host: question.slot_bytes.is_some(),
+            is_published: question.slot_bytes.is_some() && !question.is_pairwise,
+        }
+    }
+}
+
 /// What `question` should take by `algorithm` and `protocol`, in microseconds. The way is usable: who asks for another gets a
 /// number that means nothing. Finite and positive.
 pub fn price(
@@ -70,28 +100,36 @@ pub fn price(
     protocol: Protocol,
     constants: &Constants,
 ) -> f32 {
-    let call = Call::new(question, algorithm, protocol, constants);
+    price_of(&question.into(), algorithm, protocol, constants)
+}
+
+/// The same of a call of this shape.
+pub fn price_of(
+    shape: &Shape,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    constants: &Constants,
+) -> f32 {
+    let call = Call::new(shape, algorithm, protocol, constants);
     let time_us = match call.medium {
-        _ if question.world_size <= 1 => constants.call_us + call.size * constants.copy_us_per_byte,
+        _ if shape.world_size <= 1 => constants.call_us + call.size * constants.copy_us_per_byte,
         Medium::Shared => call.over_shared_memory(),
         Medium::Messages => call.over_messages(),
     };
     let way = Way {
-        collective: question.collective,
+        collective: shape.collective,
         algorithm,
         protocol,
     };
-    let corrected = time_us * constants.corrections.factor(way, question.bytes);
+    let corrected = time_us * constants.corrections.factor(way, shape.bytes);
     // What is absurdly large stays a price.
     (corrected as f32).clamp(f32::MIN_POSITIVE, f32::MAX)
 }
 
-/// The medium of an algorithm that a question leaves to it: published memory where the catalogue has it there, all ranks share a host
-/// and every count is known to all.
-pub fn medium(question: &Question, algorithm: Algorithm) -> Medium {
-    let is_published = question.slot_bytes.is_some() && !question.is_pairwise;
-    let shared = Schedule::algorithms(question.collective, Medium::Shared);
-    match is_published && shared.contains(&algorithm) {
+/// Published memory where the catalogue has the algorithm there, all ranks share a host and every count is known to all.
+fn medium(shape: &Shape, algorithm: Algorithm) -> Medium {
+    let shared = Schedule::algorithms(shape.collective, Medium::Shared);
+    match shape.is_published && shared.contains(&algorithm) {
         true => Medium::Shared,
         false => Medium::Messages,
     }
@@ -134,22 +172,22 @@ struct Call<'a> {
 
 impl Call<'_> {
     fn new<'a>(
-        question: &Question,
+        shape: &Shape,
         algorithm: Algorithm,
         protocol: Protocol,
         constants: &'a Constants,
     ) -> Call<'a> {
         Call {
             constants,
-            collective: question.collective,
+            collective: shape.collective,
             algorithm,
             protocol,
-            medium: medium(question, algorithm),
-            ranks: question.world_size as u32,
-            domains: question.domains as u32,
-            is_on_one_host: question.slot_bytes.is_some(),
-            n: question.world_size as f64,
-            size: question.bytes as f64,
+            medium: medium(shape, algorithm),
+            ranks: shape.world_size as u32,
+            domains: shape.domains as u32,
+            is_on_one_host: shape.is_on_one_host,
+            n: shape.world_size as f64,
+            size: shape.bytes as f64,
         }
     }
 
@@ -419,6 +457,12 @@ impl Call<'_> {
     /// What carries messages. Where ranks outnumber cores its times are those of both ends together.
     fn link(&self) -> Link {
         let constants = self.constants;
+        let inline = match self.protocol {
+            Protocol::Ll => constants.socket_inline_us,
+            _ => 0.0,
+        };
+        let socket_hop_us = (constants.socket_hop_us - inline).max(0.0);
+        let socket_message_us = (constants.socket_message_us - inline).max(0.0);
         match (self.is_on_one_host, constants.is_crowded()) {
             (true, true) => Link {
                 hop_us: FURTHER_HOP_TURNS * constants.turn_us * constants.load,
@@ -438,17 +482,17 @@ impl Call<'_> {
                 incast: 0.0,
             },
             (false, true) => Link {
-                hop_us: constants.socket_hop_us,
+                hop_us: socket_hop_us,
                 first_us: 0.0,
-                message_us: constants.socket_message_us + constants.socket_turn_us,
+                message_us: socket_message_us + constants.socket_turn_us,
                 us_per_byte: constants.socket_work_us_per_byte,
                 fresh_us_per_byte: 0.0,
                 incast: 0.0,
             },
             (false, false) => Link {
-                hop_us: constants.socket_hop_us,
+                hop_us: socket_hop_us,
                 first_us: 0.0,
-                message_us: constants.socket_message_us,
+                message_us: socket_message_us,
                 us_per_byte: constants
                     .socket_us_per_byte
                     .max(constants.socket_work_us_per_byte / 2.0),

@@ -1,5 +1,6 @@
 //! `ringfold tune`: what it reads, prints and writes.
 
+mod calibrate;
 mod check;
 mod optimize;
 mod plot;

@@ -43,7 +43,7 @@ pub(in crate::tune) fn on_one_host(
 }
 
 /// Ranks each of which has a host.
-pub(in crate::tune) fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
+fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
     Question {
         slot_bytes: None,
         ..on_one_host(collective, bytes, world_size)
@@ -84,7 +84,7 @@ fn least(
             let serves = cost::terms(
                 question.collective,
                 **algorithm,
-                medium(question, **algorithm),
+                medium(&question.into(), **algorithm),
                 question.world_size as u32,
             );
             serves.is_some()

@@ -1,0 +1,241 @@
+//! `ringfold tune calibrate`: measures this machine for the tuner's cost model, once, in seconds.
+//!
+//! Jobs of as many ranks as there are cores, of twice as many, and of two, over shared memory and over sockets of this machine,
+//! call a few collectives by every way in turn. The library makes constants and corrections of the times
+//! (`tune::calibrate`) and keeps them in a file (`tune::calibration`) that rank 0 of every later job reads.
+//!
+//! The command is its own launcher: [`worker`] is what a rank of such a job does.
+
+mod worker;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use ringfold::Bind;
+use ringfold::topology::Machine;
+use ringfold::tune::calibrate::{Sample, fit};
+use ringfold::tune::calibration::{self, Calibration, Context};
+use ringfold::tune::constants::{Constants, FIELDS};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::launch::{self, Job};
+
+/// Where `proc` and `sys` are.
+const ROOT: &str = "/";
+
+/// Variables that would have the jobs measured otherwise than they are by themselves.
+const VARIABLES_OFF: [&str; 8] = [
+    "RINGFOLD_ALGO",
+    "RINGFOLD_PROTO",
+    "RINGFOLD_TUNER_CONFIG",
+    "RINGFOLD_TUNER_PLUGIN",
+    "RINGFOLD_LIMITS",
+    "RINGFOLD_SLICE_BYTES",
+    "RINGFOLD_STRAGGLER",
+    "RINGFOLD_WEIGHTS",
+];
+
+/// Measure this machine for the tuner's cost model, in seconds; later jobs read the result
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Print the calibration that there is, and measure nothing
+    #[arg(long)]
+    show: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Keep it in this file instead of the user's cache folder; RINGFOLD_CALIBRATION names it to jobs
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How this command's ranks know what they are
+    #[arg(long, hide = true, value_name = "FILE")]
+    samples: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfold tune calibrate                     measure, and keep the result for later jobs
+  ringfold tune calibrate --show              what is kept for this machine
+  ringfold tune calibrate --file here.toml    RINGFOLD_CALIBRATION=here.toml has jobs read it";
+
+/// Measures or shows, and returns the exit status.
+pub fn run(arguments: &Arguments) -> Result<u8> {
+    if let Some(path) = &arguments.samples {
+        return worker::run(path);
+    }
+    let machine = calibration::describe(Path::new(ROOT));
+    let path = match &arguments.file {
+        Some(path) => path.clone(),
+        None => calibration::path(&ringfold::env::process, &machine)
+            .context("no cache folder: neither XDG_CACHE_HOME nor HOME is set; use --file")?,
+    };
+    if arguments.show {
+        let kept = Calibration::read(&path, &machine)?;
+        say(arguments.json, &kept, &path, &machine, &[])?;
+        return Ok(0);
+    }
+    let here = Machine::here();
+    let mut samples = Vec::new();
+    let contexts = contexts(here.cores);
+    let bar = progress(contexts.len());
+    for context in contexts {
+        bar.set_message(context.to_string());
+        samples.extend(measured(context)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let kept = fit(&samples, &here);
+    kept.write(&path, &machine)?;
+    say(arguments.json, &kept, &path, &machine, &samples)?;
+    Ok(0)
+}
+
+/// What is measured: two ranks, a core for each, and two ranks a core; over shared memory and over sockets.
+fn contexts(cores: usize) -> Vec<Context> {
+    let mut ranks = vec![2, cores.max(2), 2 * cores.max(2)];
+    ranks.dedup();
+    let over = |is_shared| {
+        move |ranks: &usize| Context {
+            is_shared,
+            ranks: *ranks,
+        }
+    };
+    let shared = ranks.iter().map(over(true));
+    shared.chain(ranks.iter().map(over(false))).collect()
+}
+
+fn progress(steps: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}");
+    let bar = ProgressBar::new(steps as u64);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+/// The times of one job.
+fn measured(context: Context) -> Result<Vec<Sample>> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let path = std::env::temp_dir().join(format!("ringfold-calibrate-{}", std::process::id()));
+    let outcome = launch::launch(&Job {
+        ranks: context.ranks,
+        command: &|_| {
+            let mut rank = Command::new(&program);
+            rank.args(["tune", "calibrate", "--samples"]).arg(&path);
+            for name in VARIABLES_OFF {
+                rank.env_remove(name);
+            }
+            rank.env(
+                "RINGFOLD_TRANSPORT",
+                if context.is_shared { "shm" } else { "tcp" },
+            );
+            rank.envs([("RINGFOLD_CALIBRATION", "0"), ("RINGFOLD_PROBE", "0")]);
+            rank
+        },
+        prefix: false,
+        input: false,
+        bind: Some(Bind::Auto),
+        death_signal: Some(Signal::KILL),
+    });
+    let samples = outcome.and_then(|outcome| match outcome.failure {
+        None if !outcome.interrupted => read(&path, context),
+        _ => bail!("the job of {context} failed; nothing was kept"),
+    });
+    // Of a job that failed there may be none.
+    let _ = std::fs::remove_file(&path);
+    samples
+}
+
+/// What rank 0 has written.
+fn read(path: &Path, context: Context) -> Result<Vec<Sample>> {
+    let file = std::fs::File::open(path).with_context(|| format!("no times of {context}"))?;
+    let line = |line: std::io::Result<String>| worker::parse(&line?, context);
+    BufReader::new(file).lines().map(line).collect()
+}
+
+/// How far the model is from what was measured, among some ranks: the factor that half of all ways stay within, and nine tenths.
+fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<Context, (f64, f64)> {
+    let here = Machine::here();
+    let mut factors: BTreeMap<Context, Vec<f64>> = BTreeMap::new();
+    for sample in samples {
+        let placed = kept.constants.clone().on(&here, sample.context.ranks);
+        let factor = sample.residue(&placed).ln().abs().exp();
+        factors.entry(sample.context).or_default().push(factor);
+    }
+    let quantiles = |mut factors: Vec<f64>| {
+        factors.sort_by(f64::total_cmp);
+        (factors[factors.len() / 2], factors[factors.len() * 9 / 10])
+    };
+    factors
+        .into_iter()
+        .map(|(context, factors)| (context, quantiles(factors)))
+        .collect()
+}
+
+/// Prints what is kept.
+fn say(
+    json: bool,
+    kept: &Calibration,
+    path: &Path,
+    machine: &str,
+    samples: &[Sample],
+) -> Result<()> {
+    let defaults = Constants::default();
+    let misses = misses(kept, samples);
+    let text = match json {
+        true => {
+            let constants: BTreeMap<_, _> = FIELDS
+                .iter()
+                .map(|field| (field.name, field.value(&kept.constants)))
+                .collect();
+            let corrections: Vec<_> = kept
+                .corrections
+                .iter()
+                .map(|(context, factors)| {
+                    let points: Vec<_> = factors.points().map(|(way, log2_bytes, factor)| {
+                    json!({"way": way.to_string(), "log2_bytes": log2_bytes, "factor": factor})
+                }).collect();
+                    json!({"shared": context.is_shared, "ranks": context.ranks, "factors": points})
+                })
+                .collect();
+            let value = json!({
+                "file": path.display().to_string(), "machine": machine, "samples": samples.len(),
+                "constants": constants, "corrections": corrections,
+            });
+            format!("{value:#}\n")
+        }
+        false => {
+            let mut text = format!(
+                "{machine}\n{}\n\n{:<26} {:>12} {:>12}\n",
+                path.display(),
+                "constant",
+                "default",
+                "here"
+            );
+            for field in FIELDS {
+                let values = [field.value(&defaults), field.value(&kept.constants)];
+                text += &format!(
+                    "{:<26} {:>12.4e} {:>12.4e}\n",
+                    field.name, values[0], values[1]
+                );
+            }
+            for (context, (half, most)) in misses {
+                text += &format!(
+                    "\n{context}: before corrections half of all ways are within a factor of {half:.2}, nine tenths within {most:.2}"
+                );
+            }
+            text.push('\n');
+            text
+        }
+    };
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write to standard output")
+}

@@ -1,0 +1,78 @@
+//! `ringfold tune calibrate`: what is kept, and who reads it.
+
+use std::path::Path;
+
+use ringfold::tune::calibration::{Calibration, describe};
+use ringfold::tune::constants::Constants;
+
+use super::{Folder, tune};
+use crate::process::{Running, ringfold};
+
+/// What no default is.
+const HOP_US: f64 = 1.2345;
+
+fn calibration() -> Calibration {
+    Calibration {
+        constants: Constants {
+            hop_us: HOP_US,
+            ..Constants::default()
+        },
+        corrections: Vec::new(),
+    }
+}
+
+/// The log of a job in which rank `odd` is told of `file`.
+fn job(odd: usize, file: &str) -> String {
+    let script = format!(
+        "[ $RINGFOLD_RANK = {odd} ] && export RINGFOLD_CALIBRATION={file}; \
+         exec {} perf -b 1K -e 1K -n 1 -w 1 -c 1",
+        env!("CARGO_BIN_EXE_ringfold")
+    );
+    let mut command = ringfold(&["run", "--ranks", "2", "--", "sh", "-c", &script]);
+    command.env("RINGFOLD_CALIBRATION", "0");
+    command.env("RINGFOLD_DEBUG", "INFO");
+    command.env("RINGFOLD_DEBUG_SUBSYS", "TUNING");
+    command.env("RINGFOLD_TIMEOUT_MS", "20000");
+    let done = Running::start(command).finish();
+    assert!(done.status.success(), "{}{}", done.stdout, done.stderr);
+    done.stdout + &done.stderr
+}
+
+#[test]
+fn what_is_kept_is_shown_and_holds_where_rank_0_reads_it() {
+    let folder = Folder::new("tune-calibrate");
+    let file = folder.path("kept.toml");
+    let machine = describe(Path::new("/"));
+    calibration()
+        .write(Path::new(&file), &machine)
+        .expect("written");
+    let shown = tune(&["calibrate", "--show", "--json", "--file", &file]);
+    assert!(shown.status.success(), "{}", shown.stderr);
+    assert!(
+        shown.stdout.contains("\"hop_us\": 1.2345"),
+        "{}",
+        shown.stdout
+    );
+    let mark = format!("hop_us={HOP_US}");
+    let text = job(0, &file);
+    assert!(text.matches(&mark).count() >= 2, "{text}");
+    let text = job(1, &file);
+    assert!(!text.contains(&mark), "{text}");
+}
+
+#[test]
+fn a_calibration_from_elsewhere_is_told_of_and_not_taken() {
+    let folder = Folder::new("tune-calibrate-elsewhere");
+    let file = folder.path("kept.toml");
+    calibration()
+        .write(Path::new(&file), "another machine")
+        .expect("written");
+    let text = job(0, &file);
+    assert!(text.contains("measured on `another machine`"), "{text}");
+    assert!(!text.contains(&format!("hop_us={HOP_US}")), "{text}");
+    let shown = tune(&["calibrate", "--show", "--file", &file]);
+    assert_eq!(shown.status.code(), Some(1));
+    assert!(shown.stderr.contains("another machine"), "{}", shown.stderr);
+    let nothing = tune(&["calibrate", "--show", "--file", &folder.path("none.toml")]);
+    assert_eq!(nothing.status.code(), Some(1));
+}
