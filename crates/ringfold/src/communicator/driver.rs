@@ -522,7 +522,8 @@ impl Driver {
         last_call_back: &mut Option<Time>,
         on_wait: OnWait<'_>,
     ) -> Result<()> {
-        if let Err(error) = state.engine.check_deadlines(now) {
+        let checked = state.engine.check_deadlines(now);
+        if let Err(error) = checked.and_then(|()| state.engine.compare_media()) {
             return Err(self.fail(state, error));
         }
         let last = *last_call_back.get_or_insert(now);

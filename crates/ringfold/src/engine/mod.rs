@@ -34,7 +34,7 @@ use crate::error::{Error, Result, Site};
 use crate::helpers::Helpers;
 use crate::memory::{Foreign, Pool, Region, Registry};
 use crate::schedule::{Action, Medium, Spec, Weights};
-use crate::transport::{Ticket, Time, Transport, Windows};
+use crate::transport::{Ticket, Time, Transport, Windows, mismatch};
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 use geometry::Blocks;
 use late_merge::run::Run;
@@ -560,6 +560,28 @@ impl Engine {
     }
 
     /// Notes a finished call in which this rank did not hear from all others.
+    /// Looks whether a peer has published in the call in which this rank waits for messages: each would wait for the other in
+    /// vain. For a rank that has waited for a while.
+    pub fn compare_media(&mut self) -> Result<()> {
+        let first = self.collectives.front().copied();
+        let running = first.and_then(|id| self.operations[id].as_ref());
+        let (Some(operation), Some(windows)) = (running, self.transport.windows()) else {
+            return Ok(());
+        };
+        if operation.publishes() {
+            return Ok(());
+        }
+        for peer in (0..self.world_size).filter(|peer| *peer != self.rank) {
+            // One who is through with this call may have published in a later one.
+            let theirs = windows.entered(peer, self.generation);
+            let in_this = |theirs: &Call| theirs.sequence == operation.call.sequence;
+            if let Some(theirs) = theirs.filter(in_this) {
+                return Err(mismatch([self.rank, peer], [&operation.call, &theirs]));
+            }
+        }
+        Ok(())
+    }
+
     fn compare_later(&mut self, generation: u64, call: Call) {
         if self.unverified.len() == UNVERIFIED_MAX {
             self.unverified.pop_front();

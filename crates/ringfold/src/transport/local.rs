@@ -448,6 +448,14 @@ impl Windows for Local {
         Ok(false)
     }
 
+    fn entered(&mut self, peer: usize, generation: u64) -> Option<Call> {
+        let theirs = self.boxes[peer].lock();
+        let published = theirs.published[slot(generation)];
+        published
+            .filter(|published| published.generation == generation)
+            .map(|published| published.call)
+    }
+
     fn claim(&mut self, generation: u64, blocks: u32) -> Option<u32> {
         let mut contents = self.boxes[0].lock();
         let desk = contents.desks[slot(generation)].of(generation);

@@ -324,6 +324,10 @@ pub trait Windows {
     fn has_reached(&mut self, peer: usize, generation: u64, phase: u8, call: &Call)
     -> Result<bool>;
 
+    /// The call that `peer` has entered as this generation, which is one that this rank has not begun; `None` if there is none
+    /// that means anything.
+    fn entered(&mut self, peer: usize, generation: u64) -> Option<Call>;
+
     /// What `peer` published at `range` of its slot. Only after `has_reached` said so; to be written only by a schedule's
     /// `GiveBack`, and touched or traded as the engine's `slots` says.
     fn view(&self, peer: usize, generation: u64, range: std::ops::Range<usize>) -> Region;

@@ -302,6 +302,19 @@ impl Windows for SharedWindows {
         flag::raise(self.segment.finished(self.rank), generation + 1);
     }
 
+    fn entered(&mut self, peer: usize, generation: u64) -> Option<Call> {
+        let head = self.peers_head(peer, generation);
+        if flag::height(&head.stamp) < entered(generation) {
+            return None;
+        }
+        // Ordered by the flag, and the peer writes its call again only after this rank has finished the generation.
+        let mut bytes = [0; CALL_BYTES];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(&head.call) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        Call::decode(&bytes)
+    }
+
     #[inline(always)]
     fn has_reached(
         &mut self,
