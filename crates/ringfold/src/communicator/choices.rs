@@ -13,13 +13,21 @@ use std::sync::{Mutex, PoisonError};
 use super::request::Request;
 use crate::schedule::Medium;
 use crate::tune::choose::Choice;
-use crate::types::{Algorithm, Protocol};
+use crate::types::{Algorithm, Collective, Protocol};
 
 /// How many kinds are remembered, as a power of two: more than a training job's calls have sizes, and 6 KiB.
 const PLACES_LOG2: u32 = 8;
 
 /// The most kinds that the log tells of: nobody reads more.
 const TOLD_KINDS_MAX: usize = 1 << 12;
+
+/// Bits of a size that is remembered, ...
+const BYTES_BITS: u32 = 40;
+
+/// ... and of a group's.
+const GROUP_BITS: u32 = 8;
+
+const _: () = assert!(Collective::ALL.len() <= 16 && Algorithm::ALL.len() < 31);
 
 /// What a call's choice depends on, beside what all calls of a communicator have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +49,6 @@ impl Packer {
         }
     }
 
-    #[inline]
     fn put(mut self, value: u64, bits: u32) -> Packer {
         self.fits &= value >> bits == 0;
         self.word |= value << self.bits;
@@ -49,7 +56,6 @@ impl Packer {
         self
     }
 
-    #[inline]
     fn word(self) -> Option<u64> {
         self.fits.then_some(self.word)
     }
@@ -59,7 +65,7 @@ impl Packer {
 struct Unpacker(u64);
 
 impl Unpacker {
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, bits: u32) -> u64 {
         let value = self.0 & ((1 << bits) - 1);
         self.0 >>= bits;
@@ -69,23 +75,25 @@ impl Unpacker {
 
 impl Kind {
     /// The kind of `request` of so many bytes, as the tuner counts them; `None` for one too odd to remember.
-    #[inline]
+    #[inline(always)]
     pub fn of(request: &Request, bytes: u64, is_weighted: bool) -> Option<Kind> {
+        if bytes >> BYTES_BITS != 0 || request.group >> GROUP_BITS != 0 {
+            return None;
+        }
         let algorithm = request.algorithm.map_or(0, |asked| asked as u64 + 1);
         let protocol = request.protocol.map_or(0, |asked| asked as u64 + 1);
-        Packer::new()
-            .put(bytes, 40)
-            .put(request.collective as u64, 4)
-            .put(request.counts.kind(), 2)
-            .put(algorithm, 5)
-            .put(protocol, 2)
-            .put(u64::from(request.group), 8)
-            .put(u64::from(is_weighted), 1)
-            .word()
-            .map(Kind)
+        // From the lowest bit up: 8 bits of the group, 4 of the collective, 2, 5, 2, 1, and the size.
+        let word = u64::from(request.group)
+            | (request.collective as u64) << 8
+            | request.counts.kind() << 12
+            | algorithm << 14
+            | protocol << 19
+            | u64::from(is_weighted) << 21
+            | bytes << 22;
+        Some(Kind(word))
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(self) -> usize {
         (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES_LOG2)) as usize
     }
@@ -126,7 +134,7 @@ impl Choices {
     }
 
     /// What was chosen for calls of this kind, if that is remembered.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, kind: Kind) -> Option<Choice> {
         let place = &self.places[kind.place()];
         // Pairs with the Release store in `put`: who sees a version sees what was written before it.
@@ -192,7 +200,7 @@ fn pack(choice: &Choice) -> Option<u64> {
         .word()
 }
 
-#[inline]
+#[inline(always)]
 fn unpack(word: u64) -> Option<Choice> {
     let mut word = Unpacker(word);
     Some(Choice {
@@ -221,7 +229,7 @@ mod tests {
     use crate::communicator::{Communicator, Counts};
     use crate::memory::Region;
     use crate::tune::Rules;
-    use crate::types::{Collective, DType};
+    use crate::types::DType;
 
     fn request(collective: Collective, group: u32) -> Request {
         let counts = Counts::Even(1);

@@ -438,7 +438,7 @@ impl Communicator {
     }
 
     /// How the request is carried out: as the last one of its kind, if that is remembered.
-    #[inline]
+    #[inline(always)]
     fn choose(&self, request: &Request) -> Result<choose::Choice> {
         let bytes = request.bytes(self.place.world_size);
         let is_weighted = self.weights.are_there();

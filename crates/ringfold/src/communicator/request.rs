@@ -103,6 +103,7 @@ impl Request {
 
     /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks. 0 where each pair has counts of
     /// its own, because no rank knows them all. The most there can be when the counts are absurd.
+    #[inline]
     pub(crate) fn bytes(&self, world_size: usize) -> u64 {
         // Not checked yet: what saturates is refused by `check`.
         let sum = |counts: &[u64]| {

@@ -71,6 +71,7 @@ impl Agreed {
     }
 
     /// Whether there are any.
+    #[inline]
     pub fn are_there(&self) -> bool {
         // As in `weights`.
         self.is_weighted.load(Ordering::Acquire)
