@@ -207,9 +207,9 @@ pub const VARIABLES: &[Variable] = &[
         "RINGFOLD_LIMITS",
         "list of `name=bytes`",
         "what the tuner derives",
-        "Thresholds of the tuner, for experiments: `shared_slice_bytes=64K,stream_bytes_min=never`. The log (`INFO`, `TUNING`) \
+        "Sizes of the tuner, for experiments: `shared_slice_bytes=64K,stream_bytes_min=never`. The log (`INFO`, `TUNING`) \
          says what all of them are, and `tune/limits.rs` what they decide. Those of rank 0 hold for all ranks, so other \
-         ranks' values do not matter; but `never` bars a way when any rank says it.",
+         ranks' values do not matter; but what any rank says `never` of is not done.",
     ),
     variable(
         "RINGFOLD_BIND",
