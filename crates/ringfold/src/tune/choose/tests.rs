@@ -199,6 +199,26 @@ fn payloads_travel_in_announcements_only_where_they_fit() {
 }
 
 #[test]
+fn short_messages_are_taken_in_with_their_headers() {
+    use Collective::{AllGather, AllReduce, Broadcast, Recv, Send};
+    let protocol = |collective, bytes| {
+        let question = Question {
+            slot_bytes: None,
+            ..on_one_host(collective, bytes, 2)
+        };
+        choose(&question, &tuning()).expect("a choice").protocol
+    };
+    for collective in [AllReduce, AllGather, Broadcast, Send, Recv] {
+        assert_eq!(protocol(collective, 8), Protocol::Ll, "{collective}");
+        assert_eq!(
+            protocol(collective, 1 << 20),
+            Protocol::Simple,
+            "{collective}"
+        );
+    }
+}
+
+#[test]
 fn weights_and_policies_leave_one_way() {
     let base = on_one_host(ALL_REDUCE, 1 << 20, 4);
     let weighted = Question {
