@@ -4,8 +4,10 @@
 //! even where machines, versions of the kernel or environments differ. A way that any rank bars is barred for all. Rules that are too long for an exchange
 //! are [sent](send_rules) when the ranks can call each other.
 //!
-//! What a rank says is text, a line a word: `limits`, `constants` (rank 0's count), `pull`, `probe`, `straggler` and `rules` with
-//! their length; behind an empty line the rules, if they are short. From a peer it is a claim: it is whole and within bounds, or
+//! A tuner plugin that is not on all ranks is on none: ranks that choose differently would wait for each other.
+//!
+//! What a rank says is text, a line a word: `limits`, `constants` (rank 0's count), `pull`, `probe`, `straggler`, `plugin` and `rules`
+//! with their length; behind an empty line the rules, if they are short. From a peer it is a claim: it is whole and within bounds, or
 //! refused.
 
 use std::path::Path;
@@ -44,6 +46,8 @@ pub struct Terms {
     pub can_pull: bool,
     /// Whether what is doubtful is probed before the first call.
     pub is_probed: bool,
+    /// What the tuner plugin of all ranks is called, if all have the same.
+    pub plugin: Option<String>,
     /// How slow ranks are gone around, in words.
     policy: String,
 }
@@ -71,6 +75,8 @@ pub struct Ready<'a> {
     pub can_probe: bool,
     /// Its rules, if they are the ones that hold.
     pub rules: &'a Rules,
+    /// What its tuner plugin is called, if it has one.
+    pub plugin: Option<&'a str>,
 }
 
 /// Waits until all ranks are ready, and returns the terms that hold for all.
@@ -83,6 +89,12 @@ pub fn agree(
     let own = Terms::new(group, ready).encode();
     let told = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
     let terms = decide(&told)?;
+    if let (Some(name), None) = (ready.plugin, &terms.plugin) {
+        log::warn!(
+            target: "ringfold::tuning",
+            "plugin `{name}` is not on all ranks, so the model decides; set RINGFOLD_TUNER_PLUGIN alike, and have the library everywhere"
+        );
+    }
     let Terms {
         constants,
         limits,
@@ -149,9 +161,11 @@ fn decide(told: &[Vec<u8>]) -> Result<Terms> {
         .iter()
         .fold(first.limits, |limits, other| limits.barring(&other.limits));
     let can_pull = first.can_pull && all.iter().all(|terms| terms.can_pull);
+    let plugin = first.plugin.clone();
     Ok(Terms {
         limits,
         can_pull,
+        plugin: plugin.filter(|name| all.iter().all(|terms| terms.plugin.as_ref() == Some(name))),
         ..first
     })
 }
@@ -199,6 +213,7 @@ impl Terms {
             can_pull: ready.can_pull,
             // Only where it is the job that begins: parts are made often, and beside each other.
             is_probed: ready.can_probe && settings.is_probing && group.id == 0 && !insists,
+            plugin: ready.plugin.map(str::to_owned),
             policy: policy(settings.straggler, settings.late_rank),
         }
     }
@@ -212,6 +227,10 @@ impl Terms {
             }
         }
         text += &format!("straggler {}\n", self.policy);
+        if let Some(name) = &self.plugin {
+            // Somebody else's words, of which every line would be one of ours.
+            text += &format!("plugin {}\n", name.replace('\n', " "));
+        }
         let rules = match &self.rules {
             RulesText::Told(rules) => rules.to_string(),
             RulesText::Later(_) => String::new(),
@@ -228,12 +247,13 @@ impl Terms {
         let text = std::str::from_utf8(told).ok()?;
         let (words, rules) = text.split_once("\n\n")?;
         let (mut constants, mut limits, mut policy, mut length) = (None, None, None, None);
-        let (mut can_pull, mut is_probed) = (false, false);
+        let (mut can_pull, mut is_probed, mut plugin) = (false, false, None);
         for line in words.lines() {
             match line.split_once(' ').unwrap_or((line, "")) {
                 ("limits", table) => limits = Some(Limits::decode(table.as_bytes())?),
                 ("constants", table) => constants = Some(Constants::decode(table.as_bytes())?),
                 ("straggler", words) => policy = Some(words.to_owned()),
+                ("plugin", name) => plugin = Some(name.to_owned()),
                 ("rules", bytes) => length = Some(bytes.parse().ok()?),
                 ("pull", "") => can_pull = true,
                 ("probe", "") => is_probed = true,
@@ -253,6 +273,7 @@ impl Terms {
             rules,
             can_pull,
             is_probed,
+            plugin,
             policy: policy?,
         })
     }
@@ -272,6 +293,7 @@ mod tests {
             rules: RulesText::Told(Box::default()),
             can_pull: true,
             is_probed: false,
+            plugin: None,
             policy: policy(Straggler::Off, None),
         }
     }
@@ -281,6 +303,29 @@ mod tests {
             .iter()
             .map(|terms| terms.encode().into_bytes())
             .collect()
+    }
+
+    #[test]
+    fn a_plugin_that_is_not_everywhere_is_nowhere() {
+        let with = |name: Option<&str>| Terms {
+            plugin: name.map(str::to_owned),
+            ..terms("shared_slice_bytes=64K")
+        };
+        let decided = |names: &[Option<&str>]| {
+            let all: Vec<_> = names.iter().map(|name| with(*name)).collect();
+            decide(&told(&all)).expect("they agree otherwise").plugin
+        };
+        assert_eq!(decided(&[Some("mine"); 3]), Some("mine".into()));
+        for others in [
+            [Some("mine"), None],
+            [None, Some("mine")],
+            [Some("mine"), Some("yours")],
+            [None, None],
+        ] {
+            assert_eq!(decided(&others), None, "{others:?}");
+        }
+        // A name is not a place for words of ours.
+        assert_eq!(decided(&[Some("mine\npull"); 2]), Some("mine pull".into()));
     }
 
     #[test]

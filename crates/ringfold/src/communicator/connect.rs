@@ -299,6 +299,8 @@ fn assemble(
         (None, Some(source)) if group.rank == 0 => source.read()?,
         (None, _) => Rules::default(),
     };
+    let plugin = settings.tuner_plugin.as_deref();
+    let plugin = plugin.and_then(|name| plugin::open(name, &members(&group)));
     let ready = Ready {
         cores,
         sharing: placement.sharing,
@@ -306,6 +308,7 @@ fn assemble(
         can_pull,
         can_probe,
         rules: &rules,
+        plugin: plugin.as_ref().map(|plugin| plugin.name()),
     };
     let terms = agree::agree(&group, &ready, &health, deadline)?;
     // By now nobody tries to read the beacon of this rank any more.
@@ -320,8 +323,6 @@ fn assemble(
     let knows_late =
         |algorithm: &Algorithm| *algorithm != Algorithm::Stragglar || late_rank.is_some();
     let algorithm = settings.algorithm.filter(knows_late);
-    let plugin = settings.tuner_plugin.as_deref();
-    let plugin = plugin.and_then(|name| plugin::open(name, &members(&group)));
     let mut communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {
@@ -334,7 +335,7 @@ fn assemble(
                 channels: settings.channels,
                 chunk_bytes: settings.chunk_bytes,
                 slice_bytes: settings.slice_bytes,
-                plugin,
+                plugin: plugin.filter(|_| terms.plugin.is_some()),
                 ..Tuning::new(terms.constants, terms.limits)
             },
             can_pull: terms.can_pull,
