@@ -118,11 +118,11 @@ constants! {
     /// What a short message through a socket costs less that is taken in together with what announces it.
     socket_inline_us = 0.7, 0.0, EVENT_US_MAX;
     /// What a message through a socket costs more where ranks share cores.
-    socket_turn_us = 22.0, 0.0, EVENT_US_MAX;
+    socket_turn_us = 19.0, 0.0, EVENT_US_MAX;
     /// A byte through a link: β.
     socket_us_per_byte = 4e-4, 0.0, BYTE_US_MAX;
     /// What the cores at both ends spend on a byte through a socket.
-    socket_work_us_per_byte = 7.5e-4, 0.0, BYTE_US_MAX;
+    socket_work_us_per_byte = 8e-4, 0.0, BYTE_US_MAX;
     /// By how much a link's time grows with each further sender that crowds a receiver.
     incast = 0.08, 0.0, 1.0;
 }

@@ -53,8 +53,13 @@ const PUSH_SAVES: f64 = 0.7;
 /// Of the turns of all ranks of a core, those that a further hop waits for: whoever waits need not be the last to run.
 const FURTHER_HOP_TURNS: f64 = 0.4;
 
+/// Of the time of a hop through a socket where a core is free: what a hop takes among ranks that share cores, because whoever
+/// sends lets the receiver run, and what the first takes more, because all have to wake.
+const CROWDED_HOPS: f64 = 0.3;
+const CROWDED_FIRST_HOPS: f64 = 1.6;
+
 /// Of what a message takes from both its ends, the part of the busier one.
-const END_PART: f64 = 0.7;
+const END_PART: f64 = 0.55;
 
 /// How often a vector that is reduced in two levels is read once more: partial sums, and results by each domain.
 const HIERARCHY_READS: f64 = 2.0;
@@ -482,8 +487,8 @@ impl Call<'_> {
                 incast: 0.0,
             },
             (false, true) => Link {
-                hop_us: socket_hop_us,
-                first_us: 0.0,
+                hop_us: CROWDED_HOPS * socket_hop_us,
+                first_us: CROWDED_FIRST_HOPS * socket_hop_us,
                 message_us: socket_message_us + constants.socket_turn_us,
                 us_per_byte: constants.socket_work_us_per_byte,
                 fresh_us_per_byte: 0.0,
