@@ -15,11 +15,14 @@
 //!
 //! * The same bits as without helpers: an element is computed by one thread, from the same sources in the same order.
 //! * Nothing is allocated once the largest number of sources was seen.
-//! * A step too small to gain is done by the caller alone; no more threads are woken than there are pieces.
+//! * A step too small to gain is done by the caller alone; no more threads take part than its size gives enough to do.
+//! * Communicators of one process whose steps are under way together share their threads: each invites fewer.
 
 #![forbid(unsafe_code)]
 
 mod pool;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::Result;
 use crate::memory::Region;
@@ -36,6 +39,9 @@ const AUTOMATIC_MAX: usize = 7;
 /// The least that a step touches to be divided: some 25 µs of one core, against one or two for handing it over.
 const STEP_BYTES_MIN: usize = 256 << 10;
 
+/// The least that a step touches for each thread that takes part: some 12 µs of one core.
+const THREAD_BYTES_MIN: usize = 128 << 10;
+
 /// The least that a piece touches: some 6 µs.
 const PIECE_BYTES_MIN: usize = 64 << 10;
 
@@ -44,6 +50,16 @@ const PIECES_PER_THREAD: usize = 2;
 
 /// Pieces begin at multiples of this: no two threads write one cache line of an aligned buffer, and elements stay whole.
 const PIECE_ALIGN_BYTES: usize = 4096;
+
+/// Steps of this process' communicators that helpers share at this moment. A hint, which orders nothing.
+static STEPS_UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// How many of `count` helpers take part in a step that touches so many bytes, beside `others` such steps of the process.
+fn invited(count: usize, touched_bytes: usize, others: usize) -> usize {
+    let share = (count + 1) / (others + 1);
+    let gaining = touched_bytes / THREAD_BYTES_MIN;
+    share.min(gaining).saturating_sub(1)
+}
 
 /// How many helpers a rank gets when nobody says: what its share of `cores` and its own affinity leave beside itself.
 pub fn automatic(cores: usize, local_ranks: usize, own_cores: usize) -> usize {
@@ -82,7 +98,7 @@ impl Helpers {
     /// What [`Kernel::fold`] does, with everybody's help.
     pub fn fold(&mut self, kernel: Kernel, into: Region, sources: &[Region]) {
         match self.pool(into.bytes(), sources.len() + 1) {
-            Some(pool) => {
+            Some(mut pool) => {
                 // Once, for the whole: pieces of what is right are right.
                 kernel.check(into, sources);
                 pool.run(Work::Fold(kernel), &[into], sources)
@@ -97,7 +113,7 @@ impl Helpers {
         // Pieces of regions that overlap would have to be copied in order.
         let is_divisible = into.bytes() == from.bytes() && !into.overlaps(from);
         match self.pool(into.bytes(), 2).filter(|_| is_divisible) {
-            Some(pool) => pool
+            Some(mut pool) => pool
                 .run(Work::Copy, &[into], &[from])
                 .unwrap_or_else(|error| unreachable!("a copy cannot fail: {error}")),
             None => into.copy_from(from),
@@ -114,7 +130,7 @@ impl Helpers {
         parts: &mut Vec<Region>,
     ) -> Result<()> {
         match self.pool(sources[0].bytes(), sources.len() + targets.len()) {
-            Some(pool) => {
+            Some(mut pool) => {
                 targets
                     .iter()
                     .for_each(|target| kernel.check(*target, sources));
@@ -132,7 +148,7 @@ impl Helpers {
         let is_divisible = targets.iter().all(is_whole);
         let pool = self.pool(source.bytes(), targets.len() + 1);
         match pool.filter(|_| is_divisible) {
-            Some(pool) => pool.run(Work::SpreadCopy(store), targets, &[source]),
+            Some(mut pool) => pool.run(Work::SpreadCopy(store), targets, &[source]),
             None => {
                 reduce::spread_copy(targets, source, store);
                 Ok(())
@@ -145,14 +161,53 @@ impl Helpers {
         self.pool = None;
     }
 
-    /// The threads, if they gain anything from so many bytes in so many regions.
-    fn pool(&mut self, bytes: usize, regions: usize) -> Option<&mut Pool> {
+    /// The threads that take part in a step on so many bytes in so many regions, if any gain from it.
+    fn pool(&mut self, bytes: usize, regions: usize) -> Option<Party<'_>> {
         let touched = bytes.saturating_mul(regions);
         if self.count == 0 || touched < STEP_BYTES_MIN {
             return None;
         }
         let count = self.count;
-        Some(self.pool.get_or_insert_with(|| Pool::start(count)))
+        let under_way = UnderWay::begin();
+        let invited = invited(count, touched, under_way.others);
+        (invited > 0).then(|| Party {
+            pool: self.pool.get_or_insert_with(|| Pool::start(count)),
+            invited,
+            _under_way: under_way,
+        })
+    }
+}
+
+/// The threads of a step that is about to begin.
+struct Party<'a> {
+    pool: &'a mut Pool,
+    invited: usize,
+    _under_way: UnderWay,
+}
+
+impl Party<'_> {
+    fn run(&mut self, work: Work, targets: &[Region], sources: &[Region]) -> Result<()> {
+        self.pool.run(work, targets, sources, self.invited)
+    }
+}
+
+/// A step that counts as under way until this is dropped.
+struct UnderWay {
+    /// Steps that were under way when this one began.
+    others: usize,
+}
+
+impl UnderWay {
+    fn begin() -> UnderWay {
+        UnderWay {
+            others: STEPS_UNDER_WAY.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        STEPS_UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

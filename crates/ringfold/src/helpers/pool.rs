@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 
@@ -89,6 +89,8 @@ struct Shared {
     task: RwLock<Task>,
     /// Why a piece could not be done.
     failure: Mutex<Option<Error>>,
+    /// How many threads take part in the task: those with the lowest numbers. A hint; one that comes late may join the next.
+    invited: AtomicUsize,
     /// Whether each thread sleeps, or is about to.
     asleep: Vec<AtomicBool>,
     is_closed: AtomicBool,
@@ -125,6 +127,7 @@ impl Pool {
                 piece_bytes: 0,
             }),
             failure: Mutex::new(None),
+            invited: AtomicUsize::new(0),
             asleep: (0..count).map(|_| AtomicBool::new(false)).collect(),
             is_closed: AtomicBool::new(false),
         });
@@ -151,11 +154,19 @@ impl Pool {
         }
     }
 
-    /// Carries out one task on regions of one length. Returns when all of it is done.
-    pub fn run(&mut self, work: Work, targets: &[Region], sources: &[Region]) -> Result<()> {
+    /// Carries out one task on regions of one length, with `invited` threads beside the calling one. Returns when all of it is
+    /// done.
+    pub fn run(
+        &mut self,
+        work: Work,
+        targets: &[Region],
+        sources: &[Region],
+        invited: usize,
+    ) -> Result<()> {
         let bytes = sources[0].bytes();
         let regions = sources.len() + targets.len();
-        let piece_bytes = piece_bytes(bytes, regions, self.threads.len() + 1);
+        let invited = invited.min(self.threads.len());
+        let piece_bytes = piece_bytes(bytes, regions, invited + 1);
         let count = bytes.div_ceil(piece_bytes);
         assert!(count <= PIECES_MAX, "{count} pieces of one task");
         {
@@ -171,12 +182,14 @@ impl Pool {
         }
         // Nobody counts before the claims change, which publishes it.
         self.shared.done.store(0, Ordering::Relaxed);
+        self.shared.invited.store(invited, Ordering::Relaxed);
         let number = self.shared.claims.load(Ordering::Relaxed) >> 32;
         let claims = (number + 1) << 32 | (count as u64) << PIECE_BITS;
         // SeqCst, for either this thread sees below that a helper sleeps, or that helper sees this task before it does:
         // the other half is in `Shared::sleep`. As a release it pairs with the claim in `Shared::claim`.
         self.shared.claims.store(claims, Ordering::SeqCst);
-        for (thread, asleep) in self.threads.iter().zip(&self.shared.asleep).take(count - 1) {
+        let wanted = invited.min(count - 1);
+        for (thread, asleep) in self.threads.iter().zip(&self.shared.asleep).take(wanted) {
             if asleep.load(Ordering::SeqCst) {
                 thread.thread().unpark();
             }
@@ -219,7 +232,7 @@ impl Shared {
         let mut looks = 0;
         // Pairs with the store when the pool is dropped.
         while !self.is_closed.load(Ordering::Acquire) {
-            if self.work(&mut room) {
+            if self.invites(index) && self.work(&mut room) {
                 looks = 0;
             } else if looks < SPINS {
                 looks += 1;
@@ -229,6 +242,11 @@ impl Shared {
                 looks = 0;
             }
         }
+    }
+
+    /// Whether helper `index` takes part in the task. Written before the claims, so it is the task's for whoever saw these.
+    fn invites(&self, index: usize) -> bool {
+        index < self.invited.load(Ordering::Relaxed)
     }
 
     /// Carries out pieces until none is left; whether there was one.
@@ -275,7 +293,8 @@ impl Shared {
         self.asleep[index].store(true, Ordering::SeqCst);
         let claims = self.claims.load(Ordering::SeqCst);
         // A wake between here and there is not lost: it makes `park` return at once.
-        if is_exhausted(claims) && !self.is_closed.load(Ordering::Acquire) {
+        let has_work = !is_exhausted(claims) && self.invites(index);
+        if !has_work && !self.is_closed.load(Ordering::Acquire) {
             thread::park();
         }
         self.asleep[index].store(false, Ordering::Relaxed);

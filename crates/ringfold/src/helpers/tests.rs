@@ -134,7 +134,8 @@ fn many_steps_in_a_row_and_pauses_between_them_lose_nothing() {
 
 #[test]
 fn small_steps_start_no_thread_and_an_end_leaves_none() {
-    let mut helpers = Helpers::new(2, 0);
+    // Enough that some take part whatever the other tests have under way.
+    let mut helpers = Helpers::new(15, 0);
     let (from, into) = (noise(64 << 10, 1), Owned::zeroed(64 << 10));
     helpers.copy(into.region(), from.region());
     assert!(helpers.pool.is_none());
@@ -166,4 +167,50 @@ fn pieces_are_whole_elements_and_not_too_many() {
             assert!(bytes.div_ceil(piece) <= threads * PIECES_PER_THREAD);
         }
     }
+}
+
+#[test]
+fn no_more_take_part_than_gain_from_it() {
+    // So many helpers, so many bytes, beside so many other steps.
+    let cases = [
+        ((7, 1 << 30, 0), 7),
+        ((7, 1 << 30, 1), 3),
+        ((7, 1 << 30, 3), 1),
+        ((7, 1 << 30, 7), 0),
+        ((1, 1 << 30, 0), 1),
+        ((1, 1 << 30, 1), 0),
+        ((7, STEP_BYTES_MIN, 0), 1),
+        ((7, 4 * THREAD_BYTES_MIN, 0), 3),
+        ((7, THREAD_BYTES_MIN, 0), 0),
+    ];
+    for ((count, touched_bytes, others), due) in cases {
+        let found = invited(count, touched_bytes, others);
+        assert_eq!(
+            found, due,
+            "{count} helpers, {touched_bytes} bytes, {others} others"
+        );
+    }
+}
+
+#[test]
+fn steps_of_several_communicators_at_once_have_the_bits_of_lonely_ones() {
+    let bytes = 1_000_004;
+    let steps = |seed: u64| {
+        let mut helpers = Helpers::new(3, 0);
+        let inputs: Vec<Owned> = (0..2).map(|source| noise(bytes, seed + source)).collect();
+        let regions: Vec<Region> = inputs.iter().map(Owned::region).collect();
+        let kernel = Kernel::new(Op::Sum, DType::F32).expect("a sum");
+        let (alone, helped) = (Owned::zeroed(bytes), Owned::zeroed(bytes));
+        kernel.fold(alone.region(), &regions);
+        for _ in 0..50 {
+            helped.region().write(&vec![0; bytes]);
+            helpers.fold(kernel, helped.region(), &regions);
+            assert!(content(alone.region()) == content(helped.region()));
+        }
+    };
+    std::thread::scope(|scope| {
+        for seed in 1..5 {
+            scope.spawn(move || steps(100 * seed));
+        }
+    });
 }
