@@ -163,8 +163,8 @@ pub const VARIABLES: &[Variable] = &[
         "RINGFOLD_MAX_CHANNELS",
         "1 to 64",
         "1",
-        "The most: so many connections has each pair of ranks on TCP, and rules and plugins cannot ask for more. The same on all \
-         ranks.",
+        "The most: so many connections has each pair of ranks on TCP, and rules and plugins cannot ask for more. A call has one for \
+         each 2 MiB; calls made together share them. See docs/channels.md. The same on all ranks.",
     ),
     variable(
         "RINGFOLD_CHUNK_BYTES",
@@ -229,7 +229,8 @@ pub const VARIABLES: &[Variable] = &[
         "Threads of each communicator that share the copies and reductions of large calls with the calling thread. Unless set: \
          the host's cores divided by its ranks, less one, 7 at most, and no more than the rank's own affinity leaves; none \
          where a rank is bound to one core. Cores on which processes of other communicators run when this one begins do not \
-         count; those in another network or process namespace are not seen. They start with the first large call (`helper_bytes_min` in the log) and sleep \
+         count; those in another network or process namespace are not seen. A step of a call takes as many of them as gain from its \
+         size, and fewer beside other communicators of the process. They start with the first large call (`helper_bytes_min` in the log) and sleep \
          between calls. Results are the same bits with and without.",
     ),
     variable(

@@ -1,13 +1,44 @@
-//! How many channels a call takes.
+//! The scheduler: how many channels a call over messages takes, and how large its chunks are.
+//!
+//! A channel is an independent pipeline: connections and rings of its own. Each costs messages, wakes and a share of a core, so
+//! a call takes as many as its size keeps busy, and calls made together share them. What all of it follows from is equal on
+//! all ranks: the size, the number of ranks, how many calls are made together ([`Question::group`]), and the [`Bounds`]. How
+//! many calls happen to be under way is not: ranks would disagree. `docs/channels.md` has the measured curve.
+//!
+//! The idea is NCCL's (`topoGetAlgoInfo` takes channels away while each has too few bytes); the numbers are measured here.
 
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
+use super::Tuning;
+use super::choose::Question;
 use crate::error::{Error, Result};
+use crate::types::{Algorithm, Collective};
 
 /// The most channels that a communicator may have: each is a connection to every peer.
 pub const CHANNELS_MAX: usize = 64;
+
+/// The least that a call moves on each of its channels, if nobody says how many: below, the messages of another pipeline cost
+/// more than it saves.
+const CHANNEL_BYTES_MIN: u64 = 2 << 20;
+
+/// What one message of a pipelined schedule carries: large enough for few system calls, small enough to stay in cache.
+const MESSAGE_BYTES: usize = 256 << 10;
+
+/// The same for halving and doubling, whose first and last messages carry half a slice: smaller slices keep the link busy
+/// while a rank waits for its partner.
+const HALVING_MESSAGE_BYTES: usize = 64 << 10;
+
+/// The least that a message of a weighted call carries, where the call is so short that fewer bytes make more slices.
+const WEIGHTED_MESSAGE_BYTES_MIN: usize = 16 << 10;
+
+/// Slices of a weighted call, as far as its messages do not become too small: nothing comes back before the first has gone
+/// out, and what has only one way to go then waits.
+const WEIGHTED_SLICES: u64 = 128;
+
+/// The largest chunk that waits for a late rank in one piece: a message's length has 32 bits.
+const LATE_CHUNK_BYTES_MAX: u64 = 1 << 30;
 
 /// The fewest and the most channels that a call may have, unless somebody says so.
 const DEFAULT: (usize, usize) = (1, 1);
@@ -70,9 +101,142 @@ impl fmt::Display for Bounds {
     }
 }
 
+/// What is known of a call over messages when it is scheduled.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// The algorithm that was chosen.
+    pub algorithm: Algorithm,
+    /// Whether ownership weights say who owns how much.
+    pub is_weighted: bool,
+    /// The channels that a rule or a plugin wants.
+    pub channels: Option<u32>,
+}
+
+/// The channels of a call over messages, and its slice: so many bytes of the vector, or of each block.
+pub fn schedule(question: &Question, tuning: &Tuning, wish: Wish) -> (usize, usize) {
+    let channels = channels(question, tuning.channels, wish.channels);
+    let slice_bytes = tuning
+        .slice_bytes
+        .unwrap_or_else(|| slice_bytes(question, tuning.chunk_bytes, wish, channels));
+    (channels, slice_bytes)
+}
+
+/// How many channels: what somebody wants, or what the call keeps busy of its share of the most.
+fn channels(question: &Question, bounds: Bounds, wanted: Option<u32>) -> usize {
+    let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    bounds.clamp(match wanted {
+        Some(wanted) => count(wanted.into()),
+        None => {
+            let share = bounds.most() / count(question.group.max(1).into());
+            share.min(count(question.bytes / CHANNEL_BYTES_MIN))
+        }
+    })
+}
+
+/// One chunk for each part of the schedule and each channel.
+fn slice_bytes(
+    question: &Question,
+    chunk_bytes: Option<usize>,
+    wish: Wish,
+    channels: usize,
+) -> usize {
+    if wish.algorithm == Algorithm::Stragglar {
+        // One slice: what waits for the late rank would hold up the slices behind it, which need not wait yet.
+        let largest = LATE_CHUNK_BYTES_MAX * (question.world_size as u64).max(2);
+        let whole = question.bytes.min(largest).next_multiple_of(64);
+        return usize::try_from(whole).unwrap_or(usize::MAX);
+    }
+    let chunk_bytes = chunk_bytes.unwrap_or_else(|| match (wish.is_weighted, wish.algorithm) {
+        (true, _) => weighted_message_bytes(question),
+        (false, Algorithm::Rabenseifner) => HALVING_MESSAGE_BYTES,
+        (false, _) => MESSAGE_BYTES,
+    });
+    chunk_bytes * channels * chunks(question, wish.algorithm)
+}
+
+/// What an evenly owned message of a weighted call carries.
+fn weighted_message_bytes(question: &Question) -> usize {
+    let bytes = question.bytes / WEIGHTED_SLICES / question.world_size as u64;
+    bytes.clamp(WEIGHTED_MESSAGE_BYTES_MIN as u64, MESSAGE_BYTES as u64) as usize
+}
+
+/// Into how many chunks a slice of the vector is divided.
+fn chunks(question: &Question, algorithm: Algorithm) -> usize {
+    match (question.collective, algorithm) {
+        (Collective::AllReduce, Algorithm::Ring | Algorithm::Direct | Algorithm::Rabenseifner)
+        | (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => question.world_size,
+        _ => 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn bounds(least: usize, most: usize) -> Bounds {
+        Bounds::new(Some(least), Some(most)).expect("bounds")
+    }
+
+    /// The channels of an all-reduce of so many bytes, made with so many calls.
+    fn taken(bytes: u64, group: u32, bounds: Bounds, wanted: Option<u32>) -> usize {
+        let question = Question {
+            collective: Collective::AllReduce,
+            bytes,
+            world_size: 4,
+            hosts: 4,
+            domains: 1,
+            slot_bytes: None,
+            can_pull: false,
+            is_registered: false,
+            is_uneven: false,
+            is_pairwise: false,
+            group,
+            algorithm: None,
+            protocol: None,
+            is_weighted: false,
+            goes_around: false,
+        };
+        channels(&question, bounds, wanted)
+    }
+
+    #[test]
+    fn a_call_takes_as_many_channels_as_its_size_keeps_busy() {
+        let up_to_8 = bounds(1, 8);
+        for (bytes, due) in [
+            (0, 1),
+            (8, 1),
+            (3 << 20, 1),
+            (4 << 20, 2),
+            (16 << 20, 8),
+            (1 << 40, 8),
+        ] {
+            assert_eq!(taken(bytes, 1, up_to_8, None), due, "{bytes} B");
+        }
+        assert_eq!(taken(8, 1, bounds(3, 8), None), 3);
+        assert_eq!(
+            taken(1 << 30, 1, Bounds::default(), None),
+            Bounds::default().most()
+        );
+    }
+
+    #[test]
+    fn calls_made_together_share_channels() {
+        for (group, due) in [(1, 8), (2, 4), (3, 2), (8, 1), (1000, 1)] {
+            assert_eq!(
+                taken(1 << 30, group, bounds(1, 8), None),
+                due,
+                "{group} calls"
+            );
+        }
+        assert_eq!(taken(1 << 30, 8, bounds(2, 8), None), 2);
+    }
+
+    #[test]
+    fn a_wish_holds_within_the_bounds() {
+        for (wanted, due) in [(1, 2), (3, 3), (64, 4), (u32::MAX, 4)] {
+            assert_eq!(taken(8, 1, bounds(2, 4), Some(wanted)), due, "{wanted}");
+        }
+    }
 
     #[test]
     fn what_is_not_said_gives_way_to_what_is() {

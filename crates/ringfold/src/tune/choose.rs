@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::channels;
 use super::model;
 use super::{CostTable, Explanation, PluginCall, Reason, RuleCall, Tuning};
 use crate::error::{Error, Result};
@@ -74,23 +75,6 @@ pub struct Choice {
 
 /// Up to here policies for slow ranks do nothing: latency decides.
 const LATENCY_BYTES_MAX: u64 = 32 << 10;
-
-/// What one message of a pipelined schedule carries: large enough for few system calls, small enough to stay in cache.
-const MESSAGE_BYTES: usize = 256 << 10;
-
-/// The same for halving and doubling, whose first and last messages carry half a slice: smaller slices keep the link busy
-/// while a rank waits for its partner.
-const HALVING_MESSAGE_BYTES: usize = 64 << 10;
-
-/// The least that a message of a weighted call carries, where the call is so short that fewer bytes make more slices.
-const WEIGHTED_MESSAGE_BYTES_MIN: usize = 16 << 10;
-
-/// Slices of a weighted call, as far as its messages do not become too small: nothing comes back before the first has gone
-/// out, and what has only one way to go then waits.
-const WEIGHTED_SLICES: u64 = 128;
-
-/// The largest chunk that waits for a late rank in one piece: a message's length has 32 bits.
-const LATE_CHUNK_BYTES_MAX: u64 = 1 << 30;
 
 /// What every way that can be gone should cost by the model.
 pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
@@ -175,22 +159,16 @@ impl Decision {
         let (algorithm, protocol) = self.way;
         let medium = medium(question, algorithm);
         let is_weighted = goes_by_weights(question);
-        let bounds = tuning.channels;
-        let channels = match (medium, self.channels) {
-            (Medium::Shared, _) => 1,
-            (Medium::Messages, None) => bounds.least(),
-            (Medium::Messages, Some(wanted)) => bounds.clamp(wanted as usize),
-        };
-        let slice_bytes = match medium {
-            Medium::Shared => shared_slice_bytes(question, tuning, algorithm),
-            Medium::Messages => tuning.slice_bytes.unwrap_or_else(|| {
-                let chunk_bytes = match is_weighted {
-                    true => weighted_message_bytes(question),
-                    false => message_bytes(algorithm),
+        let (channels, slice_bytes) = match medium {
+            Medium::Shared => (1, shared_slice_bytes(question, tuning, algorithm)),
+            Medium::Messages => {
+                let wish = channels::Wish {
+                    algorithm,
+                    is_weighted,
+                    channels: self.channels,
                 };
-                let chunk_bytes = tuning.chunk_bytes.unwrap_or(chunk_bytes);
-                message_slice_bytes(question, algorithm, chunk_bytes, channels)
-            }),
+                channels::schedule(question, tuning, wish)
+            }
         };
         Choice {
             algorithm,
@@ -393,43 +371,6 @@ fn goes_around(question: &Question) -> bool {
         Collective::AllReduce | Collective::ReduceScatter
     ) && asked.is_none_or(|asked| asked == Algorithm::Ring);
     question.goes_around && is_ring && is_large && question.world_size > 2
-}
-
-fn message_slice_bytes(
-    question: &Question,
-    algorithm: Algorithm,
-    chunk_bytes: usize,
-    channels: usize,
-) -> usize {
-    if algorithm == Algorithm::Stragglar {
-        // One slice: what waits for the late rank would hold up the slices behind it, which need not wait yet.
-        let largest = LATE_CHUNK_BYTES_MAX * (question.world_size as u64).max(2);
-        let whole = question.bytes.min(largest).next_multiple_of(64);
-        return usize::try_from(whole).unwrap_or(usize::MAX);
-    }
-    chunk_bytes * channels * chunks(question, algorithm)
-}
-
-fn message_bytes(algorithm: Algorithm) -> usize {
-    match algorithm {
-        Algorithm::Rabenseifner => HALVING_MESSAGE_BYTES,
-        _ => MESSAGE_BYTES,
-    }
-}
-
-/// What an evenly owned message of a weighted call carries.
-fn weighted_message_bytes(question: &Question) -> usize {
-    let bytes = question.bytes / WEIGHTED_SLICES / question.world_size as u64;
-    bytes.clamp(WEIGHTED_MESSAGE_BYTES_MIN as u64, MESSAGE_BYTES as u64) as usize
-}
-
-/// Into how many chunks a slice of the vector is divided.
-fn chunks(question: &Question, algorithm: Algorithm) -> usize {
-    match (question.collective, algorithm) {
-        (Collective::AllReduce, Algorithm::Ring | Algorithm::Direct | Algorithm::Rabenseifner)
-        | (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => question.world_size,
-        _ => 1,
-    }
 }
 
 fn shared_slice_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> usize {
