@@ -10,6 +10,7 @@ Start it with `ringfold run --ranks 4 -- python program.py`, or under torchrun, 
 """
 
 import atexit
+import os
 
 from ringfold import _native
 from ringfold.communicator import (
@@ -78,6 +79,12 @@ def init(
     deterministic: bool | None = None,
     *,
     connect_timeout: float | None = None,
+    protocol: str | None = None,
+    min_channels: int | None = None,
+    max_channels: int | None = None,
+    chunk_bytes: int | None = None,
+    tuner_config: str | os.PathLike[str] | None = None,
+    tuner_plugin: str | None = None,
 ) -> Communicator:
     """Join a job and return its communicator.
 
@@ -90,11 +97,16 @@ def init(
     timeout: the deadline in seconds of every call that has none of its own.
     transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
     algorithm: that of every collective which has it, instead of the tuner's choice.
-    channels: independent pipelines per collective, 1 unless set; connections per pair of ranks on TCP.
+    channels: independent pipelines of every collective that goes by messages; connections per pair of ranks on TCP.
     straggler: "off", "next2" or "tail": whether large all_reduce and reduce_scatter calls go around a slow rank; see
         docs/stragglers.md. The same on all ranks.
     deterministic: insists on the same bits in every run, and refuses a straggler policy, which adds in another order.
     connect_timeout: the deadline in seconds for bringing the ranks together.
+    protocol: "ll", "simple" or "zero_copy", for every call that can go by it; see docs/tuning.md.
+    min_channels, max_channels: the bounds of channels, instead of one number. The same on all ranks.
+    chunk_bytes: what one message, or one piece of published memory, carries. The same on all ranks.
+    tuner_config: a file of rules for the tuner, instead of RINGFOLD_TUNER_CONFIG's. Rank 0's holds for all ranks.
+    tuner_plugin: a shared library with NCCL's tuner interface. The same on all ranks.
     """
     native = _native.Communicator.connect(
         rank=rank,
@@ -108,6 +120,12 @@ def init(
         channels=channels,
         straggler=straggler,
         deterministic=deterministic,
+        protocol=protocol,
+        min_channels=min_channels,
+        max_channels=max_channels,
+        chunk_bytes=chunk_bytes,
+        tuner_config=tuner_config,
+        tuner_plugin=tuner_plugin,
     )
     return Communicator(native)
 

@@ -1,8 +1,10 @@
 """The communicator: shapes and outputs in Python, everything else in the core."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -77,6 +79,14 @@ class How(NamedTuple):
     algorithm: str | None = None
 
 
+class _Collected(NamedTuple):
+    """A call of a group that is not started."""
+
+    request: Request
+    work: Work
+    is_awaited: bool
+
+
 class Communicator:
     """A group of ranks that communicate.
 
@@ -94,6 +104,8 @@ class Communicator:
 
     def __init__(self, native: _native.Communicator) -> None:
         self._native = native
+        # What a thread's open group has collected, by the thread's number.
+        self._groups: dict[int, list[_Collected]] = {}
         _open.add(self)
 
     @property
@@ -400,6 +412,29 @@ class Communicator:
     def __repr__(self) -> str:
         return f"<ringfold.Communicator, rank {self.rank} of {self.world_size}>"
 
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Make the calls of a `with` block together.
+
+        The calls that this thread makes in the block return a `Work` and are started at its end, in their order; those
+        without `async_=True` are waited for there. The tuner knows how many they are, and gives each fewer channels. Every rank makes the
+        same groups. When the block raises, or one of its calls is wrong, none is started.
+        """
+        thread = get_ident()
+        if thread in self._groups:
+            raise InvalidArgument("a group within a group; make its calls in the outer one")
+        collected = self._groups[thread] = []
+        try:
+            yield
+        finally:
+            del self._groups[thread]
+        started = self._native.start_group([call.request for call in collected])
+        for call, work in zip(collected, started, strict=True):
+            call.work._start(work)
+        for call in collected:
+            if call.is_awaited:
+                call.work.wait()
+
     def _call(
         self,
         collective: str,
@@ -428,6 +463,10 @@ class Communicator:
             timeout=how.timeout,
         )
         finish = nothing if target is None else target.finish
+        if self._groups and (collected := self._groups.get(get_ident())) is not None:
+            pending = Work(None, finish if root is not None else lambda: (finish(), pending.source))
+            collected.append(_Collected(request, pending, not how.async_))
+            return pending
         if how.async_:
             work = self._native.start(request)
             return Work(work, finish if root is not None else lambda: (finish(), work.source))

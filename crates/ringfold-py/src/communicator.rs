@@ -1,8 +1,10 @@
 //! A communicator, seen from Python: one method for calls that wait, one for calls that do not.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
+use ringfold::tune::Rules;
 use ringfold::{Config, PeerStats, Standing};
 
 use crate::buffer::Buffer;
@@ -68,6 +70,16 @@ impl Communicator {
         signals.finish(outcome)?.map_err(exception)
     }
 
+    /// The handle of a call that was started; its request is held until it is done.
+    fn hold(&self, work: ringfold::Work, request: Py<Request>) -> Work {
+        let call = Arc::new(Call::new(work, request));
+        self.outstanding
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::clone(&call));
+        Work::new(call, Arc::clone(&self.core))
+    }
+
     fn outstanding(&self) -> Vec<Arc<Call>> {
         self.outstanding
             .lock()
@@ -80,7 +92,7 @@ impl Communicator {
 impl Communicator {
     /// Joins a job; `None` comes from the environment. Rank 0 may give a meeting instead of an address.
     #[staticmethod]
-    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, transport=None, algorithm=None, channels=None, straggler=None, deterministic=None, meeting=None))]
+    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, transport=None, algorithm=None, channels=None, straggler=None, deterministic=None, protocol=None, min_channels=None, max_channels=None, chunk_bytes=None, tuner_config=None, tuner_plugin=None, meeting=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn connect(
         py: Python<'_>,
@@ -95,6 +107,12 @@ impl Communicator {
         channels: Option<usize>,
         straggler: Option<&str>,
         deterministic: Option<bool>,
+        protocol: Option<&str>,
+        min_channels: Option<usize>,
+        max_channels: Option<usize>,
+        chunk_bytes: Option<usize>,
+        tuner_config: Option<PathBuf>,
+        tuner_plugin: Option<String>,
         meeting: Option<Py<Meeting>>,
     ) -> PyResult<Communicator> {
         let transport = transport.map(str::parse).transpose().map_err(exception)?;
@@ -111,6 +129,15 @@ impl Communicator {
             channels,
             straggler,
             deterministic,
+            protocol: protocol.map(str::parse).transpose().map_err(exception)?,
+            min_channels,
+            max_channels,
+            chunk_bytes,
+            tuner_rules: tuner_config
+                .map(Rules::read)
+                .transpose()
+                .map_err(exception)?,
+            tuner_plugin,
             ..Config::default()
         };
         let meeting = meeting.map(|meeting| meeting.get().take()).transpose()?;
@@ -177,13 +204,30 @@ impl Communicator {
             // SAFETY: the request is held by the `Call` below, and it by `outstanding`, until the work is done.
             unsafe { core.start(call) }
         });
-        let call = Call::new(started.map_err(exception)?, request.clone().unbind());
-        let call = Arc::new(call);
-        self.outstanding
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&call));
-        Ok(Work::new(call, Arc::clone(&self.core)))
+        Ok(self.hold(started.map_err(exception)?, request.clone().unbind()))
+    }
+
+    /// Starts calls that are made together, and returns their handles at once.
+    fn start_group(
+        &self,
+        py: Python<'_>,
+        requests: Vec<Bound<'_, Request>>,
+    ) -> PyResult<Vec<Work>> {
+        self.core.check()?;
+        self.settle();
+        let core = &**self.core;
+        let calls = requests.iter().map(|request| request.get().core().clone());
+        let calls: Vec<_> = calls.collect();
+        let started = py.detach(|| {
+            // SAFETY: each request is held by its `Call` below, and it by `outstanding`, until the work is done.
+            unsafe { core.start_group(calls) }
+        });
+        let works = started.map_err(exception)?.into_iter();
+        let held = requests.into_iter().map(Bound::unbind);
+        Ok(works
+            .zip(held)
+            .map(|(work, request)| self.hold(work, request))
+            .collect())
     }
 
     /// Makes registered memory; every rank calls it.

@@ -135,7 +135,12 @@ class Issuer:
             raise
 
     def _start(self, call: Call, record: Record) -> dist.Work:
-        record.works = started = [self.communicator.start(request) for request in call.requests]
+        if len(call.requests) == 1:
+            started = [self.communicator.start(call.requests[0])]
+        else:
+            # Made together: the tuner knows how many they are.
+            started = self.communicator.start_group(call.requests)
+        record.works = started
         finish: Callable[[], None] | None = call.finish if call.is_needed else None
         work = RingfoldWork(started, call.outputs, finish, record)
         if self._coalesced is not None:

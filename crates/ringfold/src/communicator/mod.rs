@@ -276,6 +276,30 @@ impl Communicator {
     pub unsafe fn start(&self, request: Request) -> Result<Work> {
         self.check_open()?;
         let job = self.job(&request)?;
+        self.work(job)
+    }
+
+    /// Starts calls that are made together, in this order, and returns at once: like [`start`](Communicator::start) of each,
+    /// but the tuner knows how many they are, and gives each fewer channels. All ranks make the same groups.
+    ///
+    /// # Errors
+    /// What is wrong with any of them; none is started then.
+    ///
+    /// # Safety
+    /// As for `start` of each.
+    pub unsafe fn start_group(&self, requests: Vec<Request>) -> Result<Vec<Work>> {
+        self.check_open()?;
+        let group = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+        let jobs = requests.into_iter().map(|request| {
+            let request = Request { group, ..request };
+            self.job(&request)
+        });
+        let jobs = jobs.collect::<Result<Vec<_>>>()?;
+        jobs.into_iter().map(|job| self.work(job)).collect()
+    }
+
+    /// A job that the communicator's own thread carries out.
+    fn work(&self, job: Job) -> Result<Work> {
         let completion = self.driver.start(job)?;
         Ok(Work::new(
             self.driver.clone(),
