@@ -100,7 +100,7 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
 ///
 /// `Unsupported` if nothing can be done, or not what is insisted on; the text names what can.
 pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
-    let first = decide(question, tuning)?;
+    let first = decide(question, tuning, cost_table(question, tuning))?;
     let tried = first.way.0;
     if question.algorithm.is_some() || !tried.works_in_registered() {
         return Ok(first.choice(question, tuning));
@@ -109,7 +109,10 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
         is_registered: false,
         ..*question
     };
-    let rest = match decide(&unregistered, tuning) {
+    // Prices do not depend on it.
+    let mut prices = first.prices;
+    prices.retain(|algorithm, _| !algorithm.works_in_registered());
+    let rest = match decide(&unregistered, tuning, prices) {
         Ok(rest) => rest,
         // Who insists on no copies at all gets what gives way by itself.
         Err(_) if question.protocol.is_some() => first,
@@ -128,7 +131,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
 ///
 /// As [`choose`].
 pub fn explain(question: &Question, tuning: &Tuning) -> Result<Explanation> {
-    let decision = decide(question, tuning)?;
+    let decision = decide(question, tuning, cost_table(question, tuning))?;
     let choice = decision.choice(question, tuning);
     let Decision {
         prices,
@@ -184,8 +187,7 @@ impl Decision {
 }
 
 /// From prices to a way.
-fn decide(question: &Question, tuning: &Tuning) -> Result<Decision> {
-    let prices = cost_table(question, tuning);
+fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Decision> {
     let mut table = prices;
     let mut reason = Reason::Model;
     if goes_around(question) || goes_by_weights(question) {

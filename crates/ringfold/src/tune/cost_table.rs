@@ -62,9 +62,11 @@ impl CostTable {
     /// The cheapest way, and of equally cheap ones the first; `None` if nothing is usable.
     pub fn best(&self) -> Option<(Algorithm, Protocol)> {
         let mut best: Option<(f32, (Algorithm, Protocol))> = None;
-        for (way, cost_us) in self.usable() {
-            if best.is_none_or(|(least_us, _)| cost_us < least_us) {
-                best = Some((cost_us, way));
+        for (algorithm, costs_us) in Algorithm::ALL.iter().zip(&self.0) {
+            for (protocol, cost_us) in Protocol::ALL.iter().zip(costs_us) {
+                if *cost_us >= 0.0 && best.is_none_or(|(least_us, _)| *cost_us < least_us) {
+                    best = Some((*cost_us, (*algorithm, *protocol)));
+                }
             }
         }
         best.map(|(_, way)| way)
