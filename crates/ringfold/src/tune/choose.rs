@@ -102,7 +102,7 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
 pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
     let first = decide(question, tuning, cost_table(question, tuning))?;
     let tried = first.way.0;
-    if question.algorithm.is_some() || !tried.works_in_registered() {
+    if question.algorithm.is_some() || !question.is_registered {
         return Ok(first.choice(question, tuning));
     }
     let unregistered = Question {
@@ -118,8 +118,9 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
         Err(_) if question.protocol.is_some() => first,
         Err(error) => return Err(error),
     };
+    // Also where nothing is tried: a rule about private memory holds for memory of which nobody says more.
     Ok(Choice {
-        tries: Some(tried),
+        tries: tried.works_in_registered().then_some(tried),
         ..rest.choice(&unregistered, tuning)
     })
 }

@@ -100,6 +100,19 @@ fn the_first_rule_whose_way_is_usable_decides() {
 }
 
 #[test]
+fn a_rule_about_private_memory_holds_until_memory_shows_to_be_registered() {
+    let tuning = with_rules("allreduce,0,-1,tree,simple,-1,-1,-1,-1,0\n");
+    for bytes in [100, 1 << 20] {
+        let may_be = Question {
+            is_registered: true,
+            ..on_one_host(ALL_REDUCE, bytes, 2)
+        };
+        let choice = choose(&may_be, &tuning).expect("a choice");
+        assert_eq!(choice.algorithm, Algorithm::Tree, "{bytes}");
+    }
+}
+
+#[test]
 fn whoever_stands_nearer_to_the_call_has_precedence() {
     let mut tuning = with_plugin(Algorithm::Flat, 0);
     let plugin = Reason::Plugin("opinion".into());
