@@ -5,11 +5,11 @@ use std::io::IsTerminal;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use ringfold::Bind;
 use ringfold::control::{Explicit, Launch};
+use ringfold::{Bind, Error};
 use rustix::process::Signal;
 
-use super::{Job, describe};
+use super::{Job, Outcome, describe};
 
 /// The hidden flag by which a rank knows that it was started by this command.
 const LAUNCHED: &str = "--launched";
@@ -28,9 +28,25 @@ pub fn rank(is_launched: bool, ranks: Option<usize>) -> Result<Option<usize>> {
     Ok(is_rank.then_some(launch.rank))
 }
 
-/// Starts the ranks with this command line, waits for them, and returns the exit status. `command` is the last word of the
-/// command's name; `consequence` is what the end of a rank means.
-pub fn launch(command: &str, ranks: usize, bind: Option<Bind>, consequence: &str) -> Result<u8> {
+/// Whether a rank binds itself: under another launcher, since this one has bound what it starts. The process is ours, so
+/// nobody's threads are disturbed.
+pub fn bind_of_rank(is_launched: bool, bind: Option<Bind>) -> Option<Bind> {
+    let is_said = ringfold::env::process("RINGFOLD_BIND").is_some();
+    match (is_launched, bind) {
+        (true, _) => Some(Bind::None),
+        (false, None) if is_said => None,
+        (false, bind) => Some(bind.unwrap_or(Bind::Auto)),
+    }
+}
+
+/// Starts the ranks with this command line and waits for them. `command` is the last word of the command's name;
+/// `consequence` is what the end of a rank means.
+pub fn launch(
+    command: &str,
+    ranks: usize,
+    bind: Option<Bind>,
+    consequence: &str,
+) -> Result<Outcome> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let outcome = super::launch(&Job {
         ranks,
@@ -55,7 +71,22 @@ pub fn launch(command: &str, ranks: usize, bind: Option<Bind>, consequence: &str
         let what = describe(status);
         crate::complain(&format!("rank {rank} {what}; {consequence}"));
     }
-    Ok(outcome.status())
+    Ok(outcome)
+}
+
+/// Says what went wrong on this rank, unless rank 0 says the same, and returns the exit status.
+pub fn fail_as(rank: usize, error: anyhow::Error) -> u8 {
+    if rank > 0 && is_the_users(&error) {
+        return 1;
+    }
+    crate::fail(&error.context(format!("rank {rank}")))
+}
+
+fn is_the_users(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<Error>(),
+        Some(Error::InvalidArgument(_) | Error::Unsupported(_))
+    )
 }
 
 /// This command line for a rank: the flag follows the command's name.

@@ -292,17 +292,6 @@ impl Arguments {
         }
     }
 
-    /// Whether a rank binds itself: under another launcher, since this one has bound what it starts. The process is ours,
-    /// so nobody's threads are disturbed.
-    pub fn bind_of_rank(&self) -> Option<Bind> {
-        let is_said = ringfold::env::process("RINGFOLD_BIND").is_some();
-        match (self.launched, self.bind) {
-            (true, _) => Some(Bind::None),
-            (false, None) if is_said => None,
-            (false, bind) => Some(bind.unwrap_or(Bind::Auto)),
-        }
-    }
-
     /// Whether standard output belongs to `--csv -` or `--json -`.
     pub fn stdout_is_data(&self) -> bool {
         [&self.csv, &self.json]
@@ -399,7 +388,7 @@ pub fn parse_algorithm(text: &str) -> Result<Algorithm, ringfold::Error> {
     text.replace('-', "_").parse()
 }
 
-fn parse_op(text: &str) -> Result<Selection<OpName>, ringfold::Error> {
+pub fn parse_op(text: &str) -> Result<Selection<OpName>, ringfold::Error> {
     if text == "all" {
         return Ok(Selection::All);
     }

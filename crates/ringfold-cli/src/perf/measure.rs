@@ -27,6 +27,7 @@ pub struct Measurement {
     pub in_place: bool,
     /// What the communicator chose; empty for a barrier's line where there is no choice.
     pub algorithm: String,
+    pub protocol: String,
     pub transport: String,
     /// The very first call, all ranks' times made one.
     pub first_us: f64,
@@ -219,6 +220,7 @@ impl<'a> Bench<'a> {
             size,
             in_place,
             algorithm: choice.algorithm.to_string(),
+            protocol: choice.protocol.to_string(),
             transport: choice.transport.to_owned(),
             first_us: self.unite(&column(iterations)),
             times_us: (0..iterations).map(|i| self.unite(&column(i))).collect(),
@@ -226,6 +228,12 @@ impl<'a> Bench<'a> {
                 .then(|| column(iterations + 1).iter().sum::<f64>() as u64),
             bus_factor: Size::bus_factor(collective, self.communicator.world_size()),
         }))
+    }
+
+    /// The request that [`measure`](Bench::measure) makes. `None` when there is no such placement.
+    pub fn request_of(&self, case: Case, size: Size, in_place: bool) -> Option<Request> {
+        let placement = self.placement(case, size, in_place)?;
+        Some(self.request(&placement))
     }
 
     fn placement(&self, case: Case, size: Size, in_place: bool) -> Option<Placement> {
@@ -367,6 +375,7 @@ pub mod tests {
             },
             in_place: false,
             algorithm: "ring".into(),
+            protocol: "simple".into(),
             transport: "shm".into(),
             first_us: 9.0,
             times_us: times_us.to_vec(),

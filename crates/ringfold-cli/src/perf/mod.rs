@@ -7,7 +7,7 @@ pub mod arguments;
 mod curve;
 mod data;
 mod files;
-mod measure;
+pub mod measure;
 mod memory;
 mod placement;
 mod refused;
@@ -37,13 +37,14 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         return take_part(&arguments, rank);
     }
     let ranks = arguments.ranks.unwrap_or_else(launch::default_ranks);
-    check_memory(&arguments, ranks)?;
-    itself::launch("perf", ranks, arguments.bind, "the measurement is ended")
+    let largest = arguments.sizes(1)?.last().copied().unwrap_or(0);
+    check_memory(largest, ranks)?;
+    let ended = "the measurement is ended";
+    Ok(itself::launch("perf", ranks, arguments.bind, ended)?.status())
 }
 
-/// Refuses what would only drive the machine into swapping: every rank has an input and an output.
-fn check_memory(arguments: &Arguments, ranks: usize) -> Result<()> {
-    let largest = arguments.sizes(1)?.last().copied().unwrap_or(0);
+/// Refuses a size that would only drive the machine into swapping: every rank has an input and an output.
+pub fn check_memory(largest: u64, ranks: usize) -> Result<()> {
     let needed = u128::from(largest) * 2 * ranks as u128;
     match crate::info::memory_available_bytes() {
         Some(available) if needed > u128::from(available) => bail!(
@@ -59,7 +60,7 @@ fn check_memory(arguments: &Arguments, ranks: usize) -> Result<()> {
 fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     let mut communicator = match join(arguments) {
         Ok(communicator) => communicator,
-        Err(error) => return Ok(fail_as(rank, error)),
+        Err(error) => return Ok(itself::fail_as(rank, error)),
     };
     let swept = sweep(&mut communicator, arguments, &mut std::io::stdout());
     let wrong = swept.and_then(|wrong| {
@@ -69,7 +70,7 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     match wrong {
         Ok(wrong) => Ok(u8::from(wrong > 0)),
         // Said before the communicator is dropped, which may take longer than the launcher lets the survivors live.
-        Err(error) => Ok(fail_as(rank, error)),
+        Err(error) => Ok(itself::fail_as(rank, error)),
     }
 }
 
@@ -84,24 +85,9 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
         injection: arguments.injection(),
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
         weights: arguments.weights.clone(),
-        bind: arguments.bind_of_rank(),
+        bind: itself::bind_of_rank(arguments.launched, arguments.bind),
         ..Config::default()
     })?)
-}
-
-/// Says what went wrong on this rank, unless rank 0 says the same.
-fn fail_as(rank: usize, error: anyhow::Error) -> u8 {
-    if rank > 0 && is_the_users(&error) {
-        return 1;
-    }
-    crate::fail(&error.context(format!("rank {rank}")))
-}
-
-fn is_the_users(error: &anyhow::Error) -> bool {
-    matches!(
-        error.downcast_ref::<Error>(),
-        Some(Error::InvalidArgument(_) | Error::Unsupported(_))
-    )
 }
 
 /// Measures everything that was asked for; rank 0 prints the table into `stdout` and returns the number of wrong elements.

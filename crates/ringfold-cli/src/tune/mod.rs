@@ -1,8 +1,9 @@
 //! `ringfold tune`: finds where the tuner's choices are wrong, and mends them with a table.
 //!
-//! [`check`] says where a curve is wrong ([`findings`], from what [`series`] makes of a file's [`rows`]); [`optimize`] makes a
-//! tuner's CSV of what was measured to be best: [`contest`] has the winners, and [`ranges`] says for which sizes; [`plot`]
-//! draws; [`calibrate`] measures the machine for the cost model.
+//! [`sweep`] measures every way beside the default's pick; [`check`] says where a curve is wrong ([`findings`], from what
+//! [`series`] makes of a file's [`rows`]); [`optimize`] makes a tuner's CSV of what was best ([`contest`] has the winners, and
+//! [`ranges`] says for which sizes); [`plot`] draws. [`calibrate`] measures the machine for the cost
+//! model. All but the first and the last only read files.
 
 mod calibrate;
 mod check;
@@ -13,6 +14,7 @@ mod plot;
 mod ranges;
 mod rows;
 mod series;
+mod sweep;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -29,6 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold tune calibrate                           measure this machine for the cost model
   ringfold tune check perf.csv                      dips, plateaus, wrong crossovers
+  ringfold tune sweep -o sweep.csv                  what every way takes, beside the default's pick
   ringfold tune plot picks sweep.csv -o picks.svg   what the default picked, over everything it could have
   ringfold tune optimize sweep.csv -o tuned.csv     the best way for every size, as a tuner's rules";
 
@@ -38,6 +41,7 @@ enum Command {
     Check(check::Arguments),
     Optimize(optimize::Arguments),
     Plot(plot::Arguments),
+    Sweep(Box<sweep::Arguments>),
 }
 
 /// Carries out the subcommand and returns the exit status.
@@ -47,5 +51,6 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         Command::Check(arguments) => check::run(&arguments),
         Command::Optimize(arguments) => optimize::run(&arguments),
         Command::Plot(arguments) => plot::run(&arguments),
+        Command::Sweep(arguments) => sweep::run(&arguments),
     }
 }

@@ -193,7 +193,8 @@ impl Table {
         Table::parse(&text).with_context(|| format!("`{}`", path.display()))
     }
 
-    fn parse(text: &str) -> Result<Table> {
+    /// Reads a file's text.
+    pub fn parse(text: &str) -> Result<Table> {
         let mut reader = csv::ReaderBuilder::new()
             .flexible(true)
             .trim(csv::Trim::All)

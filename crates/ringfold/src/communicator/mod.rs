@@ -132,6 +132,11 @@ impl Communicator {
         self.choices = Choices::default();
     }
 
+    /// The table of rules by which calls are decided, empty where there is none. The same on all ranks.
+    pub fn rules(&self) -> &Rules {
+        &self.policy.tuning.rules
+    }
+
     /// What there is to choose from for this request, what is chosen, and why. Where this communicator has registered memory it
     /// says how a request in such memory would go.
     ///

@@ -4,6 +4,7 @@ mod calibrate;
 mod check;
 mod optimize;
 mod plot;
+mod sweep;
 
 use std::path::PathBuf;
 

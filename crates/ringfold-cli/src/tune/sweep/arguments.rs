@@ -1,0 +1,198 @@
+//! The flags of `ringfold tune sweep`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use ringfold::{Algorithm, Bind, Collective, DType, Protocol, TransportChoice};
+
+use crate::perf::arguments::{
+    Case, OpName, Selection, Span, parse_algorithm, parse_collective, parse_dtype, parse_duration,
+    parse_op,
+};
+use crate::perf::measure::Method;
+
+/// How many times the iterations that were asked for small calls get, whose times spread more.
+pub const MORE_ITERATIONS: u32 = 20;
+
+/// The most iterations: their times are kept and gathered.
+const MAX_ITERATIONS: u32 = 1 << 14;
+
+/// Measure every way of doing a collective at every size, beside what the default picks
+///
+/// Ways (algorithm x protocol, with --channels also their number) take turns in one job, so that all see the same weather.
+/// Every call begins after a barrier with data that was just written; its time is the slowest rank's. The output has a row
+/// for each way, size and round, as soon as it is measured; a sweep that was broken off goes on where it was when the same
+/// command is given again. Starts its ranks itself, or joins the job it finds itself in unless --ranks is given.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter or all_to_all
+    #[arg(default_value = "all_reduce", value_parser = parse_collective)]
+    pub collective: Collective,
+
+    /// Number of ranks to start on this host [default: one per core, at least 2]
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+
+    #[command(flatten)]
+    pub span: Span,
+
+    /// Calls that are timed in a round; short calls get up to 20 times as many
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=MAX_ITERATIONS as i64))]
+    pub iters: u32,
+
+    /// Calls before them that are not
+    #[arg(
+        short = 'w',
+        long = "warmup-iters",
+        value_name = "N",
+        default_value_t = 2
+    )]
+    pub warmup_iters: u32,
+
+    /// Rounds; from 6 on they are enough to be 95 % sure of a median
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+
+    /// Calls of each measurement whose results are checked
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 0)]
+    pub check: u32,
+
+    /// Measure only these algorithms, beside the default's pick
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_algorithm)]
+    pub algorithms: Vec<Algorithm>,
+
+    /// Measure only these protocols: ll, simple, zero_copy
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub protocols: Vec<Protocol>,
+
+    /// Measure ways that go by messages with each of these numbers of channels [default: as many as the library takes]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub channels: Vec<u32>,
+
+    /// Measure a way that took so many times as long as the best in the first round only once
+    #[arg(long, value_name = "FACTOR", default_value_t = 4.0)]
+    pub give_up: f64,
+
+    /// The rows, as CSV; - is standard output. A file that exists is gone on with
+    #[arg(short = 'o', long, value_name = "FILE|-", default_value = "sweep.csv")]
+    pub output: PathBuf,
+
+    /// Begin anew where the file exists
+    #[arg(long)]
+    pub overwrite: bool,
+
+    /// Data type
+    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float32", value_parser = parse_dtype)]
+    pub datatype: Selection<DType>,
+
+    /// Operation: sum, prod, min, max, avg, premul_sum, band, bor or bxor
+    #[arg(long, value_name = "OP", default_value = "sum", value_parser = parse_op)]
+    pub op: Selection<OpName>,
+
+    /// Root rank
+    #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]
+    pub root: usize,
+
+    /// Measure in place
+    #[arg(long)]
+    pub in_place: bool,
+
+    /// 1 measures on registered memory, which the ranks of a host reach directly; 0 on memory as a program has it
+    #[arg(short = 'R', long = "local-register", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub local_register: u8,
+
+    /// Use this transport: auto, shm, tcp [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<TransportChoice>,
+
+    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
+    #[arg(long, value_name = "HOW")]
+    pub bind: Option<Bind>,
+
+    /// Deadline of every call, in seconds or with a unit: 10, 2.5s, 500ms [default: the library's]
+    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
+    pub timeout: Option<Duration>,
+
+    /// Set by the launcher in the ranks it has started
+    #[arg(long, hide = true)]
+    pub launched: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ringfold tune sweep                                      all_reduce, 8 B to 64 MiB, one rank per core
+  ringfold tune sweep --ranks 4 -b 1M -o large.csv         four ranks, large sizes
+  ringfold tune sweep --transport tcp --channels 1,2,4     ways with more connections
+  mpirun -n 4 ringfold tune sweep all_gather               under a launcher: no --ranks
+  RINGFOLD_TUNER_CONFIG=tuned.csv ringfold tune sweep -o tuned-sweep.csv";
+
+impl Arguments {
+    /// Checks what can be checked before the ranks are there.
+    pub fn check(&self) -> Result<()> {
+        self.sizes()?;
+        if self.give_up.is_nan() || self.give_up <= 1.0 {
+            bail!(
+                "`--give-up {}` would measure nothing twice; choose more than 1",
+                self.give_up
+            );
+        }
+        match self.collective {
+            Collective::Send | Collective::Recv | Collective::SendRecv | Collective::Barrier => {
+                bail!(
+                    "`{}` has one way only; there is nothing to sweep",
+                    self.collective
+                )
+            }
+            _ => self.case().map(|_| ()),
+        }
+    }
+
+    pub fn sizes(&self) -> Result<Vec<u64>> {
+        self.span.sizes(self.collective, 1)
+    }
+
+    /// What every row is about.
+    pub fn case(&self) -> Result<Case> {
+        let Selection::One(dtype) = self.datatype else {
+            bail!("a sweep is of one data type; name it");
+        };
+        let Selection::One(op) = self.op else {
+            bail!("a sweep is of one operation; name it");
+        };
+        if self.collective.reduces() {
+            op.parse::<ringfold::Op>()?.check(dtype)?;
+        }
+        Ok(Case {
+            dtype,
+            op: self.collective.reduces().then_some(op),
+            root: self.collective.has_root().then_some(self.root),
+        })
+    }
+
+    /// How every measurement is made.
+    pub fn method(&self) -> Method {
+        Method {
+            collective: self.collective,
+            iters: self.iters,
+            warmup_iters: self.warmup_iters,
+            check: self.check,
+            average: SLOWEST,
+            has_barriers: true,
+            rewrite: true,
+            is_registered: self.local_register == 1,
+            stats: false,
+            algorithm: None,
+            timeout: self.timeout,
+        }
+    }
+
+    /// The file, unless the rows go to standard output.
+    pub fn file(&self) -> Option<&Path> {
+        (self.output != Path::new("-")).then_some(self.output.as_path())
+    }
+}
+
+/// The slowest rank's time counts: what the others wait for.
+const SLOWEST: u8 = 3;

@@ -1,0 +1,386 @@
+//! `tune sweep`: what every way takes at every size, beside the default's pick.
+//!
+//! All ranks go through the same turns: rounds, in a round sizes, at a size ways. What is still to be measured only rank 0
+//! knows, which has the file; so before each size it tells the others. A way is asked for as an operator would, by a rule, so
+//! that what is measured is what a tuned call gets.
+
+pub mod arguments;
+mod record;
+mod ways;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use ringfold::tune::Rules;
+use ringfold::{Communicator, Config};
+
+pub use arguments::Arguments;
+use arguments::MORE_ITERATIONS;
+use record::{Common, Record, Shot};
+use ways::Entry;
+
+use super::rows::{Asked, Way};
+use super::series;
+use crate::launch::{self, itself};
+use crate::numbers::{bytes_label, number};
+use crate::output;
+use crate::perf::arguments::Case;
+use crate::perf::measure::{Bench, Measurement};
+use crate::perf::{self, Size};
+use crate::statistics::median;
+
+/// The most things that take turns at one size.
+const MAX_ENTRIES: usize = 512;
+
+/// Short calls are repeated until a measurement takes so long, as far as [`MORE_ITERATIONS`] allows.
+const MEASUREMENT_US: f64 = 3000.0;
+
+/// Sweeps and returns the exit status: 1 when a checked element was wrong.
+pub fn run(arguments: &Arguments) -> Result<u8> {
+    arguments.check()?;
+    if let Some(rank) = itself::rank(arguments.launched, arguments.ranks)? {
+        return take_part(arguments, rank);
+    }
+    let ranks = arguments.ranks.unwrap_or_else(launch::default_ranks);
+    let largest = arguments.sizes()?.last().copied().unwrap_or(0);
+    perf::check_memory(largest, ranks)?;
+    let outcome = itself::launch("sweep", ranks, arguments.bind, "the sweep is ended")?;
+    if let (true, Some(path)) = (outcome.interrupted, arguments.file()) {
+        crate::complain(&format!(
+            "interrupted; the same command goes on with `{}`",
+            path.display()
+        ));
+    }
+    Ok(outcome.status())
+}
+
+/// One rank's part, from joining to leaving.
+fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
+    let swept = join(arguments).and_then(|mut communicator| {
+        let wrong = Sweep::begin(&mut communicator, arguments)?.run()?;
+        communicator.close()?;
+        Ok(wrong)
+    });
+    match swept {
+        Ok(wrong) => Ok(u8::from(wrong > 0)),
+        Err(error) => Ok(itself::fail_as(rank, error)),
+    }
+}
+
+fn join(arguments: &Arguments) -> Result<Communicator> {
+    ringfold::env::init_logging()?;
+    let most = arguments.channels.iter().max();
+    Ok(Communicator::connect(Config {
+        timeout: arguments.timeout,
+        transport: arguments.transport,
+        max_channels: most.map(|&most| usize::try_from(most)).transpose()?,
+        bind: itself::bind_of_rank(arguments.launched, arguments.bind),
+        ..Config::default()
+    })?)
+}
+
+/// A sweep under way, on one rank.
+struct Sweep<'a> {
+    arguments: &'a Arguments,
+    bench: Bench<'a>,
+    case: Case,
+    common: Common,
+    /// The rules that the communicator came with.
+    own: Rules,
+    sizes: Vec<(Size, Vec<Entry>)>,
+    /// On rank 0.
+    report: Option<Report>,
+    wrong: u64,
+}
+
+/// What rank 0 knows beyond the others.
+struct Report {
+    record: Record,
+    progress: ProgressBar,
+    /// What each way took at each size so far.
+    times_us: HashMap<(u64, usize), Vec<f64>>,
+}
+
+impl<'a> Sweep<'a> {
+    fn begin(communicator: &'a mut Communicator, arguments: &'a Arguments) -> Result<Sweep<'a>> {
+        let case = arguments.case()?;
+        let world_size = communicator.world_size();
+        if case.root.is_some_and(|root| root >= world_size) {
+            bail!(
+                "there is no root rank {}; ranks are 0 to {}",
+                arguments.root,
+                world_size - 1
+            );
+        }
+        let common = Common {
+            hosts: communicator.hosts(),
+            ranks: world_size,
+        };
+        let mut sizes: Vec<Size> = arguments
+            .sizes()?
+            .into_iter()
+            .map(|bytes| Size::nearest(arguments.collective, case.dtype, world_size, bytes))
+            .filter(|size| size.bytes > 0)
+            .collect();
+        sizes.dedup();
+        let largest = sizes.last().map_or(0, |size| size.bytes);
+        let max_iters = arguments.iters.saturating_mul(MORE_ITERATIONS);
+        let room = max_iters.max(MAX_ENTRIES as u32);
+        let is_rank_0 = communicator.rank() == 0;
+        let own = communicator.rules().clone();
+        let bench = Bench::new(communicator, arguments.method(), largest, room)?;
+        let mut sweep = Sweep {
+            arguments,
+            bench,
+            case,
+            common,
+            own,
+            sizes: Vec::new(),
+            report: None,
+            wrong: 0,
+        };
+        for size in sizes {
+            let Some(request) = sweep.bench.request_of(case, size, arguments.in_place) else {
+                bail!("`{}` has no in-place form", arguments.collective);
+            };
+            let communicator = &mut *sweep.bench.communicator;
+            let entries = ways::entries(communicator, arguments, &sweep.own, &request)?;
+            if entries.len() > MAX_ENTRIES {
+                bail!("more than {MAX_ENTRIES} ways at one size; name fewer --channels");
+            }
+            sweep.sizes.push((size, entries));
+        }
+        if is_rank_0 {
+            sweep.report = Some(sweep.open()?);
+        }
+        Ok(sweep)
+    }
+
+    /// Opens the file, and notes what an earlier run found.
+    fn open(&self) -> Result<Report> {
+        let mut record = Record::open(self.arguments)?;
+        let shown = self.arguments.output.display().to_string();
+        let picks: Vec<(u64, &Entry)> = self
+            .sizes
+            .iter()
+            .filter_map(|(size, entries)| Some((size.bytes, entries.first()?)))
+            .collect();
+        record.check_picks(&picks, &shown)?;
+        if record.resumed > 0 {
+            crate::complain(&format!(
+                "going on with `{shown}`, which has {} measurements",
+                record.resumed
+            ));
+        }
+        let steps: usize = self.sizes.iter().map(|(_, entries)| entries.len()).sum();
+        let progress = ProgressBar::new(steps as u64 * u64::from(self.arguments.rounds));
+        progress.set_style(ProgressStyle::with_template(
+            "{bar:30} {pos}/{len} {msg} {eta} left",
+        )?);
+        let times_us = self.known_times(&record)?;
+        record.resumed = 0;
+        Ok(Report {
+            record,
+            progress,
+            times_us,
+        })
+    }
+
+    /// What the ways took that the file knows.
+    fn known_times(&self, record: &Record) -> Result<HashMap<(u64, usize), Vec<f64>>> {
+        let mut times_us: HashMap<(u64, usize), Vec<f64>> = HashMap::new();
+        for row in record.table()?.rows {
+            let entries = self.sizes.iter().find(|(size, _)| size.bytes == row.bytes);
+            let index = entries.and_then(|(_, entries)| {
+                entries.iter().position(|entry| {
+                    entry.way.0.name() == row.way.algorithm
+                        && entry.way.1.name() == row.way.protocol
+                        && entry.channels.map_or(-1, i64::from) == row.way.channels
+                        && entry.is_default == (row.asked == Asked::Default)
+                })
+            });
+            if let (Some(index), Some(time)) = (index, row.time_us()) {
+                times_us.entry((row.bytes, index)).or_default().push(time);
+            }
+        }
+        Ok(times_us)
+    }
+
+    /// All rounds. Returns the number of wrong elements.
+    fn run(mut self) -> Result<u64> {
+        for round in 0..self.arguments.rounds {
+            for at in 0..self.sizes.len() {
+                self.turns(round, at)?;
+            }
+        }
+        if let Some(report) = &self.report {
+            report.progress.finish_and_clear();
+            if self.arguments.file().is_some() {
+                output::print(&summary(&report.record)?)?;
+            }
+        }
+        Ok(self.wrong)
+    }
+
+    /// One size in one round.
+    fn turns(&mut self, round: u32, at: usize) -> Result<()> {
+        let count = self.sizes[at].1.len();
+        let (wanted, iters) = self.agree(round, at)?;
+        self.bench.method.iters = iters;
+        for turn in 0..count {
+            // Nobody always follows the same neighbour, whose data may still be in a cache.
+            let index = (turn + round as usize) % count;
+            if !wanted[index] {
+                continue;
+            }
+            let row = self.measure(at, index)?;
+            self.note(round, at, index, &row)?;
+        }
+        self.bench.communicator.set_rules(self.own.clone());
+        Ok(())
+    }
+
+    /// What is to be measured, and with how many iterations: rank 0 decides, and tells all.
+    fn agree(&mut self, round: u32, at: usize) -> Result<(Vec<bool>, u32)> {
+        let (size, entries) = &self.sizes[at];
+        let mut told = vec![0.0; entries.len() + 1];
+        if let Some(report) = &self.report {
+            for (index, entry) in entries.iter().enumerate() {
+                let shot = Shot {
+                    entry,
+                    bytes: size.bytes,
+                    round,
+                };
+                let is_there = report.record.has(self.arguments, &self.common, shot)?;
+                let is_hopeless = report.is_hopeless(size.bytes, index, self.arguments.give_up);
+                let is_wanted = !is_there && !is_hopeless;
+                told[index] = f64::from(u8::from(is_wanted));
+                if !is_wanted {
+                    report.progress.inc(1);
+                }
+            }
+            told[entries.len()] = report.best_us(size.bytes).unwrap_or(0.0);
+        }
+        let all = self.bench.gather_numbers(&told)?;
+        let (wanted, best_us) = (&all[0][..told.len() - 1], all[0][told.len() - 1]);
+        let wanted: Vec<bool> = wanted.iter().map(|&number| number > 0.0).collect();
+        let mut best_us = best_us;
+        if best_us == 0.0 && wanted.contains(&true) {
+            // Nobody knows yet how long a call takes here.
+            self.bench.method.iters = self.arguments.iters;
+            best_us = self.measure(at, 0)?.median_us();
+        }
+        let fitting = (MEASUREMENT_US / best_us.max(0.01)) as u32;
+        let least = self.arguments.iters;
+        Ok((wanted, fitting.clamp(least, least * MORE_ITERATIONS)))
+    }
+
+    fn measure(&mut self, at: usize, index: usize) -> Result<Measurement> {
+        let (size, entries) = &self.sizes[at];
+        let (size, entry) = (*size, &entries[index]);
+        if let Some(report) = &self.report {
+            let (algorithm, protocol) = entry.way;
+            let size = bytes_label(size.bytes as f64);
+            let name = self.arguments.collective;
+            report
+                .progress
+                .set_message(format!("{name} {size} {algorithm}/{protocol}"));
+        }
+        self.bench.communicator.set_rules(entry.rules.clone());
+        let row = self
+            .bench
+            .measure(self.case, size, self.arguments.in_place)?;
+        let Some(row) = row else {
+            bail!("`{}` has no in-place form", self.arguments.collective);
+        };
+        // What the library explains and what it does are told apart by nothing else.
+        let wanted = format!("{}/{}", entry.way.0, entry.way.1);
+        let done = format!("{}/{}", row.algorithm, row.protocol);
+        if wanted != done {
+            bail!(
+                "at {} bytes the choice was said to be {wanted}, and it is {done}",
+                size.bytes
+            );
+        }
+        Ok(row)
+    }
+
+    /// Takes a measurement into the file.
+    fn note(&mut self, round: u32, at: usize, index: usize, row: &Measurement) -> Result<()> {
+        self.wrong += row.wrong.unwrap_or(0);
+        let Some(report) = &mut self.report else {
+            return Ok(());
+        };
+        let (size, entries) = &self.sizes[at];
+        let shot = Shot {
+            entry: &entries[index],
+            bytes: size.bytes,
+            round,
+        };
+        report.record.add(self.arguments, &self.common, shot, row)?;
+        let times = report.times_us.entry((size.bytes, index)).or_default();
+        times.push(row.median_us());
+        report.progress.inc(1);
+        Ok(())
+    }
+}
+
+impl Report {
+    /// The least time at this size.
+    fn best_us(&self, bytes: u64) -> Option<f64> {
+        let known = self.times_us.iter().filter(|((size, _), _)| *size == bytes);
+        known.map(|(_, times)| median(times)).reduce(f64::min)
+    }
+
+    /// Whether this way took so much longer than the best that it need not be measured again. The default always is.
+    fn is_hopeless(&self, bytes: u64, index: usize, give_up: f64) -> bool {
+        let (Some(times), Some(best)) = (self.times_us.get(&(bytes, index)), self.best_us(bytes))
+        else {
+            return false;
+        };
+        index > 0 && median(times) > give_up * best
+    }
+}
+
+/// A line for each size: what the default took, and what the best way would have.
+fn summary(record: &Record) -> Result<String> {
+    let mut text = String::new();
+    for series in series::series(&record.table()?.rows, &[])? {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "# {}", series.name());
+        let _ = writeln!(
+            text,
+            "# {:>9}  {:<28} {:>10}  {:<28} {:>10}  {:>6}  interval",
+            "size", "default", "us", "best other", "us", "ratio"
+        );
+        for (&bytes, point) in &series.points {
+            let (Some(pick), Some((way, shots))) = (&point.pick, point.best_other()) else {
+                continue;
+            };
+            let ratio = point.curve.over(shots);
+            let _ = writeln!(
+                text,
+                "{:>11}  {:<28} {:>10}  {:<28} {:>10}  {:>6.2}  {:.2} to {:.2}",
+                bytes,
+                name(pick),
+                number(point.curve.median_us(), 10),
+                name(way),
+                number(shots.median_us(), 10),
+                ratio.middle,
+                ratio.low,
+                ratio.high,
+            );
+        }
+    }
+    Ok(text)
+}
+
+/// The way without its channels where there is one, as nearly everywhere.
+fn name(way: &Way) -> String {
+    match way.channels {
+        1 => format!("{}/{}", way.algorithm, way.protocol),
+        _ => way.to_string(),
+    }
+}

@@ -1,0 +1,95 @@
+//! What is measured at a size: the default's pick, and every way that there is.
+
+use anyhow::Result;
+use ringfold::tune::names::{ALGORITHMS, Name, PROTOCOLS};
+use ringfold::tune::{Rule, Rules};
+use ringfold::{Algorithm, Communicator, Protocol, Request};
+
+use super::arguments::Arguments;
+
+/// One of the things that take turns.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub way: (Algorithm, Protocol),
+    /// The number of channels that is asked for, or that the default took.
+    pub channels: Option<u32>,
+    pub is_default: bool,
+    /// The rules under which it is what the library picks.
+    pub rules: Rules,
+}
+
+/// Everything that takes turns for this request, the default's pick first; the same on all ranks. Leaves the communicator
+/// with its own rules.
+pub fn entries(
+    communicator: &mut Communicator,
+    arguments: &Arguments,
+    own: &Rules,
+    request: &Request,
+) -> Result<Vec<Entry>> {
+    let explanation = communicator.explain(request)?;
+    let choice = explanation.choice;
+    let mut entries = vec![Entry {
+        way: (choice.algorithm, choice.protocol),
+        channels: Some(u32::try_from(choice.channels)?),
+        is_default: true,
+        rules: own.clone(),
+    }];
+    let is_wanted = |(algorithm, protocol): (Algorithm, Protocol)| {
+        (arguments.algorithms.is_empty() || arguments.algorithms.contains(&algorithm))
+            && (arguments.protocols.is_empty() || arguments.protocols.contains(&protocol))
+    };
+    let numbers: Vec<Option<u32>> = match arguments.channels.is_empty() {
+        true => vec![None],
+        false => arguments.channels.iter().copied().map(Some).collect(),
+    };
+    for (way, _) in explanation
+        .table
+        .usable()
+        .filter(|&(way, _)| is_wanted(way))
+    {
+        let mut taken = Vec::new();
+        for &channels in &numbers {
+            let Some(rules) = only(request, way, channels) else {
+                continue;
+            };
+            communicator.set_rules(rules.clone());
+            let choice = communicator.explain(request)?.choice;
+            let goes = (choice.algorithm, choice.protocol) == way;
+            // What is bounded, or has no channels, would be measured several times under one number.
+            let is_new = !taken.contains(&choice.channels);
+            if goes && is_new {
+                taken.push(choice.channels);
+                entries.push(Entry {
+                    way,
+                    channels: channels.and(u32::try_from(choice.channels).ok()),
+                    is_default: false,
+                    rules,
+                });
+            }
+        }
+    }
+    communicator.set_rules(own.clone());
+    Ok(entries)
+}
+
+/// A table in which this is the only way; `None` where a table of rules cannot name it.
+fn only(
+    request: &Request,
+    (algorithm, protocol): (Algorithm, Protocol),
+    channels: Option<u32>,
+) -> Option<Rules> {
+    let rule = Rule {
+        collective: request.collective,
+        bytes_min: 0,
+        bytes_max: u64::MAX,
+        algorithm: Name::of(&ALGORITHMS, algorithm)?,
+        protocol: Name::of(&PROTOCOLS, protocol)?,
+        channels,
+        hosts: None,
+        ranks: None,
+        group: None,
+        is_registered: None,
+        line: 0,
+    };
+    Some(Rules::from(vec![rule]))
+}
