@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import slow_link
+from lab import Lab, address
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS_MAX = 120
@@ -28,14 +28,14 @@ TRANSPORTS = {"loopback": "tcp", "hosts": "tcp", "rings": "shm", "published": "s
 def between_hosts(example: Path, ranks: int, words: list[str]) -> str:
     """The output of rank 0 of a job with a rank in each namespace."""
     secret = secrets.token_hex(16)
-    with slow_link.Lab(ranks) as lab:
+    with Lab(ranks) as lab:
         jobs = []
         for rank, host in enumerate(lab.hosts):
             environment = {
                 "PATH": os.environ["PATH"],
                 "RINGFOLD_RANK": str(rank),
                 "RINGFOLD_WORLD_SIZE": str(ranks),
-                "RINGFOLD_ADDR": f"{slow_link.address(0)}:29400",
+                "RINGFOLD_ADDR": f"{address(0)}:29400",
                 "RINGFOLD_SECRET": secret,
             }
             line = ["ip", "netns", "exec", host, str(example), *words]

@@ -12,13 +12,13 @@ round begins with another, so that what disturbs the machine disturbs all. `ring
 import argparse
 import csv
 import io
-import os
-import secrets
 import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from lab import Lab, ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS_MAX = 120
@@ -35,95 +35,9 @@ class Way:
     arguments: tuple[str, ...]
 
 
-class Lab:
-    """Namespaces on a bridge, deleted at the end."""
-
-    def __init__(self, hosts: int) -> None:
-        stem = f"ringfold-lab-{os.getpid()}-slow"
-        self.switch = f"{stem}-switch"
-        self.hosts = [f"{stem}-{host}" for host in range(hosts)]
-
-    def __enter__(self) -> "Lab":
-        try:
-            self.build()
-        except BaseException:
-            self.delete()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.delete()
-
-    def build(self) -> None:
-        """Makes hosts and cables."""
-        command("ip", "netns", "add", self.switch)
-        command("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
-        command("ip", "-n", self.switch, "link", "set", "bridge", "up")
-        for number, host in enumerate(self.hosts):
-            port = f"port{number}"
-            command("ip", "netns", "add", host)
-            cable = ["link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host]
-            command("ip", "-n", self.switch, *cable)
-            command("ip", "-n", self.switch, "link", "set", port, "master", "bridge", "up")
-            command("ip", "-n", host, "address", "add", f"{address(number)}/24", "dev", "eth0")
-            command("ip", "-n", host, "link", "set", "eth0", "up")
-            command("ip", "-n", host, "link", "set", "lo", "up")
-
-    def shape(self, number: int, mbit: float) -> None:
-        """Limits both directions of a host's cable."""
-        for namespace, device in [(self.hosts[number], "eth0"), (self.switch, f"port{number}")]:
-            limits = ["rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms"]
-            command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limits)
-
-    def delete(self) -> None:
-        """Takes everything away."""
-        for name in [*self.hosts, self.switch]:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-
-
-def address(number: int) -> str:
-    """The address of a host."""
-    return f"10.77.1.{number + 1}"
-
-
-def command(*words: str) -> None:
-    """Runs a command that must succeed."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)}: {done.stderr.strip()}")
-
-
 def perf(lab: Lab, program: Path, arguments: list[str]) -> list[dict[str, str]]:
     """`ringfold perf` with a rank on each host; the rows of its CSV."""
-    secret = secrets.token_hex(16)
-    ranks = []
-    for rank, host in enumerate(lab.hosts):
-        environment = {
-            "PATH": os.environ["PATH"],
-            "RINGFOLD_RANK": str(rank),
-            "RINGFOLD_WORLD_SIZE": str(len(lab.hosts)),
-            "RINGFOLD_ADDR": f"{address(0)}:29400",
-            "RINGFOLD_SECRET": secret,
-            "RINGFOLD_TIMEOUT_MS": "60000",
-        }
-        words = ["ip", "netns", "exec", host, str(program), "perf", *arguments, "--csv", "-"]
-        ranks.append(
-            subprocess.Popen(
-                words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    output = ""
-    try:
-        for rank, process in enumerate(ranks):
-            out, complaint = process.communicate(timeout=SECONDS_MAX)
-            if process.returncode:
-                sys.exit(f"rank {rank} of perf {' '.join(arguments)}: {complaint.strip()}")
-            output = output or out
-    finally:
-        for process in ranks:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+    output = ranks(lab, [str(program), "perf", *arguments, "--csv", "-"], SECONDS_MAX)
     lines = output.splitlines()
     while lines and not lines[0].startswith("collective,"):
         lines.pop(0)
