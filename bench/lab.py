@@ -43,10 +43,10 @@ class Lab:
             command("ip", "-n", host, "link", "set", "eth0", "up")
             command("ip", "-n", host, "link", "set", "lo", "up")
 
-    def shape(self, number: int, mbit: float) -> None:
-        """Limits both directions of a host's cable."""
+    def shape(self, number: int, mbit: float, burst: str = "64kb") -> None:
+        """Limits both directions of a host's cable; so much may pass at once after a silence."""
         for namespace, device in [(self.hosts[number], "eth0"), (self.switch, f"port{number}")]:
-            limits = ["rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms"]
+            limits = ["rate", f"{mbit}mbit", "burst", burst, "latency", "50ms"]
             command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limits)
 
     def delete(self) -> None:

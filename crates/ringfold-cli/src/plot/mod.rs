@@ -27,7 +27,7 @@ const LEGEND_WIDTH: u32 = 230;
 const DASH: (u32, u32) = (8, 5);
 
 /// Colours that stay apart for colour-blind readers (Okabe and Ito).
-pub const PALETTE: [RGBColor; 7] = [
+pub const PALETTE: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -35,6 +35,7 @@ pub const PALETTE: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
+    RGBColor(0, 0, 0),
 ];
 
 /// What is measured along an axis.

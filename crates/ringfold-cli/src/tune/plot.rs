@@ -12,7 +12,7 @@ use crate::perf::arguments::parse_collective;
 use crate::plot::{Axis, Chart, Corner, Curve, PALETTE, Scale, Style};
 use crate::statistics::Estimate;
 
-/// Colours of curves that lie over ways: the last one, a dark grey, and a bright one.
+/// Colours of curves that lie over ways: the last one, black, which no way has, and a bright one.
 const OVER: usize = PALETTE.len() - 1;
 const BEFORE: usize = 1;
 
@@ -189,8 +189,8 @@ impl Picture<'_> {
         lines
             .map(|(index, (way, points))| Curve {
                 label: way.to_string(),
-                style: STYLES[index / PALETTE.len() % STYLES.len()],
-                colour: index % PALETTE.len(),
+                style: STYLES[index / OVER % STYLES.len()],
+                colour: index % OVER,
                 points: self.points(series, &points),
             })
             .collect()
