@@ -1,7 +1,7 @@
 //! A tuner plugin that NCCL loads: an operator's rules decide there as they do in ringfold.
 //!
 //! `NCCL_TUNER_PLUGIN=/path/to/libringfold_nccl_tuner.so` makes NCCL 2.21 to 2.32 load it; each finds the newest version of
-//! the interface that it knows among `ncclTunerPlugin_v2` to `_v7`. Which rules hold is [`tuner`]'s; this file is the
+//! the interface that it knows among `ncclTunerPlugin_v2` to `_v7`. Which rules hold is `tuner`'s; this file is the
 //! border, where C's pointers become values and nothing is decided.
 //!
 //! # Invariants

@@ -326,6 +326,7 @@ fn assemble(
     let mut communicator = Communicator {
         driver: Arc::new(Driver::new(engine, group.rank, Box::new(watch), patience)),
         policy: Policy {
+            is_silent: false,
             algorithm,
             late_rank,
             goes_around: settings.straggler != Straggler::Off,

@@ -56,6 +56,7 @@ fn helped(world_size: usize, helpers: impl Fn(usize) -> Helpers) -> Vec<Communic
                 )),
                 place,
                 policy: Policy {
+                    is_silent: false,
                     algorithm: None,
                     late_rank: None,
                     goes_around: false,

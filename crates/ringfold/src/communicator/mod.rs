@@ -88,6 +88,8 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     pub tuning: Tuning,
+    /// Whether choices are kept from the log: those of a probe, which tries what is not chosen.
+    pub is_silent: bool,
     /// The algorithm of every collective that has it.
     pub algorithm: Option<Algorithm>,
     /// The rank that is known to come late.
@@ -118,9 +120,10 @@ pub struct Choice {
 }
 
 impl Communicator {
-    /// Has collectives that have this algorithm go by it from now on; all ranks say the same.
+    /// Has collectives that have this algorithm go by it from now on, which the log is not told; all ranks say the same.
     fn insist(&mut self, algorithm: Option<Algorithm>) {
         self.policy.algorithm = algorithm;
+        self.policy.is_silent = algorithm.is_some();
         self.choices.forget();
     }
 
@@ -489,7 +492,8 @@ impl Communicator {
         let choice = choose::choose(&question, &self.policy.tuning)?;
         if let Some(kind) = Kind::of(request, bytes, is_weighted) {
             self.choices.put(kind, &choice);
-            if log::log_enabled!(target: TUNING_LOG, log::Level::Info)
+            if !self.policy.is_silent
+                && log::log_enabled!(target: TUNING_LOG, log::Level::Info)
                 && self.choices.is_untold(kind)
             {
                 self.tell(&question, &choice);

@@ -75,22 +75,35 @@ fn try_both(communicator: &mut Communicator, doubt: &Doubt) -> Result<(Vec<Answe
     let mut times_us = Vec::with_capacity(2 * (ROUNDS + 1) * sizes.len());
     for (bytes, way) in calls {
         let whole = bytes as usize / size_of::<f32>();
-        let block = whole / communicator.world_size();
         let is_gathered = doubt.collective == Collective::AllGather;
-        let data = &mut data[..if is_gathered { block } else { whole }];
-        if !meet(communicator, data, start)? {
+        let elements = match is_gathered {
+            true => whole / communicator.world_size(),
+            false => whole,
+        };
+        let data = &mut data[..elements];
+        communicator.insist(Some(way));
+        let mut call = |data: &mut [f32]| match is_gathered {
+            true => {
+                let into = &mut gathered[..elements * communicator.world_size()];
+                communicator.all_gather(data, into)
+            }
+            false => communicator.all_reduce(data, Op::Sum),
+        };
+        // The first finds lines where the other way has left them, and its choice is remembered for the second.
+        let mut is_time_left = meet(communicator, data, start)?;
+        if is_time_left {
+            call(data)?;
+            is_time_left = meet(communicator, data, start)?;
+        }
+        if is_time_left {
+            let begun = Instant::now();
+            call(data)?;
+            times_us.push(begun.elapsed().as_secs_f64() * 1e6);
+        }
+        communicator.insist(None);
+        if !is_time_left {
             break;
         }
-        communicator.insist(Some(way));
-        let begun = Instant::now();
-        if is_gathered {
-            let into = &mut gathered[..block * communicator.world_size()];
-            communicator.all_gather(data, into)?;
-        } else {
-            communicator.all_reduce(data, Op::Sum)?;
-        }
-        times_us.push(begun.elapsed().as_secs_f64() * 1e6);
-        communicator.insist(None);
     }
     communicator.all_reduce(&mut times_us, Op::Max)?;
     let pairs = times_us.chunks_exact(2).skip(sizes.len());

@@ -1,6 +1,6 @@
 //! Which algorithm, protocol, medium, slice size and number of channels a call gets: policy, as one pure function.
 //!
-//! Every way that can be gone gets a price from the [model](super::model): the [`CostTable`] of a [`Question`]. Then whoever
+//! Every way that can be gone gets a price from the [model]: the [`CostTable`] of a [`Question`]. Then whoever
 //! tunes has a say, in this order: what the call or its communicator insists on and what the operator's variables allow bar
 //! ways; a plugin prices usable ways anew; the first rule that matches, and whose way is left, decides. Otherwise the least
 //! entry is the choice, and of equal ones the first. Nobody can have a way that cannot be gone.

@@ -74,29 +74,29 @@ constants! {
     /// What a rank has of the cache that its copies go through.
     cache_bytes = 4.0 * MIB, 0.0, 1e15;
     /// What a call costs that goes the shortest way.
-    call_us = 0.15, 0.0, EVENT_US_MAX;
+    call_us = 0.05, 0.0, EVENT_US_MAX;
     /// What a call costs more that goes by a plan.
-    plan_us = 0.25, 0.0, EVENT_US_MAX;
+    plan_us = 0.6, 0.0, EVENT_US_MAX;
     /// From a publication in shared memory until a peer has seen it.
-    hop_us = 0.35, 0.0, EVENT_US_MAX;
+    hop_us = 0.2, 0.0, EVENT_US_MAX;
     /// What a hop costs less whose payload stands in the line that announces it.
-    inline_us = 0.15, 0.0, EVENT_US_MAX;
+    inline_us = 0.05, 0.0, EVENT_US_MAX;
     /// What each rank of another domain adds to a hop of which all ranks are part.
     domain_us = 0.1, 0.0, EVENT_US_MAX;
     /// What a rank waits, where several share a core, until all of them had one turn; for each of them.
     turn_us = 2.5, 0.0, EVENT_US_MAX;
     /// What each slice of published memory costs.
     slice_us = 0.3, 0.0, EVENT_US_MAX;
-    /// What a byte that a peer has just written costs more than others, up to `model::FRESH_BYTES_MAX` of them.
-    line_us_per_byte = 2e-4, 0.0, BYTE_US_MAX;
+    /// What a byte that a peer has just written costs more than others.
+    line_us_per_byte = 3e-5, 0.0, BYTE_US_MAX;
     /// Copying a byte within the caches.
-    copy_us_per_byte = 4.9e-5, 0.0, BYTE_US_MAX;
+    copy_us_per_byte = 1.5e-5, 0.0, BYTE_US_MAX;
     /// Combining a byte of two operands within the caches.
-    reduce_us_per_byte = 4.9e-5, 0.0, BYTE_US_MAX;
+    reduce_us_per_byte = 1.5e-5, 0.0, BYTE_US_MAX;
     /// The host's memory port: what each copied or combined byte beyond the caches takes of it, all ranks together.
     memory_us_per_byte = 2.5e-5, 0.0, BYTE_US_MAX;
     /// What a rank spends on claiming blocks.
-    claim_us = 1.0, 0.0, EVENT_US_MAX;
+    claim_us = 3.6, 0.0, EVENT_US_MAX;
     /// What a rank spends on finding out where others' registered buffers lie.
     expose_us = 0.5, 0.0, EVENT_US_MAX;
     /// What a call to the kernel that reads a peer's memory costs.
@@ -118,11 +118,11 @@ constants! {
     /// What a short message through a socket costs less that is taken in together with what announces it.
     socket_inline_us = 0.7, 0.0, EVENT_US_MAX;
     /// What a message through a socket costs more where ranks share cores.
-    socket_turn_us = 19.0, 0.0, EVENT_US_MAX;
+    socket_turn_us = 8.0, 0.0, EVENT_US_MAX;
     /// A byte through a link: β.
     socket_us_per_byte = 4e-4, 0.0, BYTE_US_MAX;
     /// What the cores at both ends spend on a byte through a socket.
-    socket_work_us_per_byte = 8e-4, 0.0, BYTE_US_MAX;
+    socket_work_us_per_byte = 7e-4, 0.0, BYTE_US_MAX;
     /// By how much a link's time grows with each further sender that crowds a receiver.
     incast = 0.08, 0.0, 1.0;
 }
@@ -264,6 +264,11 @@ impl Corrections {
             (Some((_, factor)), None) | (None, Some(&(_, factor))) => factor,
             (None, None) => 1.0,
         }
+    }
+
+    /// Whether nothing is known of a way.
+    pub fn is_empty_for(&self, way: Way) -> bool {
+        self.0.iter().all(|(known, _)| *known != way)
     }
 
     /// Sets the factor of a way at `2^log2_bytes` bytes; one that is beyond bounds to the bound.
@@ -456,8 +461,8 @@ mod tests {
             ("load=1", "load=inf"),
             ("load=1", "load=-1"),
             ("load=1,", ""),
-            ("hop_us", "hopp_us"),
-            ("hop_us=0.35", "hop_us=0.35,hop_us=0.35"),
+            (",hop_us", ",hopp_us"),
+            (",hop_us=0.2", ",hop_us=0.2,hop_us=0.2"),
         ] {
             assert_eq!(spoiled(from, to), None, "{to}");
         }

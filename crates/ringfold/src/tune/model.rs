@@ -10,8 +10,8 @@
 //! there the sum over all ranks counts, divided by the cores, at least what the busiest rank does alone. A schedule that has few messages wins then, however its
 //! ranks depend on each other.
 //!
-//! Published memory is priced by level: lines that a peer has just written come slowly, until the prefetchers see what is
-//! wanted; what fits the caches goes at the cores' rate; what does not shares the host's memory port.
+//! Published memory is priced by level: lines that a peer has just written come more slowly than
+//! one's own; what fits the caches goes at the cores' rate; what does not shares the host's memory port.
 //!
 //! Where formulas do not reach, [`Corrections`](super::constants::Corrections) multiply them. Prices rank ways, they do not promise times.
 //!
@@ -25,9 +25,6 @@ use super::cost::{self, Terms};
 use crate::schedule::{Medium, Schedule};
 use crate::types::{Algorithm, Collective, Protocol};
 
-/// Newly written bytes of a rank that come line by line; beyond, prefetchers are ahead of the reader.
-pub const FRESH_BYTES_MAX: f64 = (16 << 10) as f64;
-
 /// What is published at once.
 const SLICE_BYTES: f64 = (128 << 10) as f64;
 
@@ -38,12 +35,15 @@ const HALVING_MESSAGE_BYTES: f64 = (64 << 10) as f64;
 /// What lies in the caches for each byte of a call: input, output, and slots or cells.
 const FOOTPRINT: f64 = 3.0;
 
+/// By how much copying and combining take longer where ranks share a core, because each finds its caches full of another's data.
+const CROWDED_SPOILS: f64 = 3.3;
+
 /// Turns that ranks wait for until all blocks were claimed and combined: the second is shorter, because any rank ends it.
 const CLAIM_TURNS: f64 = 1.5;
 
 /// By how much claimed work takes longer because blocks change cores; what is served keeps to its ranks where it can. Where
 /// every rank has a core, blocks always change it.
-const CLAIM_SPOILS: f64 = 1.3;
+const CLAIM_SPOILS: f64 = 1.2;
 const SERVE_SPOILS: f64 = 1.1;
 const SPOILS_UNCROWDED: f64 = 2.0;
 
@@ -56,16 +56,20 @@ const FURTHER_HOP_TURNS: f64 = 0.4;
 /// Of the time of a hop through a socket where a core is free: what a hop takes among ranks that share cores, because whoever
 /// sends lets the receiver run, and what the first takes more, because all have to wake.
 const CROWDED_HOPS: f64 = 0.3;
-const CROWDED_FIRST_HOPS: f64 = 1.6;
+const CROWDED_FIRST_HOPS: f64 = 1.0;
 
-/// Of what a message takes from both its ends, the part of the busier one.
-const END_PART: f64 = 0.55;
+/// Of what the bytes of a message take from both its ends, the part of a rank through which all of them go: more than half, as
+/// it waits for the others' turns, too. Its messages take all that they take, one after the other.
+const END_PART: f64 = 0.8;
+
+/// By how much pairs that exchange leave cores idle that other ranks' work could use, because each waits for its partner.
+const PAIRS_IDLE: f64 = 1.25;
 
 /// How often a vector that is reduced in two levels is read once more: partial sums, and results by each domain.
 const HIERARCHY_READS: f64 = 2.0;
 
 /// By how much a tree leaves cores idle that other ranks' work could use.
-const TREE_IDLES: f64 = 1.3;
+const TREE_IDLES: f64 = 1.9;
 
 /// What a price depends on, beside the way and the constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +212,23 @@ impl Call<'_> {
         self.algorithm == Algorithm::Hierarchical && self.domains > 1 && self.domains < self.ranks
     }
 
+    /// Copying a byte within the caches, as far as they are a rank's own.
+    fn copy_us_per_byte(&self) -> f64 {
+        self.constants.copy_us_per_byte * self.spoilt_by_turns()
+    }
+
+    /// Combining one.
+    fn reduce_us_per_byte(&self) -> f64 {
+        self.constants.reduce_us_per_byte * self.spoilt_by_turns()
+    }
+
+    fn spoilt_by_turns(&self) -> f64 {
+        match self.constants.is_crowded() {
+            true => CROWDED_SPOILS,
+            false => 1.0,
+        }
+    }
+
     /// The time of work that the busiest rank and all together need so much of: by as many cores as there are.
     fn by_cores(&self, busiest: f64, all: f64) -> f64 {
         let cores = self.n / self.constants.load;
@@ -240,7 +261,7 @@ impl Call<'_> {
                 let slices = self.slices();
                 let terms = self.terms();
                 let (busiest, all) = self.published_bytes(&terms);
-                let work = self.moved(busiest, all, constants.copy_us_per_byte);
+                let work = self.moved(busiest, all, self.copy_us_per_byte());
                 self.begin(slices)
                     + self.syncs(terms.hops)
                     + (slices - 1.0) * constants.slice_us
@@ -312,9 +333,6 @@ impl Call<'_> {
 
     /// What is read, or written over, of lines that a peer has just written.
     fn fresh_lines(&self) -> f64 {
-        if self.constants.is_crowded() {
-            return 0.0;
-        }
         let peers = self.n - 1.0;
         let share = peers / self.n;
         let part = match (self.collective, self.algorithm) {
@@ -326,7 +344,13 @@ impl Call<'_> {
             (Collective::Broadcast, _) => 1.0,
             _ => share,
         };
-        part * self.size.min(FRESH_BYTES_MAX) * self.constants.line_us_per_byte
+        let line_us = self.size * self.constants.line_us_per_byte;
+        if self.constants.is_crowded() {
+            // Ranks of one core find their lines there; what all of them read of all others is too much for that.
+            let beyond = (part - 2.0 * share).max(0.0);
+            return beyond * self.constants.load * CROWDED_SPOILS * line_us;
+        }
+        part * line_us
     }
 
     /// Blocks of published memory that whoever runs combines.
@@ -335,7 +359,7 @@ impl Call<'_> {
         let slices = self.slices();
         let bytes = 2.0 + (self.n - 1.0) / self.n;
         let all = self.n * bytes * self.spoils(CLAIM_SPOILS);
-        let work = self.moved(bytes, all, constants.copy_us_per_byte);
+        let work = self.moved(bytes, all, self.copy_us_per_byte());
         let waiting = match constants.is_crowded() {
             true => CLAIM_TURNS * constants.turn_us * constants.load,
             false => 2.0 * constants.hop_us,
@@ -351,10 +375,9 @@ impl Call<'_> {
 
     /// In all ranks' registered buffers.
     fn pushed(&self) -> f64 {
-        let constants = self.constants;
         let terms = self.terms();
         let bytes = (terms.bytes + terms.reduced) * PUSH_SAVES;
-        let work = self.moved(bytes, self.n * bytes, constants.copy_us_per_byte);
+        let work = self.moved(bytes, self.n * bytes, self.copy_us_per_byte());
         self.exposed() + self.syncs(terms.hops) + work + self.fresh_lines()
     }
 
@@ -368,7 +391,7 @@ impl Call<'_> {
             _ => peers,
         };
         let spoilt = all * self.spoils(SERVE_SPOILS);
-        let work = self.moved(all / self.n, spoilt, constants.copy_us_per_byte);
+        let work = self.moved(all / self.n, spoilt, self.copy_us_per_byte());
         let waiting = match constants.is_crowded() {
             true => CLAIM_TURNS * constants.turn_us * constants.load,
             false => 2.0 * constants.hop_us,
@@ -403,7 +426,7 @@ impl Call<'_> {
             _ => (peers, share),
         };
         let reading = calls * constants.kernel_us + self.size * read * constants.kernel_us_per_byte;
-        let combining = self.size * terms.reduced * constants.reduce_us_per_byte;
+        let combining = self.size * terms.reduced * self.reduce_us_per_byte();
         let work = (reading + combining) * constants.load;
         let port = self.at_the_port(self.n * (read + terms.reduced), work);
         self.exposed() + self.syncs(terms.hops) + work + port
@@ -431,9 +454,9 @@ impl Call<'_> {
         let time = |messages: f64, bytes: f64| {
             messages * slices * link.message_us + self.size * bytes * link.us_per_byte
         };
-        let combining = |reduced: f64| self.size * reduced * self.constants.reduce_us_per_byte;
+        let combining = |reduced: f64| self.size * reduced * self.reduce_us_per_byte();
         let all = time(totals.messages, totals.bytes) + combining(totals.reduced);
-        let busiest = time(terms.messages, terms.bytes) * END_PART + combining(terms.reduced);
+        let busiest = time(terms.messages, END_PART * terms.bytes) + combining(terms.reduced);
         link.first_us + terms.hops * link.hop_us + self.by_cores(busiest, all)
     }
 
@@ -441,8 +464,8 @@ impl Call<'_> {
     fn messages_side_by_side(&self, terms: &Terms) -> f64 {
         let link = self.link();
         let slices = self.message_slices();
-        let gamma = self.constants.reduce_us_per_byte;
-        let fresh = terms.bytes * self.size.min(FRESH_BYTES_MAX) * link.fresh_us_per_byte;
+        let gamma = self.reduce_us_per_byte();
+        let fresh = terms.bytes * self.size * link.fresh_us_per_byte;
         if self.is_chain() {
             let reduces = f64::from(u8::from(self.collective.reduces()));
             let piece = self.size / slices * (link.us_per_byte + reduces * gamma);
@@ -546,11 +569,13 @@ impl Call<'_> {
             (AllReduce, Ring | Direct) => [2.0 * n * peers, 2.0 * peers, peers],
             (AllReduce, RecursiveDoubling) => {
                 let pairs = core * depth;
-                [pairs + 2.0 * folded, pairs + 2.0 * folded, pairs + folded]
+                let bytes = PAIRS_IDLE * pairs + 2.0 * folded;
+                [pairs + 2.0 * folded, bytes, pairs + folded]
             }
             (AllReduce, Rabenseifner) => {
-                let bytes = 2.0 * (core - 1.0 + folded);
-                [2.0 * (core * depth + folded), bytes, bytes / 2.0]
+                let reduced = core - 1.0 + folded;
+                let bytes = 2.0 * PAIRS_IDLE * reduced;
+                [2.0 * (core * depth + folded), bytes, reduced]
             }
             (Broadcast | Reduce, Direct) => {
                 [(n + 1.0) * peers, peers * (1.0 + 1.0 / n), reduces * peers]

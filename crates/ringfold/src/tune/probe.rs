@@ -46,7 +46,7 @@ pub const DOUBTS: &[Doubt] = &[
         collective: Collective::AllReduce,
         tried: (Algorithm::OneShot, Protocol::Simple),
         known: DIRECT,
-        sizes: &[1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10],
+        sizes: &[2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10],
     },
     Doubt {
         collective: Collective::AllReduce,
@@ -71,6 +71,10 @@ pub struct Answer {
     pub pairs: Vec<[f64; 2]>,
 }
 
+/// So many doublings beyond the sizes that were tried the model stands as it was: what a probe finds of some kilobytes says
+/// nothing of megabytes.
+const REACH_LOG2: u8 = 2;
+
 /// Fewer pairs than this say nothing.
 const PAIRS_MIN: usize = 4;
 
@@ -90,27 +94,64 @@ impl Doubt {
             algorithm: self.tried.0,
             protocol: self.tried.1,
         };
-        for (question, answer) in answers {
-            if !answer.is_clear() {
-                continue;
-            }
+        let clear: Vec<&(Question, Answer)> = answers
+            .iter()
+            .filter(|(_, answer)| answer.is_clear())
+            .collect();
+        let ratios: Vec<f64> = clear.iter().map(|(_, answer)| answer.ratio()).collect();
+        for (index, (question, answer)) in clear.into_iter().enumerate() {
             if self.is_about_pull() {
                 constants.kernel_us_per_byte = constants.kernel_us_per_byte.min(KERNEL_US_PER_BYTE);
             }
             let price = |(algorithm, protocol)| {
                 f64::from(model::price(question, algorithm, protocol, &constants))
             };
-            let [tried, known] = answer.medians();
-            let factor = price(self.known) * (tried / known) / price(self.tried);
+            let ratio = among_neighbours(&ratios, index);
+            let factor = price(self.known) * ratio / price(self.tried);
             let old = constants.corrections.factor(way, answer.bytes);
             let log2_bytes = answer.bytes.max(1).ilog2() as u8;
             constants.corrections.set(way, log2_bytes, factor * old);
         }
+        if !self.is_about_pull() {
+            self.bound(way, &mut constants);
+        }
         constants
+    }
+
+    /// Has corrections end beyond the tried sizes.
+    fn bound(&self, way: Way, constants: &mut Constants) {
+        let tried = self.sizes.iter().map(|bytes| bytes.ilog2() as u8);
+        let (Some(least), Some(most)) = (tried.clone().min(), tried.max()) else {
+            return;
+        };
+        if !constants.corrections.is_empty_for(way) {
+            for log2_bytes in [least.saturating_sub(REACH_LOG2), most + REACH_LOG2] {
+                constants.corrections.set(way, log2_bytes, 1.0);
+            }
+        }
+    }
+}
+
+/// The ratio at `index`, or where both its neighbours are on one side of it the nearer one: ways cross once, so a size that differs
+/// from both was disturbed.
+fn among_neighbours(ratios: &[f64], index: usize) -> f64 {
+    let here = ratios[index];
+    match (
+        index.checked_sub(1).and_then(|before| ratios.get(before)),
+        ratios.get(index + 1),
+    ) {
+        (Some(before), Some(after)) => here.clamp(before.min(*after), before.max(*after)),
+        _ => here,
     }
 }
 
 impl Answer {
+    /// What the tried way takes, as a multiple of the known one's time.
+    fn ratio(&self) -> f64 {
+        let [tried, known] = self.medians();
+        tried / known
+    }
+
     /// Whether one of the ways is faster for certain.
     pub fn is_clear(&self) -> bool {
         let needed = (self.pairs.len() as f64 * WINS_MIN).ceil() as usize;
@@ -181,6 +222,27 @@ mod tests {
                 let is_taken = ratio(doubt, *bytes, &settled) < 1.0;
                 assert_eq!(is_taken, *bytes <= crossing, "{bytes} of {crossing}");
             }
+        }
+    }
+
+    #[test]
+    fn one_disturbed_size_changes_nothing() {
+        let doubt = &DOUBTS[0];
+        let disturbed = |bytes| if bytes == 16 << 10 { 30.0 } else { 9.0 };
+        let settled = doubt.settle(Constants::default(), &answers(doubt, disturbed));
+        for bytes in doubt.sizes {
+            assert!(ratio(doubt, *bytes, &settled) < 1.0, "{bytes} bytes");
+        }
+    }
+
+    /// What is found of some kilobytes says nothing of megabytes.
+    #[test]
+    fn far_from_what_was_tried_the_model_stands() {
+        let doubt = &DOUBTS[0];
+        let settled = doubt.settle(Constants::default(), &answers(doubt, |_| 5.0));
+        for bytes in [8, 1 << 20, 1 << 30] {
+            let before = ratio(doubt, bytes, &Constants::default());
+            assert_eq!(ratio(doubt, bytes, &settled), before, "{bytes} bytes");
         }
     }
 
