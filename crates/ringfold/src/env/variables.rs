@@ -137,7 +137,7 @@ pub const VARIABLES: &[Variable] = &[
         "none",
         "A shared library with NCCL's tuner interface, which prices ways anew. What stands between `libnccl-tuner-` and `.so` is \
          enough of a name; `STATIC_PLUGIN` is the program itself. One that cannot be loaded is warned of, and the model decides. The same \
-         on all ranks. See docs/tuning.md.",
+         on all ranks. See docs/nccl-tuner.md.",
     ),
     variable(
         "RINGFOLD_LATE_RANK",
