@@ -9,25 +9,38 @@ venv=.venv
 
 usage() {
     cat <<END
-usage: check.sh [--torch VERSION]
+usage: check.sh [--deep] [--only STAGE]... [--torch VERSION]
 
 Checks everything that must hold before a change lands: format, lints, docs, Rust tests, the wheel, Python tests with
 torch $torch, a real job. Needs Rust, a C compiler, Python 3.11 or newer (PYTHON=... names another than python3) and 6 GB of
 disk. The Python side lives in $venv, which is made on the first run and used without the network afterwards.
 
+  --deep            also the long proofs: exhaustive and random runs, fault storms, SimGrid, mpirun
+  --only STAGE      only this stage, named as in the output, such as "lints"; may be repeated
   --torch VERSION   only the tests of the PyTorch backend, with this release of torch, in .venv-torch-VERSION
   --help            print this
+
+Tests that this machine cannot run are listed with their reasons at the end. With RINGFOLD_REQUIRE_ALL=1 they
+are a failure.
 
 Test runs print their seeds; TEST_SEED=... repeats one of torch's tests, TEST_GLOO=1 tries these on gloo, too.
 END
 }
 
 only_torch=
+deep=
+only=()
 while [ $# -gt 0 ]; do
     case $1 in
     --torch)
         [ -n "${2:-}" ] || { echo "check.sh: --torch needs a version, such as $torch" >&2 && exit 2; }
         only_torch=1 torch=$2 venv=.venv-torch-$2
+        shift
+        ;;
+    --deep) deep=1 ;;
+    --only)
+        [ -n "${2:-}" ] || { echo "check.sh: --only needs the name of a stage" >&2 && exit 2; }
+        only+=("$2")
         shift
         ;;
     --help | -h)
@@ -42,13 +55,34 @@ while [ $# -gt 0 ]; do
     shift
 done
 
+# Tests add a line for each skip. The variable is ours alone: ringfold warns of variables that it does not know.
+TEST_SKIPS=$(mktemp)
+export TEST_SKIPS
+require_all=${RINGFOLD_REQUIRE_ALL:-}
+unset RINGFOLD_REQUIRE_ALL
+
 current="nothing yet"
-trap 'status=$?; [ "$status" = 0 ] || printf "\ncheck.sh: FAILED in: %s\n" "$current" >&2' EXIT
+stages=0
+
+finish() {
+    local status=$?
+    rm -f "$TEST_SKIPS"
+    [ "$status" = 0 ] || printf "\ncheck.sh: FAILED in: %s\n" "$current" >&2
+}
+trap finish EXIT
 
 # stage NAME COMMAND...: runs the command under a heading and says how long it took.
 stage() {
-    current=$1
+    local name=$1 chosen
     shift
+    if [ ${#only[@]} -gt 0 ]; then
+        for chosen in "${only[@]}"; do
+            [ "$chosen" = "$name" ] && break
+        done
+        [ "$chosen" = "$name" ] || return 0
+    fi
+    current=$name
+    stages=$((stages + 1))
     printf '\n== %s\n' "$current"
     local begin=$SECONDS
     "$@"
@@ -94,7 +128,7 @@ python_types() {
 }
 
 python_tests() {
-    "$venv/bin/python" -m pytest --quiet --ignore python/tests/torch
+    "$venv/bin/python" -m pytest --quiet --ignore python/tests/torch --ignore python/tests/storms
 }
 
 # One thread per rank: the ranks are the parallelism.
@@ -107,6 +141,49 @@ digits() {
     export OPENBLAS_NUM_THREADS=1
     "$venv/bin/python" examples/digits_numpy.py
     cargo run --quiet -- run --ranks 4 -- "$venv/bin/python" examples/digits_numpy.py
+}
+
+# The long proofs among the Rust tests, by their names; `cargo test` alone ignores them.
+deep_rust_tests=(
+    all_random_runs_are_exact
+    noise_costs_what_was_worked_out
+    simgrid_agrees
+    sizes_past_two_gib_arrive_whole
+)
+
+deep_rust() {
+    local log=target/deep.log passed
+    cargo test --release --lib --tests -- --ignored "${deep_rust_tests[@]}" 2>&1 | tee "$log"
+    passed=$(awk '/^test result: ok/ { sum += $4 } END { print sum + 0 }' "$log")
+    [ "$passed" = ${#deep_rust_tests[@]} ] || {
+        echo "${#deep_rust_tests[@]} tests should have run, not $passed" >&2
+        return 1
+    }
+}
+
+deep_python() {
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m deep --ignore python/tests/storms python/tests
+}
+
+storms() {
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m "" python/tests/storms
+}
+
+deep() {
+    stage "deep rust tests" deep_rust
+    stage "deep python tests" deep_python
+    [ ! -d python/tests/storms ] || stage "storms" storms
+}
+
+# Prints what was skipped, and fails if that must not be.
+skips() {
+    [ -s "$TEST_SKIPS" ] || return 0
+    printf '\n== skipped\n'
+    sort --unique "$TEST_SKIPS"
+    [ "$require_all" != 1 ] || {
+        current="skipped tests, which RINGFOLD_REQUIRE_ALL=1 does not allow"
+        return 1
+    }
 }
 
 if [ -z "$only_torch" ]; then
@@ -124,5 +201,8 @@ if [ -z "$only_torch" ]; then
     stage "digits" digits
 fi
 stage "torch tests" torch_tests
+[ -z "$deep" ] || deep
 
+[ "$stages" -gt 0 ] || { current="--only: no stage is called ${only[*]}" && exit 2; }
+skips
 printf '\ncheck.sh: all passed in %d s\n' "$SECONDS"

@@ -14,8 +14,20 @@ from typing import Any
 
 import pytest
 
+# The file to which check.sh has every skip added, with its reason.
+SKIPS_VARIABLE = "TEST_SKIPS"
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
 WATCHDOG_S = 60.0
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Record what was skipped; of parallel workers, only the one that reports for all gets here."""
+    path = os.environ.get(SKIPS_VARIABLE)
+    for report in terminalreporter.stats.get("skipped", []) if path else []:
+        # A skip is reported as (file, line, "Skipped: reason").
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+        with open(path, "a") as file:
+            file.write(f"{report.nodeid}: {reason}\n")
 
 
 class Job:

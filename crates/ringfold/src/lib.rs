@@ -49,6 +49,9 @@ pub mod random;
 pub mod reduce;
 pub mod schedule;
 pub mod simulate;
+#[cfg(test)]
+#[path = "../tests/skipped/mod.rs"]
+mod skipped;
 mod sync;
 mod sys;
 pub mod topology;

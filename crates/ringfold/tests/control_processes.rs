@@ -2,6 +2,8 @@
 //!
 //! Ranks 0 and 1 live in the test; rank 2 is this test program again, started for `as_rank_2`.
 
+mod skipped;
+
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitOptions, kill_process, pidfd_getfd, pidfd_open,
     waitpid,
 };
+use skipped::skipped;
 
 const MEMBERS: [usize; 3] = [0, 1, 2];
 const ADDRESS: &str = "RINGFOLD_TEST_RANK_2_ADDRESS";
@@ -150,7 +153,7 @@ fn a_death_is_seen_even_if_somebody_holds_the_sockets() {
     let job = job("stay");
     let held = job.rank_2.sockets();
     if held.is_empty() {
-        eprintln!("skipped: this system does not let a process duplicate its child's descriptors");
+        skipped("this system does not let a process duplicate its child's descriptors");
         return;
     }
     job.rank_2.signal(Signal::KILL);

@@ -48,7 +48,7 @@ fn threads_share_a_communicator() {
 }
 
 #[test]
-#[ignore = "takes 8 GiB of memory, and is slow unless optimised"]
+#[ignore = "deep: takes 8 GiB of memory, and is slow unless optimised"]
 fn sizes_past_two_gib_arrive_whole() {
     play("past_two_gib", 2, "shm");
 }

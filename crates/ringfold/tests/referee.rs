@@ -3,11 +3,13 @@
 
 #[path = "referee/reader.rs"]
 mod reader;
+mod skipped;
 
 use std::process::Command;
 
 use ringfold::simulate::{Compute, Disturbance, Scenario, Server, goal, run};
 use ringfold::{Algorithm, Collective};
+use skipped::skipped;
 
 /// Reads a GOAL text and says how long it takes by SimGrid.
 const SIMGRID_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/referee/simgrid_goal.py");
@@ -91,15 +93,16 @@ fn late_ranks_are_late_for_the_reader_too() {
 }
 
 #[test]
+#[ignore = "deep: needs SimGrid"]
 fn simgrid_agrees() {
     let python = std::env::var(PYTHON_VARIABLE).unwrap_or("python3".into());
     let found = Command::new(&python)
         .args(["-c", "import simgrid"])
         .output();
     if !found.is_ok_and(|output| output.status.success()) {
-        println!(
-            "skipped: {python} has no SimGrid; install python3-simgrid, and name another Python in {PYTHON_VARIABLE}"
-        );
+        skipped(&format!(
+            "{python} has no SimGrid; install python3-simgrid, or name another Python in {PYTHON_VARIABLE}"
+        ));
         return;
     }
     let directory = std::env::temp_dir().join(format!("ringfold-referee-{}", std::process::id()));

@@ -171,7 +171,7 @@ def launcher_command(name: str) -> list[str]:
     return [program, *rights, "-n", "2"]
 
 
-@pytest.mark.parametrize("name", ["torchrun", "ringfold run", "mpirun"])
+@pytest.mark.parametrize("name", ["torchrun", "ringfold run", pytest.param("mpirun", marks=pytest.mark.deep)])
 def test_a_launcher_starts_training(name: str, tmp_path: Path) -> None:
     run(launcher_command(name), "train", tmp_path)
     for rank in range(2):

@@ -1,6 +1,7 @@
 //! Limits of the tuner: overridden, and the same on all ranks whatever each of them was told.
 
 use crate::process::{Running, finish, ringfold};
+use crate::skipped::skipped;
 
 /// A job of four ranks in which rank `odd` is told other limits than the rest. Counts below, above and between.
 fn job(odd: usize) -> (bool, String) {
@@ -80,6 +81,7 @@ fn a_probe_ends_in_one_table() {
     let tables = probed(&[]);
     if std::thread::available_parallelism().unwrap().get() < 2 {
         assert!(tables.is_empty(), "{tables:?}");
+        skipped("one core: no probe is made");
         return;
     }
     assert_eq!(tables.len(), 2, "{tables:?}");

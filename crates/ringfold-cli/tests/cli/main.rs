@@ -8,5 +8,7 @@ mod process;
 mod run;
 mod schedule;
 mod sim;
+#[path = "../../../ringfold/tests/skipped/mod.rs"]
+mod skipped;
 mod tune;
 mod tuner;

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 
 use crate::process::{Running, await_end, await_state, finish, ringfold};
+use crate::skipped::skipped;
 
 fn sorted_lines(text: &str) -> Vec<&str> {
     let mut lines: Vec<_> = text.lines().collect();
@@ -203,7 +204,7 @@ fn bound_ranks_have_cores_of_their_own_and_others_all() {
         [own.clone(), own.clone()]
     );
     if ringfold::topology::cores::available() < 2 {
-        println!("one core: nothing to bind to");
+        skipped("one core: nothing to bind to");
         return;
     }
     let bound = affinities(&["--bind", "core"], "2");

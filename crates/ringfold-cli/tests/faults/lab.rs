@@ -2,7 +2,7 @@
 //!
 //! Nothing of it touches the machine's own network, and all of it goes with the namespaces, which are deleted when the
 //! lab is dropped; what a killed test has left is deleted by the next one. Host `h` has the address `10.77.0.(h + 1)` on
-//! `eth0`. Making a lab takes rights that an ordinary user lacks; then the tests say so and are skipped.
+//! `eth0`. Making a lab takes rights that an ordinary user lacks; then the tests are skipped, and recorded so.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,6 +14,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::job::{Job, Plan};
 use crate::rank::Script;
+use crate::skipped::skipped;
 
 /// The port of the rendezvous: the namespace is new, so every port is free.
 const PORT: u16 = 29400;
@@ -33,12 +34,12 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A lab of `hosts`, or `None` and the reason printed.
+    /// A lab of `hosts`, or `None`, and the test recorded as skipped.
     pub fn new(hosts: usize) -> Option<Lab> {
         match Lab::build(hosts) {
             Ok(lab) => Some(lab),
             Err(reason) => {
-                println!("skipped, no network namespaces here: {}", reason.trim());
+                skipped(&format!("no network namespaces here: {}", reason.trim()));
                 None
             }
         }
@@ -250,4 +251,21 @@ fn remove_abandoned() {
             let _ = ip(&["netns", "delete", &name]);
         }
     }
+}
+
+#[test]
+fn a_lab_that_cannot_be_made_is_recorded_as_a_skip() {
+    let file = std::env::temp_dir().join(format!("ringfold-skips-{}", std::process::id()));
+    let test = "netlab::an_interface_that_is_not_there_is_an_error_that_names_those_that_are";
+    let output = Command::new(std::env::current_exe().expect("this binary has a name"))
+        .args(["--exact", test])
+        .env("TEST_SKIPS", &file)
+        .env("PATH", "/nowhere")
+        .output()
+        .expect("this binary starts");
+    assert!(output.status.success(), "{output:?}");
+    let skips = std::fs::read_to_string(&file).expect("the record of skips");
+    let due = format!("faults::{test}: no network namespaces here: ip: ");
+    assert!(skips.starts_with(&due), "{skips}");
+    std::fs::remove_file(&file).expect("it was there");
 }

@@ -15,6 +15,8 @@ mod netlab;
 mod random;
 mod rank;
 mod remains;
+#[path = "../../../ringfold/tests/skipped/mod.rs"]
+mod skipped;
 mod strangers;
 
 /// The program of a rank.

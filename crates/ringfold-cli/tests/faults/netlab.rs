@@ -11,6 +11,7 @@ use crate::job::Plan;
 use crate::lab::{self, Lab};
 use crate::random::Random;
 use crate::rank::{MEETING, Script, monotonic_ns};
+use crate::skipped::skipped;
 
 const HOSTS: usize = 4;
 
@@ -178,7 +179,7 @@ fn a_host_that_is_cut_off_has_failed_for_the_others() {
 fn a_rank_may_leave_while_its_last_data_is_on_the_wire() {
     let Some(lab) = Lab::new(3) else { return };
     if let Err(refusal) = lab.shape("20mbit") {
-        println!("skipped: {refusal}");
+        skipped(&refusal);
         return;
     }
     // The second broadcast is rank 1's, which is done with it as soon as the kernel has taken the data.
@@ -203,7 +204,7 @@ fn a_rank_may_leave_while_its_last_data_is_on_the_wire() {
 fn ranks_meet_where_rank_0_can_be_reached() {
     let Some(lab) = Lab::new(3) else { return };
     if let Err(refusal) = lab.add_unreachable_address() {
-        println!("skipped: {refusal}");
+        skipped(&refusal);
         return;
     }
     let calls = Script {

@@ -18,6 +18,7 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{Beacon, Foreign, Owned, Pool, Region};
 use crate::schedule::{Medium, Schedule, Weights, ll_bytes_max};
+use crate::skipped::skipped;
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
@@ -110,7 +111,7 @@ impl World {
             let foreign = Foreign::new(beacon, places.clone());
             // Without it what asks for a pull does without.
             if let Some(why) = foreign.refusal() {
-                println!("nobody reads private memory here: {why}");
+                skipped(&format!("no reading of private memory here: {why}"));
                 break;
             }
             engine.set_foreign(foreign);

@@ -221,7 +221,7 @@ fn a_slice_of_random_runs_is_exact() {
 }
 
 #[test]
-#[ignore = "takes minutes; run it in release"]
+#[ignore = "deep: takes minutes"]
 fn all_random_runs_are_exact() {
     let tally = run_all(0..RUNS);
     assert_eq!(tally.runs, RUNS);

@@ -281,7 +281,7 @@ fn noise_costs_about_what_was_worked_out() {
 }
 
 #[test]
-#[ignore = "takes minutes; run it in release"]
+#[ignore = "deep: takes minutes"]
 fn noise_costs_what_was_worked_out() {
     check_noise(8, Server::Parallel, 4000, [115.1, 104.2, 93.4], 0.02);
     // 400 runs scatter by half a per cent.
