@@ -269,3 +269,22 @@ def sum_in_both_ways(names: list[str]) -> list[str]:
 def test_sums_are_the_same_whether_their_caller_waits_or_not(ranks: Any) -> None:
     names = ["float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "complex64"]
     assert ranks(sum_in_both_ways, 2, "ringfold", names=names).results() == [[], []]
+
+
+def add_denormals() -> Any:
+    """Sums of numbers that a rank with flush-to-zero, which the first one sets, takes for zeros."""
+    if dist.get_rank() == 0:
+        assert torch.set_flush_denormal(True)
+    found = []
+    for count in (4, 1000, 300_000):
+        tensor = torch.full((count,), 1, dtype=torch.int32).view(torch.float32)
+        started = tensor.clone()
+        dist.all_reduce(tensor)
+        dist.all_reduce(started, async_op=True).wait()
+        found += [tensor.view(torch.int32).unique(), started.view(torch.int32).unique()]
+    return found
+
+
+def test_flushing_denormals_on_one_rank_changes_no_sum(ranks: Any) -> None:
+    for found in ranks(add_denormals, 2, "ringfold").results():
+        assert all(bits.tolist() == [2] for bits in found), found

@@ -5,6 +5,7 @@
 
 use std::sync::OnceLock;
 
+use super::environment::Environment;
 use crate::memory::Region;
 
 /// A set of vector instructions.
@@ -85,7 +86,8 @@ pub(super) trait Body<Extra> {
     unsafe fn run(into: Region, sources: &[Region], extra: Extra);
 }
 
-/// A [`Body`] compiled for some level, under the same contract.
+/// A [`Body`] compiled for some level, under the same contract. It runs in the default floating-point
+/// environment.
 pub(super) type Run<Extra> = unsafe fn(Region, &[Region], Extra);
 
 macro_rules! compiled_for {
@@ -93,6 +95,7 @@ macro_rules! compiled_for {
         $(
             $(#[$attribute])*
             unsafe fn $name<B: Body<Extra>, Extra>(into: Region, sources: &[Region], extra: Extra) {
+                let _environment = Environment::standard();
                 // SAFETY: the same contract.
                 unsafe { B::run(into, sources, extra) }
             }

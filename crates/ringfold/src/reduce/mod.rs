@@ -5,14 +5,16 @@
 //! with two elements stands in `ops`, the 16- and 8-bit floats in `convert`.
 //!
 //! Invariants: the order of the sources is the order of the additions; nothing is reassociated or contracted to a fused
-//! multiply-add, so that all levels give the same bits, NaN payloads excepted. Buffers need not be aligned. Nothing
-//! allocates. fp8 has no arithmetic: its range is too small for sums, and ranks only move it.
+//! multiply-add, so that all levels give the same bits, NaN payloads excepted. The thread's floating-point settings
+//! (flush-to-zero, rounding) change nothing on x86-64 (`environment`). Buffers need not be aligned. Nothing allocates.
+//! fp8 has no arithmetic: its range is too small for sums, and ranks only move it.
 
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::{DType, Op};
 
 pub(crate) mod convert;
+mod environment;
 mod kernels;
 mod level;
 mod ops;

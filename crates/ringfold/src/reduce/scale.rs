@@ -1,7 +1,9 @@
 //! Multiplication of a whole buffer by one factor: the first step of `PremulSum` and the last of `Avg`.
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 
+use super::environment::Environment;
 use super::kernels::{Brain, Format, Half, Plain};
 use super::level::{Body, Level, Run, compiled};
 use crate::error::{Error, Result};
@@ -36,9 +38,11 @@ pub(super) fn scale_at_level(
     if factor == Factor::Divide(0) {
         return Err(Error::InvalidArgument("cannot divide a buffer by 0".into()));
     }
+    let _environment = Environment::standard();
     let multiplier = match factor {
         Factor::Multiply(multiplier) => multiplier,
-        Factor::Divide(divisor) => 1.0 / divisor as f64,
+        // The compiler must not divide before the environment is set.
+        Factor::Divide(divisor) => 1.0 / black_box(divisor) as f64,
     };
     match (dtype, factor) {
         (DType::F16, _) => run(half_loop(level), into, from, multiplier as f32),

@@ -1,0 +1,154 @@
+//! The floating-point environment that the loops run in: the default one, whatever the program has set.
+//!
+//! A thread may have flush-to-zero, another rounding mode or trapping exceptions on
+//! (`torch.set_flush_denormal`, libraries built with `-ffast-math`, `fesetenv`). Ranks with different
+//! settings would compute different sums of the same data, and so would a call that another thread of
+//! the same rank carries out. Every loop therefore runs under a guard that sets the default
+//! environment and restores the thread's own afterwards. Exceptions raised meanwhile are not recorded
+//! where the environment had to be changed.
+//!
+//! The instructions that read and set the register count as accesses to memory, so the compiler keeps
+//! what the loops load and store, and thus their arithmetic, between them.
+//!
+//! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 10.2.3 (MXCSR).
+
+/// Restores the thread's floating-point environment when it is dropped.
+///
+/// On architectures other than x86-64 it does nothing: results there follow the thread's settings.
+#[must_use]
+pub(super) struct Environment {
+    /// What to restore; `None` where the environment was the default one.
+    #[cfg(target_arch = "x86_64")]
+    own: Option<u32>,
+}
+
+#[cfg(target_arch = "x86_64")]
+mod mxcsr {
+    use std::arch::asm;
+
+    /// Round to nearest, denormals kept, all exceptions masked.
+    pub const DEFAULT: u32 = 0x1f80;
+
+    /// The sticky record of exceptions, which changes nothing.
+    pub const FLAGS: u32 = 0x3f;
+
+    /// The control and status register of SSE and AVX.
+    #[inline(always)]
+    pub fn read() -> u32 {
+        let mut value = 0;
+        // SAFETY: stores four bytes to a local; every x86-64 has the register.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut value, options(nostack, preserves_flags)) };
+        value
+    }
+
+    /// Sets it; `value` has no reserved bits.
+    #[inline(always)]
+    pub fn write(value: u32) {
+        // SAFETY: loads four bytes from a local, which `read` gave or which is `DEFAULT`.
+        unsafe {
+            asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack, preserves_flags))
+        };
+    }
+}
+
+impl Environment {
+    /// Sets the default environment for as long as the guard lives. One load where it is set already.
+    #[inline(always)]
+    pub fn standard() -> Environment {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let own = mxcsr::read();
+            if own & !mxcsr::FLAGS == mxcsr::DEFAULT {
+                return Environment { own: None };
+            }
+            mxcsr::write(mxcsr::DEFAULT);
+            Environment { own: Some(own) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Environment {}
+    }
+}
+
+impl Drop for Environment {
+    #[inline(always)]
+    fn drop(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(own) = self.own {
+            mxcsr::write(own);
+        }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::super::scale::scale_at_level;
+    use super::super::{Factor, Kernel, Level, Store};
+    use super::mxcsr;
+    use crate::memory::Region;
+    use crate::types::{DType, Op};
+
+    /// Flush-to-zero and denormals-are-zero.
+    const FLUSH: u32 = mxcsr::DEFAULT | 0x8040;
+
+    /// Round towards plus infinity.
+    const UPWARDS: u32 = mxcsr::DEFAULT | 0x4000;
+
+    /// `work` under this environment, which must be as it was afterwards, up to the record of exceptions.
+    fn under<R>(environment: u32, work: impl FnOnce() -> R) -> R {
+        let own = mxcsr::read();
+        mxcsr::write(environment);
+        let result = work();
+        let after = mxcsr::read();
+        mxcsr::write(own);
+        assert_eq!(after & !mxcsr::FLAGS, environment, "it is not restored");
+        result
+    }
+
+    fn region(values: &mut [f32]) -> Region {
+        // SAFETY: every test keeps its arrays until after the last use of their regions.
+        unsafe { Region::new(values.as_mut_ptr().cast(), size_of_val(values)) }
+    }
+
+    #[test]
+    fn sums_keep_denormals_on_a_thread_that_flushes_them() {
+        for level in Level::available() {
+            let kernel = Kernel::at_level(Op::Sum, DType::F32, level).expect("a kernel");
+            for sources in 2..=5 {
+                let mut values = vec![[f32::from_bits(1); 100]; sources];
+                let mut sum = [0.0; 100];
+                let from: Vec<Region> = values.iter_mut().map(|v| region(v)).collect();
+                under(FLUSH, || kernel.fold(region(&mut sum), &from));
+                let due = f32::from_bits(sources as u32).to_bits();
+                assert!(sum.iter().all(|value| value.to_bits() == due), "{sum:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn spread_sums_keep_denormals_on_a_thread_that_flushes_them() {
+        for level in Level::available() {
+            let kernel = Kernel::at_level(Op::Sum, DType::F32, level).expect("a kernel");
+            let mut values = [[f32::from_bits(3); 100]; 2];
+            let both: Vec<Region> = values.iter_mut().map(|v| region(v)).collect();
+            let mut parts = Vec::new();
+            let spread = || kernel.spread(&both, &both, None, Store::Cached, &mut parts);
+            under(FLUSH, spread).expect("a spread sum");
+            let all = values.iter().flatten();
+            assert!(all.clone().all(|value| value.to_bits() == 6), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn averages_round_to_nearest_on_a_thread_that_rounds_up() {
+        for level in Level::available() {
+            let mut values = [1.0_f32; 33];
+            let all = region(&mut values);
+            let third = Factor::Divide(3);
+            under(UPWARDS, || {
+                scale_at_level(DType::F32, all, all, third, level)
+            })
+            .expect("a scale");
+            assert!(values.iter().all(|value| *value == 1.0 / 3.0), "{values:?}");
+        }
+    }
+}
