@@ -128,7 +128,7 @@ python_types() {
 }
 
 python_tests() {
-    "$venv/bin/python" -m pytest --quiet --ignore python/tests/torch --ignore python/tests/storms
+    "$venv/bin/python" -m pytest --quiet --ignore python/tests/torch
 }
 
 # One thread per rank: the ranks are the parallelism.

@@ -1,0 +1,192 @@
+"""Collective calls as data: drawn at random, changed in one field, made, and checked exactly."""
+
+import functools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from harness import Wrong
+
+import ringfold
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+LISTED = ("all_gather", "gather", "scatter", "reduce_scatter")
+COLLECTIVES = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "gather",
+    "reduce_scatter",
+    "scatter",
+    "all_to_all",
+    "sendrecv",
+)
+DTYPES = ("int8", "uint8", "int32", "int64", "float16", "float32", "float64")
+OPERATIONS = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
+# Types in which products of four ranks are exact.
+PRODUCT_DTYPES = ("int32", "int64", "float32", "float64")
+# Around lines, pages and slices.
+COUNTS = (0, 1, 3, 16, 17, 1000, 1024, 5000, 65536, 200000)
+# Values are 1 to this: sums of four ranks fit int8, products of four are exact in float32. A
+# prime, so that no size is a multiple of it.
+PERIOD = 31
+_LONGEST = 4 * COUNTS[-1] + PERIOD
+_VALUES = np.arange(_LONGEST) % PERIOD + 1
+_TILES = {dtype: _VALUES.astype(dtype) for dtype in DTYPES}
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call as all ranks make it."""
+
+    collective: str
+    dtype: str
+    counts: tuple[int, ...]
+    """Elements of each rank's block, all equal unless `uneven`; `counts[0]` where no blocks are."""
+    op: str = "sum"
+    root: int = 0
+    salt: int = 0
+    """Tells one call's values from another's."""
+    uneven: bool = False
+    """Whether the counts are given as a list."""
+    matrix: tuple[tuple[int, ...], ...] = ()
+    """Elements that the row's rank sends to the column's, for an uneven `all_to_all`."""
+    algorithm: str | None = None
+
+    def __str__(self) -> str:
+        counts: Any = (
+            list(self.counts) if self.uneven else list(map(list, self.matrix)) or self.counts[0]
+        )
+        what = f"{self.collective} of {counts} {self.dtype}"
+        what += f" {self.op}" if self.collective in REDUCING else ""
+        what += f" root {self.root}" if self.collective in ROOTED else ""
+        return what + (f" by {self.algorithm}" if self.algorithm else "")
+
+    def offsets(self) -> list[int]:
+        """Where each rank's block begins."""
+        return [sum(self.counts[:rank]) for rank in range(len(self.counts))]
+
+    def input(self, rank: int) -> Array:
+        """What a rank gives."""
+        length = self.counts[0]
+        if self.collective in ("all_gather", "gather"):
+            length = self.counts[rank]
+        elif self.collective in ("reduce_scatter", "scatter"):
+            length = sum(self.counts)
+        elif self.collective == "all_to_all":
+            length = sum(self.sent(rank))
+        begin = (7 * rank + self.salt) % PERIOD
+        return _TILES[self.dtype][begin : begin + length]
+
+    def sent(self, rank: int) -> tuple[int, ...]:
+        """Elements that a rank sends to each, in an `all_to_all`."""
+        return self.matrix[rank] if self.matrix else self.counts
+
+    def received(self, rank: int) -> list[int]:
+        """Elements that a rank gets from each, in an `all_to_all`."""
+        return [self.sent(peer)[rank] for peer in range(len(self.counts))]
+
+    def due(self, rank: int) -> Array | None:
+        """What a rank must get, from the definition; `None` for nothing."""
+        ranks = range(len(self.counts))
+        block = slice(self.offsets()[rank], self.offsets()[rank] + self.counts[rank])
+        match self.collective:
+            case "all_reduce":
+                return self._reduced()
+            case "reduce":
+                return self._reduced() if rank == self.root else None
+            case "reduce_scatter":
+                return self._reduced()[block]
+            case "broadcast":
+                return self.input(self.root)
+            case "scatter":
+                return self.input(self.root)[block]
+            case "all_gather" | "gather":
+                if self.collective == "gather" and rank != self.root:
+                    return None
+                return np.concatenate([self.input(peer) for peer in ranks])
+            case "all_to_all":
+                begins = [sum(self.sent(peer)[:rank]) for peer in ranks]
+                pieces = zip(ranks, begins, self.received(rank), strict=True)
+                return np.concatenate(
+                    [self.input(peer)[begin : begin + count] for peer, begin, count in pieces]
+                )
+            case "sendrecv":
+                return self.input((rank - 1) % len(ranks))
+        raise ValueError(self.collective)
+
+    def _reduced(self) -> Array:
+        inputs: list[Array] = [self.input(peer) for peer in range(len(self.counts))]
+        return functools.reduce(OPERATIONS[self.op], inputs)
+
+    def make(
+        self, comm: ringfold.Communicator, asynchronous: bool = False, in_place: Array | None = None
+    ) -> Any:
+        """Makes the call, `in_place` where that holds its input; its result, or its `Work`."""
+        rank = comm.rank
+        x = self.input(rank) if in_place is None else in_place
+        how: dict[str, Any] = {"async_": asynchronous, "out": in_place}
+        if self.collective != "sendrecv":
+            how["algorithm"] = self.algorithm
+        if self.collective in ROOTED:
+            how["root"] = self.root
+        if self.collective in REDUCING:
+            how["op"] = self.op
+        if self.collective in LISTED and self.uneven:
+            how["counts"] = self.counts
+        if self.collective == "scatter" and rank != self.root:
+            how["out"] = np.zeros(self.counts[rank], self.dtype)
+        if self.collective == "all_to_all" and self.matrix:
+            how["send_counts"], how["recv_counts"] = self.sent(rank), self.received(rank)
+        return getattr(comm, self.collective)(x, **how)
+
+    def check(self, rank: int, result: Array | None) -> None:
+        """Raises `Wrong` unless a rank's result is exactly what is due."""
+        due = self.due(rank)
+        if (result is None) != (due is None):
+            raise Wrong(f"{self}: rank {rank} got {result} instead of {due}")
+        if result is None or due is None:
+            return
+        flat = result.reshape(-1)
+        if flat.dtype != due.dtype or flat.shape != due.shape:
+            raise Wrong(
+                f"{self}: rank {rank} got {flat.shape} of {flat.dtype} instead of {due.shape}"
+            )
+        if flat.tobytes() != due.tobytes():
+            at = int(np.flatnonzero(flat != due)[0])
+            raise Wrong(
+                f"{self}: rank {rank} has {flat[at]} instead of {due[at]} at {at} of {len(due)}"
+            )
+
+
+def drawn(
+    random_: random.Random,
+    ranks: int,
+    collectives: Sequence[str] = COLLECTIVES,
+    most: int = COUNTS[-1],
+) -> Call:
+    """Any call of `ranks` ranks, with at most so many elements of a rank."""
+    collective = random_.choice(collectives)
+    op = random_.choice(list(OPERATIONS))
+    dtype = random_.choice(PRODUCT_DTYPES if op == "prod" else DTYPES)
+    count = random_.choice([count for count in COUNTS if count <= most])
+    counts, uneven = (count,) * ranks, False
+    matrix: tuple[tuple[int, ...], ...] = ()
+    if random_.random() < 0.4:
+        if collective in LISTED:
+            uneven, counts = True, uneven_list(random_, ranks, count)
+        elif collective == "all_to_all":
+            matrix = tuple(uneven_list(random_, ranks, count) for _ in range(ranks))
+    root, salt = random_.randrange(ranks), random_.randrange(PERIOD)
+    return Call(collective, dtype, counts, op, root, salt, uneven, matrix)
+
+
+def uneven_list(random_: random.Random, ranks: int, count: int) -> tuple[int, ...]:
+    """A count for each rank, between none and `count`."""
+    return tuple(random_.choice((0, count, random_.randint(0, count))) for _ in range(ranks))

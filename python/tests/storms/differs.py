@@ -1,0 +1,279 @@
+"""Programs in which one rank differs in one thing: every rank gets an error that says so, in time.
+
+Ranks can compare the collective, type, operation, counts, root and algorithm of a call, and its
+place among the calls. No call may succeed with a wrong result. What may differ without harm is
+tried, too: whose memory is registered, and who is in which part.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import calls
+import numpy as np
+import storm
+from calls import (
+    COLLECTIVES,
+    DTYPES,
+    LISTED,
+    OPERATIONS,
+    PERIOD,
+    PRODUCT_DTYPES,
+    REDUCING,
+    ROOTED,
+    Call,
+)
+from harness import Ending, Job, Place, Rank, ending
+from storm import Outcome, Storm
+
+import ringfold
+
+DEADLINE_S = 6.0
+# An error comes within the deadline, and this for a machine that is busy with other jobs.
+GRACE_S = 3.0
+TRIALS = 10
+CALLS = 8
+MOST = 70000
+ALGORITHMS = (
+    "ring",
+    "direct",
+    "tree",
+    "one_shot",
+    "rabenseifner",
+    "recursive_doubling",
+    "flat",
+    "push",
+    "pull",
+)
+REFUSALS = (ringfold.InvalidArgument, ringfold.Unsupported)
+
+# What may differ without harm: nothing at all, whose memory is registered, who is in which part.
+HARMLESS = ("nothing", "memory", "color")
+# What must be a `Mismatch` on every rank.
+DETECTED = ("collective", "dtype", "op", "count", "root", "skip", "list", "matrix", "message")
+# What may be a `Mismatch` or no difference: an algorithm by name may be what the tuner chose for
+# the others, or be refused; equal counts may be given as a list or not.
+EITHER = ("algorithm", "spelling")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program of a few calls, of which one is different on one rank."""
+
+    difference: str
+    odd: int
+    at: int
+    calls: tuple[Call, ...]
+    other: Call
+    """The odd rank's call at `at`."""
+    asynchronous: tuple[bool, ...]
+
+    def __str__(self) -> str:
+        one, other = self.calls[self.at], self.other
+        return f"{self.difference} differs on rank {self.odd}: {other} instead of {one}"
+
+
+def drawn(seed: int, ranks: int) -> Trial:
+    """The trial of a seed, the same on all ranks."""
+    random_ = random.Random(seed)
+    difference = random_.choice((*HARMLESS, *DETECTED, *DETECTED, *EITHER))
+    odd, at = random_.randrange(ranks), random_.randrange(1, CALLS)
+    program = [calls.drawn(random_, ranks, most=MOST) for _ in range(CALLS)]
+    program[at], other = different(random_, difference, ranks, odd)
+    asynchronous = tuple(random_.random() < 0.3 for _ in program)
+    return Trial(difference, odd, at, tuple(program), other, asynchronous)
+
+
+def different(random_: random.Random, difference: str, ranks: int, odd: int) -> tuple[Call, Call]:
+    """A call, and the one that the odd rank makes instead."""
+    while True:
+        call = calls.drawn(random_, ranks, most=MOST)
+        other = changed(random_, difference, call, odd)
+        # Calls that move nothing have nothing to compare.
+        if other is not None and all(
+            sum(sum(one.sent(r)) for r in range(ranks)) > 0 for one in (call, other)
+        ):
+            return call, other
+
+
+def changed(random_: random.Random, difference: str, call: Call, odd: int) -> Call | None:
+    """The call with something else in one place, or `None` if it has no such place."""
+
+    def another(choices: Sequence[Any], present: Any) -> Any:
+        return random_.choice([choice for choice in choices if choice != present])
+
+    is_even = not call.uneven and not call.matrix
+    match difference:
+        case "nothing" | "skip":
+            return call
+        case "collective" if is_even:
+            return replace(call, collective=another(COLLECTIVES, call.collective))
+        case "dtype":
+            return replace(
+                call, dtype=another(PRODUCT_DTYPES if call.op == "prod" else DTYPES, call.dtype)
+            )
+        case "op" if call.collective in REDUCING and call.dtype in PRODUCT_DTYPES:
+            return replace(call, op=another(list(OPERATIONS), call.op))
+        case "count" | "message" if is_even and (
+            difference == "count" or call.collective == "sendrecv"
+        ):
+            count = another([count for count in calls.COUNTS if count <= MOST], call.counts[0])
+            return replace(call, counts=(count,) * len(call.counts))
+        case "root" if call.collective in ROOTED:
+            return replace(call, root=another(range(len(call.counts)), call.root))
+        case "list" if call.uneven and len(set(call.counts)) > 1:
+            return replace(call, counts=other_list(random_, call.counts))
+        case "matrix" if call.matrix:
+            other = replace(
+                call, matrix=tuple(other_list(random_, row) for row in call.matrix if sum(row))
+            )
+            if len(other.matrix) == len(call.matrix):
+                other_parts, parts = ((one.sent(odd), one.received(odd)) for one in (other, call))
+                return other if other_parts != parts else None
+        case "spelling" if call.collective in LISTED and is_even:
+            return replace(call, uneven=True)
+        case "memory" | "color" if call.collective == "all_reduce":
+            return call
+        case "algorithm" if call.collective != "sendrecv":
+            return replace(call, algorithm=random_.choice(ALGORITHMS))
+    return None
+
+
+def other_list(random_: random.Random, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """The same counts in another order, or others of the same sum."""
+    while True:
+        other = random_.sample(counts, len(counts))
+        giver, taker = random_.sample(range(len(counts)), 2)
+        moved = random_.choice((0, 0, 1, other[giver])) if other[giver] else 0
+        other[giver] -= moved
+        other[taker] += moved
+        # Where all counts are alike a move of one is still left.
+        if tuple(other) != counts:
+            return tuple(other)
+
+
+def carried_out(trial: Trial, comm: ringfold.Communicator) -> None:
+    """The program of one rank; raises what goes wrong."""
+    special: dict[str, Callable[[Trial, ringfold.Communicator, Call], None]] = {
+        "memory": in_some_memory,
+        "color": in_a_part,
+        "message": by_messages,
+    }
+    spare = comm.empty(MOST, trial.calls[trial.at].dtype) if trial.difference == "memory" else None
+    for index, call in enumerate(trial.calls):
+        if index == trial.at and trial.difference in special:
+            special[trial.difference](trial, comm, call)
+            continue
+        if index == trial.at and comm.rank == trial.odd:
+            if trial.difference == "skip":
+                continue
+            call = trial.other
+        asynchronous = trial.asynchronous[index]
+        result = call.make(comm, asynchronous)
+        call.check(comm.rank, result.wait() if asynchronous else result)
+    # Here all ranks hear from each other, at the latest.
+    last = Call("all_reduce", "int64", (2,) * comm.world_size)
+    last.check(comm.rank, last.make(comm))
+    comm.barrier()
+    del spare
+
+
+def in_some_memory(trial: Trial, comm: ringfold.Communicator, call: Call) -> None:
+    """An all_reduce in memory that is registered only on the odd rank, or only on the others."""
+    x = comm.empty(call.counts[0], call.dtype)
+    if (comm.rank == trial.odd) == (call.salt % 2 == 0):
+        x = np.zeros(call.counts[0], call.dtype)
+    x[:] = call.input(comm.rank)
+    call.check(comm.rank, call.make(comm, in_place=x))
+
+
+def in_a_part(trial: Trial, comm: ringfold.Communicator, call: Call) -> None:
+    """A split in which the odd rank has another color or none, then a call within each part."""
+    is_odd = comm.rank == trial.odd
+    part = comm.split((None if call.salt % 2 else 7) if is_odd else 3)
+    if part is not None:
+        mine = replace(call, counts=call.counts[: part.world_size])
+        mine.check(part.rank, mine.make(part))
+        part.close()
+
+
+def by_messages(trial: Trial, comm: ringfold.Communicator, call: Call) -> None:
+    """A message to the next rank; the odd rank's has another count."""
+    count = len(call.input(comm.rank))
+    sent = (trial.other if comm.rank == trial.odd else call).input(comm.rank)
+    sending = comm.send(sent, (comm.rank + 1) % comm.world_size, 5, async_=True)
+    call.check(
+        comm.rank, comm.recv(np.zeros(count, call.dtype), (comm.rank - 1) % comm.world_size, 5)
+    )
+    sending.wait()
+
+
+def program(rank: Rank, seed: int) -> None:
+    """A rank in one trial after the other, each with a communicator of its own."""
+    for number in range(TRIALS):
+        trial, error = drawn(seed * TRIALS + number, rank.ranks), None
+        comm = rank.join(f"-{number}", timeout=DEADLINE_S)
+        begin = time.monotonic()
+        try:
+            carried_out(trial, comm)
+        except Exception as raised:
+            error = raised
+        took = time.monotonic() - begin
+        is_refused = isinstance(error, REFUSALS) and rank.rank == trial.odd
+        if is_refused:
+            # As the documentation has it: the others wait for a rank that will not come.
+            comm.abort("refused")
+        rank.say_ended(error, took=took)
+        comm.close()
+
+
+def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]:
+    """The promises that the endings of a trial break."""
+    broken = storm.broken(endings)
+    broken += [
+        f"{ending} after {took:.1f} s"
+        for ending, took in zip(endings, times, strict=True)
+        if took > DEADLINE_S + GRACE_S
+    ]
+    others = [ending for ending in endings if ending.rank != trial.odd]
+    are_fine = all(ending.kind == "ok" for ending in endings)
+    # Two others, which make the same calls, cannot be the ones.
+    are_detected = all(
+        ending.kind == "Mismatch" and trial.odd in ending.blamed for ending in endings
+    )
+    is_refused = endings[trial.odd].kind in ("InvalidArgument", "Unsupported") and all(
+        ending.kind == "Aborted" and ending.blamed == (trial.odd,) for ending in others
+    )
+    allowed = {**dict.fromkeys(HARMLESS, are_fine), **dict.fromkeys(DETECTED, are_detected)}
+    if not broken and not allowed.get(trial.difference, are_fine or are_detected or is_refused):
+        broken = [str(ending) for ending in endings]
+    return [f"{trial}: {'; '.join(broken)}"] if broken else []
+
+
+def round_(seed: int, place: Place) -> Outcome:
+    """One job and its trials."""
+    ranks = random.Random(seed).choice((2, 3, 4))
+    outcome = Outcome()
+    with Job(lambda rank: program(rank, seed), ranks, place, seed) as job:
+        ends = job.finish()
+        said = [[event for event in events if event["event"] == "end"] for events in job.events]
+    for number in range(min(map(len, said))):
+        trial = drawn(seed * TRIALS + number, ranks)
+        endings = [ending(rank, said[rank][number]) for rank in range(ranks)]
+        times = [said[rank][number]["took"] for rank in range(ranks)]
+        outcome.count += 1
+        outcome.rows += [
+            (f"{trial.difference}: {end.kind}", took)
+            for end, took in zip(endings, times, strict=True)
+        ]
+        outcome.violations += [
+            f"trial {number}: {violation}" for violation in judged(trial, endings, times)
+        ]
+    outcome.violations += storm.broken(ends)
+    return outcome
+
+
+if __name__ == "__main__":
+    storm.main(Storm("differs", "programs", round_, 50, ("shm", "tcp")))

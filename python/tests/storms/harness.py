@@ -1,0 +1,374 @@
+"""Jobs of forked ranks for the storms: quickly started, watched, and gone without a trace.
+
+Ranks are forked from a process that has imported everything, so that a job costs little more than
+`ringfold.init`. That process must have a single thread. A rank has two pipes to it, for lines of
+JSON that the rank says and for orders. A rank that has not ended in time hangs: its stacks go to
+its log, and it is killed. Each rank leads a process group of its own, so that what it has forked
+is found and ended, too.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# The ranks are the parallelism, and a thread pool would not survive the fork.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import ringfold
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import lab
+
+# From <linux/prctl.h> and <linux/sched.h>.
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNET = 0x40000000
+# The deadline of the ranks' calls, and how long bringing them together may take.
+CALL_S = 20.0
+CONNECT_S = 60.0
+# A rank that has not ended after so long hangs: far longer than any deadline of the library.
+WATCHDOG_S = 90.0
+# What a fork of a rank may live, should nobody be left to end it.
+ORPHAN_S = 300
+# Ports of jobs between hosts, where every port is free.
+FIRST_PORT, PORTS = 10000, 20000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the ranks of a job run, and how they reach each other."""
+
+    transport: str
+    """`shm` or `tcp` on this host, or `hosts`: what ringfold chooses between namespaces."""
+    hosts: tuple[str, ...] = ()
+    """The namespaces; rank `r` is in number `r % len(hosts)`."""
+
+    def address(self, number: int) -> str:
+        """Where the ranks of a job meet, for one job at a time of each number."""
+        if self.hosts:
+            return f"{lab.address(0)}:{FIRST_PORT + number % PORTS}"
+        return f"unix:@ringfold-storm-{uuid.uuid4().hex}"
+
+    def enter(self, rank: int) -> None:
+        """Moves this process to the rank's host."""
+        if self.hosts:
+            with open(f"/run/netns/{self.hosts[rank % len(self.hosts)]}") as namespace:
+                if _libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+
+
+class Wrong(Exception):
+    """A call that succeeded had a wrong result."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a rank's program ended, or one trial of it."""
+
+    rank: int
+    kind: str
+    """`ok`, the error's class, `wrong`, `killed` (by the storm), `hang`, `crash` or `panic`."""
+    blamed: tuple[int, ...] = ()
+    """The ranks that the error names."""
+    at: float = 0.0
+    """When, by the monotonic clock."""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.kind} {list(self.blamed)} {self.text}"
+
+
+def blamed(error: BaseException) -> tuple[int, ...]:
+    """The ranks that an error names."""
+    match error:
+        case ringfold.PeerFailed() | ringfold.Aborted():
+            return (error.rank,)
+        case ringfold.Timeout():
+            return tuple(error.waiting_for)
+        case ringfold.Mismatch():
+            return error.ranks
+        case ringfold.Corrupt():
+            return (error.peer,)
+    return ()
+
+
+class Rank:
+    """A rank's side of its job."""
+
+    def __init__(
+        self, rank: int, ranks: int, place: Place, address: str, said: int, orders: int
+    ) -> None:
+        self.rank, self.ranks, self.place = rank, ranks, place
+        self._address = address
+        self._said, self._orders = said, orders
+
+    def join(self, part: str = "", **arguments: Any) -> ringfold.Communicator:
+        """Joins this job; with different `part`s several times, on one host only."""
+        transport = "auto" if self.place.hosts else self.place.transport
+        return ringfold.init(
+            self.rank,
+            self.ranks,
+            self._address + part,
+            "the secret of a storm",
+            transport=transport,
+            **{"timeout": CALL_S, "connect_timeout": CONNECT_S, **arguments},
+        )
+
+    def say(self, event: str, **fields: Any) -> None:
+        """Tells the starter something."""
+        line = json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n"
+        os.write(self._said, line.encode())
+
+    def say_ended(self, error: BaseException | None, text: str = "", **fields: Any) -> None:
+        """Tells the starter how the program, or a trial of it, ended."""
+        kind = (
+            "ok" if error is None else "wrong" if isinstance(error, Wrong) else type(error).__name__
+        )
+        named = () if error is None else blamed(error)
+        self.say("end", kind=kind, blamed=named, text=text or str(error or "")[:300], **fields)
+
+    def ordered(self, wait: bool = True) -> bool:
+        """Whether the starter has given the next order, or is gone; waits for it, or only looks."""
+        if not select.select([self._orders], [], [], None if wait else 0)[0]:
+            return False
+        os.read(self._orders, 1)
+        return True
+
+    def fork_that_lives_on(self) -> None:
+        """Forks a child that stays until the job ends, whatever becomes of this rank."""
+        if os.fork() == 0:
+            signal.alarm(ORPHAN_S)
+            while True:
+                signal.pause()
+
+
+Program = Callable[[Rank], None]
+
+
+@dataclass
+class _Started:
+    """A rank, seen from its starter."""
+
+    pid: int
+    said: int
+    orders: int
+    log: int
+    unread: bytes = b""
+    ended: int | None = None
+    """How the process ended, as `os.waitstatus_to_exitcode` has it."""
+    was_killed: bool = False
+    hangs: bool = False
+
+
+class Job:
+    """The ranks of one job, as a context manager that leaves nothing of them behind."""
+
+    def __init__(self, program: Program, ranks: int, place: Place, number: int = 0) -> None:
+        self.events: list[list[dict[str, Any]]] = [[] for _ in range(ranks)]
+        self._ranks: list[_Started] = []
+        address = place.address(number)
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for rank in range(ranks):
+            self._ranks.append(self._start(program, rank, ranks, place, address))
+
+    def _start(
+        self, program: Program, rank: int, ranks: int, place: Place, address: str
+    ) -> _Started:
+        log = os.memfd_create("storm log")
+        said, say = os.pipe()
+        take, order = os.pipe()
+        starter = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _be_rank(program, Rank(rank, ranks, place, address, say, take), log, starter)
+        # Here as well as there, because either may come first.
+        os.setpgid(pid, pid)
+        os.close(say)
+        os.close(take)
+        os.set_blocking(said, False)
+        return _Started(pid, said, order, log)
+
+    def pid(self, rank: int) -> int:
+        """The process of a rank."""
+        return self._ranks[rank].pid
+
+    def signal(self, rank: int, number: int) -> None:
+        """Sends a signal to a rank, which keeps its process id until the job ends."""
+        self._ranks[rank].was_killed |= number == signal.SIGKILL
+        os.kill(self._ranks[rank].pid, number)
+
+    def order(self, rank: int) -> None:
+        """Gives the next order."""
+        try:
+            os.write(self._ranks[rank].orders, b"!")
+        except BrokenPipeError:
+            # It has ended; its ending tells how.
+            pass
+
+    def wait_for(
+        self,
+        event: str,
+        count: int = 1,
+        of: Sequence[int] | None = None,
+        limit_s: float = WATCHDOG_S,
+    ) -> bool:
+        """Waits until all ranks, or those in `of`, have said `event` `count` times.
+
+        False if one of them ended without that, or time is up.
+        """
+        deadline = time.monotonic() + limit_s
+        missing = set(range(len(self._ranks)) if of is None else of)
+        while True:
+            # Who has ended says no more than what is read by then.
+            ended = {rank for rank in missing if self._ranks[rank].ended is not None}
+            missing = {rank for rank in missing if self._count(rank, event) < count}
+            if not missing:
+                return True
+            if missing & ended or time.monotonic() > deadline:
+                return False
+            self.look(0.05)
+
+    def _count(self, rank: int, event: str) -> int:
+        return sum(said["event"] == event for said in self.events[rank])
+
+    def look(self, patience_s: float) -> None:
+        """Takes in what ranks have said, and who has ended; waits a little if there is nothing."""
+        open_pipes = {
+            started.said: rank for rank, started in enumerate(self._ranks) if started.said >= 0
+        }
+        readable = select.select(list(open_pipes), [], [], patience_s)[0]
+        for pipe in readable:
+            self._read(open_pipes[pipe])
+        if not open_pipes:
+            time.sleep(0.001)
+        for rank, started in enumerate(self._ranks):
+            # Not reaped, so that no other process gets its id before the job ends.
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            if started.ended is None and (found := os.waitid(os.P_PID, started.pid, how)):
+                self._read(rank)
+                is_exit = found.si_code == os.CLD_EXITED
+                started.ended = found.si_status if is_exit else -found.si_status
+
+    def _read(self, rank: int) -> None:
+        started = self._ranks[rank]
+        try:
+            while started.said >= 0 and (got := os.read(started.said, 1 << 16)):
+                started.unread += got
+        except BlockingIOError:
+            pass
+        else:
+            if started.said >= 0:
+                os.close(started.said)
+                started.said = -1
+        *lines, started.unread = started.unread.split(b"\n")
+        self.events[rank] += [json.loads(line) for line in lines]
+
+    def finish(self, limit_s: float = WATCHDOG_S) -> list[Ending]:
+        """Waits until all ranks have ended, kills those that hang, and says how each ended."""
+        deadline = time.monotonic() + limit_s
+        while any(started.ended is None for started in self._ranks):
+            if time.monotonic() > deadline:
+                self._kill_what_hangs()
+            self.look(0.05)
+        return [self._ending(rank) for rank in range(len(self._ranks))]
+
+    def _kill_what_hangs(self) -> None:
+        stuck = [started for started in self._ranks if started.ended is None]
+        for started in stuck:
+            started.hangs = True
+            # A stopped process writes no stacks.
+            os.kill(started.pid, signal.SIGCONT)
+            os.kill(started.pid, signal.SIGUSR1)
+        time.sleep(0.5)
+        for started in stuck:
+            os.kill(started.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
+
+    def _ending(self, rank: int) -> Ending:
+        started = self._ranks[rank]
+        log = self.log(rank)
+        ends = [event for event in self.events[rank] if event["event"] == "end"]
+        if "panicked" in log:
+            return Ending(rank, "panic", text=log)
+        if started.hangs:
+            return Ending(rank, "hang", text=f"{ends and ends[-1]}\n{log}")
+        if started.was_killed:
+            return Ending(rank, "killed")
+        if started.ended != 0 or not ends:
+            return Ending(rank, "crash", text=f"ended with {started.ended}\n{log}")
+        return ending(rank, ends[-1])
+
+    def log(self, rank: int) -> str:
+        """The end of what a rank has printed."""
+        log = self._ranks[rank].log
+        size = os.fstat(log).st_size
+        return os.pread(log, 6000, max(0, size - 6000)).decode(errors="replace")
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for started in self._ranks:
+            # The rank may have ended, but was not reaped, so that the group is still its own.
+            os.killpg(started.pid, signal.SIGKILL)
+            try:
+                while True:
+                    os.waitpid(-started.pid, 0)
+            except ChildProcessError:
+                pass
+            for descriptor in (started.said, started.orders, started.log):
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+
+def ending(rank: int, event: dict[str, Any]) -> Ending:
+    """What a rank said of its end."""
+    return Ending(rank, event["kind"], tuple(event["blamed"]), event["at"], event["text"])
+
+
+def endless() -> None:
+    """Ends this process with its starter, should that be killed."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _be_rank(program: Program, rank: Rank, log: int, starter: int) -> None:
+    """Runs the program in this process, which ends with it."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        endless()
+        if os.getppid() != starter:
+            os._exit(1)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        # Least of all the other ranks' pipes, whose ends tell something.
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor not in (rank._said, rank._orders):
+                _libc.close(descriptor)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        faulthandler.enable(file=2)
+        faulthandler.register(signal.SIGUSR1, file=2)
+        rank.place.enter(rank.rank)
+        program(rank)
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

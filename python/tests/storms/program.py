@@ -1,0 +1,142 @@
+"""An endless program of everything that a rank can do, in an order drawn from a seed.
+
+Every rank draws the same, and compares every result with what is due.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import calls
+import numpy as np
+from calls import PERIOD, Call
+from harness import Rank, Wrong, blamed
+
+import ringfold
+
+REGISTERED = 20000
+
+
+class InPart(Exception):
+    """An error of a part of the communicator, whose ranks are these of the whole."""
+
+    def __init__(self, error: ringfold.RingfoldError, members: Sequence[int]) -> None:
+        super().__init__(str(error))
+        self.kind = type(error).__name__
+        self.blamed = tuple(members[rank] for rank in blamed(error))
+
+
+class Program:
+    """The steps of one rank."""
+
+    def __init__(self, rank: Rank, comm: ringfold.Communicator, seed: int) -> None:
+        self.me, self.comm = rank, comm
+        self.random = random.Random(seed)
+        self.ranks = comm.world_size
+        self.forker = self.random.choice([None, *range(self.ranks)])
+        self.fork_at = self.random.randrange(30)
+        self.steps = 0
+        self.registered = comm.empty(REGISTERED, "int32")
+
+    def step(self) -> None:
+        """Does the next thing."""
+        if self.comm.rank == self.forker and self.steps == self.fork_at:
+            self.me.fork_that_lives_on()
+        self.steps += 1
+        kinds = [
+            self.call,
+            self.calls_under_way,
+            self.group,
+            self.memory,
+            self.messages,
+            self.allocate,
+            self.register,
+            self.split,
+        ]
+        self.random.choices(kinds, [12, 4, 2, 4, 4, 1, 1, 1])[0]()
+
+    def call(self) -> None:
+        """One call that is waited for."""
+        call = calls.drawn(self.random, self.ranks)
+        call.check(self.comm.rank, call.make(self.comm))
+
+    def calls_under_way(self) -> None:
+        """Several calls at a time, waited for in any order."""
+        drawn = [
+            calls.drawn(self.random, self.ranks, most=5000)
+            for _ in range(self.random.randint(1, 5))
+        ]
+        works = [(call, call.make(self.comm, asynchronous=True)) for call in drawn]
+        self.random.shuffle(works)
+        for call, work in works:
+            call.check(self.comm.rank, work.wait())
+
+    def group(self) -> None:
+        """Calls that are started together."""
+        drawn = [calls.drawn(self.random, self.ranks, most=5000) for _ in range(2)]
+        with self.comm.group():
+            works = [call.make(self.comm) for call in drawn]
+        for call, work in zip(drawn, works, strict=True):
+            call.check(self.comm.rank, work.result())
+
+    def memory(self) -> None:
+        """A call in registered memory."""
+        self._in_place(self.registered)
+
+    def _in_place(self, x: Any) -> None:
+        call = Call(
+            "all_reduce", x.dtype.name, (len(x),) * self.ranks, salt=self.random.randrange(PERIOD)
+        )
+        x[:] = call.input(self.comm.rank)
+        call.check(self.comm.rank, call.make(self.comm, in_place=x))
+
+    def messages(self) -> None:
+        """A message to the next rank and one from the previous, named as its sender or not."""
+        rank, count, salt = (
+            self.comm.rank,
+            self.random.choice(calls.COUNTS),
+            self.random.randrange(PERIOD),
+        )
+        is_for_any, tag = self.random.random() < 0.3, self.steps
+        call = Call("sendrecv", "float32", (count,) * self.ranks, salt=salt)
+        sending = self.comm.send(call.input(rank), (rank + 1) % self.ranks, tag, async_=True)
+        x, sender = np.zeros(count, "float32"), (rank - 1) % self.ranks
+        if is_for_any:
+            x, found = self.comm.recv(x, None, tag)
+            if found != sender:
+                raise Wrong(f"a message of rank {sender} came from {found}")
+        else:
+            self.comm.recv(x, sender, tag)
+        call.check(rank, x)
+        sending.wait()
+
+    def allocate(self) -> None:
+        """New registered memory, which takes the old one's place half of the time."""
+        x = self.comm.empty(self.random.choice((10, REGISTERED, 3 * REGISTERED)), "float32")
+        self._in_place(x)
+        if self.random.random() < 0.5:
+            self.registered = self.comm.empty(REGISTERED, "int32")
+
+    def register(self) -> None:
+        """Memory that is registered for a call."""
+        with self.comm.register(np.zeros(self.random.choice((100, REGISTERED)), "float64")) as x:
+            self._in_place(x)
+
+    def split(self) -> None:
+        """A call among some of the ranks, in another order."""
+        colors = [self.random.choice((None, 1, 2)) for _ in range(self.ranks)]
+        part = self.comm.split(colors[self.comm.rank], -self.comm.rank)
+        members = [
+            rank for rank in reversed(range(self.ranks)) if colors[rank] == colors[self.comm.rank]
+        ]
+        call = calls.drawn(self.random, 4, most=1000)
+        if part is None:
+            return
+        if (part.rank, part.world_size) != (members.index(self.comm.rank), len(members)):
+            raise Wrong(f"rank {part.rank} of {part.world_size} in a part of {members}")
+        total = Call("all_reduce", call.dtype, call.counts[: len(members)], salt=call.salt)
+        try:
+            total.check(part.rank, total.make(part))
+            part.close()
+        except ringfold.RingfoldError as error:
+            raise InPart(error, members) from error

@@ -1,0 +1,166 @@
+"""What all storms share: rounds from seeds, several at a time, a table of endings, and a verdict.
+
+Each round has a seed of its own. A violation names it, and `--rounds 1 --seed S` repeats the round,
+as far as moments repeat.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+
+import harness
+from harness import Ending, Place
+from lab import Lab
+
+TRANSPORTS = ("shm", "tcp", "hosts")
+# Hosts of a storm between hosts.
+HOSTS = 3
+# Violations that are printed; one cause may have many.
+PRINTED = 20
+
+
+@dataclass
+class Outcome:
+    """What came of one round."""
+
+    count: int = 0
+    """How much was done to the ranks, in the storm's own unit."""
+    rows: list[tuple[str, float | None]] = field(default_factory=list)
+    """Endings by name, each with the seconds that it took to come, where that means something."""
+    violations: list[str] = field(default_factory=list)
+    """Broken promises."""
+
+
+Round = Callable[[int, Place], Outcome]
+
+
+@dataclass(frozen=True)
+class Storm:
+    """A storm: what a round does, and how many there are."""
+
+    name: str
+    unit: str
+    round: Round
+    rounds: int
+    transports: tuple[str, ...] = TRANSPORTS
+
+
+def main(storm: Storm, words: list[str] | None = None) -> None:
+    """Runs a storm by the command line, and ends the program with 1 if a promise was broken."""
+    arguments = parser(storm).parse_args(words)
+    # Before any thread or descriptor of a pool.
+    transports = arguments.transport or storm.transports
+    results = [run(storm, arguments, transport) for transport in transports]
+    sys.exit(not all(results))
+
+
+def parser(storm: Storm) -> argparse.ArgumentParser:
+    """The arguments of a storm."""
+    parser = argparse.ArgumentParser(
+        prog=f"{storm.name}.py", description=sys.modules["__main__"].__doc__
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=storm.rounds, help="rounds on each transport (%(default)s)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.randrange(1 << 30),
+        help="the first round's seed (random)",
+    )
+    parser.add_argument(
+        "--transport",
+        action="append",
+        choices=storm.transports,
+        help="only this one; may be repeated",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="rounds at a time (%(default)s)"
+    )
+    return parser
+
+
+def run(storm: Storm, arguments: argparse.Namespace, transport: str) -> bool:
+    """Runs a storm on one transport and prints its table; whether every promise was kept."""
+    first, rounds = arguments.seed, arguments.rounds
+    command = f"{storm.name}.py --transport {transport}"
+    print(f"\n{command} --rounds {rounds} --seed {first}", flush=True)
+    begin = time.monotonic()
+    total = Outcome()
+    with place(transport) as where, workers(arguments.jobs) as pool:
+        for number, outcome in enumerate(
+            pool.map(partial(guarded, storm.round, where), range(first, first + rounds))
+        ):
+            total.count += outcome.count
+            total.rows += outcome.rows
+            for violation in outcome.violations:
+                line = f"VIOLATION ({command} --rounds 1 --seed {first + number}): {violation}"
+                total.violations.append(line)
+                if len(total.violations) <= PRINTED:
+                    print(line, flush=True)
+    print(table(total.rows))
+    broken = len(total.violations)
+    seconds = time.monotonic() - begin
+    done = f"{total.count} {storm.unit} in {rounds} rounds, {seconds:.0f} s"
+    print(f"{transport}: {done}: {broken} violations", flush=True)
+    return not broken
+
+
+def guarded(round_: Round, where: Place, seed: int) -> Outcome:
+    """A round; what it raises is a violation, so that the others are still run."""
+    try:
+        return round_(seed, where)
+    except Exception as error:
+        return Outcome(violations=[f"the round itself failed: {type(error).__name__}: {error}"])
+
+
+@contextmanager
+def place(transport: str) -> Iterator[Place]:
+    """Where the jobs of a storm run."""
+    if transport != "hosts":
+        yield Place(transport)
+        return
+    with Lab(HOSTS) as hosts:
+        yield Place(transport, tuple(hosts.hosts))
+
+
+@contextmanager
+def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that run rounds, each a single thread that may fork ranks."""
+    with ProcessPoolExecutor(count, get_context("fork"), harness.endless) as pool:
+        yield pool
+
+
+def table(rows: list[tuple[str, float | None]]) -> str:
+    """Endings by name: how many, and how long they took to come."""
+    times: dict[str, list[float]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    for name, seconds in rows:
+        counts[name] += 1
+        if seconds is not None:
+            times[name].append(seconds)
+    lines = [f"{'ending':<40} {'count':>6} {'median':>9} {'p90':>9} {'max':>9}  ms"]
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        line = f"{name:<40} {counts[name]:>6}"
+        if found := sorted(times[name]):
+            p90 = found[min(len(found) - 1, len(found) * 9 // 10)]
+            line += "".join(
+                f" {1000 * value:>9.1f}" for value in (statistics.median(found), p90, found[-1])
+            )
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def broken(endings: list[Ending]) -> list[str]:
+    """What no rank may ever do, whatever is done to the others."""
+    return [str(ending) for ending in endings if ending.kind in ("wrong", "hang", "crash", "panic")]
