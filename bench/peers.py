@@ -5,6 +5,7 @@
     bench/peers.py --ranks 4,8 --max 16M --peers impi,openmpi
     bench/peers.py --collective all_gather --sizes 8,64K,16M
     bench/peers.py --preset table --pin
+    bench/peers.py --baseline ../before/target/release/ringfold --peers ''   # two builds of ringfold
 
 Peers come from PyPI into bench/.venvs, one environment each, on the first run. ringfold is the release build. The table
 has medians with a 95 % interval, and ratios of medians: ringfold's time over the library's (below 1 ringfold is faster),
@@ -59,6 +60,13 @@ def sizes(text: str) -> list[int]:
     return [size(word) for word in text.split(",")]
 
 
+def command(text: str) -> Path:
+    path = Path(text).resolve()
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"no file {text!r}; name another build's target/release/ringfold")
+    return path
+
+
 def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = flags.add_argument
@@ -71,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max", type=size, default="64M", help="largest size (default 64M)")
     add("--factor", type=count, default=8, help="between sizes (default 8)")
     add("--peers", type=names, help=f"of {', '.join(libraries.PEERS)} (default impi,openmpi,mpich,gloo); '' is none")
+    add("--baseline", type=command, metavar="COMMAND", help="another build of ringfold, measured in turns with this one")
     add("--pin", action="store_true", help="bind every library's ranks to cores, instead of what each does by itself")
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
     add("--svg", help="file for the curves likewise")
@@ -97,12 +106,14 @@ def sweep(smallest: int, largest: int, factor: int) -> list[int]:
     return chosen
 
 
-def compared(preset: Preset, pin: bool) -> list[libraries.Library]:
+def compared(preset: Preset, pin: bool, baseline: Path | None) -> list[libraries.Library]:
     """What is compared, in the order of the table's rows."""
     name, ranks = preset.collective.name, max(preset.ranks)
     if pin and (reason := libraries.refusal(name, ranks, *libraries.PIN_FLAGS)):
         sys.exit(f"--pin needs `ringfold perf {' '.join(libraries.PIN_FLAGS)}`, which {reason}")
     chosen: list[libraries.Library] = [libraries.Ringfold("ringfold")]
+    if baseline:
+        chosen.append(libraries.Ringfold("ringfold-baseline", command=baseline))
     if reason := libraries.refusal(name, ranks, "-R", "1"):
         print(f"ringfold-registered is left out: `ringfold perf -R 1` {reason}", file=sys.stderr)
     else:
@@ -138,7 +149,7 @@ def main() -> int:
     chosen_sizes = preset.sizes or sweep(options.min, options.max, options.factor)
     become_reaper()
     libraries.build_ringfold()
-    chosen = compared(preset, options.pin)
+    chosen = compared(preset, options.pin, options.baseline)
     plan = Plan(preset.collective, preset.ranks, chosen_sizes, preset.rounds, options.pin, preset.iterations)
     memory, taken = Memory(preset.collective, chosen_sizes), Taken()
     status = 0

@@ -83,14 +83,15 @@ def installed_version(venv: Path, package: str) -> str:
 
 
 class Ringfold:
-    """The release build of this tree, with more flags of `ringfold perf`."""
+    """A build of ringfold, this tree's release unless told otherwise, with more flags of `ringfold perf`."""
 
     is_peer = False
 
-    def __init__(self, name: str, *flags: str) -> None:
+    def __init__(self, name: str, *flags: str, command: Path = COMMAND) -> None:
         self.name = name
         self.flags = flags
-        self.version = ringfold_version()
+        self.command = command
+        self.version = ringfold_version() if command == COMMAND else str(command)
 
     def placements(self, collective: Collective) -> tuple[str, ...]:
         return collective.placements
@@ -100,7 +101,7 @@ class Ringfold:
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.json"
             sweep = ["-b", size, "-e", size, "-n", work.iterations, "-w", 0, "-c", 0, "--rewrite", "-I", 1, "-J", report]
-            start = [COMMAND, "perf", work.collective.name, "--ranks", work.ranks]
+            start = [self.command, "perf", work.collective.name, "--ranks", work.ranks]
             output_of([*start, *sweep, *bind, *self.flags], work.limit_s)
             (row,) = json.loads(report.read_text())["results"]
         sides = {"out": "out_of_place", "in": "in_place"}
