@@ -4,6 +4,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use ringfold::threads;
+use ringfold::wait::SPAN_MAX;
 use ringfold::{Error, Result};
 
 use crate::exceptions::{exception, invalid_argument};
@@ -50,13 +52,11 @@ pub fn interruptible<T: Send + 'static>(
     interrupt: impl FnOnce(),
 ) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    std::thread::Builder::new()
-        .name("ringfold-setup".into())
-        .spawn(move || {
-            // Nobody listens after an interruption; the value is dropped then, which undoes the work.
-            let _ = sender.send(work());
-        })
-        .map_err(|error| exception(Error::system("cannot start a thread", error)))?;
+    threads::start("ringfold-setup", move || {
+        // Nobody listens after an interruption; the value is dropped then, which undoes the work.
+        let _ = sender.send(work());
+    })
+    .map_err(exception)?;
     let receiver = std::sync::Mutex::new(receiver);
     loop {
         let answer = py.detach(|| {
@@ -80,15 +80,19 @@ pub fn interruptible<T: Send + 'static>(
     }
 }
 
-/// A time span from Python's seconds.
+/// A time span from Python's seconds; one that is too long to count, infinity too, is the longest.
 pub fn seconds(value: Option<f64>) -> PyResult<Option<Duration>> {
-    value
-        .map(|seconds| {
-            Duration::try_from_secs_f64(seconds).map_err(|_| {
-                invalid_argument(format!(
-                    "a timeout of {seconds} s; give seconds, 0 or more, or None"
-                ))
-            })
+    let span = |seconds: f64| {
+        // `min` would take NaN for the longest.
+        let seconds = match seconds > SPAN_MAX.as_secs_f64() {
+            true => SPAN_MAX.as_secs_f64(),
+            false => seconds,
+        };
+        Duration::try_from_secs_f64(seconds).map_err(|_| {
+            invalid_argument(format!(
+                "a timeout of {seconds} s; give seconds, 0 or more, or None"
+            ))
         })
-        .transpose()
+    };
+    value.map(span).transpose()
 }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
+use rustix::process::Resource;
+
 use crate::call::Call;
 
 /// A result with ringfold's error.
@@ -96,7 +99,7 @@ impl Error {
     pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Error {
         let error = error.into();
         Error::System {
-            what: format!("{}: {error}", what.into()),
+            what: format!("{}: {}", what.into(), Refused(&error)),
             kind: error.kind(),
         }
     }
@@ -192,6 +195,35 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// The system's refusal, with the way out where it is a limit that somebody set.
+pub(crate) struct Refused<'a>(pub(crate) &'a io::Error);
+
+impl Refused<'_> {
+    /// Whether this process, or the machine, has no descriptors left.
+    pub(crate) fn lacks_descriptors(&self) -> bool {
+        let number = self.0.raw_os_error();
+        [Errno::MFILE, Errno::NFILE]
+            .iter()
+            .any(|errno| number == Some(errno.raw_os_error()))
+    }
+}
+
+impl fmt::Display for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)?;
+        if !self.lacks_descriptors() {
+            return Ok(());
+        }
+        match rustix::process::getrlimit(Resource::Nofile).current {
+            Some(limit) => write!(
+                f,
+                "; this process may have {limit} descriptors: raise that (ulimit -n)"
+            ),
+            None => f.write_str("; the machine has no descriptors left (fs.file-max)"),
+        }
+    }
+}
 
 /// Ranks as an English list.
 pub(crate) struct Ranks<'a>(pub(crate) &'a [usize]);

@@ -54,6 +54,7 @@ pub mod simulate;
 mod skipped;
 mod sync;
 mod sys;
+pub mod threads;
 pub mod topology;
 pub mod transport;
 pub mod tune;

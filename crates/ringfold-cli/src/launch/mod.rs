@@ -137,8 +137,13 @@ fn start(
             command.get_program().display()
         )
     })?;
-    output.attach(rank, &mut child);
-    output::feed_stdin(&mut child);
+    let attached = output.attach(rank, &mut child);
+    if let Err(error) = attached.and_then(|()| output::feed_stdin(&mut child)) {
+        // Nobody reads what it writes; its end is all that is waited for.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
     Ok(child)
 }
 

@@ -6,8 +6,10 @@
 use std::io::{IsTerminal, Read, Write};
 use std::process::Child;
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+
+use anyhow::Result;
+use ringfold::threads;
 
 /// How long the streams are read after the last rank is gone: something it left behind may hold them open for ever.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,15 +39,16 @@ impl Collector {
     }
 
     /// Reads the streams of `child` that are pipes.
-    pub fn attach(&mut self, rank: usize, child: &mut Child) {
+    pub fn attach(&mut self, rank: usize, child: &mut Child) -> Result<()> {
         if let Some(stream) = child.stdout.take() {
             let prefix = prefix(rank, use_colour(&std::io::stdout()));
-            self.read(stream, std::io::stdout(), prefix);
+            self.read(stream, std::io::stdout(), prefix)?;
         }
         if let Some(stream) = child.stderr.take() {
             let prefix = prefix(rank, use_colour(&std::io::stderr()));
-            self.read(stream, std::io::stderr(), prefix);
+            self.read(stream, std::io::stderr(), prefix)?;
         }
+        Ok(())
     }
 
     /// Waits until everything has been passed on, but not for ever.
@@ -62,14 +65,15 @@ impl Collector {
         from: impl Read + Send + 'static,
         into: impl Write + Send + 'static,
         prefix: String,
-    ) {
-        self.readers += 1;
+    ) -> Result<()> {
         let when_done = self.when_done.clone();
-        thread::spawn(move || {
+        threads::start("ringfold-output", move || {
             // An error closes the pipe, and the rank finds out when it writes again.
             let _ = pass_lines(from, into, prefix.as_bytes());
             let _ = when_done.send(());
-        });
+        })?;
+        self.readers += 1;
+        Ok(())
     }
 }
 
@@ -99,9 +103,9 @@ impl Input {
 }
 
 /// Copies the launcher's standard input to a child that is to be fed, until either ends.
-pub fn feed_stdin(child: &mut Child) {
+pub fn feed_stdin(child: &mut Child) -> Result<()> {
     if let Some(mut pipe) = child.stdin.take() {
-        thread::spawn(move || {
+        threads::start("ringfold-input", move || {
             let mut stdin = std::io::stdin();
             let mut block = [0; 4096];
             while let Ok(bytes @ 1..) = stdin.read(&mut block) {
@@ -109,8 +113,9 @@ pub fn feed_stdin(child: &mut Child) {
                     return;
                 }
             }
-        });
+        })?;
     }
+    Ok(())
 }
 
 fn use_colour(stream: &impl IsTerminal) -> bool {

@@ -2,10 +2,10 @@
 
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ringfold::threads;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 
@@ -29,13 +29,13 @@ impl Events {
         let mut incoming =
             signal_hook::iterator::Signals::new(wanted).context("cannot listen for signals")?;
         let (sender, signals) = mpsc::channel();
-        thread::spawn(move || {
+        threads::start("ringfold-signals", move || {
             for signal in incoming.forever() {
                 if sender.send(signal).is_err() {
                     return;
                 }
             }
-        });
+        })?;
         Ok(Events { signals })
     }
 }

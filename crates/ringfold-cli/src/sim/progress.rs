@@ -58,12 +58,12 @@ fn clear_when_interrupted(bar: &ProgressBar) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .context("cannot listen for signals")?;
     let bar = bar.clone();
-    std::thread::spawn(move || {
+    ringfold::threads::start("ringfold-signals", move || {
         if let Some(signal) = signals.forever().next() {
             bar.finish_and_clear();
             // It ends the process; if it cannot, the simulation goes on.
             let _ = emulate_default_handler(signal);
         }
-    });
+    })?;
     Ok(())
 }

@@ -12,6 +12,7 @@ use crate::tune::channels::Bounds;
 use crate::tune::limits::Overrides;
 use crate::tune::{Allowed, Rules};
 use crate::types::{Algorithm, Protocol};
+use crate::wait::SPAN_MAX;
 
 /// Shared memory of a rank, when nobody says otherwise.
 const SHM_BYTES: usize = 8 << 20;
@@ -113,11 +114,13 @@ impl Settings {
             timeout: config
                 .timeout
                 .or(environment.timeout)
-                .unwrap_or(env::TIMEOUT),
+                .unwrap_or(env::TIMEOUT)
+                .min(SPAN_MAX),
             connect_timeout: config
                 .connect_timeout
                 .or(environment.connect_timeout)
-                .unwrap_or(env::CONNECT_TIMEOUT),
+                .unwrap_or(env::CONNECT_TIMEOUT)
+                .min(SPAN_MAX),
             transport: config
                 .transport
                 .or(environment.transport)

@@ -17,6 +17,7 @@ use super::auth::{Claim, Purpose, Refusal, Secret, initiate};
 use super::door::{Door, HANDSHAKE};
 use super::socket::{Bell, Listener, Socket, remaining, wait_for};
 use crate::error::{Error, Result};
+use crate::threads;
 
 /// How long one address of a peer has to answer before the next is tried.
 const CANDIDATE: Duration = Duration::from_secs(3);
@@ -128,16 +129,25 @@ impl Mesh<'_> {
             self.peers.iter().partition(|peer| peer.rank > self.rank);
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for _ in 0..below.len().min(CONNECTORS_MAX) {
-                scope.spawn(|| {
-                    // A ticket counter: nothing is published with it.
-                    while let Some(peer) = below.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        if let Err(error) = self.reach(peer, &made, deadline, cancelled) {
-                            made.fail(error);
-                            return;
-                        }
+            let connect = || {
+                // A ticket counter: nothing is published with it.
+                while let Some(peer) = below.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(error) = self.reach(peer, &made, deadline, cancelled) {
+                        made.fail(error);
+                        return;
                     }
-                });
+                }
+            };
+            for connectors in 0..below.len().min(CONNECTORS_MAX) {
+                match threads::start_within(scope, "ringfold-connect", connect) {
+                    Ok(_) => {}
+                    // Fewer take longer.
+                    Err(_) if connectors > 0 => break,
+                    Err(error) => {
+                        made.fail(error);
+                        break;
+                    }
+                }
             }
             if let Err(error) = self.await_peers(&above, listener, &made, deadline, cancelled) {
                 made.fail(error);

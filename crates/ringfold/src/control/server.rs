@@ -19,6 +19,7 @@ use super::frame::{Frame, RANK_FRAME_BYTES_MAX, Splitter};
 use super::hub::Hub;
 use super::socket::{Bell, Listener, Socket, is_transient, random, remaining, wait_for};
 use crate::error::{Error, Result};
+use crate::threads;
 
 /// Bytes that may wait to be sent to one rank before it counts as lost: two of the largest frames.
 const BACKLOG_BYTES_MAX: usize = 512 << 20;
@@ -67,10 +68,7 @@ impl Server {
             stop: stop.clone(),
         };
         state.links[0] = Some(Link::new(own));
-        let thread = std::thread::Builder::new()
-            .name("ringfold-server".into())
-            .spawn(move || state.serve())
-            .map_err(|error| Error::system("cannot start the rendezvous server", error))?;
+        let thread = threads::start("ringfold-server", move || state.serve())?;
         Ok(Server {
             stop,
             thread: Some(thread),

@@ -24,8 +24,10 @@ use super::server::Server;
 use super::socket::{Bell, Socket, random, remaining};
 use super::standing::Standing;
 use crate::error::{Error, Result};
+use crate::threads;
 use crate::topology::HostId;
 use crate::transport::Waker;
+use crate::wait::SPAN_MAX;
 
 /// How long one frame to the server may take: it always reads, so more means that it is frozen.
 const SEND: Duration = Duration::from_secs(2);
@@ -103,6 +105,7 @@ impl Line {
         communicator: u64,
         timeout: Duration,
     ) -> Option<Vec<Option<Standing>>> {
+        let timeout = timeout.min(SPAN_MAX);
         let token = {
             let mut state = self.state();
             state.next_survey += 1;
@@ -268,10 +271,7 @@ impl Session {
         let line = Line::new(rank, ranks.len(), Some(socket), Reach::Open)?;
         let line = Arc::new(line);
         let monitor = Monitor::new(line.clone(), splitter, &ranks);
-        let thread = std::thread::Builder::new()
-            .name("ringfold-monitor".into())
-            .spawn(move || monitor.run())
-            .map_err(|error| Error::system("cannot start the monitor", error))?;
+        let thread = threads::start("ringfold-monitor", move || monitor.run())?;
         Ok(Session(Arc::new(Owner {
             world_size: ranks.len(),
             job,

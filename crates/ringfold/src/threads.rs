@@ -1,0 +1,56 @@
+//! Starting threads, which a system can refuse: by the limit of a user, a container or the whole machine.
+
+use std::io;
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+
+use crate::error::{Error, Result};
+
+/// Starts the thread `name`.
+pub fn start<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    let builder = Builder::new().name(name.into());
+    builder.spawn(work).map_err(|error| refused(name, error))
+}
+
+/// Starts the thread `name`, which ends before `scope` does.
+pub fn start_within<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    let builder = Builder::new().name(name.into());
+    let started = builder.spawn_scoped(scope, work);
+    started.map_err(|error| refused(name, error))
+}
+
+/// Says what keeps a thread from being started.
+fn refused(name: &str, error: io::Error) -> Error {
+    let limit = match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            "; the user's or the container's limit of processes and threads is reached (ulimit -u, \
+             pids.max of the control group): raise it, or start fewer"
+        }
+        io::ErrorKind::OutOfMemory => "; there is no memory for its stack",
+        _ => "",
+    };
+    Error::System {
+        what: format!("cannot start the thread `{name}`: {error}{limit}"),
+        kind: error.kind(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_thread_is_named_with_the_limit_that_refuses_it() {
+        let refusal = io::Error::from_raw_os_error(11);
+        let text = refused("ringfold-server", refusal).to_string();
+        for part in ["ringfold-server", "ulimit -u", "pids.max"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}
