@@ -98,6 +98,13 @@ impl Error {
     /// A refusal of the system while doing `what`.
     pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Error {
         let error = error.into();
+        // One of ours that came by way of a wait.
+        if let Some(ours) = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Error>())
+        {
+            return ours.clone();
+        }
         Error::System {
             what: format!("{}: {}", what.into(), Refused(&error)),
             kind: error.kind(),
@@ -199,29 +206,22 @@ impl std::error::Error for Error {}
 /// The system's refusal, with the way out where it is a limit that somebody set.
 pub(crate) struct Refused<'a>(pub(crate) &'a io::Error);
 
-impl Refused<'_> {
-    /// Whether this process, or the machine, has no descriptors left.
-    pub(crate) fn lacks_descriptors(&self) -> bool {
-        let number = self.0.raw_os_error();
-        [Errno::MFILE, Errno::NFILE]
-            .iter()
-            .any(|errno| number == Some(errno.raw_os_error()))
-    }
-}
-
 impl fmt::Display for Refused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)?;
-        if !self.lacks_descriptors() {
-            return Ok(());
+        let number = self.0.raw_os_error();
+        if number == Some(Errno::NFILE.raw_os_error()) {
+            f.write_str("; the machine has no descriptors left: raise fs.file-max")?;
         }
-        match rustix::process::getrlimit(Resource::Nofile).current {
-            Some(limit) => write!(
+        if number == Some(Errno::MFILE.raw_os_error()) {
+            let limit = rustix::process::getrlimit(Resource::Nofile).current;
+            let limit = limit.unwrap_or(u64::MAX);
+            write!(
                 f,
                 "; this process may have {limit} descriptors: raise that (ulimit -n)"
-            ),
-            None => f.write_str("; the machine has no descriptors left (fs.file-max)"),
+            )?;
         }
+        Ok(())
     }
 }
 

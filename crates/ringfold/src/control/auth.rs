@@ -27,6 +27,7 @@ use std::time::Instant;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::limit::Limit;
 use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 
@@ -285,15 +286,21 @@ impl Acceptor {
 }
 
 /// Runs the initiator's half over `socket`.
-pub fn initiate(socket: &Socket, secret: &Secret, claim: Claim, deadline: Instant) -> Outcome<()> {
+pub fn initiate<'a>(
+    socket: &Socket,
+    secret: &Secret,
+    claim: Claim,
+    limit: impl Into<Limit<'a>>,
+) -> Outcome<()> {
+    let limit = limit.into();
     let mut initiator = Initiator::new(secret, claim, random()?);
-    socket.write_all(initiator.hello(), deadline)?;
+    socket.write_all(initiator.hello(), limit)?;
     let mut challenge = [0; CHALLENGE_BYTES];
-    socket.read_exact(&mut challenge, deadline)?;
+    socket.read_exact(&mut challenge, limit)?;
     let proof = initiator.prove(&challenge)?;
-    socket.write_all(&proof, deadline)?;
+    socket.write_all(&proof, limit)?;
     let mut answer = [0; ANSWER_BYTES];
-    socket.read_exact(&mut answer, deadline)?;
+    socket.read_exact(&mut answer, limit)?;
     Ok(initiator.finish(&answer)?)
 }
 

@@ -15,6 +15,8 @@ use rustix::event::PollFd;
 
 use super::auth::{Claim, Purpose, Refusal, Secret, initiate};
 use super::door::{Door, HANDSHAKE};
+pub use super::limit::Cancelled;
+use super::limit::GLANCE;
 use super::socket::{Bell, Listener, Socket, remaining, wait_for};
 use crate::error::{Error, Result};
 use crate::threads;
@@ -23,8 +25,6 @@ use crate::threads;
 const CANDIDATE: Duration = Duration::from_secs(3);
 /// Threads that connect at the same time.
 const CONNECTORS_MAX: usize = 16;
-/// How often waiting is interrupted to ask whether it still makes sense.
-const GLANCE: Duration = Duration::from_millis(50);
 /// The most addresses one rank listens on.
 pub const CANDIDATES_MAX: usize = 16;
 
@@ -111,9 +111,6 @@ pub struct Mesh<'a> {
     /// The ranks to connect with, without this one.
     pub peers: &'a [Peer],
 }
-
-/// Finds out whether waiting has become pointless: the communicator's verdict, for example.
-pub type Cancelled<'a> = &'a (dyn Fn() -> Option<Error> + Sync);
 
 impl Mesh<'_> {
     /// Makes all connections by `deadline`: by peer and channel, non-blocking and without delay. Ranks that are no

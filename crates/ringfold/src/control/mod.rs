@@ -18,6 +18,7 @@
 //! fails, and the others go on without abort propagation.
 
 pub mod auth;
+mod connect;
 pub mod door;
 pub mod fault;
 pub mod fd;
@@ -25,6 +26,7 @@ pub mod frame;
 pub mod health;
 pub mod hub;
 pub mod launch;
+pub mod limit;
 pub mod meeting;
 pub mod mesh;
 mod monitor;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
+use super::connect;
+use super::limit::Limit;
 use crate::error::{Error, Result};
 
 /// How long sent data may stay unacknowledged. With a ping every half second, a silent partition shows in 2.3 s.
@@ -98,6 +100,31 @@ impl fmt::Display for Address {
     }
 }
 
+/// The other end of a UNIX connection that belongs to another user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    /// The user.
+    pub uid: u32,
+    /// The process that made the other end.
+    pub pid: i32,
+}
+
+impl Stranger {
+    /// The stranger that `error` is about.
+    pub fn of(error: &io::Error) -> Option<Stranger> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stranger { uid, pid } = self;
+        write!(f, "the other end belongs to user {uid} (process {pid})")
+    }
+}
+
+impl std::error::Error for Stranger {}
+
 /// A connected, non-blocking stream socket.
 #[derive(Debug)]
 pub struct Socket {
@@ -117,14 +144,15 @@ impl Socket {
         })
     }
 
-    /// Takes over a UNIX connection, if its other end belongs to this user.
+    /// Takes over a UNIX connection, if its other end belongs to this user; otherwise the error is a [`Stranger`].
     pub fn from_unix(stream: UnixStream) -> io::Result<Socket> {
-        let theirs = sockopt::socket_peercred(&stream)?.uid;
-        if theirs != rustix::process::getuid() {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("the other end belongs to user {}", theirs.as_raw()),
-            ));
+        let theirs = sockopt::socket_peercred(&stream)?;
+        if theirs.uid != rustix::process::getuid() {
+            let stranger = Stranger {
+                uid: theirs.uid.as_raw(),
+                pid: theirs.pid.as_raw_nonzero().get(),
+            };
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, stranger));
         }
         stream.set_nonblocking(true)?;
         Ok(Socket {
@@ -139,22 +167,15 @@ impl Socket {
         Ok((Socket::from_unix(a)?, Socket::from_unix(b)?))
     }
 
-    /// One attempt to connect to `address` by `deadline`.
-    pub fn connect(address: &Address, deadline: Instant) -> io::Result<Socket> {
+    /// One attempt to connect to `address`.
+    pub fn connect<'a>(address: &Address, limit: impl Into<Limit<'a>>) -> io::Result<Socket> {
+        let limit = limit.into();
         match address {
-            Address::Unix { name } => {
-                let address = UnixAddress::from_abstract_name(name)?;
-                Socket::from_unix(UnixStream::connect_addr(&address)?)
-            }
+            Address::Unix { name } => Socket::from_unix(connect::unix(name, limit)?),
             Address::Tcp { host, port } => {
                 let mut last = io::Error::from(io::ErrorKind::NotFound);
-                for candidate in (host.as_str(), *port).to_socket_addrs()? {
-                    let left = remaining(deadline).max(Duration::from_millis(1));
-                    match TcpStream::connect_timeout(&candidate, left) {
-                        // A port of the ephemeral range can connect to itself while nobody listens.
-                        Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
-                            last = io::ErrorKind::ConnectionRefused.into();
-                        }
+                for candidate in connect::resolve(host, *port, limit)? {
+                    match connect::tcp(&candidate, limit) {
                         Ok(stream) => return Socket::from_tcp(stream),
                         Err(error) => last = error,
                     }
@@ -180,25 +201,31 @@ impl Socket {
         Ok(rustix::net::send(&self.fd, bytes, flags)?)
     }
 
-    /// Fills `buffer` by `deadline`.
-    pub fn read_exact(&self, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+    /// Fills `buffer`.
+    pub fn read_exact<'a>(
+        &self,
+        mut buffer: &mut [u8],
+        limit: impl Into<Limit<'a>>,
+    ) -> io::Result<()> {
+        let limit = limit.into();
         while !buffer.is_empty() {
             match self.read(buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => buffer = &mut buffer[count..],
-                Err(error) if is_transient(&error) => self.wait(PollFlags::IN, deadline)?,
+                Err(error) if is_transient(&error) => self.wait(PollFlags::IN, limit)?,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Writes all of `bytes` by `deadline`.
-    pub fn write_all(&self, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    /// Writes all of `bytes`.
+    pub fn write_all<'a>(&self, mut bytes: &[u8], limit: impl Into<Limit<'a>>) -> io::Result<()> {
+        let limit = limit.into();
         while !bytes.is_empty() {
             match self.write(bytes) {
                 Ok(count) => bytes = &bytes[count..],
-                Err(error) if is_transient(&error) => self.wait(PollFlags::OUT, deadline)?,
+                Err(error) if is_transient(&error) => self.wait(PollFlags::OUT, limit)?,
                 Err(error) => return Err(error),
             }
         }
@@ -206,16 +233,15 @@ impl Socket {
     }
 
     /// Waits until there is something to read.
-    pub fn wait_readable(&self, deadline: Instant) -> io::Result<()> {
-        self.wait(PollFlags::IN, deadline)
+    pub fn wait_readable<'a>(&self, limit: impl Into<Limit<'a>>) -> io::Result<()> {
+        self.wait(PollFlags::IN, limit.into())
     }
 
-    fn wait(&self, flags: PollFlags, deadline: Instant) -> io::Result<()> {
-        let mut entries = [PollFd::new(&self.fd, flags)];
-        if wait_for(&mut entries, Some(deadline))? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        Ok(())
+    fn wait(&self, flags: PollFlags, limit: Limit<'_>) -> io::Result<()> {
+        limit.wait(|until| {
+            let mut entries = [PollFd::new(&self.fd, flags)];
+            Ok(wait_for(&mut entries, Some(until))? > 0)
+        })
     }
 
     /// The connection as a plain descriptor.
