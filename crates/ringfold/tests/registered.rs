@@ -5,6 +5,8 @@
 mod scenes;
 mod skipped;
 
+use std::io::{Read, Write};
+
 use ringfold::memory::Region;
 use ringfold::{Collective, Communicator, Counts, DType, Op, Request};
 use scenes::{Scene, play, play_with};
@@ -79,7 +81,7 @@ fn a_leaked_registration_is_not_taken_for_what_lies_there_later() {
 }
 
 #[test]
-fn a_forked_child_gets_an_error_and_shares_nothing() {
+fn a_forked_child_has_a_view_of_the_memory_and_shares_nothing() {
     play("forked", 2, "shm");
 }
 
@@ -386,7 +388,7 @@ fn in_child(what: impl FnOnce() -> i32) -> libc::c_int {
 fn forked(comm: Communicator) {
     let mut memory = comm.alloc(1 << 16).expect("memory");
     let mut vector = vec![0f32; 1 << 16];
-    let registered = comm.register(&mut vector).expect("registered");
+    let mut registered = comm.register(&mut vector).expect("registered");
     for count in [1, 1 << 14] {
         let status = in_child(|| {
             let mut data = vec![1f32; count];
@@ -397,14 +399,40 @@ fn forked(comm: Communicator) {
         });
         assert_eq!(libc::WEXITSTATUS(status), 7, "{status}");
     }
-    let touch = |address: *const f32| {
-        // SAFETY: mapped in the parent; in the child it faults, which is what is tested.
-        let value = in_child(|| unsafe { address.read_volatile() } as i32);
-        assert!(libc::WIFSIGNALED(value), "{value}");
-        assert_eq!(libc::WTERMSIG(value), libc::SIGSEGV);
+    memory.as_mut_slice::<f32>().fill(3.0);
+    registered.fill(3.0);
+    let touch = |data: &mut [f32]| {
+        let status = in_child(|| {
+            let all = data.iter().all(|value| *value == 3.0);
+            data.fill(4.0);
+            // A child of the child has what this one has written.
+            let inner = in_child(|| data[data.len() - 1] as i32);
+            i32::from(all) + libc::WEXITSTATUS(inner) + data[0] as i32
+        });
+        assert_eq!(libc::WEXITSTATUS(status), 1 + 4 + 4, "{status}");
+        assert!(data.iter().all(|value| *value == 3.0), "the child's writes");
     };
-    touch(memory.as_slice::<f32>().as_ptr());
-    touch(&registered[1 << 15]);
+    touch(memory.as_mut_slice::<f32>());
+    touch(&mut registered);
+    // A child that lives on keeps what it can see, though the parent gives the memory up.
+    let mut short = vec![5f32; 1 << 16];
+    let guard = comm.register(&mut short).expect("registered");
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+    // SAFETY: the child calls nothing that another thread may hold a lock of, and ends without returning.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut word = [0];
+        let _ = (&theirs).read_exact(&mut word);
+        let all = guard.iter().all(|value| *value == 5.0);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if all { 7 } else { 8 }) }
+    }
+    drop(guard);
+    (&ours).write_all(&[1]).expect("a word");
+    let mut status = 0;
+    // SAFETY: our own child, waited for once.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 7, "{status}");
     // Ends in the child neither memory nor communicator of the parent.
     let mut memory_in_child = Some(memory);
     let mut ends = Some((comm, registered));

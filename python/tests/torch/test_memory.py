@@ -1,5 +1,6 @@
 """Tensors in registered memory, and that no registration outlives what it was made for."""
 
+import os
 from typing import Any
 
 import pytest
@@ -105,10 +106,10 @@ def buckets() -> Any:
     return (group if hasattr(group, "communicator") else group._get_backend(torch.device("cpu"))).buckets
 
 
-def model() -> DistributedDataParallel:
+def model(are_views: bool = False) -> DistributedDataParallel:
     torch.manual_seed(1)
     layers = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512), nn.Linear(512, 8))
-    return DistributedDataParallel(layers, bucket_cap_mb=1)
+    return DistributedDataParallel(layers, bucket_cap_mb=1, gradient_as_bucket_view=are_views)
 
 
 def train(module: DistributedDataParallel, iterations: int) -> None:
@@ -197,3 +198,23 @@ def fork_with_buckets() -> Any:
 
 def test_data_loader_workers_are_forked_beside_registered_buckets(ranks: Any) -> None:
     assert ranks(fork_with_buckets, 2, "ringfold").results() == [(True, 496.0)] * 2
+
+
+def read_in_a_child() -> Any:
+    module = model(are_views=True)
+    train(module, ITERATIONS)
+    gradients = [parameter.grad for parameter in module.parameters()]
+    sums = [float(gradient.sum()) for gradient in gradients]
+    child = os.fork()
+    if child == 0:
+        is_same = [float(gradient.sum()) for gradient in gradients] == sums
+        for gradient in gradients:
+            gradient.zero_()
+        os._exit(7 if is_same else 8)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    is_whole = [float(gradient.sum()) for gradient in gradients] == sums
+    return len(buckets()) > 0, any(sums), ended, is_whole
+
+
+def test_a_forked_child_reads_gradients_in_registered_buckets(ranks: Any) -> None:
+    assert ranks(read_in_a_child, 2, "ringfold").results() == [(True, True, 7, True)] * 2

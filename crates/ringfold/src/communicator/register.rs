@@ -125,8 +125,8 @@ impl Communicator {
     /// with other processes, on the stack, or registered already (by any communicator) is `Error::InvalidArgument`. Memory
     /// that a device has pinned must not be registered: the device would keep to the old pages.
     ///
-    /// Collective, as `alloc` is, and errors are as there; ranks may call either. A forked child does not have the memory
-    /// while it is registered: touching it there ends the child.
+    /// Collective, as `alloc` is, and errors are as there; ranks may call either. A forked child has the memory as that of
+    /// `alloc`: see [`Registered`].
     pub fn register<'a, T: Element>(&self, buffer: &'a mut [T]) -> Result<RegisteredMut<'a, T>> {
         // SAFETY: borrowed exclusively as long as the registration lives, which the value returned holds.
         let region = unsafe { Region::new(buffer.as_mut_ptr().cast(), size_of_val(buffer)) };
@@ -191,6 +191,7 @@ impl Communicator {
         let outcomes = self.exchange_cards(&card)?;
         let peers = mapped?;
         check_all(&outcomes)?;
+        part.own.leave_to_children(part.fd);
         let own = Arc::new(part.own);
         self.driver
             .with_registry(|registry| registry.enlist(&own, peers));

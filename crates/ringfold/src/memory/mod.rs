@@ -4,6 +4,7 @@
 //! bytes may be written by another process, by a peer thread or through the user's aliasing buffer at any time. Whoever
 //! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
 
+mod child;
 mod foreign;
 mod life;
 pub(crate) mod mapping;

@@ -116,6 +116,11 @@ impl Moved {
         self.buffer
     }
 
+    /// What is the file's, and where in the file it begins.
+    pub fn interior(&self) -> (Region, usize) {
+        (self.interior, self.offset(self.interior))
+    }
+
     /// Brings the file's copy of what could not be moved of `part` up to date.
     pub fn lend(&self, part: Region, file: Region) {
         for edge in self.edges(part) {

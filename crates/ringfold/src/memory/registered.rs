@@ -1,11 +1,12 @@
 //! Memory that a rank has registered with a communicator, as its user holds it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::Region;
+use super::child::Bequest;
 use super::moved::Moved;
 use super::shared::{Shared, check_plausible, in_pages};
 use crate::element::Element;
@@ -19,7 +20,8 @@ use crate::error::{Error, Result};
 /// the contents are undefined then.)
 ///
 /// Dropping it gives the memory back at once and waits for nothing, on this rank alone; the other ranks' parts stay. It may
-/// be dropped before or after its communicator. A forked child does not inherit it: touching it there ends the child.
+/// be dropped before or after its communicator. A forked child finds the contents there, but shares nothing: what it writes
+/// is its own, and what it has not written shows what is written here later.
 #[derive(Debug)]
 pub struct Registered {
     region: Region,
@@ -39,7 +41,9 @@ pub struct Own {
     file: Shared,
     /// The user's memory whose pages are the file's, if it was there before.
     moved: Option<Moved>,
-    /// Who made it: in a forked child none of it is there.
+    /// What forked children get a view of.
+    bequest: Option<Bequest>,
+    /// Who made it: a forked child has a view of the contents, and none of the rest.
     process: u32,
 }
 
@@ -49,6 +53,7 @@ impl Own {
         Own {
             file,
             moved,
+            bequest: None,
             process: std::process::id(),
         }
     }
@@ -68,6 +73,17 @@ impl Own {
         match &mut self.moved {
             Some(moved) => moved.move_in(fd),
             None => Ok(()),
+        }
+    }
+
+    /// Has forked children find the contents at the same addresses, without sharing them; `fd` is the file's.
+    pub fn leave_to_children(&mut self, fd: OwnedFd) {
+        let (region, offset) = match &self.moved {
+            Some(moved) => moved.interior(),
+            None => (self.file(), 0),
+        };
+        if !region.is_empty() {
+            self.bequest = Some(Bequest::new(region, fd, offset));
         }
     }
 
@@ -111,8 +127,13 @@ impl Drop for Own {
             return;
         }
         self.file.give_up();
-        if self.moved.as_mut().is_none_or(Moved::move_out) {
-            self.file.free();
+        let is_out = self.moved.as_mut().is_none_or(Moved::move_out);
+        let is_nowhere = self.bequest.take().is_none_or(Bequest::withdraw);
+        if is_out {
+            // Children that look at the pages keep them, as long as they live.
+            if is_nowhere {
+                self.file.free();
+            }
         } else {
             log::warn!(
                 target: "ringfold::transport",
