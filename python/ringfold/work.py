@@ -51,7 +51,8 @@ class Work:
         """Have `call()` made once, when the call is done, well or not.
 
         A thread of the library does it, `ringfold-done`, one call after the other; if the call is done already, it is done
-        here and now. What it raises goes to `sys.unraisablehook`.
+        here and now. It may make calls and wait for them, and for what they have to call. What it raises goes to
+        `sys.unraisablehook`.
         """
         self._call.when_done(call)
 

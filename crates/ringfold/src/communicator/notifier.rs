@@ -1,29 +1,92 @@
-//! The thread that tells those who asked when a call is done.
+//! The threads that call back when a collective call is done.
 //!
-//! Calls end under the driver's lock, and what a user wants done then may wait for anything: another call, an interpreter's
-//! lock. So whoever ends a call only passes on what is to be called, and a thread that holds nothing calls it. A process has
-//! one such thread; its communicators share it, and it ends when the last of them is gone that used it.
+//! Calls end under the driver's lock, and a callback may wait for anything: another call, an interpreter's lock. So the
+//! thread that ends a call only queues the callback, and a thread that holds nothing runs it. The communicators of a
+//! process share these threads, which end when the last communicator that used them is gone.
 //!
-//! A forked child has the parent's books but not its thread, so they are kept with the process' number.
+//! # Order
+//!
+//! Callbacks run one at a time, in the order in which their calls ended, with two exceptions that keep a callback from
+//! waiting for itself:
+//!
+//! * **Nesting.** A callback may make a call and wait until that call's own callback has run. A callback that was
+//!   registered by a running callback is one level deeper than it, and runs beside callbacks of lower levels. This does
+//!   not depend on time, so the order within a level is the same on all ranks.
+//! * **Patience.** A callback may wait for one of its own level that is queued behind it. After [`PATIENCE`] the next one
+//!   begins beside it.
+//!
+//! A thread that begins a callback leaves another one to look after the queue, up to [`THREADS_MAX`]. Usually there are two.
+//!
+//! A forked child has the parent's books but not its threads, so the books are kept with the process' number.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+
+/// How long a callback holds up those of its level: well above what one takes that computes or waits for an interpreter's
+/// lock, and well below what a user takes for a hang.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Threads of a process that run callbacks, or are ready to. All of them are in callbacks only when so many wait for each
+/// other.
+const THREADS_MAX: usize = 64;
+
+/// Threads that stay while there is nothing to do: one to begin the next callback, one to look after the queue then.
+const IDLE_MAX: usize = 2;
 
 /// What is called when a call is done.
 pub type Told = Box<dyn FnOnce() + Send>;
 
-/// The process that has the thread, and the thread as long as somebody uses it. Locked by those who ask to be told, never by
-/// those who end calls.
+/// The process that has the threads, and the way to them as long as somebody uses it. Locked by those who register
+/// callbacks, never by those who end calls.
 static SHARED: Mutex<(u32, Weak<Notifier>)> = Mutex::new((0, Weak::new()));
 
-/// The way to the thread, which ends with the last of these.
+thread_local! {
+    /// The level of a callback that this thread would register: more than 0 within a callback.
+    static LEVEL: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A callback, registered and not yet due.
+pub struct Promise {
+    notifier: Arc<Notifier>,
+    callback: Callback,
+}
+
+struct Callback {
+    level: usize,
+    told: Told,
+}
+
+impl Promise {
+    /// Has `told` called when [`keep`](Promise::keep) is.
+    pub fn new(notifier: Arc<Notifier>, told: Told) -> Promise {
+        let level = LEVEL.get();
+        Promise {
+            notifier,
+            callback: Callback { level, told },
+        }
+    }
+
+    /// The call is done: has a thread run the callback; waits for nothing.
+    pub fn keep(self) {
+        self.notifier.pool.queue(self.callback);
+    }
+
+    /// The callback, which is not to be run by a thread after all.
+    pub fn into_told(self) -> Told {
+        self.callback.told
+    }
+}
+
+/// The way to the threads, which end with the last of these.
 #[derive(Debug)]
 pub struct Notifier {
-    calls: Sender<Told>,
+    pool: Arc<Pool>,
 }
 
 impl Notifier {
@@ -36,28 +99,156 @@ impl Notifier {
         {
             return Ok(notifier);
         }
-        let notifier = Arc::new(Notifier::start()?);
+        let pool = Arc::new(Pool::default());
+        pool.state().threads = 1;
+        Pool::add_thread(&pool).map_err(|error| Error::system("cannot start a thread", error))?;
+        let notifier = Arc::new(Notifier { pool });
         *shared = (process, Arc::downgrade(&notifier));
         Ok(notifier)
     }
+}
 
-    fn start() -> Result<Notifier> {
-        let (calls, due) = channel::<Told>();
-        thread::Builder::new()
-            .name("ringfold-done".into())
-            .spawn(move || {
-                for told in due {
-                    // A panic is the user's: it has been printed, and the others are told all the same.
-                    let _ = catch_unwind(AssertUnwindSafe(told));
-                }
-            })
-            .map_err(|error| Error::system("cannot start a thread", error))?;
-        Ok(Notifier { calls })
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        self.pool.state().is_over = true;
+        self.pool.changed.notify_all();
+    }
+}
+
+/// The queue, and what its threads do.
+#[derive(Default)]
+struct Pool {
+    state: Mutex<State>,
+    /// Something became due, a callback returned, or all is over.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    due: VecDeque<Callback>,
+    running: Vec<Running>,
+    threads: usize,
+    idle: usize,
+    is_over: bool,
+}
+
+/// A callback that has begun and not returned.
+struct Running {
+    thread: thread::ThreadId,
+    level: usize,
+    since: Instant,
+}
+
+/// What a thread does next.
+enum Next {
+    Run(Callback),
+    /// Nothing, until something changes or this time has passed.
+    Wait(Option<Duration>),
+    End,
+}
+
+impl Pool {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the thread call `told`; waits for nothing.
-    pub fn tell(&self, told: Told) {
-        // The thread ends after its last notifier, and this is one.
-        let _ = self.calls.send(told);
+    fn queue(&self, callback: Callback) {
+        self.state().due.push_back(callback);
+        self.changed.notify_one();
+    }
+
+    /// Starts a thread that `State::threads` has counted.
+    fn add_thread(pool: &Arc<Pool>) -> std::io::Result<()> {
+        let its = pool.clone();
+        thread::Builder::new()
+            .name("ringfold-done".into())
+            .spawn(move || its.serve())
+            .map(drop)
+    }
+
+    /// A thread's life.
+    fn serve(self: Arc<Pool>) {
+        let mut state = self.state();
+        loop {
+            match state.next() {
+                Next::Run(callback) => {
+                    let needs_another = state.idle == 0 && state.threads < THREADS_MAX;
+                    state.threads += usize::from(needs_another);
+                    drop(state);
+                    if needs_another && let Err(error) = Pool::add_thread(&self) {
+                        self.state().threads -= 1;
+                        log::debug!(target: "ringfold::call", "callbacks share one thread: {error}");
+                    }
+                    callback.run();
+                    state = self.state();
+                    state
+                        .running
+                        .retain(|one| one.thread != thread::current().id());
+                    // What waited for this one's end is taken here, and by others if that is more than one.
+                    self.changed.notify_one();
+                }
+                Next::Wait(limit) if state.idle < IDLE_MAX => {
+                    state.idle += 1;
+                    state = self.wait(state, limit);
+                    state.idle -= 1;
+                }
+                Next::Wait(_) | Next::End => {
+                    state.threads -= 1;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
+        match limit {
+            None => (self.changed.wait(state)).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                let woken = self.changed.wait_timeout(state, limit);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+}
+
+impl State {
+    fn next(&mut self) -> Next {
+        let now = Instant::now();
+        let blocks = |one: &&Running| now.duration_since(one.since) < PATIENCE;
+        let level = (self.running.iter().filter(blocks).map(|one| one.level)).max();
+        let may_begin = |callback: &Callback| level.is_none_or(|level| callback.level > level);
+        if let Some(place) = self.due.iter().position(may_begin) {
+            let callback = self.due.remove(place).expect("a place that was found");
+            self.running.push(Running {
+                thread: thread::current().id(),
+                level: callback.level,
+                since: now,
+            });
+            return Next::Run(callback);
+        }
+        match (self.due.is_empty(), self.is_over) {
+            (true, true) => Next::End,
+            (true, false) => Next::Wait(None),
+            (false, _) => Next::Wait(Some(PATIENCE)),
+        }
+    }
+}
+
+impl Callback {
+    fn run(self) {
+        LEVEL.set(self.level + 1);
+        // A panic is the user's: it has been printed, and the others are told all the same.
+        let _ = catch_unwind(AssertUnwindSafe(self.told));
+        LEVEL.set(0);
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").finish_non_exhaustive()
     }
 }

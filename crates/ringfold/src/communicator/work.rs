@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::driver::{Driver, OnWait};
 use super::forked;
-use super::notifier::{Notifier, Told};
+use super::notifier::{Promise, Told};
 use crate::error::Result;
 use crate::memory::{Life, Stage};
 
@@ -23,7 +23,7 @@ struct End {
     result: Option<Result<()>>,
     source: Option<usize>,
     /// Whom to tell, until there is a result.
-    told: Vec<(Arc<Notifier>, Told)>,
+    told: Vec<Promise>,
 }
 
 impl Completion {
@@ -49,9 +49,7 @@ impl Completion {
         self.is_done.store(true, Ordering::Release);
         self.arrived.notify_all();
         drop(end);
-        for (notifier, told) in told {
-            notifier.tell(told);
-        }
+        told.into_iter().for_each(Promise::keep);
     }
 
     /// How it ended, if it has.
@@ -63,13 +61,13 @@ impl Completion {
         lock(&self.end).result.clone()
     }
 
-    /// Has `notifier` call `told` when the call is done; gives it back if it is done already.
-    fn when_done(&self, notifier: Arc<Notifier>, told: Told) -> Option<Told> {
+    /// Has `promise` kept when the call is done; gives back what it would call if it is done already.
+    fn when_done(&self, promise: Promise) -> Option<Told> {
         let mut end = lock(&self.end);
         if end.result.is_some() {
-            return Some(told);
+            return Some(promise.into_told());
         }
-        end.told.push((notifier, told));
+        end.told.push(promise);
         None
     }
 
@@ -137,10 +135,11 @@ impl Work {
 
     /// Has `call` called once, after the call is done, well or not; [`wait`](Work::wait) then returns at once.
     ///
-    /// If it is done already, this calls it before it returns. Otherwise a thread named `ringfold-done` does, of which a
-    /// process has one: made when it is first needed, gone with the last communicator that needed it. It holds no lock of
-    /// this library, so `call` may use communicators; it makes one call after the other, so who waits in one has the others
-    /// wait. A panic in it goes no further than the panic message.
+    /// If it is done already, this calls it before it returns. Otherwise a thread named `ringfold-done` does: made when it
+    /// is first needed, gone with the last communicator that needed it. It holds no lock of this library, so `call` may use
+    /// communicators. One `call` runs at a time, in the order in which the collective calls ended; only one that waits has
+    /// others run beside it: those that were registered within it at once, others after 20 ms. A panic in it goes no further
+    /// than the panic message.
     ///
     /// # Errors
     /// `Unsupported` in a forked child, `System` if there is no thread to be had; `call` is dropped uncalled then.
@@ -151,7 +150,8 @@ impl Work {
             return Ok(());
         }
         let notifier = self.driver.notifier()?;
-        if let Some(call) = self.completion.when_done(notifier, Box::new(call)) {
+        let promise = Promise::new(notifier, Box::new(call));
+        if let Some(call) = self.completion.when_done(promise) {
             call();
         }
         Ok(())
@@ -324,6 +324,51 @@ mod tests {
         second.work.when_done(tell).expect("a promise");
         one.send(&[1f32; 4], 0, 0).expect("a message");
         one.send(&[1f32; 4], 0, 0).expect("a message");
+        told(&receiver);
+    }
+
+    #[test]
+    fn one_who_is_told_may_wait_for_another_who_is_told() {
+        const DEPTH: usize = 4;
+        let (zero, one) = pair();
+        let (zero, sibling) = (Arc::new(zero), Arc::new(Mutex::new(None)));
+        let (sender, receiver) = channel();
+        let started = start(&zero, Collective::AllReduce);
+        let tell = {
+            let (zero, sibling) = (zero.clone(), sibling.clone());
+            move || {
+                let waited = (lock(&sibling).take()).map(|receiver: Receiver<()>| told(&receiver));
+                nest(&zero, DEPTH);
+                sender.send(waited).expect("a listener");
+            }
+        };
+        started.work.when_done(tell).expect("a promise");
+        // Queued behind the first, which waits for it.
+        let (sender, later) = channel();
+        *lock(&sibling) = Some(later);
+        let behind = start(&zero, Collective::AllReduce);
+        let tell = move || sender.send(()).expect("a listener");
+        behind.work.when_done(tell).expect("a promise");
+        for _ in 0..DEPTH + 2 {
+            one.all_reduce(&mut [1f32; 4], Op::Sum)
+                .expect("an all-reduce");
+        }
+        assert_eq!(told(&receiver), Some(()));
+    }
+
+    /// Makes a call, and waits until one who is told of its end has done the same, `depth` times over.
+    fn nest(communicator: &Arc<Communicator>, depth: usize) {
+        if depth == 0 {
+            return;
+        }
+        let started = start(communicator, Collective::AllReduce);
+        let (sender, receiver) = channel();
+        let inner = communicator.clone();
+        let tell = move || {
+            nest(&inner, depth - 1);
+            sender.send(()).expect("a listener");
+        };
+        started.work.when_done(tell).expect("a promise");
         told(&receiver);
     }
 }

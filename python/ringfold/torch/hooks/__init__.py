@@ -12,6 +12,7 @@
 from ringfold.torch.hooks.compress import CompressState, bf16_hook, bf16_wrapper, fp16_hook, fp16_wrapper
 from ringfold.torch.hooks.delayed import DelayedOptimizer, DelayedState, delayed_hook
 from ringfold.torch.hooks.exchange import Traffic
+from ringfold.torch.hooks.order import in_order
 from ringfold.torch.hooks.state import HookState
 from ringfold.torch.hooks.topk import TopKState, topk_hook
 from ringfold.torch.hooks.variance import VarianceState, variance_hook
@@ -29,6 +30,7 @@ __all__ = [
     "delayed_hook",
     "fp16_hook",
     "fp16_wrapper",
+    "in_order",
     "topk_hook",
     "variance_hook",
 ]
