@@ -10,8 +10,8 @@ use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 /// One call as its rank made it. 24 bytes on the wire, little endian:
 ///
 /// ```text
-/// 0 collective  1 dtype  2 op  3 algorithm: 6 bits, protocol: 2 bits  4 root or tag: u32  8 count: u64
-/// 16 sequence: 48 bits  22 cut: u16
+/// 0 collective  1 dtype  2 op: 7 bits, has lists: 1 bit  3 algorithm: 6 bits, protocol: 2 bits
+/// 4 root or tag: u32  8 count: u64; with lists 40 bits, lists: 24 bits  16 sequence: 48 bits  22 cut: u16
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -29,8 +29,11 @@ pub struct Call {
     /// [mark](crate::schedule::Weights::mark), or of rings around slow ranks [`LATE_MERGE`] and a policy. For point-to-point
     /// messages the tag.
     pub root: u32,
-    /// Elements as the collective counts them (see its documentation).
+    /// Elements as the collective counts them (see its documentation). Where each rank has a count of its own, their sum,
+    /// at most [`LISTED_MAX`].
     pub count: u64,
+    /// Where each rank has a count of its own, a [digest](list_digest) of the list, or [`PAIRWISE`]; else 0.
+    pub lists: u32,
     /// The how-manieth call on this communicator; of messages the how-manieth to this rank. Of a receive, which no peer ever
     /// sees, the how-manieth of this rank. On the wire its lowest 48 bits.
     pub sequence: u64,
@@ -47,6 +50,20 @@ pub const LATE_MERGE: u32 = 0x6c6d_0000;
 
 /// Bits of a policy.
 pub const LATE_MERGE_BITS: u32 = 4;
+
+/// What stands for the digest where each pair of ranks has a count of its own: no rank knows them all. A message between the
+/// two has their count and its digest instead.
+pub const PAIRWISE: u32 = (1 << LIST_BITS) - 1;
+
+/// The most that the count of a call with lists says. The digest tells larger sums apart.
+pub const LISTED_MAX: u64 = (1 << LISTED_BITS) - 1;
+
+/// Bits of the count of a call with lists, and of the lists' digest.
+const LISTED_BITS: u32 = 64 - LIST_BITS;
+const LIST_BITS: u32 = 24;
+
+/// The bit of the operation's byte that says that a call has lists.
+const LISTS_BIT: u32 = 7;
 
 /// Bytes of a call on the wire.
 pub const CALL_BYTES: usize = 24;
@@ -80,13 +97,14 @@ impl Call {
         let kind = self.collective as u64
             | (self.dtype as u64) << 8
             | (self.op as u64) << 16
+            | ((self.lists != 0) as u64) << (16 + LISTS_BIT)
             | (self.algorithm as u64) << 24
             | (self.protocol as u64) << (24 + ALGORITHM_BITS)
             | (self.root as u64) << 32;
         let sequence = self.sequence & ((1 << SEQUENCE_BITS) - 1);
         [
             kind,
-            self.count,
+            self.count | (self.lists as u64) << LISTED_BITS,
             sequence | (self.cut as u64) << SEQUENCE_BITS,
         ]
     }
@@ -116,31 +134,81 @@ impl Call {
         alike == *self && other != self
     }
 
+    /// Whether `other` differs in nothing but the counts of single ranks, or of a pair.
+    pub fn is_counted_differently(&self, other: &Call) -> bool {
+        let (count, lists) = (self.count, self.lists);
+        let alike = Call {
+            count,
+            lists,
+            ..*other
+        };
+        alike == *self && other != self && (self.lists != 0 || other.lists != 0)
+    }
+
     /// The call that `bytes` claim; `None` if a number in them means nothing.
     pub fn decode(bytes: &[u8; CALL_BYTES]) -> Option<Call> {
         let word =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let (has_lists, op) = (
+            bytes[2] >> LISTS_BIT == 1,
+            bytes[2] & ((1 << LISTS_BIT) - 1),
+        );
+        let (count, lists) = match has_lists {
+            true => (word(8) & LISTED_MAX, (word(8) >> LISTED_BITS) as u32),
+            false => (word(8), 0),
+        };
+        // Lists without a digest are no call's.
+        if has_lists && lists == 0 {
+            return None;
+        }
         Some(Call {
             collective: Collective::from_wire(bytes[0])?,
             dtype: DType::from_wire(bytes[1])?,
-            op: (bytes[2] < 9).then_some(bytes[2])?,
+            op: (op < 9).then_some(op)?,
             algorithm: Algorithm::from_wire(bytes[3] & ((1 << ALGORITHM_BITS) - 1))?,
             protocol: Protocol::from_wire(bytes[3] >> ALGORITHM_BITS)?,
             root: u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")),
-            count: word(8),
+            count,
+            lists,
             sequence: word(16) & ((1 << SEQUENCE_BITS) - 1),
             cut: (word(16) >> SEQUENCE_BITS) as u16,
         })
     }
 }
 
+/// A number for a list of counts, one a rank, that shows a difference all but once in 16 million. Never 0 nor [`PAIRWISE`].
+pub fn list_digest(counts: impl IntoIterator<Item = u64>) -> u32 {
+    // Each step is a bijection of the state, so that lists which differ in one count give different states.
+    let mixed = counts
+        .into_iter()
+        .fold(0x9e37_79b9_7f4a_7c15, |state: u64, count| {
+            let product = (state ^ count).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            product ^ (product >> 29)
+        });
+    (mixed % u64::from(PAIRWISE - 1)) as u32 + 1
+}
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "#{} {} of {} {}",
-            self.sequence, self.collective, self.count, self.dtype
-        )?;
+        let (number, collective) = (self.sequence, self.collective);
+        match (self.count, self.lists) {
+            (_, PAIRWISE) => write!(f, "#{number} {collective} of {} by pair", self.dtype)?,
+            (count, 0) => write!(f, "#{number} {collective} of {count} {}", self.dtype)?,
+            (count, _) if collective == Collective::AllToAll => {
+                write!(
+                    f,
+                    "#{number} {collective} of {count} {} between these two",
+                    self.dtype
+                )?;
+            }
+            (count, lists) => {
+                let dtype = self.dtype;
+                write!(
+                    f,
+                    "#{number} {collective} of {count} {dtype} in all, counts {lists:06x}"
+                )?;
+            }
+        }
         if self.collective.reduces() {
             write!(f, " {}", Op::wire_name(self.op))?;
         }

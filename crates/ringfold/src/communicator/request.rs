@@ -318,6 +318,12 @@ impl Request {
             (Counts::Pairwise { input, output }, AllToAll) => {
                 lists(input)?;
                 lists(output)?;
+                if input[rank] != output[rank] {
+                    return Err(invalid(format!(
+                        "rank {rank} gives itself {} elements and expects {} of itself",
+                        input[rank], output[rank]
+                    )));
+                }
                 Ok((Blocks::uneven(input), Blocks::uneven(output)))
             }
             (_, collective) => Err(invalid(format!("these counts do not fit {collective}"))),

@@ -605,6 +605,7 @@ fn a_header_that_contradicts_itself_is_corrupt() {
         protocol: Protocol::Simple,
         root: 1,
         count: 1 << 62,
+        lists: 0,
         sequence: 1,
         cut: 0,
     };

@@ -5,6 +5,7 @@
 //! nobody does. Where a call has a shortest way, a rank takes it or runs the schedule, at random.
 
 mod late_merge;
+mod lists;
 mod messages;
 mod oracle;
 mod tests;

@@ -237,6 +237,7 @@ pub fn no_call() -> Call {
         protocol: Protocol::Simple,
         root: 0,
         count: 0,
+        lists: 0,
         sequence: 0,
         cut: 0,
     }

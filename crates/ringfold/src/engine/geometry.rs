@@ -49,6 +49,14 @@ impl Blocks {
         matches!(self, Blocks::Offsets(_))
     }
 
+    /// The counts, where they were given one by one.
+    pub fn counts(&self) -> Option<impl Iterator<Item = u64> + '_> {
+        match self {
+            Blocks::Even(_) => None,
+            Blocks::Offsets(offsets) => Some(offsets.windows(2).map(|ends| ends[1] - ends[0])),
+        }
+    }
+
     fn range(&self, block: u32) -> Range<u64> {
         match self {
             Blocks::Even(count) => block as u64 * count..(block as u64 + 1) * count,
@@ -93,6 +101,12 @@ impl Geometry {
     /// The same, with the chunks of a vector as long as these weights say; there are as many for each channel.
     pub fn weighted(self, weights: Option<Weights>) -> Geometry {
         Geometry { weights, ..self }
+    }
+
+    /// The elements of block `index`, in all slices.
+    pub fn block_elements(&self, index: u32) -> u64 {
+        let range = self.blocks.range(index);
+        range.end - range.start
     }
 
     /// The bytes of `len` chunks from `first` on, in `slice`.

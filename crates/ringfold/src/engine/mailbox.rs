@@ -158,6 +158,7 @@ impl Mailbox {
                 protocol: job.protocol,
                 root: job.tag,
                 count: job.count,
+                lists: 0,
                 sequence: *sequence,
                 cut: 0,
             },

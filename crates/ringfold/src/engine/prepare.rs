@@ -9,7 +9,7 @@ use super::slots::SlotUse;
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
 use super::{Engine, Job, PLANS_MAX, PlanKey, late_merge};
-use crate::call::{Call, REGISTRATION};
+use crate::call::{Call, LISTED_MAX, PAIRWISE, REGISTRATION, list_digest};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
@@ -292,6 +292,7 @@ impl Engine {
 
     fn call(&mut self, job: &Job) -> Call {
         self.sequence += 1;
+        let lists = lists(job);
         Call {
             collective: job.collective,
             dtype: job.dtype,
@@ -313,7 +314,11 @@ impl Engine {
             } else {
                 job.weights.as_ref().map_or(0, Weights::mark)
             },
-            count: job.count,
+            count: match lists {
+                0 => job.count,
+                _ => job.count.min(LISTED_MAX),
+            },
+            lists,
             sequence: self.sequence,
             cut: Call::cut(job.channels as usize, slice_bytes(job) as u64),
         }
@@ -368,6 +373,17 @@ impl Operation {
         }
         self.instead = Some(instead);
         self
+    }
+}
+
+/// What a call says of the counts of each rank: ranks with different lists would take pieces of each other's blocks.
+fn lists(job: &Job) -> u32 {
+    use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+    match job.collective {
+        AllGather | Gather => job.output_blocks.counts().map_or(0, list_digest),
+        ReduceScatter | Scatter => job.input_blocks.counts().map_or(0, list_digest),
+        AllToAll if job.input_blocks.is_uneven() => PAIRWISE,
+        _ => 0,
     }
 }
 

@@ -77,6 +77,7 @@ impl TinyJob {
             protocol: self.protocol,
             root: self.root as u32,
             count: self.count,
+            lists: 0,
             sequence: 0,
             cut: self.cut,
         }

@@ -201,6 +201,7 @@ pub fn call(count: u64) -> Call {
         protocol: Protocol::Simple,
         root: 0,
         count,
+        lists: 0,
         sequence: 5,
         cut: 0,
     }

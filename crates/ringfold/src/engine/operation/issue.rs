@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::super::tiny::inline::Inline;
 use super::push::Push;
 use super::{Context, Operation, ticket, windows};
+use crate::call::{Call, LISTED_MAX, PAIRWISE, list_digest};
 use crate::error::{Error, Result};
 use crate::helpers::Helpers;
 use crate::memory::Region;
@@ -48,7 +49,7 @@ impl Operation {
             Action::Send { peer, span } => {
                 let payload = self.region(span, slice);
                 let Some((stream, header)) =
-                    self.message(peer, channel, slice, step.message, payload)?
+                    self.message(peer, channel, slice, step.message, span, payload)?
                 else {
                     return Ok(Issue::Done);
                 };
@@ -59,16 +60,17 @@ impl Operation {
             }
             Action::Recv { peer, span } => {
                 let sink = Sink::Store(self.region(span, slice));
-                return self.receive(peer, channel, slice, index, sink, context);
+                return self.receive(peer, channel, slice, index, (span, sink), context);
             }
             Action::RecvReduce { peer, with, into } => {
+                let filled = into;
                 let (with, into) = (self.region(with, slice), self.region(into, slice));
                 let sink = Sink::Reduce {
                     with,
                     into,
                     kernel: self.kernel(),
                 };
-                return self.receive(peer, channel, slice, index, sink, context);
+                return self.receive(peer, channel, slice, index, (filled, sink), context);
             }
             Action::Copy { from, into } => {
                 let (into, from) = (self.region(into, slice), self.region(from, slice));
@@ -99,14 +101,15 @@ impl Operation {
         channel: usize,
         slice: u32,
         index: u32,
-        sink: Sink,
+        (span, sink): (Span, Sink),
         context: &mut Context<'_>,
     ) -> Result<Issue> {
         let step = &self.plan.channels[channel].steps[index as usize];
         let region = match sink {
             Sink::Store(into) | Sink::Reduce { into, .. } => into,
         };
-        let Some((stream, header)) = self.message(peer, channel, slice, step.message, region)?
+        let Some((stream, header)) =
+            self.message(peer, channel, slice, step.message, span, region)?
         else {
             return Ok(Issue::Done);
         };
@@ -156,6 +159,7 @@ impl Operation {
         channel: usize,
         slice: u32,
         index: u32,
+        span: Span,
         region: Region,
     ) -> Result<Option<(Stream, Header)>> {
         if slice > 0 && region.is_empty() {
@@ -170,15 +174,34 @@ impl Operation {
             peer: peer as usize,
             channel: P2P_CHANNEL + 1 + channel,
         };
+        let call = match self.call.lists {
+            PAIRWISE => self.pair_call(span),
+            _ => self.call,
+        };
         Ok(Some((
             stream,
             Header {
-                call: self.call,
+                call,
                 slice,
                 index,
                 bytes,
             },
         )))
+    }
+
+    /// The call as it stands in a message of `span`, where each pair of ranks has a count of its own: the whole block's,
+    /// because a difference of whole slices does not show in the length of a message.
+    fn pair_call(&self, span: Span) -> Call {
+        let blocks = match span.buffer {
+            Buffer::Output => &self.buffers.output_cut,
+            Buffer::Input | Buffer::Scratch => &self.buffers.input_cut,
+        };
+        let count = blocks.block_elements(span.first);
+        Call {
+            count: count.min(LISTED_MAX),
+            lists: list_digest([count]),
+            ..self.call
+        }
     }
 
     pub(in crate::engine) fn region(&self, span: Span, slice: u32) -> Region {

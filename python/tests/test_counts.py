@@ -1,0 +1,71 @@
+"""Lists of counts that ranks do not agree on: an error on all of them, and never a wrong result."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringfold
+
+SCALE = 1000  # Elements in a unit of the lists below: calls of several slices over TCP, of one over shared memory.
+
+
+def call(comm: ringfold.Communicator, what: str, counts: list[int], pairs: tuple[list[int], list[int]]) -> Any:
+    """One uneven call by the counts that this rank has in mind."""
+    counts = [count * SCALE for count in counts]
+    own = np.full(counts[comm.rank], comm.rank, "float32")
+    all_of = np.zeros(sum(counts), "float32")
+    if what == "all_gather":
+        return comm.all_gather(own, counts=counts)
+    if what == "gather":
+        return comm.gather(own, 0, counts=counts)
+    if what == "reduce_scatter":
+        return comm.reduce_scatter(all_of, counts=counts)
+    if what == "scatter":
+        return comm.scatter(all_of if comm.rank == 0 else None, 0, counts=counts, out=own)
+    send, receive = ([count * SCALE for count in part] for part in pairs)
+    given = np.zeros(sum(send), "float32")
+    return comm.all_to_all(given, send_counts=send, recv_counts=receive)
+
+
+def disagree(comm: ringfold.Communicator) -> Any:
+    endings = {}
+    counts = [[1, 3], [2, 2]][comm.rank]
+    # Rank 0 gives rank 1 three units, or none; rank 1 expects two.
+    pairs = {"all_to_all": [([1, 3], [1, 2]), ([2, 2], [2, 2])], "nothing": [([1, 0], [1, 2]), ([2, 2], [2, 2])]}
+    for what in ["all_gather", "gather", "reduce_scatter", "scatter", *pairs]:
+        # An error ends a communicator; the next case has one of its own.
+        part = comm.split(0)
+        assert part is not None
+        for _ in range(10):
+            # What such a call may not find in a slot or a ring.
+            part.all_gather(np.full(4 * SCALE, 900.0, "float32"))
+        errors = []
+        try:
+            call(part, what, counts, pairs.get(what, [([], []), ([], [])])[comm.rank])
+            errors.append(None)
+        except ringfold.RingfoldError as error:
+            errors.append((type(error).__name__, str(error)))
+        try:
+            part.barrier()
+            errors.append(None)
+        except ringfold.RingfoldError as error:
+            errors.append((type(error).__name__, str(error)))
+        endings[what] = errors
+    for asynchronous in (False, True):
+        with pytest.raises(ringfold.InvalidArgument, match="of itself"):
+            comm.all_to_all(np.zeros(4), send_counts=[2, 2], recv_counts=[1, 1], async_=asynchronous)
+    comm.barrier()
+    return endings
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_ranks_with_other_counts_are_told(jobs: Any, transport: str) -> None:
+    results = jobs(disagree, 2, {"timeout": 10, "transport": transport}).results()
+    for what in results[0]:
+        for rank, result in enumerate(results):
+            # A rank that gets nothing may be through before anybody objects; the next call tells it.
+            first = [ending for ending in result[what] if ending is not None][:1]
+            assert first and first[0][0] == "Mismatch" and "counts" in first[0][1], (what, rank, result[what])
+        gets_all = results if what not in ("gather", "scatter") else [results[what == "scatter"]]
+        assert all(result[what][0] is not None for result in gets_all), (what, results)
