@@ -386,7 +386,8 @@ class Communicator:
     def rebalance(self) -> list[int] | None:
         """Measure how fast each rank sends, receives and adds, and set weights accordingly, which are returned.
 
-        Collective; takes some milliseconds on fast links and up to a few seconds on slow ones. `None`: all ranks are alike.
+        Collective; takes some milliseconds on fast links and up to a few seconds on slow ones. `None`: all ranks own
+        the same, because they are alike or because calls with weights were not measured to be faster.
         """
         return self._native.rebalance()
 

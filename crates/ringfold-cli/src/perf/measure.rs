@@ -259,6 +259,11 @@ impl<'a> Bench<'a> {
         Ok(all.iter().map(|numbers| stats::decode(numbers)).collect())
     }
 
+    /// How much each rank owns of large all-reduces, if not all own the same.
+    pub fn weights(&self) -> Option<Vec<u32>> {
+        self.communicator.weights()
+    }
+
     /// Who takes part, in rank order.
     pub fn introduce(&self) -> Result<Vec<Participant>> {
         let mut own = [0; INTRODUCTION_BYTES];

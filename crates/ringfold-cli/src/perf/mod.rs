@@ -103,6 +103,7 @@ fn sweep(
     let is_rank_0 = communicator.rank() == 0;
     let mut bench = Bench::new(communicator, arguments.method(), max_bytes, arguments.iters)?;
     let participants = bench.introduce()?;
+    let weights = bench.weights();
     let mut report = match is_rank_0 {
         true => {
             let sizes = arguments.sizes(1)?;
@@ -111,6 +112,7 @@ fn sweep(
                 arguments,
                 sizes,
                 participants,
+                weights.as_deref(),
                 steps,
                 stdout,
             )?)

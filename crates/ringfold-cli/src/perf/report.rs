@@ -40,6 +40,7 @@ impl<'a> Report<'a> {
         arguments: &'a Arguments,
         sizes: Vec<u64>,
         participants: Vec<Participant>,
+        weights: Option<&[u32]>,
         steps: u64,
         stdout: &'a mut dyn Write,
     ) -> Result<Report<'a>> {
@@ -63,7 +64,7 @@ impl<'a> Report<'a> {
             placements: 0,
             stdout,
         };
-        let header = table::header(arguments, &report.participants);
+        let header = table::header(arguments, &report.participants, weights);
         report.print(&header)?;
         Ok(report)
     }

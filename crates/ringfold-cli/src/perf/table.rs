@@ -3,12 +3,18 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
+use ringfold::Weighting;
+
 use super::arguments::Arguments;
 use super::measure::{Measurement, Participant};
 use crate::numbers::{number, significant};
 
 /// The lines before the first row.
-pub fn header(arguments: &Arguments, participants: &[Participant]) -> String {
+pub fn header(
+    arguments: &Arguments,
+    participants: &[Participant],
+    weights: Option<&[u32]>,
+) -> String {
     let mut text = String::new();
     let (min, max) = arguments.span.bounds(arguments.collective);
     let step = match arguments.span.stepbytes {
@@ -46,6 +52,12 @@ pub fn header(arguments: &Arguments, participants: &[Participant]) -> String {
             ranks[usize::from(arguments.average.min(3))],
         ),
     );
+    if let Some(asked) = &arguments.weights {
+        line(
+            &mut text,
+            format_args!("# weights: {}", weights_text(asked, weights)),
+        );
+    }
     text += "#\n# Using ranks\n";
     for Participant {
         rank,
@@ -60,6 +72,21 @@ pub fn header(arguments: &Arguments, participants: &[Participant]) -> String {
     }
     text += "#\n";
     text + &column_heads(arguments)
+}
+
+/// The weights that hold, and where they come from.
+fn weights_text(asked: &Weighting, weights: Option<&[u32]>) -> String {
+    let each = weights.map(|weights| {
+        let words: Vec<String> = weights.iter().map(u32::to_string).collect();
+        words.join(",")
+    });
+    match (asked, each) {
+        (Weighting::Each(_), each) => each.unwrap_or("none".into()),
+        (Weighting::Auto, Some(each)) => format!("{each}, measured"),
+        (Weighting::Auto, None) => {
+            "none: measured, and calls with weights would not be faster".into()
+        }
+    }
 }
 
 fn column_heads(arguments: &Arguments) -> String {

@@ -92,6 +92,17 @@ fn the_header_tells_the_sizes_as_they_were_asked_for() {
 }
 
 #[test]
+fn the_header_tells_the_weights() {
+    let line = "--ranks 2 -b 8 -e 8 -n 1 -w 0 --weights";
+    let given = perf(&format!("{line} 3,1"));
+    assert!(given.stdout.contains("# weights: 3,1\n"), "{}", given.stdout);
+    // Calls of one host go through published memory, which weighted calls cannot use.
+    let measured = perf(&format!("{line} auto"));
+    let due = "# weights: none: measured, and calls with weights would not be faster\n";
+    assert!(measured.stdout.contains(due), "{}", measured.stdout);
+}
+
+#[test]
 fn the_log_tells_what_was_chosen_and_why_once() {
     let mut command = ringfold(&[
         "perf", "--ranks", "2", "-b", "8", "-e", "1M", "-f", "131072", "-n", "3",

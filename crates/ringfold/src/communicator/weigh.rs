@@ -6,8 +6,9 @@
 //!
 //! What is measured: pairs of ranks exchange messages both ways, each pair apart from the others, in rounds in which every
 //! rank has another partner. A pair is as fast as the slower of the two, so a rank is as fast as its fastest pair. Beside
-//! that each rank times its own additions. All get all times, and the same pure function makes weights of them
-//! ([`tune::weights`](crate::tune::weights)).
+//! that each rank times its own additions. All get all times, and the same pure functions make weights of them
+//! ([`tune::weights`](crate::tune::weights)). These are then tried: they stay only if calls with them are quicker than
+//! calls without, which the speeds alone do not tell, because calls without may go another way (published memory).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,8 +38,11 @@ const LONG_ENOUGH_MS: f64 = 20.0;
 /// ... or it has this size.
 const BYTES_MAX: usize = 16 << 20;
 
-/// Times that the last size is measured; the best counts.
-const REPEATS: usize = 3;
+/// Times that the last size is measured. A rank is slow only if it was slow each time.
+const REPEATS: usize = 5;
+
+/// Pairs of calls by which weights are tried, with and without them.
+const TRIALS: usize = 5;
 
 /// What each rank combines with the same again: larger than a second-level cache, as large calls are.
 const REDUCED_BYTES: usize = 4 << 20;
@@ -134,19 +138,21 @@ impl Communicator {
     }
 
     /// Measures how fast each rank sends, receives and combines, and sets weights that let the slowest end soonest, or none
-    /// where the ranks are about the same. Gives them. For ranks that stay slow (a link at a fraction of its rate, a core
+    /// where that gains less than a tenth. Gives them. For ranks that stay slow (a link at a fraction of its rate, a core
     /// that others use); it is up to the caller when to measure again.
     ///
-    /// Collective, and blocks like a call: pairs of ranks exchange up to 16 MiB, which takes in total well below a second
-    /// for each of the at most eight rounds on links of 100 Mbit/s, and some milliseconds on fast ones. No other call of
-    /// this communicator may be under way. Safe from any thread.
+    /// A rank counts as slow if it was slow in each of several rounds. Weights are tried before they are kept: calls with
+    /// them and without are made in turns, and those with them have to be quicker every time.
+    ///
+    /// Collective, and blocks like a call: pairs of ranks exchange up to 16 MiB, some milliseconds on fast links and about
+    /// a second for each of the at most eight rounds on links of 100 Mbit/s; the trial takes as long again. No other call
+    /// of this communicator may be under way. Safe from any thread.
     ///
     /// # Errors
     /// Those of any call.
     pub fn rebalance(&self) -> Result<Option<Vec<u32>>> {
         self.check_open()?;
-        let paces = self.measure()?;
-        let weights = weights::balance(&paces);
+        let (paces, bytes) = self.measure()?;
         for (rank, pace) in paces.iter().enumerate() {
             log::info!(
                 target: "ringfold::tuning",
@@ -155,8 +161,51 @@ impl Communicator {
                 pace.reduce_ps
             );
         }
+        let mut weights = weights::balance(&paces);
+        if let Some(each) = &weights
+            && !self.is_quicker_by(each, bytes)?
+        {
+            weights = None;
+        }
         self.set_weights(weights.as_deref())?;
         Ok(weights)
+    }
+
+    /// Whether sums of `bytes` bytes are quicker with these weights than without; the same on all ranks.
+    fn is_quicker_by(&self, each: &[u32], bytes: usize) -> Result<bool> {
+        let mut vector = vec![0.0f32; bytes / size_of::<f32>()];
+        let mut time_ms = |weights| -> Result<f64> {
+            self.weights.set(weights)?;
+            self.barrier()?;
+            let begun = Instant::now();
+            self.all_reduce(&mut vector, Op::Sum)?;
+            Ok(begun.elapsed().as_secs_f64() * 1e3)
+        };
+        // The first calls of their kind make plans and connections.
+        time_ms(None)?;
+        time_ms(Some(each))?;
+        let mut times_ms = [0.0; 2 * TRIALS];
+        for (turn, slot) in times_ms.iter_mut().enumerate() {
+            *slot = time_ms((turn % 2 == 1).then_some(each))?;
+        }
+        // A call takes as long as it takes the slowest rank.
+        self.all_reduce(&mut times_ms, Op::Max)?;
+        let times = |turn| {
+            times_ms
+                .iter()
+                .copied()
+                .skip(turn)
+                .step_by(2)
+                .collect::<Vec<f64>>()
+        };
+        let (without, with) = (times(0), times(1));
+        let does = weights::pays(&with, &without);
+        log::info!(
+            target: "ringfold::tuning",
+            "weights {each:?} are {}: {bytes} bytes take {with:.3?} ms with them and {without:.3?} ms without",
+            if does { "kept" } else { "not kept" }
+        );
+        Ok(does)
     }
 
     /// What was asked for when the communicator was made.
@@ -167,8 +216,8 @@ impl Communicator {
         }
     }
 
-    /// The speeds of all ranks, by rank, the same on all of them.
-    fn measure(&self) -> Result<Vec<Pace>> {
+    /// The speeds of all ranks, by rank, the same on all of them, and the size by which links were measured.
+    fn measure(&self) -> Result<(Vec<Pace>, usize)> {
         let world_size = self.place.world_size;
         let rounds = (world_size - 1 + world_size % 2).min(ROUNDS_MAX);
         let mut bytes = BYTES_MIN;
@@ -182,28 +231,16 @@ impl Communicator {
             bytes *= GROWTH;
             times_ms = self.exchange_all(bytes, rounds)?;
         }
-        for _ in 1..REPEATS {
-            let again = self.exchange_all(bytes, rounds)?;
-            for (best, time) in times_ms.iter_mut().zip(again) {
-                *best = best.min(time);
-            }
+        let mut repeats = Vec::new();
+        for _ in 0..REPEATS {
+            let mut times_ms = self.exchange_all(bytes, rounds)?;
+            times_ms.push(reduction_ms()?);
+            let mut all = vec![0.0; times_ms.len() * world_size];
+            self.all_gather(&times_ms, &mut all)?;
+            let rows: Vec<&[f64]> = all.chunks_exact(rounds + 1).collect();
+            repeats.push(paces(&rows, rounds, bytes));
         }
-        times_ms.push(reduction_ms()?);
-        let mut all = vec![0.0; times_ms.len() * world_size];
-        self.all_gather(&times_ms, &mut all)?;
-        let rows: Vec<&[f64]> = all.chunks_exact(rounds + 1).collect();
-        let pace = |rank: usize| {
-            let pair = |round: usize| {
-                let partner = partner(rank, round, world_size)?;
-                Some(rows[rank][round].max(rows[partner][round]))
-            };
-            let link_ms = (0..rounds).filter_map(pair).fold(f64::INFINITY, f64::min);
-            Pace {
-                link_ps: if link_ms.is_finite() { link_ms } else { 0.0 } * 1e9 / bytes as f64,
-                reduce_ps: rows[rank][rounds] * 1e9 / REDUCED_BYTES as f64,
-            }
-        };
-        Ok((0..world_size).map(pace).collect())
+        Ok((weights::steady(&repeats), bytes))
     }
 
     /// The time of an exchange with the partner of each round; 0 in a round without.
@@ -241,6 +278,22 @@ impl Communicator {
     }
 }
 
+/// How fast each rank is, from each rank's time in each round of exchanges, and for its own additions last.
+fn paces(rows: &[&[f64]], rounds: usize, bytes: usize) -> Vec<Pace> {
+    let pace = |rank: usize| {
+        let pair = |round: usize| {
+            let partner = partner(rank, round, rows.len())?;
+            Some(rows[rank][round].max(rows[partner][round]))
+        };
+        let link_ms = (0..rounds).filter_map(pair).fold(f64::INFINITY, f64::min);
+        Pace {
+            link_ps: if link_ms.is_finite() { link_ms } else { 0.0 } * 1e9 / bytes as f64,
+            reduce_ps: rows[rank][rounds] * 1e9 / REDUCED_BYTES as f64,
+        }
+    };
+    (0..rows.len()).map(pace).collect()
+}
+
 /// Whom `rank` meets in `round` of a tournament of `ranks`, each with each once (Kirkman's circle method, 1847). With an odd
 /// number of ranks one rests in each round.
 fn partner(rank: usize, round: usize, ranks: usize) -> Option<usize> {
@@ -267,12 +320,11 @@ fn reduction_ms() -> Result<f64> {
     let [into, from] = [0, 1].map(|index| memory[index].region());
     // Memory of its own for both: unwritten zeros are one page.
     from.copy_from(into);
-    let time_ms = |_| {
-        let begun = Instant::now();
-        kernel.fold(into, &[into, from]);
-        begun.elapsed().as_secs_f64() * 1e3
-    };
-    Ok((0..REPEATS).map(time_ms).fold(f64::INFINITY, f64::min))
+    // The first time makes the pages of the result.
+    kernel.fold(into, &[into, from]);
+    let begun = Instant::now();
+    kernel.fold(into, &[into, from]);
+    Ok(begun.elapsed().as_secs_f64() * 1e3)
 }
 
 #[cfg(test)]

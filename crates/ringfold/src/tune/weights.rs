@@ -5,14 +5,23 @@
 //! By the formula of [`cost::weighted`](super::cost::weighted) rank `i` that owns the part `w` takes `c + a·w`. The best weights are
 //! those by which all that own anything end together, at `T`: `w = max(0, (T - c) / a)` with a sum of 1 ("water filling"). A
 //! rank with `c >= T` owns nothing: it cannot be relieved further, and takes `c`.
+//!
+//! # Noise
+//!
+//! Weights are for ranks that stay slow. A rank is slower or faster than the others only if it was so in every round of
+//! measurements ([`steady`]), weights are only proposed if the formula predicts a gain ([`balance`]), and only kept if
+//! calls with them were measured to be quicker than calls without ([`pays`]).
 
-use super::cost::weighted::{Pace, growth};
+use super::cost::weighted::{Pace, growth, time_ps};
 
 /// The weight of a rank that owns as much as it would without weights.
 pub const EVEN: u32 = 100;
 
 /// Speeds this near to the middle one are taken for the same: measurements of equal ranks differ by as much.
 const ALIKE: f64 = 0.15;
+
+/// What calls have to gain by weights, as a part of their time without: less is within the noise of a busy machine.
+const GAIN_MIN: f64 = 0.1;
 
 /// Less than this part of an even share is not worth messages of its own.
 const LEAST: u32 = EVEN / 16;
@@ -44,24 +53,77 @@ pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
         if weight < LEAST { 0 } else { weight }
     };
     let weights: Vec<u32> = paces.iter().map(weight).collect();
-    weights
+    let [with, without] = [&weights, &vec![EVEN; ranks]].map(|each| time_ps(&paces, each, 1));
+    is_gain(with, without).then_some(weights)
+}
+
+/// The speeds of ranks that were measured in several rounds, each given by rank. A rank that was unlike the others in every
+/// round, and each time to the same side, has the median of how much; the others are as fast as the middle one.
+pub fn steady(rounds: &[Vec<Pace>]) -> Vec<Pace> {
+    let ranks = rounds.first().map_or(0, Vec::len);
+    let links = steady_numbers(rounds, ranks, |pace| pace.link_ps);
+    let reduces = steady_numbers(rounds, ranks, |pace| pace.reduce_ps);
+    let pairs = links.into_iter().zip(reduces);
+    pairs
+        .map(|(link_ps, reduce_ps)| Pace { link_ps, reduce_ps })
+        .collect()
+}
+
+fn steady_numbers(rounds: &[Vec<Pace>], ranks: usize, of: impl Fn(&Pace) -> f64) -> Vec<f64> {
+    let middles: Vec<f64> = rounds
         .iter()
-        .any(|weight| *weight != EVEN)
-        .then_some(weights)
+        .map(|round| median(round.iter().map(&of)))
+        .collect();
+    let usual = median(middles.iter().copied());
+    let steady = |rank: usize| {
+        let ratios = || {
+            rounds
+                .iter()
+                .zip(&middles)
+                .map(|(round, middle)| of(&round[rank]) / middle)
+        };
+        let is_slow = ratios().all(|ratio| ratio > 1.0 + ALIKE);
+        let is_fast = ratios().all(|ratio| ratio < 1.0 - ALIKE);
+        if is_slow || is_fast {
+            usual * median(ratios())
+        } else {
+            usual
+        }
+    };
+    (0..ranks).map(steady).collect()
+}
+
+/// Whether weights pay, from the times of calls that were made in turns with and without them. They do if their median is
+/// smaller by [`GAIN_MIN`] and each call with them was quicker than the one without before it.
+pub fn pays(with: &[f64], without: &[f64]) -> bool {
+    let medians = [with, without].map(|times| median(times.iter().copied()));
+    is_gain(medians[0], medians[1])
+        && with
+            .iter()
+            .zip(without)
+            .all(|(with, without)| with < without)
+}
+
+fn is_gain(with: f64, without: f64) -> bool {
+    with < (1.0 - GAIN_MIN) * without
+}
+
+/// The lower one of two in the middle; 0 of nothing.
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = numbers.collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len().saturating_sub(1) / 2;
+    sorted.get(middle).copied().unwrap_or(0.0)
 }
 
 /// The speeds without what is only noise; nothing if a number means nothing.
 fn settled(paces: &[Pace]) -> Option<Vec<Pace>> {
     let settle = |of: &dyn Fn(&Pace) -> f64| {
-        let mut sorted: Vec<f64> = paces.iter().map(of).collect();
-        if !sorted
-            .iter()
-            .all(|number| number.is_finite() && *number >= 0.0)
-        {
+        let mut numbers = paces.iter().map(of);
+        if paces.is_empty() || !numbers.all(|number| number.is_finite() && number >= 0.0) {
             return None;
         }
-        sorted.sort_by(f64::total_cmp);
-        let middle = *sorted.get((sorted.len().max(1) - 1) / 2)?;
+        let middle = median(paces.iter().map(of));
         let near = |number: f64| (number - middle).abs() <= ALIKE * middle;
         let settled =
             |pace| Some(of(pace)).map(|number| if near(number) { middle } else { number });
@@ -104,6 +166,43 @@ mod tests {
         assert_eq!(balance(&[]), None);
         assert_eq!(balance(&links(&[1.0])), None);
         assert_eq!(balance(&links(&[1.0, f64::NAN])), None);
+    }
+
+    #[test]
+    fn a_rank_that_was_slow_once_is_as_fast_as_the_others() {
+        let rounds = |factors: [[f64; 3]; 3]| factors.map(|round| links(&round));
+        let noise = rounds([[1.0, 3.0, 1.0], [1.0, 1.0, 0.5], [2.0, 2.0, 2.0]]);
+        assert_eq!(steady(&noise), links(&[1.0; 3]));
+        let slow = rounds([[1.0, 3.0, 1.0], [1.0, 2.0, 0.5], [2.0, 5.0, 2.0]]);
+        assert_eq!(steady(&slow), links(&[1.0, 2.5, 1.0]));
+        assert_eq!(steady(&[]), []);
+    }
+
+    #[test]
+    fn a_small_gain_is_not_worth_weights() {
+        let mut paces = links(&[1.0; 2]);
+        (paces[0].reduce_ps, paces[1].reduce_ps) = (10.0, 13.0);
+        assert_eq!(
+            balance(&paces),
+            None,
+            "half of three tenths of what is a ninth"
+        );
+        paces[1].reduce_ps = 80.0;
+        assert!(balance(&paces).is_some());
+    }
+
+    #[test]
+    fn weights_pay_if_calls_with_them_are_quicker_each_time_and_by_a_margin() {
+        assert!(pays(&[80.0, 85.0, 70.0], &[100.0, 101.0, 99.0]));
+        assert!(
+            !pays(&[95.0, 96.0, 97.0], &[100.0, 101.0, 99.0]),
+            "too little"
+        );
+        assert!(
+            !pays(&[50.0, 120.0, 50.0], &[100.0, 101.0, 99.0]),
+            "once slower"
+        );
+        assert!(!pays(&[223.0; 3], &[81.0; 3]));
     }
 
     #[test]
