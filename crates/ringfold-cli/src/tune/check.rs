@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::findings::{Better, Finding, Kind, findings};
+use super::findings::{Better, Finding, Kind, MARGIN_PERCENT, findings};
 use super::optimize::parse_percent;
 use super::rows::{Row, Table};
 use super::series::{self, Series};
@@ -19,7 +19,10 @@ use crate::statistics::{self, Estimate};
 /// Reads what `ringfold tune sweep` or `ringfold perf --csv` writes. With a sweep, or with --ways, it names the better way,
 /// and a dip at which no way is better is a remark about the machine. Counts are what differs by more than the margin with
 /// 95 % confidence: give it repeats (a sweep's rounds, `perf --run-cycles 6`), for one run's iterations know nothing of the
-/// next run. The exit status is 1 if anything was found.
+/// next run.
+///
+/// The exit status is 0 if nothing was found that another way could mend, and 1 if something was, or the file cannot be read.
+/// The last line says what to do next.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -31,7 +34,7 @@ pub struct Arguments {
     ways: Vec<PathBuf>,
 
     /// Differences up to this are no matter
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = parse_percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = MARGIN_PERCENT, value_parser = parse_percent)]
     margin: f64,
 
     /// Write the findings as JSON
@@ -69,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         .collect();
     let text = match arguments.json {
         true => format!("{:#}\n", document(&judged)),
-        false => report(&judged, arguments.margin),
+        false => report(&judged, arguments.margin) + &next_step(&judged, arguments),
     };
     output::print(&text)?;
     let is_wrong = |(_, found): &(&Series, Vec<Finding>)| found.iter().any(is_fault);
@@ -112,6 +115,33 @@ fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
         let _ = writeln!(text, "{}", counts.join(", "));
     }
     text
+}
+
+/// What to do about what was found.
+fn next_step(judged: &[(&Series, Vec<Finding>)], arguments: &Arguments) -> String {
+    let mut faults = judged
+        .iter()
+        .flat_map(|(_, found)| found)
+        .filter(|finding| is_fault(finding))
+        .peekable();
+    if faults.peek().is_none() {
+        return String::new();
+    }
+    let has_better = faults.any(|finding| !finding.better.is_empty());
+    let has_ways = judged.iter().any(|(series, _)| !series.ways().is_empty());
+    match (has_better, has_ways, arguments.ways.is_empty()) {
+        (true, _, true) => format!(
+            "next: `ringfold tune optimize {} -o tuned.csv` writes rules for the wrong choices\n",
+            arguments.csv.display()
+        ),
+        (true, _, false) => "next: `ringfold tune sweep -o sweep.csv` measures all ways in one job, and \
+             `ringfold tune optimize sweep.csv` writes rules\n"
+            .into(),
+        (false, true, _) => "next: sweep the sizes named above, too; other ways were not measured at all of them\n".into(),
+        (false, false, _) => "next: no other way was measured, so this may be the machine's; `ringfold tune sweep -o sweep.csv` \
+             and `ringfold tune check sweep.csv` tell\n"
+            .into(),
+    }
 }
 
 /// What the curve is, and how sure its points are.

@@ -49,8 +49,8 @@ pub struct Policy {
     pub ranges: Option<Vec<Range>>,
     /// How much worse than the best a way may be that saves a rule.
     pub tolerance_percent: f64,
-    /// How much worse than the best the default may be that needs no rule.
-    pub keep_default_percent: Option<f64>,
+    /// The calls and sizes at which the default is wrong, if only these shall have rules.
+    pub wrong: Option<BTreeSet<(Topic, u64)>>,
 }
 
 /// What each way took, repeats made one.
@@ -58,8 +58,6 @@ pub struct Points {
     metric: Metric,
     /// By topic and size the ways in the order of the file, each with its value.
     ways: BTreeMap<Topic, BTreeMap<u64, Vec<(Way, f64)>>>,
-    /// What the default's pick took, likewise.
-    defaults: BTreeMap<(Topic, u64), f64>,
     /// By nodes and ranks, collective and size, how many rows there are.
     counts: BTreeMap<(i64, i64), BTreeMap<String, BTreeMap<u64, usize>>>,
     /// Nodes and ranks in the order of the file.
@@ -70,11 +68,9 @@ impl Points {
     pub fn new(rows: &[&Row], metric: Metric) -> Points {
         type Repeats = BTreeMap<Topic, BTreeMap<u64, Vec<(Way, Vec<f64>)>>>;
         let mut repeats = Repeats::new();
-        let mut picks: BTreeMap<(Topic, u64), Vec<f64>> = BTreeMap::new();
         let mut points = Points {
             metric,
             ways: BTreeMap::new(),
-            defaults: BTreeMap::new(),
             counts: BTreeMap::new(),
             dimensions: Vec::new(),
         };
@@ -84,7 +80,6 @@ impl Points {
             };
             let topic = row.topic.clone();
             if row.asked == Asked::Default {
-                picks.entry((topic, row.bytes)).or_default().push(value);
                 continue;
             }
             let dimension = (topic.nodes, topic.ranks);
@@ -105,7 +100,6 @@ impl Points {
             }
         }
         let one = |values: Vec<f64>| median(&values);
-        points.defaults = picks.into_iter().map(|(at, v)| (at, one(v))).collect();
         for (topic, sizes) in repeats {
             let made_one = |ways: Vec<(Way, Vec<f64>)>| {
                 let ways = ways.into_iter();
@@ -175,7 +169,7 @@ impl Points {
         sizes.into_iter().flatten().map(|(&size, _)| size).collect()
     }
 
-    /// A rule for every range in which something was measured, unless the default is good enough there.
+    /// A rule for every range in which something was measured or, if that is the policy, the default is wrong.
     pub fn rules(&self, policy: &Policy) -> Vec<Rule> {
         let mut rules = Vec::new();
         for (topic, sizes) in &self.ways {
@@ -184,29 +178,32 @@ impl Points {
                 Some(ranges) => with_strangers(ranges, &measured),
                 None => ranges::around(&Vec::from_iter(measured)),
             };
-            let contests: Vec<Contest> = ranges
+            let is_wrong = |range: Range| {
+                let mut inside = sizes.range(range.min..=range.max);
+                let wrong = policy.wrong.as_ref();
+                wrong.is_none_or(|wrong| {
+                    inside.any(|(&bytes, _)| wrong.contains(&(topic.clone(), bytes)))
+                })
+            };
+            let mut contests: Vec<Contest> = ranges
                 .into_iter()
-                .filter_map(|range| self.contest(topic, sizes, range))
-                .filter(|contest| !contest.is_default_good(policy.keep_default_percent))
+                .filter(|range| is_wrong(*range))
+                .filter_map(|range| self.contest(sizes, range))
                 .collect();
+            if policy.ranges.is_none() && policy.wrong.is_some() {
+                end_what_one_size_says(&mut contests, sizes);
+            }
             rules.extend(winners(topic, &contests, policy.tolerance_percent));
         }
         rules
     }
 
     /// How the ways of a range compare.
-    fn contest(
-        &self,
-        topic: &Topic,
-        sizes: &BTreeMap<u64, Vec<(Way, f64)>>,
-        range: Range,
-    ) -> Option<Contest> {
+    fn contest(&self, sizes: &BTreeMap<u64, Vec<(Way, f64)>>, range: Range) -> Option<Contest> {
         let metric = self.metric;
         let better = |a: f64, b: f64| if metric.is_better(b, a) { b } else { a };
         let mut entrants: Vec<Entrant> = Vec::new();
-        let mut default = (0.0, 0);
-        let inside: Vec<_> = sizes.range(range.min..=range.max).collect();
-        for &(&bytes, ways) in &inside {
+        for ways in sizes.range(range.min..=range.max).map(|(_, ways)| ways) {
             let best = ways.iter().map(|(_, value)| *value).reduce(better)?;
             for (way, value) in ways {
                 let log_loss = metric.loss(*value, best).ln();
@@ -224,20 +221,11 @@ impl Points {
                     }),
                 }
             }
-            if let Some(&value) = self.defaults.get(&(topic.clone(), bytes)) {
-                default.0 += metric.loss(value, best).ln();
-                default.1 += 1;
-            }
         }
         let most = entrants.iter().map(|entrant| entrant.sizes).max()?;
         // What was not measured at every size cannot be said to be good there.
         entrants.retain(|entrant| entrant.sizes == most);
-        let default_log_loss = (default.1 == inside.len()).then(|| default.0 / default.1 as f64);
-        Some(Contest {
-            range,
-            entrants,
-            default_log_loss,
-        })
+        Some(Contest { range, entrants })
     }
 }
 
@@ -245,8 +233,6 @@ impl Points {
 struct Contest {
     range: Range,
     entrants: Vec<Entrant>,
-    /// How much worse than the best the default's pick is, as a mean logarithm; `None` where it was not measured.
-    default_log_loss: Option<f64>,
 }
 
 /// One way in one range.
@@ -266,13 +252,6 @@ impl Entrant {
 }
 
 impl Contest {
-    fn is_default_good(&self, keep_percent: Option<f64>) -> bool {
-        match (keep_percent, self.default_log_loss) {
-            (Some(percent), Some(log_loss)) => log_loss.exp() <= 1.0 + percent / 100.0,
-            _ => false,
-        }
-    }
-
     /// The first of the best.
     fn best(&self) -> &Entrant {
         let mut best = &self.entrants[0];
@@ -290,6 +269,17 @@ impl Contest {
         entrants
             .filter(|entrant| entrant.loss() <= limit)
             .find(|entrant| entrant.way == *way)
+    }
+}
+
+/// Ends the last range at the last size, unless the same way is the best at the size before it, too: one size alone does not
+/// say what holds for all that are larger.
+fn end_what_one_size_says(contests: &mut [Contest], sizes: &BTreeMap<u64, Vec<(Way, f64)>>) {
+    let [rest @ .., last] = contests else { return };
+    let is_same =
+        |before: &Contest| before.range.meets(last.range) && before.best().way == last.best().way;
+    if last.range.max == u64::MAX && !rest.last().is_some_and(is_same) {
+        last.range.max = sizes.keys().next_back().copied().unwrap_or(u64::MAX);
     }
 }
 

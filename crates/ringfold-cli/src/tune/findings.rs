@@ -7,10 +7,16 @@
 //! machine's, such as the end of a cache, and only remarked.
 //!
 //! Nothing is reported that chance explains: the whole interval of the difference has to lie beyond the margin.
+//! `tune optimize` goes by the same judgement ([`wrong_sizes`]), so that both say the same of the same file.
 
-use super::rows::Way;
+use std::collections::BTreeSet;
+
+use super::rows::{Topic, Way};
 use super::series::{Series, Shots};
 use crate::statistics::Estimate;
+
+/// By how much things may differ, in per cent, unless another margin is asked for.
+pub const MARGIN_PERCENT: f64 = 5.0;
 
 /// How much a curve has to rise after a standstill for that to be a plateau and not the top.
 const LATER_RISE: f64 = 1.1;
@@ -77,6 +83,21 @@ pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
     found.extend(wrong_choices(series, margin));
     found.sort_by_key(|finding| finding.from);
     found
+}
+
+/// Where the default's pick is a wrong choice: the calls and sizes for which a rule is worth its while.
+pub fn wrong_sizes(all: &[Series], margin: f64) -> BTreeSet<(Topic, u64)> {
+    let of_one = |series: &Series| -> Vec<(Topic, u64)> {
+        let measured = series
+            .points
+            .iter()
+            .filter(|(_, point)| !point.curve.is_empty());
+        let wrong = measured.filter(|(bytes, _)| better(series, **bytes, margin).is_some());
+        wrong
+            .map(|(&bytes, _)| (series.topic.clone(), bytes))
+            .collect()
+    };
+    all.iter().flat_map(of_one).collect()
 }
 
 /// A curve as bandwidths.
@@ -265,10 +286,14 @@ fn wrong_choices(series: &Series, margin: f64) -> Vec<Finding> {
     found
 }
 
-/// The best other way at this size, if it surely is better.
+/// The best other way at this size, if it surely is better, also than the pick where that was asked for by name.
 fn better(series: &Series, bytes: u64, margin: f64) -> Option<Better> {
     let point = series.points.get(&bytes)?;
     let (way, shots): &(Way, Shots) = point.best_other()?;
+    let asked = point.pick_asked_for();
+    if asked.is_some_and(|pick| pick.median_us() <= shots.median_us()) {
+        return None;
+    }
     let factor = point.curve.over(shots);
     (factor.low > 1.0 + margin).then(|| Better {
         bytes,

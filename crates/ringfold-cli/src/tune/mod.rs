@@ -33,7 +33,7 @@ Examples:
   ringfold tune check perf.csv                      dips, plateaus, wrong crossovers
   ringfold tune sweep -o sweep.csv                  what every way takes, beside the default's pick
   ringfold tune plot picks sweep.csv -o picks.svg   what the default picked, over everything it could have
-  ringfold tune optimize sweep.csv -o tuned.csv     the best way for every size, as a tuner's rules";
+  ringfold tune optimize sweep.csv -o tuned.csv     the best way where the default is wrong, as rules";
 
 #[derive(Subcommand)]
 enum Command {

@@ -3,18 +3,25 @@
 //! Reads, prints and writes what the script beside NVIDIA's example plugin does, and mends it: the last range has no end;
 //! the file is replaced, because with rules of an earlier run before its own nothing would change; repeats of a
 //! measurement count by their median and not by the luckiest; in a range of several sizes ways are compared size by size;
-//! and a metric that was not measured is an error.
+//! and a metric that was not measured is an error. Of a file that says what the default picked, which a sweep does, rules are
+//! made only where `tune check` finds a wrong choice.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 use super::contest::{self, Points, Policy, Rule};
+use super::findings::{MARGIN_PERCENT, wrong_sizes};
 use super::ranges::{self, Range};
-use super::rows::{Asked, Metric, Row, Table};
+use super::rows::{Asked, Metric, Row, Table, Topic};
+use super::series::series_by;
 
-/// Make a tuner's rules of a sweep: for every size the best way
+/// Make a tuner's rules of a sweep: the best way where the default's pick is wrong
+///
+/// Rules are written for the sizes at which `ringfold tune check` finds a wrong choice, by the same margin. A file
+/// without the default's picks gets rules for all sizes.
 ///
 /// Reads what `ringfold tune sweep` writes, and what NCCL's users have measured with the columns of the script beside
 /// NVIDIA's example plugin. The output is for RINGFOLD_TUNER_CONFIG, for ringfold's plugin in NCCL, and for NVIDIA's example.
@@ -44,9 +51,19 @@ pub struct Arguments {
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse_percent)]
     tolerance: f64,
 
-    /// Write no rule where the default's pick is worse than the best by no more than this
-    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
-    keep_default: Option<f64>,
+    /// Write no rule where no way is surely better than the default's pick by more than this, as `tune check`
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = MARGIN_PERCENT,
+        alias = "keep-default",
+        value_parser = parse_percent
+    )]
+    margin: f64,
+
+    /// Write rules for all sizes, also where the default's pick is as good
+    #[arg(long, conflicts_with = "margin")]
+    every_size: bool,
 
     /// Print the rules instead of writing them
     #[arg(long)]
@@ -61,7 +78,7 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold tune optimize sweep.csv -o tuned.csv            by the median
   ringfold tune optimize sweep.csv --metric p99_us         by the slowest calls
-  ringfold tune optimize sweep.csv --keep-default 5        only where the default is wrong
+  ringfold tune optimize sweep.csv --margin 10             only where the default is wrong by more than 10 %
   ringfold tune optimize my_raw_data.csv -o nccl_tuner.conf --metric latency_us";
 
 pub fn parse_percent(text: &str) -> Result<f64, String> {
@@ -72,11 +89,6 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
 
 /// Writes the rules, says which and why, and returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<u8> {
-    let policy = Policy {
-        ranges: fixed_ranges(arguments)?,
-        tolerance_percent: arguments.tolerance,
-        keep_default_percent: arguments.keep_default,
-    };
     let table = Table::read(&arguments.csv)?;
     if !table.missing.is_empty() {
         bail!(
@@ -98,6 +110,11 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
             arguments.csv.display()
         );
     }
+    let policy = Policy {
+        ranges: fixed_ranges(arguments)?,
+        tolerance_percent: arguments.tolerance,
+        wrong: wrong(arguments, &table, metric)?,
+    };
     let mut text = match (&arguments.size_ranges, arguments.no_auto_ranges) {
         (Some(_), _) => {
             let list: Vec<String> = policy
@@ -132,9 +149,36 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     for rule in &merged {
         text += &explained(rule, metric);
     }
+    if merged.is_empty() {
+        let margin = arguments.margin;
+        let _ = writeln!(
+            text,
+            "No rule is needed: nowhere is another way surely better than the default's by more than {margin} %"
+        );
+    }
     text += &conclude(arguments, metric, &merged)?;
     crate::output::print(&text)?;
     Ok(0)
+}
+
+/// Where the default is wrong, if rules are only for these sizes.
+fn wrong(
+    arguments: &Arguments,
+    table: &Table,
+    metric: Metric,
+) -> Result<Option<BTreeSet<(Topic, u64)>>> {
+    let has_default = table.rows.iter().any(|row| row.asked == Asked::Default);
+    if arguments.every_size || !has_default {
+        return Ok(None);
+    }
+    let all = series_by(&table.rows, &[], |row| {
+        let value = row.metric(metric)?;
+        let interval_us = row.interval_us.filter(|_| metric == Metric::MedianUs);
+        // What less is better of.
+        let time = if metric.is_rate() { 1.0 / value } else { value };
+        Some((time, interval_us))
+    })?;
+    Ok(Some(wrong_sizes(&all, arguments.margin / 100.0)))
 }
 
 /// The same ranges for everything, if that was asked for.

@@ -32,6 +32,9 @@ pub struct Point {
     pub ways: Vec<(Way, Shots)>,
 }
 
+/// A time and, where the file says so, its interval.
+type Time = (f64, Option<(f64, f64)>);
+
 /// A curve and what else there would be.
 #[derive(Clone, Debug)]
 pub struct Series {
@@ -89,6 +92,14 @@ impl Point {
         let is_other = |way: &Way| !self.pick.as_ref().is_some_and(|pick| pick.is_same(way));
         let others = self.ways.iter().filter(|(way, _)| is_other(way));
         others.min_by(|a, b| a.1.median_us().total_cmp(&b.1.median_us()))
+    }
+
+    /// The pick's times where it was asked for like any other way.
+    pub fn pick_asked_for(&self) -> Option<&Shots> {
+        let pick = self.pick.as_ref()?;
+        let mut ways = self.ways.iter();
+        ways.find(|(way, _)| pick.is_same(way))
+            .map(|(_, shots)| shots)
     }
 }
 
@@ -173,6 +184,23 @@ impl Series {
 /// The curves of a file: of its default's rows where it says which these are, else of all its rows. `others` are files of
 /// further ways.
 pub fn series(rows: &[Row], others: &[Row]) -> Result<Vec<Series>> {
+    series_by(rows, others, |row| Some((row.time_us()?, row.interval_us)))
+}
+
+/// The same with something else in the place of times; less of it is better.
+pub fn series_by(
+    rows: &[Row],
+    others: &[Row],
+    time: impl Fn(&Row) -> Option<Time>,
+) -> Result<Vec<Series>> {
+    let shot = |row: &Row| {
+        let (time_us, interval_us) = time(row)?;
+        Some(Shot {
+            round: row.round,
+            time_us,
+            interval_us,
+        })
+    };
     let mut all: Vec<Series> = Vec::new();
     for row in rows {
         let index = match all
@@ -226,14 +254,6 @@ pub fn series(rows: &[Row], others: &[Row]) -> Result<Vec<Series>> {
         }
     }
     Ok(all)
-}
-
-fn shot(row: &Row) -> Option<Shot> {
-    Some(Shot {
-        round: row.round,
-        time_us: row.time_us()?,
-        interval_us: row.interval_us,
-    })
 }
 
 fn add_way(point: &mut Point, row: &Row, shot: Shot) {

@@ -95,7 +95,11 @@ fn the_header_tells_the_sizes_as_they_were_asked_for() {
 fn the_header_tells_the_weights() {
     let line = "--ranks 2 -b 8 -e 8 -n 1 -w 0 --weights";
     let given = perf(&format!("{line} 3,1"));
-    assert!(given.stdout.contains("# weights: 3,1\n"), "{}", given.stdout);
+    assert!(
+        given.stdout.contains("# weights: 3,1\n"),
+        "{}",
+        given.stdout
+    );
     // Calls of one host go through published memory, which weighted calls cannot use.
     let measured = perf(&format!("{line} auto"));
     let due = "# weights: none: measured, and calls with weights would not be faster\n";

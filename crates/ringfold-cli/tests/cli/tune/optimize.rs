@@ -114,7 +114,8 @@ fn repeats_count_by_their_median_and_the_defaults_rows_not_at_all() {
         (64, "tree", &[5.0, 5.0, 6.0]),
         (64, "default:direct", &[2.0, 2.0, 2.0]),
     ]);
-    let done = tune(&["optimize", &folder.write("s.csv", &text), "--dry-run"]);
+    let csv = folder.write("s.csv", &text);
+    let done = tune(&["optimize", &csv, "--dry-run", "--every-size"]);
     let rule = "all_reduce,0,18446744073709551615,tree,simple,-1,1,4,1,0\n";
     assert!(done.stdout.ends_with(rule), "{}", done.stdout);
     assert!(done.stdout.contains("(median_us=5.000)"), "{}", done.stdout);
@@ -160,9 +161,61 @@ fn fewer_rules_are_made_where_little_is_lost() {
         let (_, rules) = done.stdout.split_once("configurations:\n").expect("rules");
         rules.lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(rules(&[]).len(), 3);
+    assert_eq!(rules(&["--every-size"]).len(), 3);
     let one = "all_reduce,0,18446744073709551615,ring,simple,-1,1,4,1,0";
-    assert_eq!(rules(&["--tolerance", "5"]), [one]);
-    let one = "all_reduce,193,18446744073709551615,ring,simple,-1,1,4,1,0";
-    assert_eq!(rules(&["--keep-default", "5"]), [one]);
+    assert_eq!(rules(&["--every-size", "--tolerance", "5"]), [one]);
+    // One size does not say what holds for all that are larger.
+    let one = "all_reduce,193,256,ring,simple,-1,1,4,1,0";
+    assert_eq!(rules(&[]), [one]);
+    assert_eq!(rules(&["--margin", "50"]), [] as [&str; 0]);
+}
+
+#[test]
+fn rules_are_made_exactly_where_check_finds_a_wrong_choice() {
+    let folder = Folder::new("tune-agrees");
+    // At 64 noise, at 128 less than the margin, at 256 the pick asked for by name is as good, from 512 on it is wrong.
+    let text = sweep(&[
+        (64, "default:ring", &[5.0, 9.0, 5.0, 9.0, 5.0, 9.0]),
+        (64, "ring", &[9.0, 9.0, 9.0, 9.0, 9.0, 9.0]),
+        (64, "tree", &[6.0, 6.0, 6.0, 6.0, 6.0, 6.0]),
+        (128, "default:ring", &[6.2; 6]),
+        (128, "ring", &[6.2; 6]),
+        (128, "tree", &[6.0; 6]),
+        (256, "default:ring", &[9.0; 6]),
+        (256, "ring", &[7.0; 6]),
+        (256, "tree", &[7.5; 6]),
+        (512, "default:ring", &[20.0; 6]),
+        (512, "ring", &[20.0; 6]),
+        (512, "tree", &[10.0; 6]),
+        (1024, "default:ring", &[40.0; 6]),
+        (1024, "ring", &[40.0; 6]),
+        (1024, "tree", &[20.0; 6]),
+    ]);
+    let csv = folder.write("s.csv", &text);
+    let checked = tune(&["check", &csv]);
+    let choices: Vec<&str> = checked
+        .stdout
+        .lines()
+        .filter(|line| line.contains("wrong choice "))
+        .collect();
+    assert_eq!(choices.len(), 1, "{}", checked.stdout);
+    assert!(
+        choices[0].contains("512 B to 1 KiB: ring/simple"),
+        "{}",
+        choices[0]
+    );
+    let done = tune(&["optimize", &csv, "--dry-run"]);
+    let (_, rules) = done.stdout.split_once("configurations:\n").expect("rules");
+    assert_eq!(
+        rules,
+        "all_reduce,385,18446744073709551615,tree,simple,-1,1,4,1,0\n"
+    );
+    // A default that is right leaves nothing to write.
+    let right = folder.write(
+        "right.csv",
+        &sweep(&[(64, "default:ring", &[5.0; 6]), (64, "tree", &[5.1; 6])]),
+    );
+    let done = tune(&["optimize", &right, "-o", &folder.path("right-rules.csv")]);
+    assert!(done.stdout.contains("No rule is needed"), "{}", done.stdout);
+    assert_eq!(tune(&["check", &right]).status.code(), Some(0));
 }

@@ -55,7 +55,7 @@ fn every_way_has_a_row_in_every_round_beside_the_defaults() {
     }
     assert!(all.iter().all(|row| row.len() == 27 && row[26] == "0"));
     let rules = folder.path("tuned.csv");
-    let done = tune(&["optimize", &csv, "-o", &rules]);
+    let done = tune(&["optimize", &csv, "-o", &rules, "--every-size"]);
     assert!(done.status.success(), "{}", done.stderr);
     let done = tune(&["plot", "picks", &csv, "-o", &folder.path("picks.svg")]);
     assert!(done.status.success(), "{}", done.stderr);
