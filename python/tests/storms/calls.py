@@ -74,15 +74,22 @@ class Call:
 
     def input(self, rank: int) -> Array:
         """What a rank gives."""
+        if self.collective == "all_to_all":
+            return np.concatenate([self._block(rank, peer) for peer in range(len(self.counts))])
         length = self.counts[0]
         if self.collective in ("all_gather", "gather"):
             length = self.counts[rank]
         elif self.collective in ("reduce_scatter", "scatter"):
             length = sum(self.counts)
-        elif self.collective == "all_to_all":
-            length = sum(self.sent(rank))
-        begin = (7 * rank + self.salt) % PERIOD
+        return self._values(7 * rank, length)
+
+    def _values(self, seed: int, length: int) -> Array:
+        begin = (seed + self.salt) % PERIOD
         return _TILES[self.dtype][begin : begin + length]
+
+    def _block(self, rank: int, peer: int) -> Array:
+        """What a rank sends to another in an `all_to_all`, wherever the block lies."""
+        return self._values(7 * rank + 3 * peer, self.sent(rank)[peer])
 
     def sent(self, rank: int) -> tuple[int, ...]:
         """Elements that a rank sends to each, in an `all_to_all`."""
@@ -112,11 +119,7 @@ class Call:
                     return None
                 return np.concatenate([self.input(peer) for peer in ranks])
             case "all_to_all":
-                begins = [sum(self.sent(peer)[:rank]) for peer in ranks]
-                pieces = zip(ranks, begins, self.received(rank), strict=True)
-                return np.concatenate(
-                    [self.input(peer)[begin : begin + count] for peer, begin, count in pieces]
-                )
+                return np.concatenate([self._block(peer, rank) for peer in ranks])
             case "sendrecv":
                 return self.input((rank - 1) % len(ranks))
         raise ValueError(self.collective)

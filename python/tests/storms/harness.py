@@ -149,10 +149,11 @@ class Rank:
         os.read(self._orders, 1)
         return True
 
-    def fork_that_lives_on(self) -> None:
-        """Forks a child that stays until the job ends, whatever becomes of this rank."""
+    def fork_that_lives_on(self, act: Callable[[], None] = lambda: None) -> None:
+        """Forks a child that does something and stays until the job ends, whatever this rank does."""
         if os.fork() == 0:
             signal.alarm(ORPHAN_S)
+            act()
             while True:
                 signal.pause()
 
@@ -305,6 +306,9 @@ class Job:
         ends = [event for event in self.events[rank] if event["event"] == "end"]
         if "panicked" in log:
             return Ending(rank, "panic", text=log)
+        if "Fatal Python error" in log and not started.hangs:
+            # Perhaps of what it has forked.
+            return Ending(rank, "crash", text=log)
         if started.hangs:
             return Ending(rank, "hang", text=f"{ends and ends[-1]}\n{log}")
         if started.was_killed:

@@ -41,7 +41,7 @@ class Program:
     def step(self) -> None:
         """Does the next thing."""
         if self.comm.rank == self.forker and self.steps == self.fork_at:
-            self.me.fork_that_lives_on()
+            self.me.fork_that_lives_on(self.scribble)
         self.steps += 1
         kinds = [
             self.call,
@@ -54,6 +54,10 @@ class Program:
             self.split,
         ]
         self.random.choices(kinds, [12, 4, 2, 4, 4, 1, 1, 1])[0]()
+
+    def scribble(self) -> None:
+        """Uses registered memory in a forked child: that is its own, and changes no rank's results."""
+        self.registered[:] = self.registered.sum()
 
     def call(self) -> None:
         """One call that is waited for."""
