@@ -173,6 +173,12 @@ impl Communicator {
         self.core.hosts()
     }
 
+    /// `shm`, `tcp`, `shm+tcp`, or `self` in a job of one rank.
+    #[getter]
+    fn transport(&self) -> &'static str {
+        self.core.transport()
+    }
+
     /// Makes a call and returns when it is done on this rank. Gives who sent, where it was a receive.
     fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Option<usize>> {
         // SAFETY: `request` holds its memory until after this. That nobody else uses it meanwhile is the Python caller's

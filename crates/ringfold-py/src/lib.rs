@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 
 use buffer::Buffer;
 use communicator::Communicator;
-use meeting::{Meeting, host_id, launch};
+use meeting::{Meeting, derived_key, host_id, launch};
 use memory::{Memory, Registration};
 use request::Request;
 use work::Work;
@@ -37,6 +37,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Registration>()?;
     module.add_class::<Request>()?;
     module.add_class::<Work>()?;
+    module.add_function(wrap_pyfunction!(derived_key, module)?)?;
     module.add_function(wrap_pyfunction!(host_id, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     told::prepare_exit(module)?;

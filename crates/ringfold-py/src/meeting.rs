@@ -64,6 +64,13 @@ pub fn host_id() -> PyResult<String> {
         .collect())
 }
 
+/// A key for `purpose` that only the ranks of this job can make; `None` if the environment gives it no secret.
+#[pyfunction]
+pub fn derived_key(purpose: &str, context: &[u8]) -> PyResult<Option<Vec<u8>>> {
+    let secret = ringfold::env::job_secret().map_err(exception)?;
+    Ok(secret.map(|secret| secret.derive(purpose, context).to_vec()))
+}
+
 /// The process' rank and the number of ranks, the same among those of its host where the launcher says so, and who says it.
 type Place = (usize, usize, Option<usize>, Option<usize>, &'static str);
 

@@ -238,6 +238,11 @@ pub fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "must be bytes, 1 or more, with K, M or G behind it if you like".into())
 }
 
+/// The job's secret, as this process' environment has it: for bindings that meet in their own way.
+pub fn job_secret() -> Result<Option<Secret>> {
+    secret(&process)
+}
+
 /// The secret, from the variable or the file.
 fn secret(lookup: Lookup<'_>) -> Result<Option<Secret>> {
     match (lookup("RINGFOLD_SECRET"), lookup("RINGFOLD_SECRET_FILE")) {

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -20,14 +20,16 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C._dynamo import eval_frame
 
+from ringfold import _native
 from ringfold.errors import RingfoldError, Unsupported
 from ringfold.torch import bootstrap, watch
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.flight_recorder import Trace
-from ringfold.torch.issue import Issuer
+from ringfold.torch.issue import Call, Issuer
 from ringfold.torch.memory import Buckets
 from ringfold.torch.monitored import Barriers, MonitoredBarrier
 from ringfold.torch.point_to_point import PointToPoint
+from ringfold.torch.sealed import Seal, SealedCall
 
 NAME = "ringfold"
 """What users give to `init_process_group`."""
@@ -48,7 +50,10 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         self._timeout_s = timeout.total_seconds()
         self._name = name
         self._description = ""
-        self._communicator = bootstrap.connect(store, rank, world_size, timeout)
+        self._communicator, key = bootstrap.connect(store, rank, world_size, timeout)
+        self._call = Call
+        if key is not None and is_on_network(self._communicator):
+            self._call = partial(SealedCall, Seal(key, self._communicator))
         self.trace = Trace(self._communicator, name, ranks or range(world_size), rank, "" if ranks else _DEFAULT)
         self._issuer = Issuer(self._communicator, self.trace)
         self.buckets = Buckets(self._communicator)
@@ -191,6 +196,11 @@ class RingfoldBackend(Group, c10d.Backend):
     def options(self) -> Any:
         """What torch reads the group's timeout from."""
         return c10d.Backend.Options(NAME, timeout=timedelta(seconds=self._timeout_s))
+
+
+def is_on_network(communicator: _native.Communicator) -> bool:
+    """Whether ranks send to each other by sockets; the same on all of them."""
+    return communicator.hosts > 1 or communicator.transport == "tcp"
 
 
 def create(opts: Any, _: Any = None) -> Any:

@@ -6,7 +6,7 @@ same order. With `opts.asyncOp` (which C++ callers leave on) a call returns at o
 without, it returns when it is done. Tensors must not be touched in between. Errors: those of `ringfold.errors`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ class Collectives:
     """Every collective of torch over a communicator of the core."""
 
     _issuer: Issuer
+    _call: Callable[[str, Terms], Call]
     buckets: Buckets
     _rank: int
     _world_size: int
@@ -73,7 +74,7 @@ class Collectives:
         self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int | None = None
     ) -> dist.Work:
         """Each tensor becomes the root's."""
-        call = Call("broadcast", self._terms(opts, root=root, timeout=timeout))
+        call = self._call("broadcast", self._terms(opts, root=root, timeout=timeout))
         is_root = call.terms.root == self._rank
         for tensor in listed(tensors):
             plain = call.source(tensor) if is_root else call.target(tensor)
@@ -104,7 +105,7 @@ class Collectives:
         self, output_lists: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Tensor `i` of a list becomes rank `i`'s input. Ranks may give inputs of different sizes, as their lists say."""
-        call = Call("all_gather", self._terms(opts, timeout=timeout))
+        call = self._call("all_gather", self._terms(opts, timeout=timeout))
         inputs = listed(inputs)
         for outputs, given in zip(lists(output_lists, len(inputs)), inputs, strict=True):
             self._gather_parts(call, outputs, given)
@@ -112,7 +113,7 @@ class Collectives:
 
     def allgather_coalesced(self, output_lists: Any, inputs: Tensors, opts: Any = None) -> dist.Work:
         """Tensor `j` of list `i` becomes rank `i`'s input `j`."""
-        call = Call("all_gather", self._terms(opts))
+        call = self._call("all_gather", self._terms(opts))
         self._check_ranks(len(output_lists), "lists of outputs")
         for index, given in enumerate(inputs):
             self._gather_parts(call, [outputs[index] for outputs in output_lists], given)
@@ -130,7 +131,7 @@ class Collectives:
         self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """The same for several outputs and their inputs."""
-        call = Call("all_gather", self._terms(opts, timeout=timeout))
+        call = self._call("all_gather", self._terms(opts, timeout=timeout))
         for output, given in zip(outputs, inputs, strict=True):
             same_type([output], given)
             if output.numel() != given.numel() * self._world_size:
@@ -153,7 +154,7 @@ class Collectives:
         root: int | None = None,
     ) -> dist.Work:
         """At the root tensor `i` of the list becomes rank `i`'s input."""
-        call = Call("gather", self._terms(opts, root=root, timeout=timeout))
+        call = self._call("gather", self._terms(opts, root=root, timeout=timeout))
         for index, given in enumerate(listed(inputs)):
             filled = None
             if call.terms.root == self._rank:
@@ -169,7 +170,7 @@ class Collectives:
         self, output: torch.Tensor | None, given: torch.Tensor, root: int = 0, opts: Any = None
     ) -> dist.Work:
         """At the root the output becomes all ranks' inputs, one after the other."""
-        call = Call("gather", self._terms(opts)._replace(root=root))
+        call = self._call("gather", self._terms(opts)._replace(root=root))
         filled = None
         if root == self._rank:
             if output is None or output.numel() != given.numel() * self._world_size:
@@ -191,7 +192,7 @@ class Collectives:
         root: int | None = None,
     ) -> dist.Work:
         """The output becomes tensor `rank` of the root's list."""
-        call = Call("scatter", self._terms(opts, root=root, timeout=timeout))
+        call = self._call("scatter", self._terms(opts, root=root, timeout=timeout))
         for index, output in enumerate(listed(outputs)):
             given = None
             if call.terms.root == self._rank:
@@ -266,7 +267,7 @@ class Collectives:
         self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Output `i` becomes rank `i`'s input `rank`. Sizes may differ."""
-        call = Call("all_to_all", self._terms(opts, timeout=timeout))
+        call = self._call("all_to_all", self._terms(opts, timeout=timeout))
         self._check_ranks(len(outputs), "outputs")
         self._check_ranks(len(inputs), "inputs")
         same_type([*outputs, *inputs], inputs[0])
@@ -285,7 +286,7 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> dist.Work:
         """The same on parts along axis 0: equal ones, or as long there as the splits say."""
-        call = Call("all_to_all", self._terms(opts, timeout=timeout))
+        call = self._call("all_to_all", self._terms(opts, timeout=timeout))
         same_type([output], given)
         counts = self._split(given, input_splits, "input"), self._split(output, output_splits, "output")
         call.ask(moved(given), counts, call.source(given), call.target(output))

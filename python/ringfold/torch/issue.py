@@ -36,7 +36,7 @@ def memory(tensor: torch.Tensor | None) -> tuple[int, int]:
 class Call(Staging):
     """What one call of torch asks of the core."""
 
-    __slots__ = ("name", "noted", "outputs", "requests", "terms")
+    __slots__ = ("name", "noted", "outputs", "requests", "terms", "works")
 
     def __init__(self, name: str, terms: Terms) -> None:
         super().__init__()
@@ -47,6 +47,8 @@ class Call(Staging):
         self.noted: list[Noted] = []
         """For the flight recorder."""
         self.outputs: list[torch.Tensor] = []
+        self.works: list[_native.Work] = []
+        """Those of the requests, once they are started."""
 
     def ask(
         self,
@@ -140,7 +142,7 @@ class Issuer:
         else:
             # Made together: the tuner knows how many they are.
             started = self.communicator.start_group(call.requests)
-        record.works = started
+        record.works = call.works = started
         finish: Callable[[], None] | None = call.finish if call.is_needed else None
         work = RingfoldWork(started, call.outputs, finish, record)
         if self._coalesced is not None:

@@ -4,6 +4,7 @@ A receive takes the oldest message from its peer that has its tag, and waits for
 once and their order within a rank does not matter for who gets what, except for messages with the same peer and tag.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ class PointToPoint:
     """A mixin of both process group classes, beside `Collectives`."""
 
     _issuer: Issuer
+    _call: Callable[[str, Terms], Call]
     _timeout_s: float
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
         """Starts to send the tensors to rank `dst` of this group. They must not be written to until the work is done."""
-        call = Call("send", Terms(True, self._timeout_s))
+        call = self._call("send", Terms(True, self._timeout_s))
         for tensor in listed(tensors):
             call.ask(moved(tensor), tensor.numel(), call.source(tensor), None, root=dst, tag=tag)
         return self._issuer.issue(call)
@@ -36,7 +38,7 @@ class PointToPoint:
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors: Any, src: int | None, tag: int) -> dist.Work:
-        call = Call("recv", Terms(True, self._timeout_s))
+        call = self._call("recv", Terms(True, self._timeout_s))
         for tensor in listed(tensors):
             self._receive_one(call, tensor, src, tag)
         return self._issuer.issue(call)

@@ -59,11 +59,11 @@ class RingfoldWork(dist.Work):
             for call in self.calls:
                 if not call.wait(limit_s):
                     raise WaitTimeout(f"the call is not done after {limit_s} s; it goes on")
+            if self._finish is not None:
+                self._settle()
         except RingfoldError as error:
             self._note(error)
             raise
-        if self._finish is not None:
-            self._settle()
         if self._record is not None:
             self._record.complete()
         return True
@@ -72,8 +72,8 @@ class RingfoldWork(dist.Work):
         """Whether the calls are done, well or not."""
         if not all(call.done() for call in self.calls):
             return False
-        if self._finish is not None and self.exception() is None:
-            self._settle()
+        if self._finish is not None:
+            self.exception()
         return True
 
     def is_success(self) -> bool:
@@ -85,11 +85,10 @@ class RingfoldWork(dist.Work):
         for call in self.calls:
             if not call.done():
                 return None
-            try:
-                call.wait()
-            except RingfoldError as error:
-                self._note(error)
-                return error
+        try:
+            self.wait()
+        except RingfoldError as error:
+            return error
         return None
 
     def result(self) -> list[torch.Tensor]:

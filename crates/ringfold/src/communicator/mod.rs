@@ -233,6 +233,11 @@ impl Communicator {
         self.place.hosts
     }
 
+    /// What moves the data: `shm`, `tcp`, `shm+tcp`; `local` among threads, `self` alone.
+    pub fn transport(&self) -> &'static str {
+        self.place.transport
+    }
+
     /// Does `request` and returns when it is done on this rank.
     ///
     /// # Safety

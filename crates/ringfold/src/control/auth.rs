@@ -59,6 +59,18 @@ impl Secret {
         self.0.is_empty()
     }
 
+    /// A key for `purpose` in the setting that `context` names: whoever has it learns nothing of the secret, nor of other
+    /// keys. A secret of its own, where ranks meet by it.
+    pub fn derive(&self, purpose: &str, context: &[u8]) -> [u8; 32] {
+        // HMAC takes keys of any length, so this cannot fail.
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("any key length will do");
+        mac.update(b"ringfold key ");
+        mac.update(&(purpose.len() as u64).to_le_bytes());
+        mac.update(purpose.as_bytes());
+        mac.update(context);
+        mac.finalize().into_bytes().into()
+    }
+
     /// The secret of processes that know each other as one user's on one host.
     pub fn same_user() -> Secret {
         Secret(Vec::new())

@@ -1,0 +1,293 @@
+"""Moved bytes that prove who gave them, so that no forged pickle is loaded.
+
+torch's object collectives move pickled objects as `uint8` tensors, and loading a pickle runs what it says. Connections
+between hosts are not signed beyond their handshake. So in a group that has a key (its job has a secret) and sends over a
+network, every call that moves `uint8` has a trailer behind each part that goes from one rank to another:
+
+    bytes | number: u64 | HMAC-SHA256(key, header, bytes)
+
+The header binds what the part is: the collective, the giver, the receiver or all, the tag, the number and the length. A
+collective's number is counted alike on all ranks, so a part of another call, rank or group fails. A message's number is
+its giver's count, and a receiver takes each only once. What fails ends the group with `Corrupt`, before anybody sees the
+bytes.
+
+Stand-ins are copied, which costs time on every `uint8` tensor of such a group, and on no other type.
+"""
+
+import ctypes
+import hmac
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from ringfold import _native
+from ringfold.errors import Corrupt
+from ringfold.torch.issue import Call, Counts, noted, widened
+from ringfold.torch.options import Terms
+from ringfold.torch.tensors import Numbers
+
+_NUMBER = struct.Struct("<Q")
+_MAC_BYTES = 32
+TRAILER_BYTES = _NUMBER.size + _MAC_BYTES
+# The call's name, giver, receiver, tag, number, bytes.
+_HEADER = struct.Struct("<16sIIIQQ")
+_ALL = 0xFFFFFFFF
+"""The receiver of what all ranks get."""
+
+Share = tuple[int | None, int]
+"""A rank that gives or gets a part (`None`: it is not known yet who gives), and the part's bytes."""
+
+
+class Seal:
+    """A group's key and its counts."""
+
+    def __init__(self, key: bytes, communicator: _native.Communicator) -> None:
+        self._key = key
+        self._communicator = communicator
+        self.rank = communicator.rank
+        self.world_size = communicator.world_size
+        self._collectives = 0
+        self._sent: dict[tuple[int, int], int] = {}
+        self._received: dict[tuple[int, int], Received] = {}
+
+    def next_collective(self) -> int:
+        """The number of a collective."""
+        self._collectives += 1
+        return self._collectives
+
+    def next_message(self, peer: int, tag: int) -> int:
+        """The number of a message to `peer`."""
+        number = self._sent[peer, tag] = self._sent.get((peer, tag), 0) + 1
+        return number
+
+    def close(self, part: torch.Tensor, name: str, to: int, tag: int, number: int) -> None:
+        """Fills the trailer of `part`, which this rank gives."""
+        memory = bytes_of(part)
+        size = len(memory) - TRAILER_BYTES
+        _NUMBER.pack_into(memory, size, number)
+        memory[size + _NUMBER.size :] = self._mac(memory, size, (name, self.rank, to, tag, number))
+
+    def check(self, part: torch.Tensor, name: str, source: int, to: int, tag: int, number: int | None) -> None:
+        """Raises unless `part` is what `source` gave; `number` is `None` for a message."""
+        memory = bytes_of(part)
+        size = len(memory) - TRAILER_BYTES
+        (found,) = _NUMBER.unpack_from(memory, size)
+        expected = self._mac(memory, size, (name, source, to, tag, found))
+        is_genuine = hmac.compare_digest(expected, memory[size + _NUMBER.size :])
+        if number is None:
+            is_due = is_genuine and self._received.setdefault((source, tag), Received()).take(found)
+        else:
+            is_due = found == number
+        if not (is_genuine and is_due):
+            raise self._refusal(source, name, size)
+
+    def _mac(self, memory: memoryview, size: int, what: tuple[str, int, int, int, int]) -> bytes:
+        name, source, to, tag, number = what
+        header = _HEADER.pack(name.encode(), source, to, tag, number, size)
+        mac = hmac.new(self._key, header, "sha256")
+        mac.update(memory[:size])
+        return mac.digest()
+
+    def _refusal(self, source: int, name: str, size: int) -> Corrupt:
+        text = f"{size} bytes of {name} are not what rank {source} gave: changed or repeated on their way"
+        self._communicator.abort(text)
+        error = Corrupt(text)
+        error.peer = source
+        return error
+
+
+class Received:
+    """Which numbers of a stream of messages have come; they may be looked at in any order."""
+
+    def __init__(self) -> None:
+        self._below = 0
+        self._above: set[int] = set()
+
+    def take(self, number: int) -> bool:
+        """Whether it comes for the first time."""
+        if number <= self._below or number in self._above:
+            return False
+        self._above.add(number)
+        while self._below + 1 in self._above:
+            self._below += 1
+            self._above.remove(self._below)
+        return True
+
+
+class Check(NamedTuple):
+    """A part that this rank gets, and what it must be."""
+
+    part: torch.Tensor
+    """With its trailer."""
+    plain: torch.Tensor
+    """Where its bytes belong."""
+    source: int | None
+    to: int
+    tag: int
+    number: int | None
+    request: int
+    """Which of the call's requests brings it."""
+
+
+class SealedCall(Call):
+    """A call of a group with a `Seal`: as `Call`, and what moves bytes goes with trailers."""
+
+    __slots__ = ("_checks", "_seal")
+
+    def __init__(self, seal: Seal, name: str, terms: Terms) -> None:
+        super().__init__(name, terms)
+        self._seal = seal
+        self._checks: list[Check] = []
+
+    def ask(
+        self,
+        numbers: Numbers,
+        counts: Counts,
+        given: torch.Tensor | None,
+        filled: torch.Tensor | None,
+        *,
+        root: int | None = 0,
+        tag: int = 0,
+    ) -> None:
+        """As `Call.ask`."""
+        if numbers.name != "uint8" or self.name not in _SHARES:
+            super().ask(numbers, counts, given, filled, root=root, tag=tag)
+            return
+        seal, lengths = self._seal, widened(counts, numbers.width)
+        gives, gets = _SHARES[self.name](seal.rank, seal.world_size, lengths, root)
+        number = None if self.name in _MESSAGES else seal.next_collective()
+        closed = None if given is None else self._closed(given, gives, tag, number)
+        if filled is None or filled is given:
+            opened = closed if filled is given else None
+        else:
+            opened = self._opened(filled, gets, tag, number)
+        super().ask(_BYTES, lengthened(lengths), closed, opened, root=root, tag=tag)
+        self.noted[-1] = noted(given, filled, counts, root, tag)
+
+    def _closed(self, given: torch.Tensor, gives: list[Share], tag: int, number: int | None) -> torch.Tensor:
+        """What goes in the place of `given`."""
+        closed = room_for(gives)
+        parts = zip(split(closed, gives, TRAILER_BYTES), split(plain_bytes(given), gives), strict=True)
+        for (to, part), (_, plain) in parts:
+            assert to is not None
+            part[: plain.numel()] = plain
+            self._seal.close(part, self._bound_name, to, tag, self._seal.next_message(to, tag) if number is None else number)
+        return closed
+
+    def _opened(self, filled: torch.Tensor, gets: list[Share], tag: int, number: int | None) -> torch.Tensor:
+        """What comes in the place of `filled`, which has its bytes after `finish`."""
+        opened = room_for(gets)
+        to = _ALL if self.name in _FOR_ALL else self._seal.rank
+        parts = zip(split(opened, gets, TRAILER_BYTES), split(plain_bytes(filled), gets), strict=True)
+        for (source, part), (_, plain) in parts:
+            self._checks.append(Check(part, plain, source, to, tag, number, len(self.requests)))
+        return opened
+
+    @property
+    def _bound_name(self) -> str:
+        """The name that a part is bound to, the same at both ends."""
+        return "message" if self.name in _MESSAGES else self.name
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether `finish` has something to do."""
+        return bool(self._checks) or super().is_needed
+
+    def finish(self) -> None:
+        """Checks what came, and puts it where the caller wants it."""
+        for check in self._checks:
+            source = self.works[check.request].source if check.source is None else check.source
+            self._seal.check(check.part, self._bound_name, source, check.to, check.tag, check.number)
+        # Nothing is handed over before all of it is genuine.
+        for check in self._checks:
+            check.plain.copy_(check.part[: check.plain.numel()])
+        self._checks.clear()
+        super().finish()
+
+
+_BYTES = Numbers("uint8")
+_MESSAGES = frozenset({"send", "recv"})
+_FOR_ALL = frozenset({"all_gather", "broadcast"})
+
+
+def _all_gather(rank: int, world_size: int, counts: Counts, _: int | None) -> tuple[list[Share], list[Share]]:
+    each = by_rank(counts, world_size)
+    return [(_ALL, each[rank])], list(enumerate(each))
+
+
+def _gather(rank: int, world_size: int, counts: Counts, root: int | None) -> tuple[list[Share], list[Share]]:
+    each = by_rank(counts, world_size)
+    return [(root, each[rank])], list(enumerate(each))
+
+
+def _scatter(rank: int, world_size: int, counts: Counts, root: int | None) -> tuple[list[Share], list[Share]]:
+    each = by_rank(counts, world_size)
+    return list(enumerate(each)), [(root, each[rank])]
+
+
+def _all_to_all(rank: int, world_size: int, counts: Counts, _: int | None) -> tuple[list[Share], list[Share]]:
+    given, got = counts if isinstance(counts, tuple) else (counts, counts)
+    return list(enumerate(by_rank(given, world_size))), list(enumerate(by_rank(got, world_size)))
+
+
+def _broadcast(rank: int, world_size: int, counts: Counts, root: int | None) -> tuple[list[Share], list[Share]]:
+    count = by_rank(counts, 1)[0]
+    return [(_ALL, count)], [(root, count)]
+
+
+def _message(rank: int, world_size: int, counts: Counts, peer: int | None) -> tuple[list[Share], list[Share]]:
+    share = (peer, by_rank(counts, 1)[0])
+    return [share], [share]
+
+
+_SHARES: dict[str, Callable[[int, int, Counts, int | None], tuple[list[Share], list[Share]]]] = {
+    "all_gather": _all_gather,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "gather": _gather,
+    "recv": _message,
+    "scatter": _scatter,
+    "send": _message,
+}
+"""Of each call that moves: what this rank gives, if it gives something, and what it gets, if it does; in the order in which
+the parts lie."""
+
+
+def by_rank(counts: Counts, world_size: int) -> list[int]:
+    """One count for each rank."""
+    assert not isinstance(counts, tuple)
+    return [counts] * world_size if isinstance(counts, int) else counts
+
+
+def lengthened(counts: Counts) -> Counts:
+    """The same counts of bytes with a trailer behind each."""
+    if isinstance(counts, int):
+        return counts + TRAILER_BYTES
+    if isinstance(counts, tuple):
+        return [count + TRAILER_BYTES for count in counts[0]], [count + TRAILER_BYTES for count in counts[1]]
+    return [count + TRAILER_BYTES for count in counts]
+
+
+def room_for(shares: list[Share]) -> torch.Tensor:
+    """Memory for the parts and their trailers."""
+    return torch.empty(sum(size + TRAILER_BYTES for _, size in shares), dtype=torch.uint8)
+
+
+def split(memory: torch.Tensor, shares: list[Share], extra: int = 0) -> Iterator[tuple[int | None, torch.Tensor]]:
+    """The parts of `memory`, each with its rank."""
+    start = 0
+    for rank, size in shares:
+        yield rank, memory[start : start + size + extra]
+        start += size + extra
+
+
+def plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a plain tensor, which they share."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def bytes_of(part: torch.Tensor) -> memoryview:
+    """The memory of a part, which is never empty."""
+    return memoryview((ctypes.c_ubyte * part.numel()).from_address(part.data_ptr())).cast("B")
