@@ -145,6 +145,26 @@ impl Call {
         alike == *self && other != self && (self.lists != 0 || other.lists != 0)
     }
 
+    /// Whether this is a message between two ranks, whose place in an order means something to these alone.
+    pub fn is_message(&self) -> bool {
+        matches!(self.collective, Collective::Send | Collective::Recv)
+    }
+
+    /// Whether the two stand at the same place in the order of calls and ask for different things. Nothing is said of how
+    /// they are carried out.
+    pub fn contradicts(&self, other: &Call) -> bool {
+        let asked = |call: &Call| {
+            let has_root = call.collective.has_root() || call.root == REGISTRATION;
+            let root = has_root.then_some(call.root);
+            (call.collective, call.dtype, call.op, root)
+        };
+        let counted = |call: &Call| (call.count, call.lists);
+        // Counts that each pair has for itself are no two ranks' the same.
+        let is_by_pair = self.lists == PAIRWISE || other.lists == PAIRWISE;
+        let is_counted_alike = is_by_pair || counted(self) == counted(other);
+        self.sequence == other.sequence && (asked(self) != asked(other) || !is_counted_alike)
+    }
+
     /// The call that `bytes` claim; `None` if a number in them means nothing.
     pub fn decode(bytes: &[u8; CALL_BYTES]) -> Option<Call> {
         let word =
@@ -212,7 +232,7 @@ impl fmt::Display for Call {
         if self.collective.reduces() {
             write!(f, " {}", Op::wire_name(self.op))?;
         }
-        if matches!(self.collective, Collective::Send | Collective::Recv) {
+        if self.is_message() {
             return write!(f, " tag {}", self.root);
         }
         if self.collective.has_root() {

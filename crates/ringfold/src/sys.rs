@@ -3,6 +3,8 @@
 //! A region is no slice, so the safe wrappers cannot take one; these few calls hand its address to the kernel, which
 //! copies and keeps nothing.
 
+pub mod fork;
+
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -135,6 +135,28 @@ fn a_killed_rank_is_named_in_every_collective() {
     }
 }
 
+/// Kills of each kind: most come while ranks bring themselves together.
+const KILLS_IN_MAKING: usize = 6;
+
+#[test]
+fn a_killed_rank_is_named_while_memory_or_communicators_are_made() {
+    let mut random = Random::new("kill in alloc, register and split");
+    for (transport, collective) in [
+        ("shm", "alloc"),
+        ("shm", "register"),
+        ("shm", "split"),
+        ("tcp", "split"),
+    ] {
+        for _ in 0..KILLS_IN_MAKING {
+            let world_size = 2 + random.below(3);
+            let victim = random.below(world_size);
+            println!("rank {victim} of {world_size}, {transport}, {collective}");
+            let plan = Plan::new(world_size, transport, script(collective, 64 << 10));
+            kill_one(&plan, victim, &mut random);
+        }
+    }
+}
+
 #[test]
 fn a_killed_rank_is_named_while_its_descriptors_live_on() {
     let mut random = Random::new("kill with descriptors");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::endings::{TRANSPORTS, assert_all_blame, script};
-use crate::job::{Ending, Plan};
+use crate::job::{Ending, Plan, Rank};
 use crate::random::Random;
 use crate::rank::Script;
 
@@ -70,6 +70,46 @@ fn freeze_one(
     assert_ne!(frozen.finish().class, "", "the others are gone");
     job.finish();
     endings
+}
+
+/// Longer than any limit of a handshake with a stranger.
+const STOP: Duration = Duration::from_millis(4500);
+
+#[test]
+fn a_rank_that_thaws_after_seconds_has_lost_nothing() {
+    let mut random = Random::new("thaw in alloc");
+    let jobs = [
+        ("alloc", "shm", 4096, 0),
+        ("alloc", "shm", 4096, 2),
+        ("split", "shm", 4096, 1),
+        ("split", "tcp", 4096, 0),
+        // More than the buffers of a connection take.
+        ("all_reduce", "tcp", 16 << 20, 1),
+    ];
+    let started = jobs.map(|(collective, transport, bytes, victim)| {
+        let calls = Script {
+            tells: true,
+            ..script(collective, bytes)
+        };
+        let job = Plan::new(3, transport, calls).start();
+        job.await_all("running");
+        (job, victim)
+    });
+    for (job, victim) in &started {
+        random.pause(Duration::from_millis(10));
+        job.rank(*victim).signal(Signal::STOP);
+    }
+    // No wait for anything: that nothing happens is what is looked for.
+    std::thread::sleep(STOP);
+    for (mut job, victim) in started {
+        job.ranks.iter().for_each(Rank::forget_events);
+        job.rank(victim).signal(Signal::CONT);
+        // One may have been through with the call in which the others were.
+        job.await_all("call");
+        job.await_all("call");
+        job.kill(victim);
+        assert_all_blame(&job.finish(), "PeerFailed", victim);
+    }
 }
 
 #[test]

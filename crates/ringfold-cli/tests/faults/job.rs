@@ -343,6 +343,11 @@ impl Rank {
         }
     }
 
+    /// Forgets what the rank has said until now.
+    pub fn forget_events(&self) {
+        while self.events.try_recv().is_ok() {}
+    }
+
     /// Waits until the rank has ended by itself, and looks at what its communicator has left in it.
     pub fn finish(mut self) -> Ending {
         let end = self.await_event("end");

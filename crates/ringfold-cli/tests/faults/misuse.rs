@@ -56,6 +56,25 @@ fn a_different_collective_is_a_mismatch_on_all_ranks() {
     }
 }
 
+/// Neither of the two hears from the other, and their deadline is beyond the watchdog's.
+#[test]
+fn two_ranks_that_wait_for_each_other_in_different_calls_are_told() {
+    for transport in TRANSPORTS {
+        let plan = Plan::new(2, transport, script("broadcast", 4096));
+        let other = Script {
+            act: "root".into(),
+            at: 0,
+            ..plan.script.clone()
+        };
+        for (rank, ending) in plan.start_with(0, &other).finish() {
+            assert_eq!(ending.class, "Mismatch", "rank {rank}: {ending:?}");
+            for root in ["root 0", "root 1"] {
+                assert!(ending.text.contains(root), "rank {rank}: {ending:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_different_root_is_a_mismatch_on_all_ranks_when_they_meet_next() {
     for transport in TRANSPORTS {

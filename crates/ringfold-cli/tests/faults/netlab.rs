@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::endings::{assert_all_blame, script};
 use crate::job::Plan;
@@ -107,6 +107,35 @@ fn a_rank_killed_on_another_host_is_named_by_every_survivor() {
         assert_all_blame(&job.finish(), "PeerFailed", victim);
     }
     lab.assert_empty();
+}
+
+/// The child has all connections of its parent, and its host goes on acknowledging what is sent to them.
+#[test]
+fn a_killed_rank_is_named_although_its_forked_child_lives_on() {
+    let Some(lab) = Lab::new(2) else { return };
+    for victim in [0, 1] {
+        println!("rank {victim}");
+        let calls = script("all_reduce", 64 << 10);
+        let parent = Script {
+            act: "fork".into(),
+            at: 1,
+            ..calls.clone()
+        };
+        let mut job = lab.plan(2, "auto", calls.clone()).empty();
+        for rank in 0..2 {
+            lab.add(
+                &mut job,
+                rank,
+                if rank == victim { &parent } else { &calls },
+            );
+        }
+        let forked = job.rank(victim).await_event("forked");
+        let child = forked.word("pid").parse().ok().and_then(Pid::from_raw);
+        job.kill(victim);
+        assert_all_blame(&job.finish(), "PeerFailed", victim);
+        let child = child.expect("a process' number");
+        kill_process(child, Signal::KILL).expect("it has outlived its parent");
+    }
 }
 
 #[test]

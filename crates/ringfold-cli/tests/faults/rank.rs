@@ -15,6 +15,8 @@ use ringfold::{
 };
 use rustix::process::Signal;
 
+use crate::job::WATCHDOG;
+
 /// What tells a process of this binary that it is a rank.
 pub const SCRIPT: &str = "RANK_SCRIPT";
 
@@ -35,12 +37,15 @@ pub struct Script {
     /// Between two calls.
     pub pause_us: u64,
     /// What is done instead of the call with number `at`: nothing, or `close`, `abort`, `exit`, `count`, `op`, `dtype`,
-    /// `collective`, `root`; or `stop`, which stops the process and makes the call when it goes on.
+    /// `collective`, `root`; or `stop`, which stops the process and makes the call when it goes on; or `fork`, which leaves a
+    /// child that goes on living, and makes the call.
     pub act: String,
     /// When.
     pub at: u64,
     /// The deadline of an `all_reduce` after `stop`; 0 is the communicator's.
     pub deadline_ms: u64,
+    /// Whether it tells of every call that has come out well.
+    pub tells: bool,
 }
 
 impl Default for Script {
@@ -54,6 +59,7 @@ impl Default for Script {
             act: String::new(),
             at: 0,
             deadline_ms: 0,
+            tells: false,
         }
     }
 }
@@ -61,7 +67,7 @@ impl Default for Script {
 impl Script {
     pub fn encode(&self) -> String {
         format!(
-            "collective={} bytes={} iterations={} in_halves={} pause_us={} act={} at={} deadline_ms={}",
+            "collective={} bytes={} iterations={} in_halves={} pause_us={} act={} at={} deadline_ms={} tells={}",
             self.collective,
             self.bytes,
             self.iterations,
@@ -69,7 +75,8 @@ impl Script {
             self.pause_us,
             self.act,
             self.at,
-            self.deadline_ms
+            self.deadline_ms,
+            self.tells
         )
     }
 
@@ -89,6 +96,7 @@ impl Script {
             act: word("act"),
             at: number("at"),
             deadline_ms: number("deadline_ms"),
+            tells: word("tells") == "true",
         }
     }
 }
@@ -239,6 +247,9 @@ fn repeat(communicator: &Communicator, script: &Script, good: &mut u64) -> Resul
         if *good == 1 {
             say("running", "", "");
         }
+        if script.tells {
+            say("call", "", "");
+        }
         if script.pause_us > 0 {
             std::thread::sleep(Duration::from_micros(script.pause_us));
         }
@@ -357,6 +368,26 @@ impl<'a> Calls<'a> {
                 self.communicator.barrier()?;
             }
             "barrier" => self.communicator.barrier()?,
+            "alloc" => {
+                let mut memory = self.communicator.alloc(block * 8)?;
+                let both = memory.as_mut_slice::<u64>();
+                both.copy_from_slice(input);
+                self.communicator.all_reduce(both, Op::Sum)?;
+                expect(both, call, sum);
+            }
+            "register" => {
+                output.copy_from_slice(input);
+                let mut memory = self.communicator.register(output)?;
+                self.communicator.all_reduce(&mut memory, Op::Sum)?;
+                expect(&memory, call, sum);
+            }
+            // In the opposite order, so that the ranks of the part have other numbers.
+            "split" => {
+                let part = self.communicator.split(Some(0), -(rank as i64))?;
+                let part = part.expect("this rank has a color");
+                part.barrier()?;
+                part.close()?;
+            }
             other => panic!("the script wants {other}"),
         }
         Ok(())
@@ -373,6 +404,7 @@ impl<'a> Calls<'a> {
                 let is_given = script.deadline_ms > 0;
                 self.deadline = is_given.then(|| Duration::from_millis(script.deadline_ms));
             }
+            "fork" => fork_child(),
             "close" => communicator.close()?,
             "exit" => std::process::exit(0),
             "abort" => communicator.abort("the loss is not a number"),
@@ -388,12 +420,29 @@ impl<'a> Calls<'a> {
         }
         match act {
             // After `close` and `abort` this rank's own communicator is over.
-            "close" | "abort" | "stop" => self.call(script.at),
+            "close" | "abort" | "stop" | "fork" => self.call(script.at),
             // The root of a broadcast may be through before anybody objects.
             "collective" => Ok(()),
             _ => panic!("`{act}` came out well"),
         }
     }
+}
+
+/// Leaves a child, as a data loader's worker is one: it has copies of all that this process has open, and outlives it until
+/// it is killed, at the latest by the watchdog's time.
+fn fork_child() {
+    // SAFETY: the child makes system calls only.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: numbers only.
+        unsafe { libc::alarm(WATCHDOG.as_secs() as u32) };
+        loop {
+            // SAFETY: it has no arguments.
+            unsafe { libc::pause() };
+        }
+    }
+    assert!(pid > 0, "this process can be forked");
+    say("forked", &format!("pid={pid}"), "");
 }
 
 /// A wrong result is the worst that can happen: it ends the process with a line of its own.

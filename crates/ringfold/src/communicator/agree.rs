@@ -14,10 +14,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::Communicator;
-use super::group::Group;
+use super::group::{Group, Verdict};
 use super::placement::Sharing;
 use crate::config::Straggler;
-use crate::control::Health;
 use crate::env;
 use crate::error::{Error, Result};
 use crate::topology::Machine;
@@ -83,11 +82,11 @@ pub struct Ready<'a> {
 pub fn agree(
     group: &Group,
     ready: &Ready<'_>,
-    health: &Health,
+    verdict: Verdict<'_>,
     deadline: Instant,
 ) -> Result<Terms> {
     let own = Terms::new(group, ready).encode();
-    let told = group.exchange("ready", own.as_bytes(), deadline, &|| health.fault())?;
+    let told = group.exchange("ready", own.as_bytes(), deadline, verdict)?;
     let terms = decide(&told)?;
     if let (Some(name), None) = (ready.plugin, &terms.plugin) {
         log::warn!(

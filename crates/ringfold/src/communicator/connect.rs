@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use super::agree::{Ready, RulesText};
 use super::choices::Choices;
-use super::driver::Driver;
+use super::driver::{CRASH_GRACE, Driver};
 use super::group::{Group, Inherited};
 use super::settings::Settings;
-use super::watch::SessionWatch;
+use super::watch::{SessionWatch, Watch, renumbered};
 use super::weigh::Agreed;
 use super::{Communicator, Place, Policy, agree, placement, probe, share};
 use crate::config::{Config, Straggler, TransportChoice};
 use crate::control::launch::Explicit;
-use crate::control::socket::addresses;
+use crate::control::socket::{addresses, remaining};
 use crate::control::{Health, Launch, Meeting, Secret, Session};
 use crate::engine::{Engine, late_merge};
 use crate::env::{self, Environment};
@@ -131,8 +131,14 @@ pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Opti
     let number = parent.joint.splits.fetch_add(1, Ordering::Relaxed);
     let deadline = Instant::now() + group.settings.connect_timeout;
     let wish = Wish { color, key }.encode();
+    let watch = parent.driver.watch();
     let wishes = group.exchange(&format!("split {number}"), &wish, deadline, &|| {
-        parent.driver.watch().fault()
+        watch.fault()
+    });
+    let wishes = wishes.map_err(|error| match error {
+        // It is a member of the parent, which ends with it: by one error on all ranks.
+        Error::PeerFailed { .. } => watch.settle(error, CRASH_GRACE),
+        other => other,
     })?;
     let wishes: Vec<Wish> = wishes
         .iter()
@@ -171,6 +177,8 @@ pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Opti
         ..group.clone()
     })
     .map(Some)
+    // The part does not exist: its ranks are known by their numbers here.
+    .map_err(|error| renumbered(error, &ranks))
 }
 
 /// A number for part `color` of split `number` of communicator `parent`: the same on all its ranks, another for every
@@ -229,13 +237,16 @@ fn establish(group: Group) -> Result<Communicator> {
     let health = group.session.open(group.id, &group.members(), waker)?;
     let session = group.session.clone();
     let id = group.id;
-    let assembled = assemble(group, health.clone(), &bell, deadline);
-    if let Err(error) = &assembled {
-        // The others need not wait for their deadlines; and what is open would outlive the session.
-        health.report(error);
+    let watch = SessionWatch::new(health.clone(), &group);
+    let assembled = assemble(group, health, &bell, deadline);
+    assembled.map_err(|error| {
+        // All ranks get one error, and the others need not wait for their deadlines.
+        let grace = CRASH_GRACE.min(remaining(deadline));
+        let error = watch.settle_making(error, grace);
+        // What is open would outlive the session.
         session.close(id);
-    }
-    assembled
+        error
+    })
 }
 
 /// Links the ranks, and makes the communicator when all are linked.
@@ -249,10 +260,12 @@ fn assemble(
     let local_ranks = group.local_ranks();
     let hosts = group.hosts();
     let mark = neighbours::mark();
-    let placement = placement::settle(&group, &local_ranks, deadline, &|| health.fault())?;
+    let watch = SessionWatch::new(health, &group);
+    let verdict = || watch.fault();
+    let placement = placement::settle(&group, &local_ranks, deadline, &verdict)?;
     let cores = placement.cores;
-    let domains = placement.domains(&group, deadline, &|| health.fault())?;
-    let links = share::link(&group, cores, domains, &health, deadline)?;
+    let domains = placement.domains(&group, deadline, &verdict)?;
+    let links = share::link(&group, cores, domains, &verdict, deadline)?;
     let local_rank = local_ranks
         .iter()
         .position(|rank| *rank == group.rank)
@@ -273,7 +286,6 @@ fn assemble(
     let is_job = group.id == 0;
     let pool = Pool::default();
     pool.prepare(PREPARED_SCRATCH_BYTES);
-    let watch = SessionWatch::new(health.clone(), &group);
     if let Some(injection) = settings.injection.clone() {
         transport = Box::new(Slowed::new(transport, group.rank, injection));
     }
@@ -310,7 +322,7 @@ fn assemble(
         rules: &rules,
         plugin: plugin.as_ref().map(|plugin| plugin.name()),
     };
-    let terms = agree::agree(&group, &ready, &health, deadline)?;
+    let terms = agree::agree(&group, &ready, &verdict, deadline)?;
     // By now nobody tries to read the beacon of this rank any more.
     if let Some(foreign) = links.foreign.filter(|_| terms.can_pull) {
         engine.set_foreign(foreign);

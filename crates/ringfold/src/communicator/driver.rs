@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::notifier::Notifier;
+use super::waiting::Waiting;
 use super::watch::Watch;
 use super::work::Completion;
 use crate::engine::lateness::{Stats, UNTIMED_ATTEMPTS};
@@ -33,10 +34,10 @@ use crate::wait::{BLOCK_MAX, Patience, Pause, Waiter};
 /// How long a rank that suspects a crash waits for the verdict that names who really crashed. A living server answers at
 /// once. When it does not, it may be the one that is gone, and the suspect no more than somebody who found out sooner:
 /// hence longer than a dead connection to the server takes to end.
-const CRASH_GRACE: Duration = Duration::from_millis(2500);
+pub(super) const CRASH_GRACE: Duration = Duration::from_millis(2500);
 
 /// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody waits for.
-const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
+pub(super) const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
 
 /// Attempts of a tiny call before the waiting begins that looks at deadlines: a few microseconds while they spin.
 const TINY_ATTEMPTS: u32 = 200;
@@ -72,6 +73,8 @@ struct State {
     waiter: Waiter,
     /// Whether it stands somewhere in words what is waited for.
     is_described: bool,
+    /// Since when this rank waits in the call that it waits in.
+    waiting: Option<Waiting>,
 }
 
 #[derive(Default)]
@@ -109,6 +112,7 @@ impl Driver {
                 error: None,
                 waiter: Waiter::new(patience),
                 is_described: false,
+                waiting: None,
             }),
             inbox: Mutex::new(Inbox::default()),
             is_inbox_filled: AtomicBool::new(false),
@@ -487,15 +491,21 @@ impl Driver {
     fn describe(&self, state: &mut State) {
         if let Some(site) = state.engine.running_site() {
             let text = format!("{}, {}", site.call, site.phase);
-            self.watch.progress().describe(text);
+            self.watch.progress().describe(site.call, text);
             state.is_described = true;
+            let now = self.now();
+            let waiting = state.waiting.get_or_insert(Waiting::new(&site.call, now));
+            if waiting.is_claim_due(&site.call, now) {
+                self.watch.claim(site.call);
+            }
         }
     }
 
     /// Says that it waits in nothing any more.
     fn fall_silent(&self, state: &mut State) {
         if std::mem::take(&mut state.is_described) {
-            self.watch.progress().describe(String::new());
+            self.watch.progress().fall_silent();
+            state.waiting = None;
         }
     }
 

@@ -3,9 +3,13 @@
 use std::time::Instant;
 
 use super::settings::Settings;
+use super::watch::renumbered;
 use crate::control::Session;
 use crate::error::{Error, Result};
 use crate::tune::{Constants, Limits, Rules};
+
+/// Asks for the verdict on the communicator that is being made or used: its ranks are named by their numbers there.
+pub(crate) type Verdict<'a> = &'a (dyn Fn() -> Option<Error> + Sync);
 
 /// The ranks of a communicator within their job.
 #[derive(Clone)]
@@ -44,20 +48,38 @@ impl Group {
         what: &str,
         blob: &[u8],
         deadline: Instant,
-        verdict: &dyn Fn() -> Option<Error>,
+        verdict: Verdict<'_>,
     ) -> Result<Vec<Vec<u8>>> {
         let members = self.members();
         let key = format!("{what} {:x}", self.id);
+        let member_of_rank = self.member_of_rank();
+        // The control plane numbers ranks as members, everybody here as ranks.
+        let to_member = |error| renumbered(error, &member_of_rank);
+        let verdict = || verdict().map(to_member);
         let by_member = self
             .session
-            .exchange_unless(&key, &members, blob, deadline, verdict)?;
-        let of_rank = |world_rank: &usize| {
-            let index = members
+            .exchange_unless(&key, &members, blob, deadline, &verdict)
+            .map_err(|error| renumbered(error, &self.rank_of_member()))?;
+        let of_rank = |member: &usize| by_member[*member].clone();
+        Ok(member_of_rank.iter().map(of_rank).collect())
+    }
+
+    /// The place of each rank among the members, which the control plane orders by world rank.
+    pub fn member_of_rank(&self) -> Vec<usize> {
+        let members = self.members();
+        let place = |world_rank: &usize| {
+            members
                 .binary_search(world_rank)
-                .unwrap_or_else(|_| unreachable!("members are these ranks"));
-            by_member[index].clone()
+                .unwrap_or_else(|_| unreachable!("members are these ranks"))
         };
-        Ok(self.world_ranks.iter().map(of_rank).collect())
+        self.world_ranks.iter().map(place).collect()
+    }
+
+    /// The rank of each member.
+    pub fn rank_of_member(&self) -> Vec<usize> {
+        let mut ranks: Vec<usize> = (0..self.world_ranks.len()).collect();
+        ranks.sort_unstable_by_key(|rank| self.world_ranks[*rank]);
+        ranks
     }
 
     /// Whether two ranks share a host.

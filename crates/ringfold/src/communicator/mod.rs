@@ -19,6 +19,7 @@ mod request;
 mod settings;
 mod share;
 mod typed;
+mod waiting;
 mod watch;
 mod weigh;
 mod work;
@@ -397,12 +398,13 @@ impl Communicator {
             rank: self.place.rank,
             reason: reason.into(),
         };
-        self.end(error);
+        self.end(error, ABORT_GRACE);
     }
 
-    /// Ends this communicator on all ranks, by `suspicion` unless something else ended it just before. Gives the verdict.
-    fn end(&self, suspicion: Error) -> Error {
-        let verdict = self.driver.watch().settle(suspicion, ABORT_GRACE);
+    /// Ends this communicator on all ranks, by `suspicion` unless something else ended it just before: that shows within
+    /// `grace`. Gives the verdict.
+    fn end(&self, suspicion: Error, grace: Duration) -> Error {
+        let verdict = self.driver.watch().settle(suspicion, grace);
         self.driver.poison(verdict.clone());
         verdict
     }

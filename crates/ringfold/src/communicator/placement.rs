@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-use super::group::Group;
+use super::group::{Group, Verdict};
 use super::settings::Settings;
 use crate::config::Bind;
 use crate::error::{Error, Result};
@@ -49,12 +49,7 @@ const HELPED_BYTES_MIN: u64 = 1 << 20;
 impl Placement {
     /// How many domains of equal size the ranks sit in, in rank order: 1 where that is not so, where a rank may run in
     /// several, and on several hosts. Everybody hears the same from all, so all answer alike.
-    pub fn domains(
-        &self,
-        group: &Group,
-        deadline: Instant,
-        verdict: &dyn Fn() -> Option<Error>,
-    ) -> Result<usize> {
+    pub fn domains(&self, group: &Group, deadline: Instant, verdict: Verdict<'_>) -> Result<usize> {
         if group.hosts() > 1 || group.world_ranks.len() < 2 {
             return Ok(1);
         }
@@ -93,7 +88,7 @@ pub fn settle(
     group: &Group,
     local_ranks: &[usize],
     deadline: Instant,
-    verdict: &dyn Fn() -> Option<Error>,
+    verdict: Verdict<'_>,
 ) -> Result<Placement> {
     let own = cores::affinity();
     let text = cores::format_list(&own);

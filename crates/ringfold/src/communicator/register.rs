@@ -12,11 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Communicator;
+use super::driver::{CRASH_GRACE, TIMEOUT_GRACE};
 use super::group::Group;
 use super::registration::{RegisteredMut, Registration};
+use super::{ABORT_GRACE, Communicator};
 use super::{Counts, Request};
-use crate::control::fd::{FdListener, Handover};
+use crate::control::fd::{Failure, FdListener, Handover};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::memory::{Moved, Own, Private, Region, Registered, Shared};
@@ -177,15 +178,16 @@ impl Communicator {
         let cards = self.exchange_cards(&card)?;
         let mut part = made?;
         check_all(&cards)?;
+        let begin = Instant::now();
         let fds = self
-            .pass_descriptors(group, part.listener, &part.fd, &cards)
-            .map_err(|error| self.condemn(error))?;
+            .pass_descriptors(group, &part.listener, &part.fd, &cards)
+            .map_err(|failure| self.condemn(failure, begin))?;
         let mapped =
             map_peers(fds, &cards).and_then(|peers| part.own.move_in(&part.fd).map(|()| peers));
         card.is_good = mapped.is_ok();
         let mapped = match mapped {
             // A peer that lies about its memory is no peer.
-            Err(error) if error.is_fatal() => return Err(self.condemn(error)),
+            Err(error) if error.is_fatal() => return Err(self.end(error, CRASH_GRACE)),
             other => other,
         };
         let outcomes = self.exchange_cards(&card)?;
@@ -238,10 +240,10 @@ impl Communicator {
     fn pass_descriptors(
         &self,
         group: &Group,
-        listener: FdListener,
+        listener: &FdListener,
         fd: &OwnedFd,
         cards: &[Card],
-    ) -> Result<Vec<Option<OwnedFd>>> {
+    ) -> Result<Vec<Option<OwnedFd>>, Failure> {
         let deadline = Instant::now() + group.settings.connect_timeout;
         let rank = self.place.rank;
         let others: Vec<usize> = (0..cards.len()).filter(|peer| *peer != rank).collect();
@@ -252,31 +254,48 @@ impl Communicator {
             leader,
             secret: group.session.secret(),
         };
-        let mut listener = Some(listener);
-        let pass = |leader: usize| match listener.take_if(|_| leader == rank) {
-            Some(listener) => {
+        let pass = |leader: usize| match leader == rank {
+            true => {
                 let own = handover(leader);
                 own.serve(listener, fd.as_fd(), &others, deadline, &cancelled)?;
                 Ok(None)
             }
-            None => {
-                let fetched = handover(leader).fetch(&cards[leader].name, rank, deadline)?;
+            false => {
+                let name = &cards[leader].name;
+                let fetched = handover(leader).fetch(name, rank, deadline, &cancelled)?;
                 Ok(Some(fetched))
             }
         };
         (0..cards.len()).map(pass).collect()
     }
 
-    /// Ends the communicator on all ranks, because they wait for what this one cannot give.
-    fn condemn(&self, error: Error) -> Error {
-        let suspicion = match error {
-            fatal if fatal.is_fatal() => fatal,
-            local => Error::Aborted {
-                rank: self.place.rank,
-                reason: format!("registered memory was not passed on: {local}"),
-            },
+    /// Ends the communicator on all ranks, because they wait for what this one cannot give or get. Gives the verdict, which
+    /// may be another than what this rank makes of its failure, as it is with a call.
+    fn condemn(&self, failure: Failure, begin: Instant) -> Error {
+        let (suspicion, grace) = match failure {
+            Failure::Cancelled(verdict) => (verdict, CRASH_GRACE),
+            Failure::Late(waiting_for) => {
+                let after_ms = begin.elapsed().as_millis() as u64;
+                let site = None;
+                let late = Error::Timeout {
+                    waiting_for,
+                    after_ms,
+                    site,
+                };
+                (late, TIMEOUT_GRACE)
+            }
+            Failure::Broken { rank, error } => {
+                let reason = format!("its end of a connection is gone: {error}");
+                let site = None;
+                (Error::PeerFailed { rank, reason, site }, CRASH_GRACE)
+            }
+            Failure::Local(error) => {
+                let rank = self.place.rank;
+                let reason = format!("registered memory was not passed on: {error}");
+                (Error::Aborted { rank, reason }, ABORT_GRACE)
+            }
         };
-        self.end(suspicion)
+        self.end(suspicion, grace)
     }
 }
 

@@ -8,10 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::group::Group;
+use super::group::{Group, Verdict};
 use crate::config::TransportChoice;
-use crate::control::Health;
-use crate::control::fd::{FdListener, Handover};
+use crate::control::fd::{Failure, FdListener, Handover};
 use crate::control::mesh::{Mesh, MeshListener, Peer};
 use crate::control::socket;
 use crate::error::{Error, Result};
@@ -73,13 +72,13 @@ impl Division {
     }
 }
 
-/// Sets the links up. `health` ends the set-up early when a rank fails in it.
+/// Sets the links up; a verdict ends that early.
 /// The ranks of this host have `cores` cores together, and sit in `domains` domains.
 pub fn link(
     group: &Group,
     cores: usize,
     domains: usize,
-    health: &Health,
+    cancelled: Verdict<'_>,
     deadline: Instant,
 ) -> Result<Links> {
     let world_size = group.world_ranks.len();
@@ -106,16 +105,15 @@ pub fn link(
         whereabouts: division.remote.is_empty().then(|| beacon.whereabouts()),
         channels: group.settings.channels,
     };
-    let cancelled = || health.fault();
-    let cards = group.exchange("card", card.encode().as_bytes(), deadline, &cancelled)?;
+    let cards = group.exchange("card", card.encode().as_bytes(), deadline, cancelled)?;
     let cards = cards
         .iter()
         .enumerate()
         .map(|(peer, blob)| Card::decode(peer, blob))
         .collect::<Result<Vec<_>>>()?;
     compare_channels(&cards)?;
-    let segment = share_memory(group, &division, memory, &cards, deadline, &cancelled)?;
-    let tcp = connect(group, &division, mesh, &cards, deadline, &cancelled)?;
+    let segment = share_memory(group, &division, memory, &cards, deadline, cancelled)?;
+    let tcp = connect(group, &division, mesh, &cards, deadline, cancelled)?;
     let links = combine(group, &division, (cores, domains), segment, tcp)?;
     let ranks: Option<Vec<_>> = cards.iter().map(|card| card.whereabouts).collect();
     Ok(Links {
@@ -217,7 +215,7 @@ fn share_memory(
     memory: Option<Memory>,
     cards: &[Card],
     deadline: Instant,
-    cancelled: &(dyn Fn() -> Option<Error> + Sync),
+    cancelled: Verdict<'_>,
 ) -> Result<Option<Arc<Segment>>> {
     let [leader, members @ ..] = division.sharing.as_slice() else {
         return Ok(None);
@@ -233,23 +231,23 @@ fn share_memory(
     };
     let segment = match memory {
         Some(memory) => {
-            handover.serve(
-                memory.listener,
-                memory.fd.as_fd(),
-                members,
-                deadline,
-                cancelled,
-            )?;
+            handover
+                .serve(
+                    &memory.listener,
+                    memory.fd.as_fd(),
+                    members,
+                    deadline,
+                    cancelled,
+                )
+                .map_err(Failure::to_error)?;
             memory.segment
         }
         None => {
             let name = cards[*leader].memory.as_deref().ok_or_else(|| {
                 Error::Bootstrap(format!("rank {leader} offers no shared memory; set RINGFOLD_TRANSPORT alike on all ranks"))
             })?;
-            Segment::open(
-                handover.fetch(name, group.rank, deadline)?,
-                shape(group, division),
-            )?
+            let fetched = handover.fetch(name, group.rank, deadline, cancelled);
+            Segment::open(fetched.map_err(Failure::to_error)?, shape(group, division))?
         }
     };
     segment.populate(division.own_number(group.rank));
@@ -263,7 +261,7 @@ fn connect(
     listener: Option<MeshListener>,
     cards: &[Card],
     deadline: Instant,
-    cancelled: &(dyn Fn() -> Option<Error> + Sync),
+    cancelled: Verdict<'_>,
 ) -> Result<Option<Tcp>> {
     let Some(listener) = listener else {
         return Ok(None);

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::group::Group;
+use crate::call::Call;
+use crate::control::claims::Claims;
 use crate::control::standing::{Progress, Standing};
 use crate::control::{Health, Session};
 use crate::error::Error;
@@ -34,6 +36,10 @@ pub trait Watch: Send + Sync {
     /// How far all ranks are; nothing from those that do not answer within `timeout` or have left.
     fn standing(&self, timeout: Duration) -> Vec<Option<Standing>>;
 
+    /// Says that this rank has waited in `call` for a while. If another one waits in a different call instead, that ends the
+    /// communicator.
+    fn claim(&self, call: Call);
+
     /// Tells the others that this rank leaves in good order.
     fn leave(&self);
 }
@@ -51,25 +57,28 @@ pub struct SessionWatch {
 impl SessionWatch {
     /// The watch over `group`.
     pub fn new(health: Arc<Health>, group: &Group) -> SessionWatch {
-        let members = group.members();
-        let member = |world_rank: &usize| {
-            members
-                .iter()
-                .position(|member| member == world_rank)
-                .unwrap_or(0)
-        };
-        let member_of_rank: Vec<usize> = group.world_ranks.iter().map(member).collect();
-        let mut rank_of_member = vec![0; members.len()];
-        for (rank, member) in member_of_rank.iter().enumerate() {
-            rank_of_member[*member] = rank;
-        }
         SessionWatch {
             session: group.session.clone(),
             health,
             id: group.id,
-            rank_of_member,
-            member_of_rank,
+            rank_of_member: group.rank_of_member(),
+            member_of_rank: group.member_of_rank(),
         }
+    }
+
+    /// The verdict on a communicator whose making failed with `error`, which may be no more than what a death looks like
+    /// from here. Without one by `grace`, and for troubles of this rank alone at once, the others are told of `error`.
+    pub fn settle_making(&self, error: Error, grace: Duration) -> Error {
+        if error.is_fatal() {
+            return self.settle(error, grace);
+        }
+        if matches!(error, Error::Bootstrap(_))
+            && let Some(verdict) = self.health.await_fault(grace)
+        {
+            return self.to_ranks(verdict);
+        }
+        self.health.report(&error);
+        error
     }
 
     fn to_members(&self, error: Error) -> Error {
@@ -82,7 +91,7 @@ impl SessionWatch {
 }
 
 /// `error` with every rank replaced by its entry in `table`.
-fn renumbered(mut error: Error, table: &[usize]) -> Error {
+pub(super) fn renumbered(mut error: Error, table: &[usize]) -> Error {
     let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
     match &mut error {
         Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => renumber(rank),
@@ -126,6 +135,10 @@ impl Watch for SessionWatch {
         self.member_of_rank.iter().map(of_rank).collect()
     }
 
+    fn claim(&self, call: Call) {
+        self.health.claim(call);
+    }
+
     fn leave(&self) {
         self.session.close(self.id);
     }
@@ -141,6 +154,7 @@ pub struct ThreadWatch {
     /// How far each rank is.
     ranks: Mutex<Vec<Arc<Progress>>>,
     wakers: Mutex<Vec<Waker>>,
+    claims: Mutex<Claims>,
 }
 
 impl ThreadWatch {
@@ -226,6 +240,19 @@ impl Watch for ThreadRank {
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         let standing = |rank: usize| (!self.has_left(rank)).then(|| ranks[rank].standing());
         (0..ranks.len()).map(standing).collect()
+    }
+
+    fn claim(&self, call: Call) {
+        let mut claims = self
+            .watch
+            .claims
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let error = claims.compare(self.rank as u32, call);
+        drop(claims);
+        if let Some(error) = error {
+            self.settle(error, Duration::ZERO);
+        }
     }
 
     fn leave(&self) {

@@ -10,7 +10,7 @@ use super::auth::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, Purpose, Refusal,
     Secret, accept, initiate, parse_hello,
 };
-use super::fd::{FdListener, Handover};
+use super::fd::{Failure, FdListener, Handover};
 use super::mesh::{Mesh, MeshListener, Peer};
 use super::socket::Socket;
 use super::tests::{ample, secret, watched};
@@ -307,24 +307,54 @@ fn memory_goes_to_each_member_and_to_nobody_else() {
             secret: &secret,
         };
         thread::scope(|scope| {
-            let leader = scope
-                .spawn(move || handover.serve(listener, file.as_fd(), &[1, 3], ample(), &|| None));
+            let leader =
+                scope.spawn(|| handover.serve(&listener, file.as_fd(), &[1, 3], ample(), &|| None));
             // Rank 2 is no member; another secret is nobody.
-            assert!(handover.fetch(&name, 2, ample()).is_err());
+            assert!(handover.fetch(&name, 2, ample(), &|| None).is_err());
             let other = Secret::new(*b"another");
             let intruder = Handover {
                 secret: &other,
                 ..handover
             };
-            assert!(intruder.fetch(&name, 1, ample()).is_err());
+            assert!(intruder.fetch(&name, 1, ample(), &|| None).is_err());
             for member in [1, 3] {
-                let fd = handover.fetch(&name, member, ample()).unwrap();
+                let fd = handover.fetch(&name, member, ample(), &|| None).unwrap();
                 let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
                 assert_eq!(std::fs::read(path).unwrap(), b"shared");
             }
             leader.join().unwrap().unwrap();
         });
+        drop(listener);
         // The name is gone.
-        assert!(handover.fetch(&name, 1, ample()).is_err());
+        assert!(handover.fetch(&name, 1, ample(), &|| None).is_err());
+    });
+}
+
+#[test]
+fn a_member_that_was_turned_away_because_it_stood_still_comes_again() {
+    watched(|| {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let file = rustix::fs::memfd_create("ringfold-test", flags).unwrap();
+        let listener = FdListener::bind().unwrap();
+        let name = listener.name().to_string();
+        let secret = secret();
+        let handover = Handover {
+            communicator: 7,
+            world_size: 2,
+            leader: 0,
+            secret: &secret,
+        };
+        thread::scope(|scope| {
+            let member = scope.spawn(|| handover.fetch(&name, 1, ample(), &|| None));
+            listener.turn_one_away();
+            handover
+                .serve(&listener, file.as_fd(), &[1], ample(), &|| None)
+                .unwrap();
+            assert!(member.join().unwrap().is_ok());
+        });
+        // The verdict ends a wait for a leader that stands still.
+        let verdict = || Some(Error::Closed);
+        let ended = handover.fetch(&name, 1, ample(), &verdict);
+        assert!(matches!(ended, Err(Failure::Cancelled(Error::Closed))));
     });
 }

@@ -4,10 +4,10 @@
 //! it registers), listens on a random name in the abstract namespace and hands its descriptor to each member, once. Both ends
 //! check that the other is a process of the same user and knows the job's secret.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::PollFd;
 use rustix::net::{
@@ -15,14 +15,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::auth::{Claim, Purpose, Refusal, Secret, initiate};
-use super::door::{Door, HANDSHAKE};
-use super::mesh::Cancelled;
+use super::auth::{self, Claim, Purpose, Refusal, Secret, initiate};
+use super::door::Door;
+use super::limit::{Cancelled, GLANCE, Limit};
 use super::socket::{Address, Listener, Socket, random, remaining, wait_for};
-use crate::error::{Error, Result};
+use crate::error::{Error, Ranks, Result};
 
-/// How often waiting is interrupted to ask whether it still makes sense.
-const GLANCE: Duration = Duration::from_millis(50);
 /// The bytes that accompany a descriptor, because something must.
 const TOKEN: [u8; 8] = *b"rf-shmem";
 
@@ -41,6 +39,14 @@ impl FdListener {
         let listener = Listener::bind(&Address::Unix { name: name.clone() })
             .map_err(|error| Error::system("cannot listen on an abstract UNIX socket", error))?;
         Ok(FdListener { listener, name })
+    }
+
+    /// Takes in somebody and lets it go, as a door does with a stranger that is slow.
+    #[cfg(test)]
+    pub fn turn_one_away(&self) {
+        while self.listener.accept().is_err() {
+            std::thread::yield_now();
+        }
     }
 
     /// Its name: 32 hexadecimal digits, what the members need to know.
@@ -63,40 +69,42 @@ pub struct Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// The leader's part: hands `fd` to each of `members` (without the leader) by `deadline`.
+    /// The leader's part: hands `fd` to each of `members` (without the leader) by `deadline`. Members that come while
+    /// `listener` is there wait, also after a failure, so that this rank can say what befell it before they see it gone.
     pub fn serve(
         &self,
-        listener: FdListener,
+        listener: &FdListener,
         fd: BorrowedFd<'_>,
         members: &[usize],
         deadline: Instant,
         cancelled: Cancelled<'_>,
-    ) -> Result<()> {
-        let mut door = Door::new(vec![listener.listener], self.secret, Purpose::Memory);
+    ) -> Result<(), Failure> {
+        let listener = listener.listener.try_clone();
+        let listener =
+            listener.map_err(|error| Failure::Local(Error::system("cannot listen", error)))?;
+        let mut door = Door::new(vec![listener], self.secret, Purpose::Memory);
         let mut is_served: Vec<bool> = members.iter().map(|_| false).collect();
         let mut left = members.len();
         while left > 0 {
             if let Some(error) = cancelled() {
-                return Err(error);
+                return Err(Failure::Cancelled(error));
             }
             if remaining(deadline).is_zero() {
                 let all = members.iter().zip(&is_served);
-                let missing: Vec<_> = all.filter(|(_, done)| !**done).map(|(m, _)| m).collect();
-                return Err(Error::Bootstrap(format!(
-                    "ranks {missing:?} did not fetch the shared memory of rank {}",
-                    self.leader
-                )));
+                let missing = all.filter(|(_, done)| !**done).map(|(m, _)| *m);
+                return Err(Failure::Late(missing.collect()));
             }
             let mut fds: Vec<PollFd<'_>> = Vec::new();
             door.add_descriptors(&mut fds);
             let limit = deadline.min(Instant::now() + GLANCE);
-            wait_for(&mut fds, Some(limit)).map_err(|e| Error::system("cannot poll", e))?;
+            wait_for(&mut fds, Some(limit))
+                .map_err(|e| Failure::Local(Error::system("cannot poll", e)))?;
             let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut judge = |claim: &Claim| self.judge(claim, members, &mut is_served);
             for (claim, socket) in door.serve(&is_ready, &mut judge) {
-                send_fd(&socket, fd).map_err(|error| {
-                    Error::system(format!("cannot pass memory to rank {}", claim.from), error)
-                })?;
+                let rank = claim.from as usize;
+                send_fd(&socket, fd)
+                    .map_err(|error| Failure::of(rank, "cannot pass memory on", error))?;
                 left -= 1;
             }
         }
@@ -120,16 +128,42 @@ impl Handover<'_> {
     }
 
     /// A member's part: fetches the descriptor from the leader, who listens on `name`, by `deadline`.
-    pub fn fetch(&self, name: &str, rank: usize, deadline: Instant) -> Result<OwnedFd> {
-        let failed = |why: String| {
-            Error::Bootstrap(format!(
-                "rank {rank} cannot fetch the shared memory of rank {}: {why}",
-                self.leader
-            ))
-        };
-        let address: Address = format!("unix:@{name}").parse()?;
-        let socket =
-            Socket::connect(&address, deadline).map_err(|error| failed(error.to_string()))?;
+    ///
+    /// A leader that does not answer is waited for. One that turned this rank away because this rank itself stood still is
+    /// asked again, as long as it listens.
+    pub fn fetch(
+        &self,
+        name: &str,
+        rank: usize,
+        deadline: Instant,
+        cancelled: Cancelled<'_>,
+    ) -> Result<OwnedFd, Failure> {
+        let address: Address = format!("unix:@{name}").parse().map_err(Failure::Local)?;
+        let limit = Limit::new(deadline, cancelled);
+        loop {
+            let failure = match self.attempt(&address, rank, limit) {
+                Ok(fd) => return Ok(fd),
+                Err(failure) => failure,
+            };
+            limit.check().map_err(Failure::Cancelled)?;
+            match failure {
+                _ if limit.is_over() => return Err(Failure::Late(vec![self.leader])),
+                // As long as somebody listens there is somebody to wait for.
+                Failure::Broken { error, .. } if error.kind() != ErrorKind::ConnectionRefused => {}
+                other => return Err(other),
+            }
+            limit.pause(GLANCE).map_err(Failure::Cancelled)?;
+        }
+    }
+
+    fn attempt(
+        &self,
+        address: &Address,
+        rank: usize,
+        limit: Limit<'_>,
+    ) -> Result<OwnedFd, Failure> {
+        let broken = |error| Failure::of(self.leader, "cannot fetch memory", error);
+        let socket = Socket::connect(address, limit).map_err(broken)?;
         let claim = Claim {
             purpose: Purpose::Memory,
             channel: 0,
@@ -138,9 +172,61 @@ impl Handover<'_> {
             to: self.leader as u32,
             world_size: self.world_size as u32,
         };
-        let limit = deadline.min(Instant::now() + HANDSHAKE * 2);
-        initiate(&socket, self.secret, claim, limit).map_err(|error| failed(error.to_string()))?;
-        receive_fd(&socket, deadline).map_err(|error| failed(error.to_string()))
+        initiate(&socket, self.secret, claim, limit).map_err(|failure| match failure {
+            auth::Failure::Broken(Error::System { kind, .. }) => broken(kind.into()),
+            other => Failure::Local(Error::Bootstrap(format!(
+                "rank {rank} cannot fetch the shared memory of rank {}: {other}",
+                self.leader
+            ))),
+        })?;
+        receive_fd(&socket, limit).map_err(broken)
+    }
+}
+
+/// Why memory was not passed on.
+#[derive(Debug)]
+pub enum Failure {
+    /// It has become pointless.
+    Cancelled(Error),
+    /// These ranks did not come in time.
+    Late(Vec<usize>),
+    /// The connection with this rank broke: it has ended, or says by itself what befell it.
+    Broken {
+        /// Whose end is gone.
+        rank: usize,
+        /// How that showed.
+        error: std::io::Error,
+    },
+    /// This rank's own trouble.
+    Local(Error),
+}
+
+impl Failure {
+    /// What a connection with `rank` met.
+    fn of(rank: usize, what: &str, error: std::io::Error) -> Failure {
+        match error.kind() {
+            ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
+            | ErrorKind::TimedOut => Failure::Broken { rank, error },
+            _ => Failure::Local(Error::system(format!("{what} (rank {rank})"), error)),
+        }
+    }
+
+    /// The error of a rank that is about to be in a communicator with others.
+    pub fn to_error(self) -> Error {
+        match self {
+            Failure::Cancelled(error) | Failure::Local(error) => error,
+            Failure::Late(ranks) => Error::Bootstrap(format!(
+                "shared memory was not passed on in time; waiting for {}",
+                Ranks(&ranks)
+            )),
+            Failure::Broken { rank, error } => Error::Bootstrap(format!(
+                "shared memory was not passed on: the connection with rank {rank} broke: {error}"
+            )),
+        }
     }
 }
 
@@ -158,8 +244,8 @@ fn send_fd(socket: &Socket, fd: BorrowedFd<'_>) -> std::io::Result<()> {
     }
 }
 
-fn receive_fd(socket: &Socket, deadline: Instant) -> std::io::Result<OwnedFd> {
-    socket.wait_readable(deadline)?;
+fn receive_fd(socket: &Socket, limit: Limit<'_>) -> std::io::Result<OwnedFd> {
+    socket.wait_readable(limit)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut token = [0; TOKEN.len()];
@@ -177,6 +263,6 @@ fn receive_fd(socket: &Socket, deadline: Instant) -> std::io::Result<OwnedFd> {
     let fd = fds.next().and_then(|mut fds| fds.next());
     match (fd, received.bytes == TOKEN.len() && token == TOKEN) {
         (Some(fd), true) => Ok(fd),
-        _ => Err(std::io::Error::other("the leader sent no descriptor")),
+        _ => Err(ErrorKind::UnexpectedEof.into()),
     }
 }

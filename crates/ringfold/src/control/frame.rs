@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::fault::{Class, Fault};
 use super::standing::{CALL_BYTES_MAX, Standing};
+use crate::call::{CALL_BYTES, Call};
 use crate::topology::HostId;
 use crate::topology::host::HOST_ID_BYTES;
 
@@ -84,6 +85,13 @@ pub enum Frame {
         inquiry: u64,
         /// How far I am.
         standing: Standing,
+    },
+    /// Rank to server: I have waited in this call for a while.
+    Claim {
+        /// The communicator.
+        communicator: u64,
+        /// What it is that I wait in.
+        call: Call,
     },
     /// Rank to server: how far are the members of this communicator?
     Ask {
@@ -236,6 +244,11 @@ impl Frame {
                 body.u64(*timeout_ms);
                 10
             }
+            Frame::Claim { communicator, call } => {
+                body.u64(*communicator);
+                body.0.extend_from_slice(&call.encode());
+                11
+            }
             other => other.encode_from_server(&mut body),
         };
         let mut bytes = body.0;
@@ -345,6 +358,10 @@ impl Frame {
                 communicator: body.u64()?,
                 token: body.u64()?,
                 timeout_ms: body.u64()?,
+            },
+            11 => Frame::Claim {
+                communicator: body.u64()?,
+                call: Call::decode(body.take(CALL_BYTES)?.try_into().ok()?)?,
             },
             32 => Frame::Welcome {
                 job: body.u64()?,

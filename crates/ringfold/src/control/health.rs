@@ -14,6 +14,7 @@ use super::hub::INQUIRY;
 use super::session::{Line, Reach};
 use super::socket::remaining;
 use super::standing::{Progress, Standing};
+use crate::call::Call;
 use crate::error::Error;
 use crate::transport::Waker;
 
@@ -185,6 +186,15 @@ impl Health {
         standings
     }
 
+    /// Says that this rank has waited in `call` for a while: the server compares it with what others wait in.
+    pub fn claim(&self, call: Call) {
+        if !call.is_message() && !self.is_faulty() {
+            let communicator = self.communicator;
+            // Without a server nobody can compare; then the deadline ends the wait.
+            self.line.send(&Frame::Claim { communicator, call });
+        }
+    }
+
     /// Ends this communicator on all ranks.
     pub fn abort(&self, reason: &str) {
         let error = Error::Aborted {
@@ -192,6 +202,11 @@ impl Health {
             reason: reason.into(),
         };
         self.settle(error, ABORT_GRACE);
+    }
+
+    /// Waits for a verdict up to `grace`, and reports nothing.
+    pub fn await_fault(&self, grace: Duration) -> Option<Error> {
+        self.await_verdict(Instant::now() + grace)
     }
 
     /// Waits for a verdict.

@@ -3,8 +3,10 @@
 //! Input: frames of ranks, lost connections, the time. Output: frames to ranks. One verdict per communicator, the first
 //! one. A timeout is not believed as reported: all members are asked how far they are, and blamed are those that do not
 //! answer (their process is frozen), else those that are in an earlier call than the reporter, else whom it named. A member
-//! that only wants to know how far the others are is told, and nobody is blamed.
+//! that only wants to know how far the others are is told, and nobody is blamed. Members that say in which call they wait
+//! are compared.
 
+mod claim;
 mod exchange;
 mod survey;
 mod verdict;
@@ -151,6 +153,7 @@ impl Hub {
                 self.answer(rank, communicator, inquiry, standing.begun);
                 self.hear(rank, communicator, inquiry, standing);
             }
+            Frame::Claim { communicator, call } => self.claim(rank, communicator, call),
             Frame::Ask {
                 communicator,
                 token,
@@ -179,7 +182,6 @@ impl Hub {
             let reason = format!("rank {rank} was lost: {reason}");
             self.cancel(vec![rank], &reason);
         }
-        self.fail_gatherings(rank, &fault);
         let affected: Vec<u64> = self
             .groups
             .iter()
@@ -189,6 +191,8 @@ impl Hub {
         for communicator in affected {
             self.pronounce(communicator, fault.clone());
         }
+        // Afterwards, so that whoever is in an exchange has the verdict when that ends.
+        self.fail_gatherings(rank, &fault);
         self.forget_ended();
     }
 

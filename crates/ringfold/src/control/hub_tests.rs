@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::fault::{Class, Fault};
-use super::frame::{Frame, Presence};
+use super::frame::{BLOB_BYTES_MAX, Frame, Presence};
 use super::hub::{Hub, INQUIRY, Misconduct};
 use super::standing::Standing;
 use crate::topology::HostId;
@@ -410,4 +410,44 @@ fn lies_are_misconduct_or_nothing() {
     };
     assert_eq!(lie(0, elsewhere), Ok(()));
     assert!(job.verdicts().is_empty());
+}
+
+#[test]
+fn who_is_in_an_exchange_has_the_verdict_before_it_fails() {
+    let mut job = Job::opened();
+    job.heard();
+    job.say(0, exchange(1, 0));
+    job.hub.lose(2, "its process has ended");
+    let to_rank_0: Vec<Frame> = {
+        let frames = job.heard().into_iter();
+        frames.filter(|(to, _)| *to == 0).map(|(_, f)| f).collect()
+    };
+    let [
+        Frame::Verdict { fault, .. },
+        Frame::Ungathered { fault: same, .. },
+    ] = &to_rank_0[..]
+    else {
+        panic!("{to_rank_0:?}")
+    };
+    assert_eq!(fault, same);
+}
+
+#[test]
+fn a_rank_cannot_fill_the_server_with_exchanges() {
+    let mut job = Job::new();
+    let begin = |number: u64| Frame::Exchange {
+        token: number,
+        timeout_ms: 1000,
+        key: format!("{number}"),
+        members: ALL.to_vec(),
+        blob: vec![0; BLOB_BYTES_MAX],
+    };
+    let refused = (0..4096).find(|number| {
+        let taken = job.hub.receive(2, begin(*number), job.now);
+        taken.is_err()
+    });
+    // Far more than an honest rank has open, and a few megabytes.
+    assert!(refused.is_some_and(|open| (64..=1024).contains(&open)));
+    // The others' are not counted with them.
+    job.say(1, begin(0));
 }

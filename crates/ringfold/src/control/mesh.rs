@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
 
-use super::auth::{Claim, Purpose, Refusal, Secret, initiate};
+use super::auth::{Claim, Failure, Purpose, Refusal, Secret, initiate};
 use super::door::{Door, HANDSHAKE};
 pub use super::limit::Cancelled;
-use super::limit::GLANCE;
+use super::limit::{GLANCE, Limit};
 use super::socket::{Bell, Listener, Socket, remaining, wait_for};
 use crate::error::{Error, Result};
+use crate::sys::fork::Unshared;
 use crate::threads;
 
 /// How long one address of a peer has to answer before the next is tried.
@@ -31,7 +32,7 @@ pub const CANDIDATES_MAX: usize = 16;
 /// Where a rank can be reached.
 #[derive(Debug)]
 pub struct MeshListener {
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Unshared<TcpListener>>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -52,7 +53,7 @@ impl MeshListener {
             match listen(*candidate) {
                 Ok((listener, address)) => {
                     log::info!(target: "ringfold::control", "listening for data on {address}");
-                    bound.listeners.push(listener);
+                    bound.listeners.push(Unshared::new(listener));
                     bound.addresses.push(address);
                 }
                 Err(error) => failures.push(format!("{candidate}: {error}")),
@@ -153,7 +154,8 @@ impl Mesh<'_> {
         made.finish()
     }
 
-    /// Connects all channels to `peer`.
+    /// Connects all channels to `peer`, of which is known that it listens: as long as it does and says nothing, it is waited
+    /// for.
     fn reach(
         &self,
         peer: &Peer,
@@ -166,13 +168,32 @@ impl Mesh<'_> {
         addresses.retain(|address| peer.is_same_host || !address.ip().is_loopback());
         // On one host the loopback is the shortest way.
         addresses.sort_by_key(|address| !address.ip().is_loopback());
-        let mut failures = Vec::new();
-        for address in &addresses {
-            match self.reach_at(peer, *address, made, deadline, cancelled) {
-                Ok(()) => return Ok(()),
-                Err(Unreachable::Final(error)) => return Err(error),
-                Err(Unreachable::Here(why)) => failures.push(format!("{address}: {why}")),
+        let mut failures;
+        // One connection that cannot be made is enough.
+        let is_over = || cancelled().or_else(|| made.is_failed().then_some(Error::Closed));
+        let limit = Limit::new(deadline, &is_over);
+        loop {
+            failures = Vec::new();
+            let mut is_slow = false;
+            for (index, address) in addresses.iter().enumerate() {
+                let patience = match index + 1 < addresses.len() {
+                    true => limit.within(HANDSHAKE * 2),
+                    false => limit,
+                };
+                match self.reach_at(peer, *address, made, patience) {
+                    Ok(()) => return Ok(()),
+                    Err(Unreachable::Final(error)) => return Err(error),
+                    Err(Unreachable::Slow(why)) => {
+                        is_slow = true;
+                        failures.push(format!("{address}: {why}"));
+                    }
+                    Err(Unreachable::Here(why)) => failures.push(format!("{address}: {why}")),
+                }
             }
+            if !is_slow || limit.is_over() {
+                break;
+            }
+            limit.pause(GLANCE)?;
         }
         let tried = match failures.is_empty() {
             true => "it has no address that can be reached from here".into(),
@@ -190,29 +211,23 @@ impl Mesh<'_> {
         peer: &Peer,
         address: SocketAddr,
         made: &Made,
-        deadline: Instant,
-        cancelled: Cancelled<'_>,
+        limit: Limit<'_>,
     ) -> Result<(), Unreachable> {
         for channel in 0..self.channels {
-            if let Some(error) = cancelled() {
-                return Err(Unreachable::Final(error));
-            }
-            if made.is_failed() {
-                return Err(Unreachable::Final(Error::Closed));
-            }
+            limit.check().map_err(Unreachable::Final)?;
             if made.has(peer.rank, channel) {
                 continue;
             }
-            let limit = deadline.min(Instant::now() + CANDIDATE);
-            let left = remaining(limit).max(Duration::from_millis(1));
+            let left = remaining(limit.within(CANDIDATE).deadline()).max(Duration::from_millis(1));
             let here = |error: io::Error| Unreachable::Here(error.to_string());
             let stream = TcpStream::connect_timeout(&address, left).map_err(here)?;
             let kept = stream.try_clone().map_err(here)?;
             let socket = Socket::from_tcp(stream).map_err(here)?;
-            let limit = deadline.min(Instant::now() + HANDSHAKE * 2);
             let claim = self.claim(channel, peer.rank);
-            initiate(&socket, self.secret, claim, limit)
-                .map_err(|failure| Unreachable::Here(failure.to_string()))?;
+            initiate(&socket, self.secret, claim, limit).map_err(|failure| match failure {
+                Failure::Broken(error) => Unreachable::Slow(error.to_string()),
+                refused => Unreachable::Here(refused.to_string()),
+            })?;
             made.add(peer.rank, channel, kept);
         }
         Ok(())
@@ -305,13 +320,16 @@ impl Mesh<'_> {
 enum Unreachable {
     /// Not at this address.
     Here(String),
+    /// Somebody listens there and has not answered in time, or has turned this rank away because this rank itself was slow:
+    /// one of the two may have stood still.
+    Slow(String),
     /// Trying further is pointless.
     Final(Error),
 }
 
 /// The connections so far, shared by the threads that make them.
 struct Made {
-    streams: Mutex<Vec<Vec<Option<TcpStream>>>>,
+    streams: Mutex<Vec<Vec<Option<Unshared<TcpStream>>>>>,
     failure: Mutex<Option<Error>>,
     is_failed: AtomicBool,
     /// Tells the accepting thread of a failure.
@@ -336,7 +354,7 @@ impl Made {
 
     fn add(&self, peer: usize, channel: usize, stream: TcpStream) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams[peer][channel] = Some(stream);
+        streams[peer][channel] = Some(Unshared::new(stream));
     }
 
     /// The first failure stands.
@@ -366,7 +384,12 @@ impl Made {
             .unwrap_or_else(PoisonError::into_inner);
         Ok(streams
             .into_iter()
-            .map(|row| row.into_iter().flatten().collect())
+            .map(|row| {
+                row.into_iter()
+                    .flatten()
+                    .map(Unshared::into_inner)
+                    .collect()
+            })
             .collect())
     }
 }

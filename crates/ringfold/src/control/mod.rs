@@ -18,6 +18,7 @@
 //! fails, and the others go on without abort propagation.
 
 pub mod auth;
+pub mod claims;
 mod connect;
 pub mod door;
 pub mod fault;

@@ -143,6 +143,12 @@ impl Monitor {
                 inquiry,
             } => {
                 let health = self.health(communicator);
+                // First, so that who waits in a different call is known before anybody is blamed for being late.
+                if let Some(health) = &health
+                    && let Some(call) = health.progress().call()
+                {
+                    health.claim(call);
+                }
                 let standing = health.map_or(Standing::default(), |h| h.progress().standing());
                 self.line.send(&Frame::Answer {
                     communicator,

@@ -367,13 +367,27 @@ impl Session {
             let is_answered = state.exchanges.get(&token).is_some_and(Option::is_some);
             state.reach != Reach::Open || is_answered || pointless().is_some()
         };
-        let wait_end = if is_sent { deadline + ANSWER } else { started };
+        // Where it could not be sent, the monitor is about to find out that the server is gone.
+        let wait_end = match is_sent {
+            true => deadline + ANSWER,
+            false => Instant::now() + SEND,
+        };
         let mut state = self.0.line.wait_until(wait_end, is_over);
         let outcome = state.exchanges.remove(&token).flatten();
         let reach = state.reach;
         drop(state);
-        if let (None, Some(error)) = (&outcome, pointless()) {
+        // The verdict says why the exchange has failed, and to all ranks the same.
+        if !matches!(outcome, Some(Ok(_)))
+            && let Some(error) = pointless()
+        {
             return Err(error);
+        }
+        let is_orphaned = outcome.is_none() && reach != Reach::Open && list[0] != 0;
+        if is_orphaned {
+            return Err(Error::Bootstrap(
+                "rank 0 of the job, whose process brings ranks together, has ended; join a new job"
+                    .into(),
+            ));
         }
         let after_ms = started.elapsed().as_millis() as u64;
         let fault = match outcome {
@@ -383,6 +397,9 @@ impl Session {
             None => match reach {
                 Reach::Closed => Fault::peer_failed(0, "it has left the job"),
                 Reach::Lost => Fault::peer_failed(0, "its control connection was closed"),
+                Reach::Open if !is_sent => {
+                    Fault::peer_failed(0, "it does not read its control connection")
+                }
                 // Not even the server answered.
                 Reach::Open => Fault {
                     class: Class::Timeout,

@@ -15,6 +15,7 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use super::connect;
 use super::limit::Limit;
 use crate::error::{Error, Result};
+use crate::sys::fork::Unshared;
 
 /// How long sent data may stay unacknowledged. With a ping every half second, a silent partition shows in 2.3 s.
 const USER_TIMEOUT_MS: u32 = 1800;
@@ -128,7 +129,7 @@ impl std::error::Error for Stranger {}
 /// A connected, non-blocking stream socket.
 #[derive(Debug)]
 pub struct Socket {
-    fd: OwnedFd,
+    fd: Unshared<OwnedFd>,
     is_unix: bool,
 }
 
@@ -139,7 +140,7 @@ impl Socket {
         stream.set_nodelay(true)?;
         watch_for_silence(&stream)?;
         Ok(Socket {
-            fd: stream.into(),
+            fd: Unshared::new(stream.into()),
             is_unix: false,
         })
     }
@@ -156,7 +157,7 @@ impl Socket {
         }
         stream.set_nonblocking(true)?;
         Ok(Socket {
-            fd: stream.into(),
+            fd: Unshared::new(stream.into()),
             is_unix: true,
         })
     }
@@ -246,7 +247,7 @@ impl Socket {
 
     /// The connection as a plain descriptor.
     pub fn into_fd(self) -> OwnedFd {
-        self.fd
+        self.fd.into_inner()
     }
 }
 
@@ -270,9 +271,9 @@ pub fn watch_for_silence(stream: &TcpStream) -> io::Result<()> {
 #[derive(Debug)]
 pub enum Listener {
     /// On one address.
-    Tcp(TcpListener),
+    Tcp(Unshared<TcpListener>),
     /// On an abstract name.
-    Unix(UnixListener),
+    Unix(Unshared<UnixListener>),
 }
 
 impl Listener {
@@ -283,12 +284,12 @@ impl Listener {
                 let address = UnixAddress::from_abstract_name(name)?;
                 let listener = UnixListener::bind_addr(&address)?;
                 listener.set_nonblocking(true)?;
-                Ok(Listener::Unix(listener))
+                Ok(Listener::Unix(Unshared::new(listener)))
             }
             Address::Tcp { host, port } => {
                 let listener = TcpListener::bind((host.as_str(), *port))?;
                 listener.set_nonblocking(true)?;
-                Ok(Listener::Tcp(listener))
+                Ok(Listener::Tcp(Unshared::new(listener)))
             }
         }
     }
@@ -301,7 +302,15 @@ impl Listener {
             host: host.to_string(),
             port: listener.local_addr()?.port(),
         };
-        Ok((Listener::Tcp(listener), address))
+        Ok((Listener::Tcp(Unshared::new(listener)), address))
+    }
+
+    /// Another descriptor of the same queue.
+    pub fn try_clone(&self) -> io::Result<Listener> {
+        Ok(match self {
+            Listener::Tcp(listener) => Listener::Tcp(Unshared::new(listener.try_clone()?)),
+            Listener::Unix(listener) => Listener::Unix(Unshared::new(listener.try_clone()?)),
+        })
     }
 
     /// The next connection, if one is waiting: who it says it is, and the socket.

@@ -1,7 +1,9 @@
 //! How far ranks are, for whoever wonders why a call takes so long.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::call::Call;
 
 /// The longest description of a call on the wire; longer ones are cut.
 pub const CALL_BYTES_MAX: usize = 256;
@@ -25,7 +27,14 @@ pub struct Standing {
 pub struct Progress {
     finished: AtomicU64,
     begun: AtomicU64,
-    call: Mutex<String>,
+    waiting: Mutex<Waiting>,
+}
+
+/// What is waited in; empty where nothing is.
+#[derive(Debug, Default)]
+struct Waiting {
+    call: Option<Call>,
+    text: String,
 }
 
 impl Progress {
@@ -36,9 +45,24 @@ impl Progress {
         self.finished.store(finished, Ordering::Release);
     }
 
-    /// What is waited in; empty when nothing is any more.
-    pub fn describe(&self, call: String) {
-        *self.call.lock().unwrap_or_else(PoisonError::into_inner) = call;
+    /// What is waited in, also in words.
+    pub fn describe(&self, call: Call, text: String) {
+        let call = Some(call);
+        *self.waiting() = Waiting { call, text };
+    }
+
+    /// Nothing is waited in any more.
+    pub fn fall_silent(&self) {
+        *self.waiting() = Waiting::default();
+    }
+
+    /// What is waited in.
+    pub fn call(&self) -> Option<Call> {
+        self.waiting().call
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All of it.
@@ -48,11 +72,7 @@ impl Progress {
         Standing {
             finished,
             begun: self.begun(),
-            call: self
-                .call
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            call: self.waiting().text.clone(),
         }
     }
 

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use super::cores::parse_list;
+use crate::sys::fork::Unshared;
 
 /// What all marks begin with.
 const PREFIX: &str = "ringfold-process-";
@@ -34,7 +35,7 @@ pub struct Mark {
     /// A forked child has the value, and is another process.
     process: u32,
     /// Bound and nothing else: whoever connects is refused by the kernel.
-    _socket: OwnedFd,
+    _socket: Unshared<OwnedFd>,
 }
 
 /// Marks this process for as long as the value lives. `None` where the kernel does not let it, which costs its neighbours
@@ -58,7 +59,7 @@ pub fn mark() -> Option<Arc<Mark>> {
     };
     match socket() {
         Ok(socket) => {
-            let _socket = socket;
+            let _socket = Unshared::new(socket);
             let mark = Arc::new(Mark { process, _socket });
             *known = Arc::downgrade(&mark);
             Some(mark)

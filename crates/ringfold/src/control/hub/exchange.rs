@@ -7,6 +7,10 @@ use super::{Hub, Misconduct, OPEN_MAX, Rank};
 use crate::control::fault::Fault;
 use crate::control::frame::Frame;
 
+/// Exchanges that one rank may wait for at the same time: one for each of its threads that makes a communicator. So many
+/// of the largest blobs are 16 MiB, which is what a rank that is out of its mind can cost rank 0.
+const OPEN_OF_RANK_MAX: usize = 256;
+
 /// What an exchange is known by: its key and its members.
 pub(super) type Topic = (String, Vec<u32>);
 
@@ -28,6 +32,9 @@ impl Hub {
     ) -> Result<(), Misconduct> {
         if self.gatherings.len() >= OPEN_MAX {
             return Err(Misconduct("began too many exchanges"));
+        }
+        if self.open_exchanges(rank) >= OPEN_OF_RANK_MAX {
+            return Err(Misconduct("began more exchanges at once than a rank may"));
         }
         let count = topic.1.len();
         // Checked by the caller: the speaker is a member.
@@ -60,6 +67,15 @@ impl Hub {
             self.fail_gathering(&topic, &fault);
         }
         Ok(())
+    }
+
+    /// Exchanges that `rank` waits for.
+    fn open_exchanges(&self, rank: u32) -> usize {
+        let has_come = |(topic, gathering): &(&Topic, &Gathering)| {
+            let place = topic.1.binary_search(&rank);
+            place.is_ok_and(|place| gathering.parts[place].is_some())
+        };
+        self.gatherings.iter().filter(has_come).count()
     }
 
     fn deliver(&mut self, topic: &Topic) {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::survey::Survey;
 use super::{Hub, Misconduct, OPEN_MAX, Rank};
+use crate::control::claims::Claims;
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::Frame;
 
@@ -22,6 +23,7 @@ pub(super) struct Group {
     pub(super) verdict: Option<Fault>,
     pub(super) inquiry: Option<Inquiry>,
     pub(super) surveys: Vec<Survey>,
+    pub(super) claims: Claims,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,7 @@ impl Hub {
             verdict: None,
             inquiry: None,
             surveys: Vec::new(),
+            claims: Claims::default(),
         });
         if group.members != members || group.opened.contains(&rank) {
             return Err(Misconduct(

@@ -42,6 +42,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::sys;
+use crate::sys::fork::Unshared;
 
 /// Bytes of the payload's checksum, which follows a payload that is not empty.
 const TRAILER_BYTES: usize = 4;
@@ -110,7 +111,7 @@ pub struct Tcp {
 
 struct Connection {
     peer: usize,
-    socket: TcpStream,
+    socket: Unshared<TcpStream>,
     outgoing: Outgoing,
     incoming: Incoming,
     /// Whether a try has not been in vain since the last edge.
@@ -355,7 +356,7 @@ impl Connection {
         })?;
         Ok(Connection {
             peer,
-            socket,
+            socket: Unshared::new(socket),
             outgoing: Outgoing::new(QUEUE_ROOM),
             incoming: Incoming::new(peer, rank, QUEUE_ROOM),
             readable: true,

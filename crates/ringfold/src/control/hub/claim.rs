@@ -1,0 +1,26 @@
+//! In which calls the members of a communicator wait.
+
+use super::Hub;
+use crate::call::Call;
+use crate::control::fault::Fault;
+
+impl Hub {
+    /// `rank` waits in `call`: the end of the communicator, if another member waits in a different one instead.
+    pub(super) fn claim(&mut self, rank: u32, communicator: u64, call: Call) {
+        let Some(group) = self.groups.get_mut(&communicator) else {
+            return;
+        };
+        if group.verdict.is_some() || !group.opened.contains(&rank) {
+            return;
+        }
+        let Ok(me) = group.members.binary_search(&rank) else {
+            return;
+        };
+        // By place among the members, as errors name ranks.
+        let Some(error) = group.claims.compare(me as u32, call) else {
+            return;
+        };
+        let fault = Fault::from_error(&error, &group.members, me);
+        self.pronounce(communicator, fault);
+    }
+}
