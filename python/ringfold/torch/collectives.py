@@ -43,7 +43,7 @@ class Collectives:
             if done is not None:
                 return done
         said = terms(opts, self._timeout_s, op, None, timeout)
-        call = Call("all_reduce", said)
+        call = Call("all_reduce", said, self._world_size)
         for tensor in tensors if type(tensors) is list else listed(tensors):
             if tensor.is_sparse:
                 return sparse.all_reduce(self, tensor, said)
@@ -92,7 +92,7 @@ class Collectives:
         root: int | None = None,
     ) -> dist.Work:
         """The root's tensor becomes the reduction of all ranks' tensors; the others' stay as they are."""
-        call = Call("reduce", self._terms(opts, op=op, root=root, timeout=timeout))
+        call = Call("reduce", self._terms(opts, op=op, root=root, timeout=timeout), self._world_size)
         is_root = call.terms.root == self._rank
         for tensor in listed(tensors):
             plain = call.target(tensor, is_read=True) if is_root else call.source(tensor)
@@ -212,7 +212,7 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> dist.Work:
         """The output becomes the reduction of all ranks' tensor `rank` of the list. Sizes may differ within a list."""
-        call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout))
+        call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout), self._world_size)
         outputs = listed(outputs)
         for output, parts in zip(outputs, lists(input_lists, len(outputs)), strict=True):
             self._check_ranks(len(parts), "inputs")
@@ -249,7 +249,7 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> dist.Work:
         """The same for several outputs and their inputs."""
-        call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout))
+        call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout), self._world_size)
         for output, given in zip(outputs, inputs, strict=True):
             same_type([output], given)
             if given.numel() != output.numel() * self._world_size:

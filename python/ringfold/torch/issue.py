@@ -19,7 +19,7 @@ from ringfold._native import Request
 from ringfold.torch.flight_dump import failed
 from ringfold.torch.flight_recorder import Noted, Record, Trace
 from ringfold.torch.options import Terms
-from ringfold.torch.tensors import Numbers, Staging
+from ringfold.torch.tensors import Numbers, Staging, is_truncated
 from ringfold.torch.work import CompletedWork, RingfoldWork
 
 Counts = int | list[int] | tuple[list[int], list[int]]
@@ -36,10 +36,12 @@ def memory(tensor: torch.Tensor | None) -> tuple[int, int]:
 class Call(Staging):
     """What one call of torch asks of the core."""
 
-    __slots__ = ("name", "noted", "outputs", "requests", "terms", "works")
+    __slots__ = ("name", "noted", "outputs", "requests", "terms", "works", "world_size")
 
-    def __init__(self, name: str, terms: Terms) -> None:
+    def __init__(self, name: str, terms: Terms, world_size: int = 1) -> None:
         super().__init__()
+        self.world_size = world_size
+        """Of calls that reduce."""
         self.name = name
         """As `ringfold` spells the collective."""
         self.terms = terms
@@ -62,6 +64,11 @@ class Call(Staging):
     ) -> None:
         """Adds a request on plain tensors; counts are in elements of torch."""
         terms = self.terms
+        operation = terms.operation
+        if operation == "avg" and given is not None and is_truncated(given.dtype, operation):
+            operation = "sum"
+            if filled is not None:
+                self.divide(filled, self.world_size)
         source = memory(given)
         self.noted.append(noted(given, filled, counts, root, tag))
         self.requests.append(
@@ -71,7 +78,7 @@ class Call(Staging):
                 counts if numbers.width == 1 else widened(counts, numbers.width),
                 source,
                 source if filled is given else memory(filled),
-                op=terms.operation,
+                op=operation,
                 factor=terms.factor,
                 root=root,
                 tag=tag,

@@ -45,6 +45,8 @@ SUMMED = {dtype: numbers.name for dtype, numbers in ARITHMETIC.items() if number
 
 _ADDITIVE = frozenset({"sum", "avg", "premul_sum"})
 _OF_FLOATS = frozenset({"avg", "premul_sum"})
+_DIVIDED = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
+"""The integers that torch divides."""
 _BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
@@ -56,11 +58,14 @@ def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
         raise Unsupported(f"no reduction of {dtype}; convert it first, for example to torch.float32")
     if dtype.is_complex and operation not in _ADDITIVE:
         raise InvalidArgument(f"operation `{operation}` does not exist for {dtype}; of complex numbers there are sum and avg")
-    if operation in _OF_FLOATS and not (dtype.is_floating_point or dtype.is_complex):
-        raise InvalidArgument(
-            f"operation `{operation}` does not exist for {dtype}, whose quotients would be truncated; use sum and divide"
-        )
+    if operation in _OF_FLOATS and not (dtype.is_floating_point or dtype.is_complex) and not is_truncated(dtype, operation):
+        raise InvalidArgument(f"operation `{operation}` does not exist for {dtype}; use sum, and divide or multiply")
     return found
+
+
+def is_truncated(dtype: torch.dtype, operation: str) -> bool:
+    """Whether the operation is a sum that is divided at its end, and rounded toward zero: as NCCL and gloo's users have it."""
+    return operation == "avg" and dtype in _DIVIDED
 
 
 def moved(tensor: torch.Tensor) -> Numbers:
@@ -97,10 +102,11 @@ def check(tensor: torch.Tensor) -> None:
 class Staging:
     """Plain stand-ins for a call's tensors, and what is to be done with them when it is over."""
 
-    __slots__ = ("_back",)
+    __slots__ = ("_back", "_sums")
 
     def __init__(self) -> None:
         self._back: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._sums: list[tuple[torch.Tensor, int]] = []
 
     def source(self, tensor: torch.Tensor) -> torch.Tensor:
         """A plain tensor with the same content."""
@@ -141,13 +147,20 @@ class Staging:
         self._back.extend((tensor, part.view(tensor.shape)) for tensor, part in zip(tensors, parts, strict=True))
         return flat
 
+    def divide(self, total: torch.Tensor, by: int) -> None:
+        """Has `finish` divide a plain tensor of integers, rounding toward zero."""
+        self._sums.append((total, by))
+
     @property
     def is_needed(self) -> bool:
         """Whether `finish` has something to do."""
-        return bool(self._back)
+        return bool(self._back or self._sums)
 
     def finish(self) -> None:
         """Puts the results where the caller wants them."""
+        for total, by in self._sums:
+            total.detach().div_(by, rounding_mode="trunc")
+        self._sums.clear()
         for tensor, part in self._back:
             tensor.detach().copy_(part)
         self._back.clear()
