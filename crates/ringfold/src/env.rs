@@ -5,11 +5,10 @@
 //! looked up through the same function by [`Launch`](crate::control::Launch).
 
 mod diagnosis;
+pub(crate) mod files;
 mod logging;
 mod variables;
 
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -255,18 +254,14 @@ fn secret(lookup: Lookup<'_>) -> Result<Option<Secret>> {
 /// Reads a secret that only its owner can read.
 fn secret_file(path: &str) -> Result<Secret> {
     let failed = |error| Error::system(format!("cannot read RINGFOLD_SECRET_FILE `{path}`"), error);
-    let file = File::open(path).map_err(failed)?;
     // Of the open file, so that it cannot be another one by the time it is read.
-    let metadata = file.metadata().map_err(failed)?;
+    let (file, metadata) = files::open(path).map_err(failed)?;
     if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::getuid().as_raw() {
         return Err(Error::InvalidArgument(format!(
             "RINGFOLD_SECRET_FILE `{path}` can be read by others or belongs to another user; `chmod 600` it"
         )));
     }
-    let mut content = Vec::new();
-    file.take(SECRET_BYTES_MAX)
-        .read_to_end(&mut content)
-        .map_err(failed)?;
+    let content = files::content(&file, SECRET_BYTES_MAX).map_err(failed)?;
     let length = content.trim_ascii_end().len();
     if length == 0 {
         return Err(Error::InvalidArgument(format!(

@@ -12,13 +12,13 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use super::constants::{Constants, Corrections, Overrides};
-use crate::env::Lookup;
+use crate::env::{Lookup, files};
 use crate::error::{Error, Result};
 use crate::topology::Machine;
 
@@ -124,11 +124,10 @@ impl Calibration {
                 error,
             )
         };
-        let mut text = String::new();
-        let file = fs::File::open(path).map_err(failed)?;
-        file.take(FILE_BYTES_MAX)
-            .read_to_string(&mut text)
-            .map_err(failed)?;
+        let (file, _) = files::open(path).map_err(failed)?;
+        let content = files::content(&file, FILE_BYTES_MAX).map_err(failed)?;
+        let text = String::from_utf8(content)
+            .map_err(|_| failed(std::io::ErrorKind::InvalidData.into()))?;
         Calibration::parse(&text, machine).map_err(|why| {
             Error::InvalidArgument(format!(
                 "calibration `{}`: {why}; run `ringfold tune calibrate`",

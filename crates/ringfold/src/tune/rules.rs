@@ -23,11 +23,10 @@ mod parse;
 mod tests;
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use super::names::{COLLECTIVES, Name};
+use crate::env::files;
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective, Protocol};
 
@@ -169,9 +168,8 @@ impl Rules {
         let source = path.display().to_string();
         let failed =
             |error| Error::system(format!("cannot read the tuner's rules `{source}`"), error);
-        let mut bytes = Vec::new();
-        let mut file = File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1);
-        file.read_to_end(&mut bytes).map_err(failed)?;
+        let (file, _) = files::open(path).map_err(failed)?;
+        let bytes = files::content(&file, FILE_BYTES_MAX + 1).map_err(failed)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(Error::InvalidArgument(format!(
                 "the tuner's rules `{source}` have more than {} MiB; name a file of rules",
