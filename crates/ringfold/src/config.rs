@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::control::Cancel;
 use crate::engine::late_merge::Target;
 use crate::error::Error;
 use crate::schedule::Weighting;
@@ -147,6 +148,8 @@ pub struct Config {
     pub timeout: Option<Duration>,
     /// The deadline for bringing the ranks together.
     pub connect_timeout: Option<Duration>,
+    /// By which another thread can end the joining.
+    pub cancel: Option<Cancel>,
     /// Which transports may be used.
     pub transport: Option<TransportChoice>,
     /// The algorithm of every collective that has it, instead of the tuner's choice.

@@ -206,6 +206,16 @@ impl std::error::Error for Error {}
 /// The system's refusal, with the way out where it is a limit that somebody set.
 pub(crate) struct Refused<'a>(pub(crate) &'a io::Error);
 
+impl Refused<'_> {
+    /// Whether this process, or the machine, has no descriptors left.
+    pub(crate) fn lacks_descriptors(&self) -> bool {
+        let number = self.0.raw_os_error();
+        [Errno::MFILE, Errno::NFILE]
+            .iter()
+            .any(|errno| number == Some(errno.raw_os_error()))
+    }
+}
+
 impl fmt::Display for Refused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)?;

@@ -64,7 +64,7 @@ pub mod wait;
 
 pub use communicator::{Choice, Communicator, Counts, RegisteredMut, Registration, Request, Work};
 pub use config::{Bind, Config, TransportChoice};
-pub use control::{Meeting, Standing};
+pub use control::{Cancel, Meeting, Standing};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
 pub use error::{Error, Result};

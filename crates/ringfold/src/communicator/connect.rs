@@ -14,8 +14,9 @@ use super::weigh::Agreed;
 use super::{Communicator, Place, Policy, agree, placement, probe, share};
 use crate::config::{Config, Straggler, TransportChoice};
 use crate::control::launch::Explicit;
+use crate::control::limit::Limit;
 use crate::control::socket::{addresses, remaining};
-use crate::control::{Health, Launch, Meeting, Secret, Session};
+use crate::control::{Cancel, Health, Launch, Meeting, Secret, Session};
 use crate::engine::{Engine, late_merge};
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
@@ -80,11 +81,17 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
             "a meeting and an address; rank 0 gives one, the others the address".into(),
         ));
     }
+    let secret = config
+        .secret
+        .as_ref()
+        .map(|text| Secret::new(text.as_bytes()))
+        .or(environment.secret);
     let launch = Launch::detect(&Explicit {
         rank: config.rank,
         world_size: config.world_size,
         addresses: addresses.unwrap_or_default(),
         has_meeting: meeting.is_some(),
+        secret: secret.clone(),
     })?;
     if meeting.is_some() && launch.rank != 0 {
         return Err(Error::InvalidArgument(format!(
@@ -98,12 +105,17 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
     if config.weights.is_none() {
         settings.ignore_misfitting_weights(launch.world_size);
     }
-    let secret = config
-        .secret
-        .map(|text| Secret::new(text.into_bytes()))
-        .or(environment.secret);
     let deadline = Instant::now() + settings.connect_timeout;
-    let session = Session::join_at(&launch, meeting, secret, deadline)?;
+    let rank = launch.rank;
+    let given_up = || {
+        let reason = config.cancel.as_ref()?.reason()?;
+        Some(Error::Aborted { rank, reason })
+    };
+    let limit = match config.cancel {
+        Some(_) => Limit::new(deadline, &given_up),
+        None => deadline.into(),
+    };
+    let session = Session::join_at(&launch, meeting, secret, limit)?;
     log::info!(
         target: "ringfold::init",
         "rank {} of {}, as {} says",
@@ -112,18 +124,24 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
         launch.origin
     );
     let world_ranks = (0..launch.world_size).collect();
-    establish(Group {
+    let group = Group {
         session,
         settings,
         id: 0,
         world_ranks,
-        rank: launch.rank,
+        rank,
         inherited: None,
-    })
+    };
+    establish(group, config.cancel.as_ref())
 }
 
-/// Parts of a communicator.
-pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
+/// Parts of a communicator; `cancel` ends the making of them.
+pub fn split(
+    parent: &Communicator,
+    color: Option<u32>,
+    key: i64,
+    cancel: Option<&Cancel>,
+) -> Result<Option<Communicator>> {
     let Some(group) = &parent.joint.group else {
         return Err(Error::Unsupported("split of ranks that are threads".into()));
     };
@@ -166,7 +184,7 @@ pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Opti
     let is_as_large = ranks.len() == wishes.len();
     let id = part_id(group.id, number, color);
     let tuning = &parent.policy.tuning;
-    establish(Group {
+    let part = Group {
         id,
         world_ranks,
         rank,
@@ -175,10 +193,11 @@ pub fn split(parent: &Communicator, color: Option<u32>, key: i64) -> Result<Opti
             measured: is_as_large.then(|| (tuning.constants.clone(), tuning.limits)),
         }),
         ..group.clone()
-    })
-    .map(Some)
-    // The part does not exist: its ranks are known by their numbers here.
-    .map_err(|error| renumbered(error, &ranks))
+    };
+    establish(part, cancel)
+        .map(Some)
+        // The part does not exist: its ranks are known by their numbers here.
+        .map_err(|error| renumbered(error, &ranks))
 }
 
 /// A number for part `color` of split `number` of communicator `parent`: the same on all its ranks, another for every
@@ -219,8 +238,8 @@ impl Wish {
     }
 }
 
-/// Makes the communicator of a group whose ranks all do the same now.
-fn establish(group: Group) -> Result<Communicator> {
+/// Makes the communicator of a group whose ranks all do the same now; `cancel` ends that on all of them.
+fn establish(group: Group, cancel: Option<&Cancel>) -> Result<Communicator> {
     let deadline = Instant::now() + group.settings.connect_timeout;
     let world_size = group.world_ranks.len();
     let hosts = group.hosts();
@@ -238,6 +257,8 @@ fn establish(group: Group) -> Result<Communicator> {
     let session = group.session.clone();
     let id = group.id;
     let watch = SessionWatch::new(health.clone(), &group);
+    let giving_up = health.clone();
+    let _telling = cancel.map(|cancel| cancel.on_cancel(move |reason| giving_up.give_up(reason)));
     let assembled = assemble(group, health, &bell, deadline);
     assembled.map_err(|error| {
         // All ranks get one error, and the others need not wait for their deadlines.

@@ -33,7 +33,7 @@ pub use request::{Counts, Request};
 pub use work::Work;
 
 use crate::config::Config;
-use crate::control::{Meeting, Standing};
+use crate::control::{Cancel, Meeting, Standing};
 use crate::engine::lateness::Stats;
 use crate::engine::{Job, TinyJob, tiny};
 use crate::error::{Error, Result};
@@ -346,7 +346,19 @@ impl Communicator {
     /// independent of this one and of each other: own streams, own order of calls.
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
         self.check_open()?;
-        connect::split(self, color, key)
+        connect::split(self, color, key, None)
+    }
+
+    /// Like [`split`](Communicator::split), and another thread can end it: then the new communicator fails on all its
+    /// ranks with `Error::Aborted`.
+    pub fn split_unless(
+        &self,
+        color: Option<u32>,
+        key: i64,
+        cancel: &Cancel,
+    ) -> Result<Option<Communicator>> {
+        self.check_open()?;
+        connect::split(self, color, key, Some(cancel))
     }
 
     /// How far all ranks are, by rank: for whoever wonders why a call takes so long. `None` stands for a rank that does not

@@ -3,7 +3,7 @@
 //! Each rank tells the others in a *card* where it can be met; what a card says is a claim, and whoever follows it proves
 //! who it is by a handshake under the job's secret.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -172,15 +172,20 @@ fn listen(group: &Group, division: &Division) -> Result<Option<MeshListener>> {
         return Ok(None);
     }
     let choice = group.settings.socket_ifname.as_deref();
-    let (candidates, why) = if division.is_loopback_enough {
-        let loopback = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        (loopback, "all these ranks are on this host")
-    } else {
-        let candidates = interfaces::candidates(choice, division.is_loopback_needed)?;
-        (candidates, choice.unwrap_or("all interfaces that are up"))
-    };
+    let secret = group.session.secret();
+    if division.is_loopback_enough {
+        log::info!(target: "ringfold::init", "data by TCP comes by loopback: all these ranks are on this host");
+        let bound = MeshListener::bind(&[Ipv4Addr::LOCALHOST.into()], secret);
+        // A host that speaks IPv6 only has the other.
+        let bound = bound.or_else(|error| {
+            MeshListener::bind(&[Ipv6Addr::LOCALHOST.into()], secret).map_err(|_| error)
+        });
+        return bound.map(Some);
+    }
+    let candidates = interfaces::candidates(choice, division.is_loopback_needed)?;
+    let why = choice.unwrap_or("all interfaces that are up");
     log::info!(target: "ringfold::init", "data by TCP may come to {candidates:?}: {why}");
-    MeshListener::bind(&candidates, group.session.secret()).map(Some)
+    MeshListener::bind(&candidates, secret).map(Some)
 }
 
 /// Memory that this rank, the first of its host, hands to the others.

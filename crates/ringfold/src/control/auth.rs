@@ -156,6 +156,12 @@ pub enum Refusal {
     WorldSize = 7,
     /// The communicators differ.
     Communicator = 8,
+    /// The acceptor's process has no descriptors left.
+    Descriptors = 9,
+    /// Rank 0 has given up bringing the ranks together.
+    GivenUp = 10,
+    /// Rank 0's process has ended.
+    Ended = 11,
 }
 
 impl Refusal {
@@ -169,6 +175,9 @@ impl Refusal {
             Duplicate,
             WorldSize,
             Communicator,
+            Descriptors,
+            GivenUp,
+            Ended,
         ]
         .into_iter()
         .find(|r| *r as u8 == number)
@@ -192,6 +201,9 @@ impl fmt::Display for Refusal {
             Refusal::Duplicate => "this rank has connected already; give every process a rank of its own",
             Refusal::WorldSize => "the world sizes differ; give all ranks the same",
             Refusal::Communicator => "the connection is for another communicator or job; check the address",
+            Refusal::Descriptors => "the process there has no descriptors left for a connection; raise its limit (ulimit -n)",
+            Refusal::GivenUp => "rank 0 has given up bringing the ranks together; its own error says why",
+            Refusal::Ended => "rank 0's process has ended before it joined",
         })
     }
 }

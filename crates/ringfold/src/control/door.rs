@@ -13,12 +13,27 @@ use super::auth::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, PROOF_BYTES, Purpose, Refusal,
     Secret,
 };
-use super::socket::{Listener, Socket, is_transient, random};
+use super::limit::Limit;
+use super::socket::{Bell, Listener, Socket, is_transient, random};
+use crate::error::Refused;
 
-/// How long a stranger has for its handshake.
+/// How long a stranger has for its handshake. One of this user's on this host may take longer while there is room: on a
+/// machine with far more processes than cores seconds pass before each of them has run.
 pub const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Strangers in their handshake at once; more wait in the listeners' queues.
 const STRANGERS_MAX: usize = 256;
+/// How long nobody is let near when there is no descriptor for a connection, and after how long that is no passing want.
+const REST: Duration = Duration::from_millis(50);
+const WANT: Duration = Duration::from_secs(1);
+
+/// How long the one who comes may wait for the handshake with the other end of `socket`.
+pub fn patience<'a>(socket: &Socket, limit: Limit<'a>) -> Limit<'a> {
+    match socket.is_unix() {
+        true => limit,
+        // Longer than the door's, so that its verdict arrives.
+        false => limit.within(HANDSHAKE * 2),
+    }
+}
 
 /// Decides about the claim of somebody who knows the secret; whom it lets in, is in.
 pub type Admit<'a> = &'a mut dyn FnMut(&Claim) -> Result<(), Refusal>;
@@ -30,6 +45,21 @@ pub struct Door {
     secret: Secret,
     purpose: Purpose,
     turned_away: u64,
+    /// Somebody came and went without a word.
+    was_probed: bool,
+    want: Want,
+}
+
+/// What becomes of connections for which there are no descriptors.
+struct Want {
+    /// Given up for one connection, which is told so.
+    spare: Option<Bell>,
+    /// Nobody is let near until then.
+    rests_until: Option<Instant>,
+    /// Since when there has been a want, and what the system said.
+    since: Option<(Instant, String)>,
+    /// Whether somebody who knows the secret had to be refused.
+    is_serious: bool,
 }
 
 /// A connection in its handshake.
@@ -41,6 +71,8 @@ struct Stranger {
     /// The message that is being received: hello, or proof when there is a claim.
     received: Vec<u8>,
     claim: Option<Claim>,
+    /// Whether it holds the spare descriptor, and can only be told why it cannot stay.
+    is_surplus: bool,
 }
 
 /// What became of a stranger.
@@ -48,6 +80,10 @@ enum Progress {
     Waiting,
     Admitted(Claim),
     TurnedAway(String),
+    /// It belongs here, and there is no descriptor for it.
+    Unseated,
+    /// It went without a word: somebody looked whether anybody listens.
+    Probed,
 }
 
 impl Door {
@@ -59,13 +95,38 @@ impl Door {
             secret: secret.clone(),
             purpose,
             turned_away: 0,
+            was_probed: false,
+            want: Want {
+                spare: Bell::new().ok(),
+                rests_until: None,
+                since: None,
+                is_serious: false,
+            },
         }
+    }
+
+    /// Why somebody who belongs here could not be let in: there are no descriptors.
+    pub fn want(&self) -> Option<&str> {
+        let (since, text) = self.want.since.as_ref()?;
+        let is_lasting = self.want.rests_until.is_some() && since.elapsed() > WANT;
+        (self.want.is_serious || is_lasting).then_some(text)
+    }
+
+    /// Whether somebody came and went without a word.
+    pub fn was_probed(&self) -> bool {
+        self.was_probed
+    }
+
+    /// Whether more strangers may come near.
+    fn is_open(&self) -> bool {
+        let has_surplus = self.strangers.iter().any(|stranger| stranger.is_surplus);
+        self.strangers.len() < STRANGERS_MAX && !has_surplus && self.want.rests_until.is_none()
     }
 
     /// Appends the descriptors to poll.
     pub fn add_descriptors<'a>(&'a self, entries: &mut Vec<PollFd<'a>>) {
         // At the limit nobody new is let near; the entries stay, so that their number does not change.
-        let listening = match self.strangers.len() < STRANGERS_MAX {
+        let listening = match self.is_open() {
             true => PollFlags::IN,
             false => PollFlags::empty(),
         };
@@ -82,12 +143,16 @@ impl Door {
         );
     }
 
-    /// When the most impatient stranger's time is over.
+    /// When the most impatient stranger's time is over, or a rest.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.strangers
-            .iter()
-            .map(|stranger| stranger.deadline)
-            .min()
+        let is_full = self.is_full();
+        let impatient = self.strangers.iter().filter(|one| one.is_bound(is_full));
+        let deadlines = impatient.map(|stranger| stranger.deadline);
+        deadlines.chain(self.want.rests_until).min()
+    }
+
+    fn is_full(&self) -> bool {
+        self.strangers.len() >= STRANGERS_MAX
     }
 
     /// Serves whom `is_ready`, in the order of [`Door::add_descriptors`]; those who are in now.
@@ -113,9 +178,20 @@ impl Door {
                     let stranger = self.strangers.swap_remove(index);
                     self.turn_away(&stranger.name, &why);
                 }
+                Progress::Unseated => {
+                    let stranger = self.strangers.swap_remove(index);
+                    self.want.is_serious = true;
+                    self.turn_away(&stranger.name, "there is no descriptor for it");
+                }
+                Progress::Probed => {
+                    drop(self.strangers.swap_remove(index));
+                    self.was_probed = true;
+                }
             }
         }
-        self.turn_away_slow(Instant::now());
+        let now = Instant::now();
+        self.turn_away_slow(now);
+        self.recover(now);
         for (index, _) in listeners.iter().enumerate().filter(|(_, ready)| **ready) {
             self.accept(index);
         }
@@ -124,23 +200,54 @@ impl Door {
 
     fn accept(&mut self, index: usize) {
         match self.listeners[index].accept() {
-            Ok((name, socket)) => self.strangers.push(Stranger {
-                socket,
-                name,
-                deadline: Instant::now() + HANDSHAKE,
-                acceptor: Acceptor::new(&self.secret),
-                received: Vec::with_capacity(HELLO_BYTES),
-                claim: None,
-            }),
+            Ok((name, socket)) => self.let_near(name, socket, false),
             Err(error) if is_transient(&error) => {}
+            Err(error) if Refused(&error).lacks_descriptors() => self.lack(index, &error),
             Err(error) => self.turn_away("a connection", &error.to_string()),
         }
     }
 
+    fn let_near(&mut self, name: String, socket: Socket, is_surplus: bool) {
+        self.strangers.push(Stranger {
+            socket,
+            name,
+            deadline: Instant::now() + HANDSHAKE,
+            acceptor: Acceptor::new(&self.secret),
+            received: Vec::with_capacity(HELLO_BYTES),
+            claim: None,
+            is_surplus,
+        });
+    }
+
+    /// There is no descriptor for a connection: the spare one serves to say so, to one at a time. Without it everybody
+    /// waits a moment, or the listeners would be ready again at once.
+    fn lack(&mut self, index: usize, error: &std::io::Error) {
+        let since = (Instant::now(), Refused(error).to_string());
+        self.want.since.get_or_insert(since);
+        if self.want.spare.take().is_some()
+            && let Ok((name, socket)) = self.listeners[index].accept()
+        {
+            return self.let_near(name, socket, true);
+        }
+        self.want.rests_until = Some(Instant::now() + REST);
+    }
+
+    /// Takes a spare descriptor again, and ends a rest that is over.
+    fn recover(&mut self, now: Instant) {
+        if self.want.rests_until.is_some_and(|until| now >= until) {
+            self.want.rests_until = None;
+        }
+        let has_surplus = self.strangers.iter().any(|stranger| stranger.is_surplus);
+        if self.want.spare.is_none() && !has_surplus {
+            self.want.spare = Bell::new().ok();
+        }
+    }
+
     fn turn_away_slow(&mut self, now: Instant) {
+        let is_full = self.is_full();
         let slow = self
             .strangers
-            .extract_if(.., |stranger| now >= stranger.deadline);
+            .extract_if(.., |one| one.is_bound(is_full) && now >= one.deadline);
         let slow: Vec<Stranger> = slow.collect();
         for stranger in slow {
             self.turn_away(&stranger.name, "it was too slow");
@@ -159,6 +266,11 @@ impl Door {
 }
 
 impl Stranger {
+    /// Whether its time is limited: where there is room, that of this user's processes is not.
+    fn is_bound(&self, is_full: bool) -> bool {
+        is_full || self.is_surplus || !self.socket.is_unix()
+    }
+
     /// Goes on with the handshake as far as the bytes that are there allow.
     fn advance(&mut self, purpose: Purpose, admit: Admit<'_>) -> Progress {
         loop {
@@ -169,6 +281,9 @@ impl Stranger {
             let mut buffer = [0; HELLO_BYTES];
             let room = &mut buffer[..wanted - self.received.len()];
             match self.socket.read(room) {
+                Ok(0) if self.claim.is_none() && self.received.is_empty() => {
+                    return Progress::Probed;
+                }
                 Ok(0) => {
                     let why = "it left in the middle of the handshake";
                     return Progress::TurnedAway(why.into());
@@ -208,18 +323,71 @@ impl Stranger {
         let Ok(proof) = message.try_into() else {
             return Progress::TurnedAway("a short proof".into());
         };
-        let refusal = self
-            .acceptor
-            .check(proof)
-            .and_then(|()| admit(&claim))
-            .err();
+        let judged = match (self.acceptor.check(proof), self.is_surplus) {
+            (Ok(()), true) => Err(Refusal::Descriptors),
+            (Ok(()), false) => admit(&claim),
+            (refused, _) => refused,
+        };
+        let refusal = judged.err();
         let sent = self.socket.write(&self.acceptor.answer(refusal));
         match refusal {
+            Some(Refusal::Descriptors) => Progress::Unseated,
             Some(refusal) => {
                 Progress::TurnedAway(format!("claiming rank {}: {refusal}", claim.from))
             }
             None if sent.is_ok_and(|count| count == ANSWER_BYTES) => Progress::Admitted(claim),
             None => Progress::TurnedAway("it does not read".into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::socket::Address;
+    use super::*;
+
+    /// A door with one stranger of this host that has said nothing for too long.
+    fn door(name: &str) -> (Door, Socket) {
+        let name = format!("ringfold-test-door-{name}-{}", std::process::id());
+        let address = Address::Unix { name };
+        let listener = Listener::bind(&address).unwrap();
+        let secret = Secret::new(*b"sixteen bytes ok");
+        let mut door = Door::new(vec![listener], &secret, Purpose::Memory);
+        let far = Instant::now() + Duration::from_secs(20);
+        let stranger = Socket::connect(&address, far).unwrap();
+        door.serve(&[true], &mut |_| Ok(()));
+        door.strangers[0].deadline = Instant::now();
+        (door, stranger)
+    }
+
+    #[test]
+    fn a_slow_process_of_this_user_is_waited_for_while_there_is_room() {
+        let (mut door, stranger) = door("slow");
+        door.serve(&[false, false], &mut |_| Ok(()));
+        assert_eq!((door.strangers.len(), door.next_deadline()), (1, None));
+        // Where there is none, it makes room.
+        while door.strangers.len() < STRANGERS_MAX {
+            let (socket, _) = Socket::pair().unwrap();
+            door.let_near("another".into(), socket, false);
+        }
+        door.serve(&[false], &mut |_| Ok(()));
+        assert_eq!(door.strangers.len(), STRANGERS_MAX - 1);
+        let mut byte = [0];
+        assert_eq!(stranger.read(&mut byte).unwrap(), 0);
+    }
+
+    #[test]
+    fn without_descriptors_nobody_is_let_near_for_a_moment() {
+        let (mut door, _stranger) = door("want");
+        door.want.spare = None;
+        door.lack(0, &std::io::Error::from_raw_os_error(24));
+        assert!(!door.is_open() && door.next_deadline().is_some());
+        assert_eq!(door.want(), None, "it may pass");
+        let (since, text) = door.want.since.as_mut().unwrap();
+        *since -= 2 * WANT;
+        assert!(text.contains("ulimit -n"), "{text}");
+        assert!(door.want().is_some());
+        door.recover(Instant::now() + REST);
+        assert!(door.is_open() && door.want.spare.is_some());
     }
 }

@@ -22,6 +22,8 @@ use crate::transport::Waker;
 const ABORT_GRACE: Duration = Duration::from_millis(50);
 /// How often a rank that waits for a verdict looks whether there is still somebody who could give it.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a rank that gives up while it joins waits for the verdict: it comes at once where rank 0 is not frozen.
+const GIVING_UP: Duration = Duration::from_millis(500);
 /// What a timeout's inquiry takes at most, there and back.
 const INQUIRY_GRACE: Duration = Duration::from_millis(2 * INQUIRY.as_millis() as u64);
 
@@ -148,6 +150,14 @@ impl Health {
         }
         self.pronounce(&fault);
         self.fault().unwrap_or(suspicion)
+    }
+
+    /// Ends the communicator on all ranks because this one gives up, and wakes this rank's exchanges.
+    pub fn give_up(&self, reason: &str) {
+        let rank = self.me;
+        let reason = reason.into();
+        self.settle(Error::Aborted { rank, reason }, GIVING_UP);
+        self.line.announce();
     }
 
     /// Whether `rank` has left this communicator in good order.

@@ -76,6 +76,11 @@ impl Hub {
         self.is_complete
     }
 
+    /// Whether it never will.
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled
+    }
+
     /// Whether ranks other than 0 are in a job that has come together.
     pub fn is_in_use(&self) -> bool {
         !self.is_cancelled && (1..self.ranks.len()).any(|rank| self.is_here(rank as u32))
@@ -118,7 +123,11 @@ impl Hub {
             return self.join(rank, presence);
         }
         if !self.is_here(rank) {
-            return Err(Misconduct("spoke without having joined"));
+            let Frame::Cancelled { reason, .. } = frame else {
+                return Err(Misconduct("spoke without having joined"));
+            };
+            self.give_up(&[rank], &reason);
+            return Ok(());
         }
         match frame {
             Frame::Exchange {
@@ -199,8 +208,7 @@ impl Hub {
     /// Does what is due at `now`.
     pub fn tick(&mut self, now: Instant) {
         if !self.is_complete && now >= self.join_deadline {
-            let missing = self.ranks_that(|rank| matches!(rank, Rank::Absent));
-            self.cancel(missing, "the deadline for joining has passed");
+            self.cancel(self.absent(), "the deadline for joining has passed");
         }
         let late: Vec<u64> = self
             .groups
@@ -279,6 +287,18 @@ impl Hub {
         Ok(())
     }
 
+    /// Ends the joining, if it is not over, because `missing` cannot come.
+    pub fn give_up(&mut self, missing: &[u32], reason: &str) {
+        if !self.is_complete {
+            self.cancel(missing.to_vec(), reason);
+        }
+    }
+
+    /// The ranks that have not come yet.
+    pub fn absent(&self) -> Vec<u32> {
+        self.ranks_that(|rank| matches!(rank, Rank::Absent))
+    }
+
     /// Ends a job that never came together.
     fn cancel(&mut self, ranks: Vec<u32>, reason: &str) {
         self.is_complete = true;
@@ -317,6 +337,12 @@ impl Hub {
     }
 
     fn depart(&mut self, rank: u32) {
+        if !self.is_complete {
+            // It gave up waiting for the others, and may come again.
+            self.ranks[rank as usize] = Rank::Absent;
+            self.out.push((rank, Frame::Departed { rank }));
+            return;
+        }
         self.ranks[rank as usize] = Rank::Departed;
         let fault = Fault::peer_failed(rank, "it has left the job");
         self.fail_gatherings(rank, &fault);

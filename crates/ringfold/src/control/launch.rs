@@ -8,6 +8,7 @@
 
 use sha2::{Digest, Sha256};
 
+use super::auth::Secret;
 use super::socket::Address;
 use crate::env::{Environment, Lookup, process};
 use crate::error::{Error, Result};
@@ -26,6 +27,9 @@ pub struct Launch {
     /// Where rank 0 may be met, in the order in which it is tried; none only for a job of one rank, or for a rank 0 that
     /// has a [`Meeting`](super::Meeting).
     pub addresses: Vec<Address>,
+    /// The name that follows from the address alone, where a secret hides the one that is used: rank 0 listens there too,
+    /// if no other user does, so that ranks with another secret, or none, find out.
+    pub public_name: Option<Address>,
     /// Who said all this.
     pub origin: &'static str,
 }
@@ -41,6 +45,8 @@ pub struct Explicit {
     pub addresses: Vec<Address>,
     /// Whether this is a rank 0 that has a place to be met.
     pub has_meeting: bool,
+    /// The job's secret.
+    pub secret: Option<Secret>,
 }
 
 /// What else identifies a job on this host.
@@ -62,6 +68,14 @@ impl Identity {
     }
 }
 
+/// Where rank 0 is met.
+enum Place {
+    /// At addresses that somebody chose.
+    Given(Vec<Address>),
+    /// On this host, under a name that follows from this.
+    Named(String),
+}
+
 /// The names by which a launcher says who a process is.
 struct Launcher {
     name: &'static str,
@@ -74,6 +88,9 @@ struct Launcher {
     /// Variables that are the same on all ranks of a job and different for two jobs on one host.
     job: &'static [&'static str],
 }
+
+/// Bytes of a name that follows from a secret.
+const NAME_BYTES: usize = 16;
 
 /// In order of precedence.
 const LAUNCHERS: [Launcher; 5] = [
@@ -143,10 +160,20 @@ impl Launch {
         }
         if launch.world_size > 1 && !explicit.has_meeting {
             let given = match explicit.addresses.is_empty() {
-                true => own.addresses,
+                true => own.addresses.clone(),
                 false => explicit.addresses.clone(),
             };
-            launch.addresses = launch.meeting_place(given, lookup, identity)?;
+            let place = launch.meeting_place(given, lookup, identity)?;
+            let secret = explicit.secret.as_ref().or(own.secret.as_ref());
+            (launch.addresses, launch.public_name) = match (place, secret) {
+                (Place::Given(addresses), _) => (addresses, None),
+                (Place::Named(name), None) => (vec![local_address(identity.uid, &name)], None),
+                (Place::Named(name), Some(secret)) => {
+                    let public = local_address(identity.uid, &name);
+                    let hidden = hidden_name(&public, secret);
+                    (vec![local_address(identity.uid, &hidden)], Some(public))
+                }
+            };
         }
         Ok(launch)
     }
@@ -161,6 +188,7 @@ impl Launch {
                 local_rank: None,
                 local_world_size: None,
                 addresses: Vec::new(),
+                public_name: None,
                 origin: "arguments",
             });
         }
@@ -193,6 +221,7 @@ impl Launch {
             local_rank: own.local_rank,
             local_world_size: own.local_world_size,
             addresses: Vec::new(),
+            public_name: None,
             origin,
         })
     }
@@ -221,6 +250,7 @@ impl Launch {
                 local_rank: number(lookup, launcher.local_rank)?,
                 local_world_size,
                 addresses: Vec::new(),
+                public_name: None,
                 origin: launcher.name,
             });
         }
@@ -230,6 +260,7 @@ impl Launch {
             local_rank: Some(0),
             local_world_size: Some(1),
             addresses: Vec::new(),
+            public_name: None,
             origin: "no launcher",
         })
     }
@@ -240,12 +271,12 @@ impl Launch {
         given: Vec<Address>,
         lookup: Lookup<'_>,
         identity: Identity,
-    ) -> Result<Vec<Address>> {
+    ) -> Result<Place> {
         let is_one_host = self.local_world_size == Some(self.world_size);
         let implied = match <[Address; 1]>::try_from(given) {
             Ok([address]) => Some(address),
             // Who lists several places means these.
-            Err(several) if !several.is_empty() => return Ok(several),
+            Err(several) if !several.is_empty() => return Ok(Place::Given(several)),
             Err(_) => match master(lookup)? {
                 None if self.origin == "Slurm" && !is_one_host => slurm_address(lookup),
                 other => other,
@@ -253,13 +284,10 @@ impl Launch {
         };
         match implied {
             Some(Address::Tcp { host, port }) if is_one_host || is_loopback(&host) => {
-                Ok(vec![local_address(identity.uid, &port.to_string())])
+                Ok(Place::Named(port.to_string()))
             }
-            Some(address) => Ok(vec![address]),
-            None if is_one_host => {
-                let name = self.job_name(lookup, identity);
-                Ok(vec![local_address(identity.uid, &name)])
-            }
+            Some(address) => Ok(Place::Given(vec![address])),
+            None if is_one_host => Ok(Place::Named(self.job_name(lookup, identity))),
             None => Err(Error::Bootstrap(format!(
                 "{} says who this rank is, but not where rank 0 is; set RINGFOLD_ADDR to `host:port` of rank 0 on all \
                  ranks",
@@ -322,6 +350,13 @@ fn number(lookup: Lookup<'_>, name: &str) -> Result<Option<usize>> {
         ))
     })?;
     Ok(Some(number))
+}
+
+/// What stands for `public` where a secret is known: nobody else can tell it beforehand, nor take it.
+pub(super) fn hidden_name(public: &Address, secret: &Secret) -> String {
+    let key = secret.derive("name", public.to_string().as_bytes());
+    let digits = key[..NAME_BYTES].iter().map(|byte| format!("{byte:02x}"));
+    digits.collect()
 }
 
 fn local_address(uid: u32, name: &str) -> Address {
@@ -512,7 +547,7 @@ mod tests {
             rank: Some(1),
             world_size: None,
             addresses: vec!["unix:@x".parse().unwrap()],
-            has_meeting: false,
+            ..Explicit::default()
         };
         let launch = resolve_with(&explicit, &pairs).unwrap();
         assert_eq!((launch.rank, launch.world_size), (1, 2));
@@ -530,7 +565,7 @@ mod tests {
             rank: Some(1),
             world_size: Some(2),
             addresses: vec!["10.0.0.1:7".parse().unwrap()],
-            has_meeting: false,
+            ..Explicit::default()
         };
         let launch = resolve_with(&explicit, &pairs).unwrap();
         assert_eq!((launch.rank, launch.world_size), (1, 2));
@@ -634,5 +669,26 @@ mod tests {
         for broken in ["", "node[1", ","] {
             assert_eq!(first_host(broken), None, "{broken}");
         }
+    }
+
+    #[test]
+    fn a_secret_hides_the_name_that_follows_from_a_port() {
+        let place = |secret: &'static str| {
+            let mut pairs = vec![
+                ("RINGFOLD_RANK", "1"),
+                ("RINGFOLD_WORLD_SIZE", "2"),
+                ("RINGFOLD_ADDR", "127.0.0.1:7"),
+            ];
+            pairs.extend((!secret.is_empty()).then_some(("RINGFOLD_SECRET", secret)));
+            let launch = resolve(&pairs).unwrap();
+            (texts(&launch).remove(0), launch.public_name)
+        };
+        let public: Address = "unix:@ringfold-1000-7".parse().unwrap();
+        assert_eq!(place(""), (public.to_string(), None));
+        let (hidden, known) = place("one secret");
+        assert_eq!(known, Some(public.clone()));
+        assert_eq!(place("one secret").0, hidden);
+        assert!(hidden.starts_with("unix:@ringfold-1000-") && hidden != public.to_string());
+        assert_ne!(place("another secret").0, hidden);
     }
 }

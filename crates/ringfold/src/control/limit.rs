@@ -52,6 +52,14 @@ impl<'a> Limit<'a> {
         }
     }
 
+    /// The same, and `span` longer.
+    pub fn extended(self, span: Duration) -> Limit<'a> {
+        Limit {
+            deadline: self.deadline + span,
+            ..self
+        }
+    }
+
     /// The deadline.
     pub fn deadline(&self) -> Instant {
         self.deadline

@@ -278,6 +278,12 @@ impl Mesh<'_> {
                 made.add(claim.from as usize, claim.channel as usize, stream);
                 missing -= 1;
             }
+            if let Some(want) = door.want() {
+                return Err(Error::Bootstrap(format!(
+                    "rank {} cannot take more connections for data: {want}",
+                    self.rank
+                )));
+            }
         }
         Ok(())
     }

@@ -17,7 +17,9 @@
 //! It neither encrypts nor survives the loss of rank 0: when rank 0's process dies, every communicator that has rank 0
 //! fails, and the others go on without abort propagation.
 
+pub mod absence;
 pub mod auth;
+mod cancel;
 pub mod claims;
 mod connect;
 pub mod door;
@@ -39,6 +41,7 @@ pub mod standing;
 pub(crate) mod watch;
 
 pub use auth::Secret;
+pub use cancel::Cancel;
 pub use health::Health;
 pub use launch::{Explicit, Launch};
 pub use meeting::Meeting;

@@ -1,17 +1,23 @@
 //! The way into a job: where rank 0 listens, and how the others get there and wait until all have come.
 
+use std::fmt;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use log::{info, warn};
+use log::{debug, info, warn};
 
 use super::auth::{self, Claim, Failure, Secret};
-use super::door::HANDSHAKE;
-use super::frame::{Frame, Presence, Splitter};
-use super::socket::{Address, Listener, Socket, is_transient, remaining};
-use crate::error::{Error, Result};
+use super::door;
+use super::frame::{Frame, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
+use super::limit::Limit;
+use super::socket::{Address, Listener, Socket, Stranger, is_transient};
+use crate::error::{Error, Refused, Result};
 
 /// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// How long a process that was just killed may take to let go of its address.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// How long one of several candidates may take to answer: it doubles from the first to the second.
 const CANDIDATE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
@@ -31,38 +37,93 @@ pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Resul
     }
 }
 
-/// Binds the rendezvous at all of `addresses`.
-pub(super) fn bind(addresses: &[Address], deadline: Instant) -> Result<Vec<Listener>> {
-    addresses
-        .iter()
-        .map(|address| bind_one(address, deadline))
-        .collect()
+/// Binds the rendezvous at all of `addresses`, and at `public_name` if that is free.
+pub(super) fn bind(
+    addresses: &[Address],
+    public_name: Option<&Address>,
+    limit: Limit<'_>,
+) -> Result<Vec<Listener>> {
+    let bound = addresses.iter().map(|address| bind_one(address, limit));
+    let mut listeners: Vec<Listener> = bound.collect::<Result<_>>()?;
+    if let Some(name) = public_name {
+        match Listener::bind(name) {
+            Ok(listener) => listeners.push(listener),
+            // Ranks with the same secret do without it.
+            Err(error) => debug!(target: "ringfold::control", "cannot listen at {name}: {error}"),
+        }
+    }
+    Ok(listeners)
 }
 
-/// Binds one address; a name that is still taken, by a job that is just ending, is tried again.
-fn bind_one(address: &Address, deadline: Instant) -> Result<Listener> {
+/// Binds one address; one that a process holds that was just killed is tried again.
+fn bind_one(address: &Address, limit: Limit<'_>) -> Result<Listener> {
+    let grace = limit.within(ENDING);
     let mut pause = RETRY.0;
     loop {
-        match Listener::bind(address) {
+        let error = match Listener::bind(address) {
             Ok(listener) => {
                 info!(target: "ringfold::control", "rank 0 is met at {address}");
                 warn_of_loopback(address, &listener);
                 return Ok(listener);
             }
-            Err(error)
-                if error.kind() == std::io::ErrorKind::AddrInUse
-                    && !remaining(deadline).is_zero() =>
-            {
-                std::thread::sleep(pause.min(remaining(deadline)));
-                pause = (pause * 2).min(RETRY.1);
-            }
-            Err(error) => {
-                return Err(Error::Bootstrap(format!(
-                    "rank 0 cannot listen at {address}: {error}; RINGFOLD_ADDR must name an address of rank 0's host and a free port"
-                )));
-            }
+            Err(error) => error,
+        };
+        let holder = match error.kind() {
+            ErrorKind::AddrInUse => Some(Holder::of(address)),
+            _ => None,
+        };
+        if grace.is_over() || !matches!(holder, Some(Holder::Own(_) | Holder::Unknown)) {
+            let why = holder.map_or(String::new(), |holder| format!(" ({holder})"));
+            return Err(Error::Bootstrap(format!(
+                "rank 0 cannot listen at {address}: {}{why}; RINGFOLD_ADDR must name an address of rank 0's host and a \
+                 free port",
+                Refused(&error)
+            )));
+        }
+        grace.pause(pause)?;
+        pause = (pause * 2).min(RETRY.1);
+    }
+}
+
+/// Who has an address that rank 0 wants.
+enum Holder {
+    /// A process of this user.
+    Own(i32),
+    Stranger(Stranger),
+    /// A port does not tell, and a name has just become free.
+    Unknown,
+}
+
+impl Holder {
+    fn of(address: &Address) -> Holder {
+        let Address::Unix { .. } = address else {
+            return Holder::Unknown;
+        };
+        // At once or not at all.
+        match Socket::connect(address, Instant::now()) {
+            Ok(socket) => socket.peer_process().map_or(Holder::Unknown, Holder::Own),
+            Err(error) => Stranger::of(&error).map_or(Holder::Unknown, Holder::Stranger),
         }
     }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Own(pid) => write!(f, "this user's process {pid} listens there"),
+            Holder::Stranger(stranger) => write!(f, "{}", squatted(stranger)),
+            Holder::Unknown => f.write_str("another program listens there"),
+        }
+    }
+}
+
+/// Says that another user has a name, and the way out.
+fn squatted(stranger: &Stranger) -> String {
+    format!(
+        "user {} holds that name with process {}, as any user of this host can; with RINGFOLD_SECRET set on all ranks they \
+         meet at a name that nobody else knows",
+        stranger.uid, stranger.pid
+    )
 }
 
 /// On some systems a host's own name means its loopback, which no other host can reach.
@@ -84,89 +145,105 @@ pub(super) fn reach(
     addresses: &[Address],
     secret: &Secret,
     claim: Claim,
-    deadline: Instant,
+    limit: Limit<'_>,
 ) -> Result<Socket> {
     let (mut pause, mut patience) = (RETRY.0, CANDIDATE.0);
     let is_single = addresses.len() == 1;
     let mut is_first_round = true;
     loop {
         let mut problems = Vec::new();
-        let mut is_refused = false;
         for address in addresses {
-            let limit = match is_single {
-                true => deadline,
-                false => deadline.min(Instant::now() + patience),
+            let candidate = match is_single {
+                true => limit,
+                false => limit.within(patience),
             };
-            match attempt(address, secret, claim, limit, deadline) {
+            match attempt(address, secret, claim, candidate, limit) {
                 Ok(socket) => return Ok(socket),
-                Err(problem) => {
-                    is_refused |= problem.is_final;
-                    problems.push((address, problem.text));
-                }
+                Err(problem) => problems.push((address, problem)),
             }
+            limit.check()?;
         }
+        let mut kinds = problems.iter().map(|(_, problem)| problem.kind);
         // Of several candidates one may be somebody else's on this side, so the others get another chance.
-        if is_refused && (is_single || !is_first_round) {
+        if kinds.clone().any(|kind| kind == Kind::Refused) && (is_single || !is_first_round) {
             return Err(Error::Bootstrap(format!(
                 "rank {} and rank 0 refuse each other: {}",
                 claim.from,
                 list(&problems)
             )));
         }
-        if remaining(deadline).is_zero() {
+        if limit.is_over() || kinds.all(|kind| kind == Kind::Hopeless) {
             return Err(Error::Bootstrap(format!(
                 "rank {} cannot reach rank 0 ({}); is rank 0 running, and is the address right?",
                 claim.from,
                 list(&problems)
             )));
         }
-        std::thread::sleep(pause.min(remaining(deadline)));
+        limit.pause(pause)?;
         pause = (pause * 2).min(RETRY.1);
         patience = (patience * 2).min(CANDIDATE.1);
         is_first_round = false;
     }
 }
 
-/// Why rank 0 was not reached, and whether trying again is pointless.
+/// Whether trying again can help.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Rank 0 may not be there yet, or be busy.
+    Passing,
+    /// Not at this address.
+    Hopeless,
+    /// Not at all, if this is rank 0.
+    Refused,
+}
+
+/// Why rank 0 was not reached.
 struct Problem {
     text: String,
-    is_final: bool,
+    kind: Kind,
 }
 
 impl Problem {
-    fn passing(text: impl ToString) -> Problem {
-        Problem {
-            text: text.to_string(),
-            is_final: false,
+    fn new(kind: Kind, text: impl ToString) -> Problem {
+        let text = text.to_string();
+        Problem { text, kind }
+    }
+
+    /// What came of connecting.
+    fn of(error: &std::io::Error) -> Problem {
+        match Stranger::of(error) {
+            Some(stranger) => Problem::new(Kind::Hopeless, squatted(&stranger)),
+            None if Refused(error).lacks_descriptors() => {
+                Problem::new(Kind::Hopeless, Refused(error))
+            }
+            None => Problem::new(Kind::Passing, error),
         }
     }
 }
 
-/// Tries one address: the connection by `limit`, all of it by `deadline`.
+/// Tries one address: the connection within `candidate`, all of it within `limit`.
 fn attempt(
     address: &Address,
     secret: &Secret,
     claim: Claim,
-    limit: Instant,
-    deadline: Instant,
+    candidate: Limit<'_>,
+    limit: Limit<'_>,
 ) -> Result<Socket, Problem> {
-    let socket = Socket::connect(address, limit).map_err(Problem::passing)?;
-    // More patience than the server has, so that its verdict arrives.
-    let limit = deadline.min(Instant::now() + HANDSHAKE * 2);
-    match auth::initiate(&socket, secret, claim, limit) {
+    let socket = Socket::connect(address, candidate).map_err(|error| Problem::of(&error))?;
+    let patience = door::patience(&socket, limit);
+    match auth::initiate(&socket, secret, claim, patience) {
         Ok(()) => Ok(socket),
-        Err(Failure::Refused(refusal)) => Err(Problem {
-            text: refusal.to_string(),
-            is_final: refusal.is_final(),
-        }),
-        Err(failure) => Err(Problem::passing(failure)),
+        Err(Failure::Refused(refusal)) if refusal.is_final() => {
+            Err(Problem::new(Kind::Refused, refusal))
+        }
+        Err(failure) => Err(Problem::new(Kind::Passing, failure)),
     }
 }
 
-fn list(problems: &[(&Address, String)]) -> String {
+fn list(problems: &[(&Address, Problem)]) -> String {
     let entries = problems
         .iter()
-        .map(|(address, text)| format!("{address}: {text}"));
+        .map(|(address, problem)| format!("{address}: {}", problem.text));
     entries.collect::<Vec<_>>().join("; ")
 }
 
@@ -174,7 +251,7 @@ fn list(problems: &[(&Address, String)]) -> String {
 pub(super) fn await_welcome(
     socket: &Socket,
     splitter: &mut Splitter,
-    deadline: Instant,
+    limit: Limit<'_>,
 ) -> Result<(u64, [u8; 32], Vec<Presence>)> {
     let mut byte = vec![0; 4096];
     loop {
@@ -188,7 +265,7 @@ pub(super) fn await_welcome(
             Ok(Some(Frame::Ping)) => {
                 let pong = Frame::Pong.encode();
                 socket
-                    .write_all(&pong, deadline)
+                    .write_all(&pong, limit)
                     .map_err(|error| Error::system("joining", error))?;
                 continue;
             }
@@ -212,11 +289,40 @@ pub(super) fn await_welcome(
             }
             Ok(count) => splitter.push(&byte[..count]),
             Err(error) if is_transient(&error) => {
-                socket.wait_readable(deadline).map_err(|error| {
-                    Error::Bootstrap(format!("waiting for all ranks to join: {error}"))
-                })?;
+                socket
+                    .wait_readable(limit)
+                    .map_err(|error| match limit.check() {
+                        Err(given_up) => given_up,
+                        Ok(()) => {
+                            Error::Bootstrap(format!("waiting for all ranks to join: {error}"))
+                        }
+                    })?;
             }
             Err(error) => return Err(Error::system("joining", error)),
+        }
+    }
+}
+
+/// Leaves a job that has not come together yet, so that this rank may come again: says goodbye, and waits until rank 0
+/// has heard it.
+pub(super) fn withdraw(socket: &Socket, deadline: Instant) {
+    let mut splitter = Splitter::new(SERVER_FRAME_BYTES_MAX);
+    let mut buffer = [0; 4096];
+    // Without a connection there is nothing to leave.
+    if socket
+        .write_all(&Frame::Goodbye.encode(), deadline)
+        .is_err()
+    {
+        return;
+    }
+    while socket.wait_readable(deadline).is_ok()
+        && let Ok(count @ 1..) = socket.read(&mut buffer)
+    {
+        splitter.push(&buffer[..count]);
+        while let Ok(Some(frame)) = splitter.next_frame() {
+            if matches!(frame, Frame::Departed { .. }) {
+                return;
+            }
         }
     }
 }

@@ -160,7 +160,7 @@ impl State {
             self.hub.tick(now);
             self.ping(now);
             self.send();
-            if self.hub.is_complete() && self.door.take().is_some() {
+            if self.hub.is_complete() && !self.hub.is_cancelled() && self.door.take().is_some() {
                 info!(target: "ringfold::control", "all {} ranks have joined", self.world_size);
             }
         }
@@ -169,8 +169,10 @@ impl State {
 
     /// Whether rank 0 has left and need not stay for the others.
     fn is_over(&self) -> bool {
+        // Those who come late to a job that was given up are told so.
+        let is_needed = self.hub.is_in_use() || (self.hub.is_cancelled() && self.door.is_some());
         self.leaving
-            .is_some_and(|until| !self.hub.is_in_use() || remaining(until).is_zero())
+            .is_some_and(|until| !is_needed || remaining(until).is_zero())
     }
 
     /// Waits for something to do: who is ready at the door, and which ranks. `None`: polling failed.
@@ -222,13 +224,19 @@ impl State {
         };
         let world_size = self.world_size;
         let mut is_taken: Vec<bool> = (0..world_size)
-            .map(|rank| self.links[rank as usize].is_some() || self.hub.is_known(rank))
+            .map(|rank| {
+                let link = self.links[rank as usize].as_ref();
+                link.is_some_and(|link| !link.is_ended) || self.hub.is_known(rank)
+            })
             .collect();
+        let is_cancelled = self.hub.is_cancelled();
         let mut judge = |claim: &Claim| {
             if claim.world_size != world_size {
                 Err(Refusal::WorldSize)
             } else if claim.from == 0 || claim.from >= world_size || claim.to != 0 {
                 Err(Refusal::Rank)
+            } else if is_cancelled {
+                Err(Refusal::GivenUp)
             } else if std::mem::replace(&mut is_taken[claim.from as usize], true) {
                 Err(Refusal::Duplicate)
             } else {
@@ -237,6 +245,10 @@ impl State {
         };
         for (claim, socket) in door.serve(at_door, &mut judge) {
             self.links[claim.from as usize] = Some(Link::new(socket));
+        }
+        if let Some(want) = door.want() {
+            let reason = format!("rank 0's process cannot take more connections: {want}");
+            self.hub.give_up(&self.hub.absent(), &reason);
         }
     }
 
@@ -304,8 +316,10 @@ impl State {
     }
 
     fn lose(&mut self, rank: usize, reason: &str) {
+        // One that has not said who it is yet may have been too slow for its own patience, and comes again.
         if let Some(link) = self.links[rank].take()
             && !link.is_ended
+            && self.hub.is_known(rank as u32)
         {
             debug!(target: "ringfold::control", "rank {rank} is lost: {reason}");
             self.hub.lose(rank as u32, reason);

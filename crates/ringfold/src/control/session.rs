@@ -17,11 +17,12 @@ use super::frame::{
 };
 use super::health::Health;
 use super::launch::Launch;
+use super::limit::Limit;
 use super::meeting::Meeting;
 use super::monitor::Monitor;
-use super::rendezvous::{await_welcome, bind, reach, secret_for};
+use super::rendezvous::{await_welcome, bind, reach, secret_for, withdraw};
 use super::server::Server;
-use super::socket::{Bell, Socket, random, remaining};
+use super::socket::{Address, Bell, Socket, random, remaining};
 use super::standing::Standing;
 use crate::error::{Error, Result};
 use crate::threads;
@@ -170,15 +171,15 @@ struct Owner {
 impl Session {
     /// Joins the job that `launch` describes, by `deadline`. A job of one rank opens nothing.
     pub fn join(launch: &Launch, secret: Option<Secret>, deadline: Instant) -> Result<Session> {
-        Session::join_at(launch, None, secret, deadline)
+        Session::join_at(launch, None, secret, deadline.into())
     }
 
-    /// Like [`join`](Session::join); rank 0 may have a place where it is met, instead of addresses.
+    /// Like [`join`](Session::join), and can be given up; rank 0 may have a place where it is met, instead of addresses.
     pub fn join_at(
         launch: &Launch,
         meeting: Option<Meeting>,
         secret: Option<Secret>,
-        deadline: Instant,
+        limit: Limit<'_>,
     ) -> Result<Session> {
         let presence = Presence {
             host: HostId::here()?,
@@ -209,10 +210,11 @@ impl Session {
             0 => {
                 let listeners = match meeting {
                     Some(meeting) => meeting.into_listeners(),
-                    None => bind(addresses, deadline)?,
+                    None => bind(addresses, launch.public_name.as_ref(), limit)?,
                 };
                 let (own, theirs) =
                     Socket::pair().map_err(|e| Error::system("cannot make a socket pair", e))?;
+                let deadline = limit.deadline();
                 let server = Server::start(listeners, theirs, world_size, secret, deadline)?;
                 (own, Some(server))
             }
@@ -225,10 +227,15 @@ impl Session {
                     to: 0,
                     world_size,
                 };
-                (reach(addresses, &secret, claim, deadline)?, None)
+                let places: Vec<Address> = addresses
+                    .iter()
+                    .chain(&launch.public_name)
+                    .cloned()
+                    .collect();
+                (reach(&places, &secret, claim, limit)?, None)
             }
         };
-        Session::enter(launch, given, socket, server, presence, deadline)
+        Session::enter(launch, given, socket, server, presence, limit)
     }
 
     /// A job of one rank.
@@ -254,13 +261,17 @@ impl Session {
         socket: Socket,
         server: Option<Server>,
         presence: Presence,
-        deadline: Instant,
+        limit: Limit<'_>,
     ) -> Result<Session> {
         let broke = |error| Error::system("the connection to rank 0 broke while joining", error);
         let join = Frame::Join(presence).encode();
-        socket.write_all(&join, deadline).map_err(broke)?;
+        socket.write_all(&join, limit).map_err(broke)?;
         let mut splitter = Splitter::new(SERVER_FRAME_BYTES_MAX);
-        let (job, key, ranks) = await_welcome(&socket, &mut splitter, deadline + ANSWER)?;
+        let welcome = await_welcome(&socket, &mut splitter, limit.extended(ANSWER));
+        if server.is_none() && limit.check().is_err() {
+            withdraw(&socket, Instant::now() + GOODBYE);
+        }
+        let (job, key, ranks) = welcome?;
         if ranks.len() != launch.world_size {
             return Err(Error::Bootstrap(
                 "rank 0 welcomed another number of ranks".into(),

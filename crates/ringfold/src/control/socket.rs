@@ -191,6 +191,12 @@ impl Socket {
         self.is_unix
     }
 
+    /// The process at the other end of a UNIX connection.
+    pub fn peer_process(&self) -> Option<i32> {
+        let credentials = sockopt::socket_peercred(&self.fd).ok()?;
+        Some(credentials.pid.as_raw_nonzero().get())
+    }
+
     /// Reads what is there; `Ok(0)` is the end.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::net::recv(&self.fd, buffer, RecvFlags::DONTWAIT)?.0)

@@ -63,6 +63,7 @@ fn launch(rank: usize, world_size: usize, address: &Address) -> Launch {
         local_rank: None,
         local_world_size: None,
         addresses: vec![address.clone()],
+        public_name: None,
         origin: "test",
     }
 }

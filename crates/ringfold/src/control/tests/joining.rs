@@ -1,6 +1,12 @@
 //! Who is let in, and what becomes of a job that does not come together.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::control::absence::Absence;
+use crate::control::cancel::Cancel;
+use crate::control::launch::hidden_name;
+use crate::control::limit::Limit;
 use crate::control::meeting::Meeting;
 use crate::control::socket::{Listener, addresses};
 
@@ -16,8 +22,9 @@ fn meet(
     let mut one = zero.clone();
     one.rank = 1;
     one.addresses = places;
-    let zero =
-        thread::spawn(move || Session::join_at(&zero, Some(meeting), Some(secret()), deadline));
+    let zero = thread::spawn(move || {
+        Session::join_at(&zero, Some(meeting), Some(secret()), deadline.into())
+    });
     let one = Session::join(&one, Some(secret_of_1), deadline);
     [zero.join().unwrap(), one]
 }
@@ -49,7 +56,7 @@ fn places_that_are_closed_silent_or_somebody_elses_are_passed_over() {
         host.addresses.clear();
         let waiting = thread::spawn(move || {
             let another = Some(Secret::new(*b"another"));
-            Session::join_at(&host, Some(other), another, soon(6000)).map(drop)
+            Session::join_at(&host, Some(other), another, soon(6000).into()).map(drop)
         });
         let meeting = Meeting::open(None).unwrap();
         let mut places = vec![closed, other_place, silent_place];
@@ -104,7 +111,7 @@ fn without_a_secret_nobody_is_met() {
     let mut zero = launch(0, 2, &unix_address());
     zero.addresses.clear();
     let meeting = Some(Meeting::open(None).unwrap());
-    let error = Session::join_at(&zero, meeting, None, ample()).unwrap_err();
+    let error = Session::join_at(&zero, meeting, None, ample().into()).unwrap_err();
     assert!(error.to_string().contains("RINGFOLD_SECRET"), "{error}");
 }
 
@@ -211,4 +218,146 @@ fn without_a_secret_nothing_listens_on_tcp() {
     let address = tcp_address();
     let error = Session::join(&launch(0, 2, &address), None, ample()).unwrap_err();
     assert!(error.to_string().contains("RINGFOLD_SECRET"), "{error}");
+}
+
+#[test]
+fn a_rank_that_gives_up_joining_ends_at_once_and_may_come_again() {
+    watched(|| {
+        for address in [unix_address(), tcp_address()] {
+            let zero = {
+                let launch = launch(0, 3, &address);
+                thread::spawn(move || Session::join(&launch, Some(secret()), ample()).map(drop))
+            };
+            let one = launch(1, 3, &address);
+            for reason in ["first", "second"] {
+                let cancel = Cancel::new();
+                // It looks around now and then: by the tenth time it has come as far as it can.
+                let looks = AtomicUsize::new(0);
+                let given_up = || {
+                    if looks.fetch_add(1, Ordering::Relaxed) > 10 {
+                        cancel.cancel(reason);
+                    }
+                    let reason = cancel.reason()?;
+                    Some(Error::Aborted { rank: 1, reason })
+                };
+                let limit = Limit::new(ample(), &given_up);
+                let error = Session::join_at(&one, None, Some(secret()), limit).unwrap_err();
+                assert_eq!(error.to_string(), format!("aborted by rank 1: {reason}"));
+            }
+            let others: Vec<_> = [1, 2]
+                .map(|rank| {
+                    let launch = launch(rank, 3, &address);
+                    thread::spawn(move || Session::join(&launch, Some(secret()), ample()).map(drop))
+                })
+                .into_iter()
+                .collect();
+            zero.join().unwrap().unwrap();
+            others
+                .into_iter()
+                .for_each(|rank| rank.join().unwrap().unwrap());
+        }
+    });
+}
+
+#[test]
+fn an_address_that_is_taken_is_said_long_before_the_deadline() {
+    watched(|| {
+        for address in [unix_address(), tcp_address()] {
+            let _holder = Listener::bind(&address).unwrap();
+            let far = Instant::now() + 10 * WATCHDOG;
+            let error = Session::join(&launch(0, 2, &address), Some(secret()), far).unwrap_err();
+            let due = match address {
+                Address::Unix { .. } => format!("process {}", std::process::id()),
+                Address::Tcp { .. } => "another program listens there".into(),
+            };
+            assert!(error.to_string().contains(&due), "{error}");
+        }
+    });
+}
+
+#[test]
+fn who_comes_to_a_job_that_was_given_up_is_told_so() {
+    watched(|| {
+        let address = unix_address();
+        let zero = {
+            let launch = launch(0, 3, &address);
+            thread::spawn(move || Session::join(&launch, Some(secret()), soon(300)).unwrap_err())
+        };
+        // Rank 0 gives up, and stays for a moment: nobody can say when this rank finds that out, but not by its deadline.
+        let error = loop {
+            match Puppet::connect(1, 3, &address, &secret()) {
+                Err(Failure::Refused(refusal)) => break refusal,
+                _ => thread::yield_now(),
+            }
+        };
+        assert!(
+            [Refusal::GivenUp, Refusal::Duplicate].contains(&error),
+            "{error}"
+        );
+        zero.join().unwrap();
+    });
+}
+
+#[test]
+fn ranks_with_another_secret_or_none_find_out_where_the_name_is_public() {
+    watched(|| {
+        let secrets = [Some(secret()), Some(Secret::new(*b"another")), None];
+        let pairs = [(0, 1), (0, 2), (2, 0)].map(|(mine, theirs)| {
+            let public = unix_address();
+            [(0, mine), (1, theirs)].map(|(rank, index): (usize, usize)| {
+                let mut launch = launch(rank, 2, &public);
+                let secret = secrets[index].clone();
+                if let Some(secret) = &secret {
+                    let name = hidden_name(&public, secret);
+                    launch.addresses = vec![Address::Unix { name }];
+                    launch.public_name = Some(public.clone());
+                }
+                thread::spawn(move || Session::join(&launch, secret, soon(3000)).unwrap_err())
+            })
+        });
+        for [zero, one] in pairs {
+            let error = one.join().unwrap().to_string();
+            assert!(error.contains("the secrets differ"), "{error}");
+            zero.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn ranks_are_told_of_one_whose_process_has_ended() {
+    watched(|| {
+        for gone in [0, 1] {
+            let address = unix_address();
+            let absence = Absence {
+                rank: gone,
+                world_size: 3,
+                address: address.clone(),
+                secret: secret(),
+                reason: format!("the process of rank {gone} has ended"),
+            };
+            let others = (0..3).filter(|rank| *rank != gone).map(|rank| {
+                let launch = launch(rank, 3, &address);
+                let far = Instant::now() + 10 * WATCHDOG;
+                thread::spawn(move || Session::join(&launch, Some(secret()), far).unwrap_err())
+            });
+            let others: Vec<_> = others.collect();
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let over = || is_over.load(Ordering::Relaxed).then_some(Error::Closed);
+                    let _ = absence.announce(Limit::new(ample(), &over));
+                });
+                for other in others {
+                    let error = other.join().unwrap().to_string();
+                    let due = [
+                        "process of rank 1 has ended",
+                        "rank 0's process has ended",
+                        "given up",
+                    ];
+                    assert!(due.iter().any(|due| error.contains(due)), "{error}");
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+        }
+    });
 }

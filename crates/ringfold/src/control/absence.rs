@@ -1,0 +1,96 @@
+//! What a launcher does for the ranks that wait for one whose process has ended: it tells them that it will not come.
+//!
+//! For a rank other than 0 it goes to rank 0 in its place, as often as needed, and says so. For rank 0 it listens where
+//! rank 0 would, and turns those away who come. A rank that had joined before it ended is not missed: the address is
+//! closed then, or refuses a second connection.
+
+use std::time::Duration;
+
+use rustix::event::PollFd;
+
+use super::auth::{self, Claim, Failure, Purpose, Refusal, Secret};
+use super::door::{self, Door};
+use super::frame::Frame;
+use super::limit::Limit;
+use super::socket::{Address, Listener, Socket, wait_for};
+use crate::error::{Error, Result};
+
+/// The pause between attempts to reach rank 0, which may not listen yet.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A rank that will not come.
+#[derive(Clone, Debug)]
+pub struct Absence {
+    /// Which.
+    pub rank: usize,
+    /// The number of ranks.
+    pub world_size: usize,
+    /// Where rank 0 is met.
+    pub address: Address,
+    /// The job's secret.
+    pub secret: Secret,
+    /// Why, as the others read it.
+    pub reason: String,
+}
+
+impl Absence {
+    /// Tells those who wait, until nobody needs to be told any more, or the limit.
+    pub fn announce(&self, limit: Limit<'_>) -> Result<()> {
+        match self.rank {
+            0 => self.stand_in(limit),
+            _ => self.excuse(limit),
+        }
+    }
+
+    /// Tells rank 0.
+    fn excuse(&self, limit: Limit<'_>) -> Result<()> {
+        let claim = Claim {
+            purpose: Purpose::Control,
+            channel: 0,
+            communicator: 0,
+            from: self.rank as u32,
+            to: 0,
+            world_size: self.world_size as u32,
+        };
+        while !limit.is_over() {
+            if let Ok(socket) = Socket::connect(&self.address, limit) {
+                let patience = door::patience(&socket, limit);
+                match auth::initiate(&socket, &self.secret, claim, patience) {
+                    Ok(()) => {
+                        let frame = Frame::Cancelled {
+                            ranks: vec![claim.from],
+                            reason: self.reason.clone(),
+                        };
+                        let sent = socket.write_all(&frame.encode(), limit);
+                        return sent.map_err(|error| Error::system("cannot tell rank 0", error));
+                    }
+                    // It had joined, or the job is another one.
+                    Err(Failure::Refused(_)) => return Ok(()),
+                    Err(Failure::Broken(_)) => {}
+                }
+            }
+            limit.pause(RETRY)?;
+        }
+        Ok(())
+    }
+
+    /// Turns those away who come to rank 0. A new rank 0 that wants the address gets it.
+    fn stand_in(&self, limit: Limit<'_>) -> Result<()> {
+        let Ok(listener) = Listener::bind(&self.address) else {
+            // Somebody else serves there.
+            return Ok(());
+        };
+        let mut door = Door::new(vec![listener], &self.secret, Purpose::Control);
+        while !limit.is_over() && !door.was_probed() {
+            limit.check()?;
+            let mut fds: Vec<PollFd<'_>> = Vec::new();
+            door.add_descriptors(&mut fds);
+            let next = door.next_deadline().unwrap_or(limit.deadline());
+            wait_for(&mut fds, Some(limit.next_look().min(next)))
+                .map_err(|error| Error::system("cannot poll", error))?;
+            let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            door.serve(&is_ready, &mut |_| Err(Refusal::Ended));
+        }
+        Ok(())
+    }
+}
