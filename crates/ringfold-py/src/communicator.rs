@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use ringfold::tune::Rules;
-use ringfold::{Config, PeerStats, Standing};
+use ringfold::{Cancel, Config, PeerStats, Standing};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -13,8 +13,8 @@ use crate::exceptions::exception;
 use crate::meeting::Meeting;
 use crate::memory::{Memory, Registration};
 use crate::request::{Request, algorithm_named};
-use crate::signals::{Signals, interruptible, seconds};
-use crate::work::{Call, Work, interrupted};
+use crate::signals::{Parting, Signals, interruptible, seconds};
+use crate::work::{Call, INTERRUPTED, Work, interrupted};
 
 /// What Python's `Stats` is made of: calls, those without a wait, seconds waited, and for each peer the calls in which it was
 /// last, seconds late, the most of them, seconds waited for it, and the histogram.
@@ -140,12 +140,18 @@ impl Communicator {
             tuner_plugin,
             ..Config::default()
         };
+        let cancel = Cancel::new();
+        let config = Config {
+            cancel: Some(cancel.clone()),
+            ..config
+        };
         let meeting = meeting.map(|meeting| meeting.get().take()).transpose()?;
         let connect = move || match meeting {
             Some(meeting) => ringfold::Communicator::connect_at(config, meeting),
             None => ringfold::Communicator::connect(config),
         };
-        interruptible(py, connect, || ()).map(Communicator::new)
+        let interrupt = || py.detach(|| cancel.cancel(INTERRUPTED));
+        interruptible(py, Parting::Patient, connect, interrupt).map(Communicator::new)
     }
 
     #[getter]
@@ -241,7 +247,7 @@ impl Communicator {
         self.core.check()?;
         let core = Arc::clone(&self.core);
         let alloc = move || core.alloc(bytes);
-        interruptible(py, alloc, || interrupted(py, &self.core)).map(Memory::new)
+        interruptible(py, Parting::Patient, alloc, || interrupted(py, &self.core)).map(Memory::new)
     }
 
     /// Registers the memory of `buffer`; every rank calls it.
@@ -255,7 +261,9 @@ impl Communicator {
             let registered = unsafe { core.register_region(buffer.get().region()) };
             registered.map(|registration| (registration, buffer))
         };
-        let registered = interruptible(py, register, || interrupted(py, &self.core))?;
+        let registered = interruptible(py, Parting::WhenDone, register, || {
+            interrupted(py, &self.core)
+        })?;
         Ok(Registration::new(registered.0, registered.1))
     }
 
@@ -269,8 +277,14 @@ impl Communicator {
     ) -> PyResult<Option<Communicator>> {
         self.core.check()?;
         let core = Arc::clone(&self.core);
-        let split = move || core.split(color, key);
-        let part = interruptible(py, split, || interrupted(py, &self.core))?;
+        let cancel = Cancel::new();
+        let given_up = cancel.clone();
+        let split = move || core.split_unless(color, key, &given_up);
+        let interrupt = || {
+            py.detach(|| cancel.cancel(INTERRUPTED));
+            interrupted(py, &self.core);
+        };
+        let part = interruptible(py, Parting::Patient, split, interrupt)?;
         Ok(part.map(Communicator::new))
     }
 
@@ -281,7 +295,7 @@ impl Communicator {
         let patience = seconds(Some(timeout))?.unwrap_or_default();
         let core = Arc::clone(&self.core);
         let ask = move || core.standing(patience);
-        let standings = interruptible(py, ask, || ())?.into_iter();
+        let standings = interruptible(py, Parting::AtOnce, ask, || ())?.into_iter();
         let parts = |standing: Standing| (standing.finished, standing.begun, standing.call);
         Ok(standings.map(|standing| standing.map(parts)).collect())
     }
@@ -324,7 +338,9 @@ impl Communicator {
         self.core.check()?;
         let core = Arc::clone(&self.core);
         let rebalance = move || core.rebalance();
-        interruptible(py, rebalance, || interrupted(py, &self.core))
+        interruptible(py, Parting::Patient, rebalance, || {
+            interrupted(py, &self.core)
+        })
     }
 
     /// The error that has ended the communicator, if one has.

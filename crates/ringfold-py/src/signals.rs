@@ -1,7 +1,7 @@
 //! Waiting without the GIL and without going deaf: Python's signal handlers run while a call waits.
 
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::{Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use ringfold::threads;
@@ -12,6 +12,9 @@ use crate::exceptions::{exception, invalid_argument};
 
 /// How long a signal may go unnoticed.
 pub const SIGNAL_PERIOD: Duration = Duration::from_millis(50);
+
+/// How long an interrupted thread may take to withdraw: it looks around 20 times a second, and says goodbye.
+const WITHDRAWAL: Duration = Duration::from_secs(5);
 
 /// The signal handlers' side of one wait of the core: what they raised ends it.
 #[derive(Default)]
@@ -44,37 +47,76 @@ impl Signals {
     }
 }
 
+/// How an interrupted caller parts with the thread that works for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// At once: the work changes nothing, and is left to its own deadline.
+    AtOnce,
+    /// When the thread has withdrawn, after [`WITHDRAWAL`], or as soon as another handler raises.
+    Patient,
+    /// When the thread has withdrawn: it works on the caller's memory.
+    WhenDone,
+}
+
 /// Does something that only ends by itself, on a thread of its own, while this one looks at signals. When a handler
-/// raises, `interrupt` is told and the thread is left to its own deadline.
+/// raises, `interrupt` has the work end early, and what it has done by then is undone before the exception goes on.
 pub fn interruptible<T: Send + 'static>(
     py: Python<'_>,
+    parting: Parting,
     work: impl FnOnce() -> Result<T> + Send + 'static,
     interrupt: impl FnOnce(),
 ) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    threads::start("ringfold-setup", move || {
+    let thread = threads::start("ringfold-setup", move || {
         // Nobody listens after an interruption; the value is dropped then, which undoes the work.
         let _ = sender.send(work());
     })
     .map_err(exception)?;
-    let receiver = std::sync::Mutex::new(receiver);
-    loop {
-        let answer = py.detach(|| {
+    let receiver = Mutex::new(receiver);
+    let wait = || {
+        py.detach(|| {
             let receiver = receiver.lock().unwrap_or_else(|poison| poison.into_inner());
             receiver.recv_timeout(SIGNAL_PERIOD)
-        });
-        match answer {
+        })
+    };
+    let raised = loop {
+        match wait() {
             Ok(outcome) => return outcome.map_err(exception),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 if let Err(raised) = py.check_signals() {
-                    interrupt();
-                    return Err(raised);
+                    break raised;
                 }
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 return Err(exception(Error::Unsupported(
                     "the set-up thread ended without an answer".into(),
                 )));
+            }
+        }
+    };
+    interrupt();
+    let begin = Instant::now();
+    loop {
+        match wait() {
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let is_impatient = py.check_signals().is_err();
+                let is_over = match parting {
+                    Parting::AtOnce => true,
+                    Parting::Patient => is_impatient || begin.elapsed() > WITHDRAWAL,
+                    Parting::WhenDone => false,
+                };
+                if is_over {
+                    return Err(raised);
+                }
+            }
+            // It was done just then, or has failed; either way nothing stays.
+            outcome => {
+                py.detach(|| {
+                    drop(outcome);
+                    // A panic in the thread has been printed.
+                    let _ = thread.join();
+                });
+                return Err(raised);
             }
         }
     }

@@ -134,7 +134,10 @@ impl Work {
     }
 }
 
+/// Why a rank gives up: the other ranks read it.
+pub const INTERRUPTED: &str = "interrupted by a signal";
+
 /// Ends `communicator` on all ranks because this one was told to stop.
 pub fn interrupted(py: Python<'_>, communicator: &ringfold::Communicator) {
-    py.detach(|| communicator.abort("interrupted by a signal"));
+    py.detach(|| communicator.abort(INTERRUPTED));
 }
