@@ -1,7 +1,8 @@
 //! The `ringfold` command: measures collectives, starts jobs, and says what this machine can do.
 //!
 //! Data goes to stdout, messages and progress to stderr. The exit status is 0, or 1 for a failure of ours, 2 for a wrong
-//! command line, 128 + n after signal n, and for `run` the status of the first rank that failed.
+//! command line, 128 + n after signal n, and for `run` the status of the first rank that failed, 127 where the program is
+//! not there and 126 where it cannot be run.
 
 mod info;
 mod launch;
@@ -68,7 +69,8 @@ fn fail(error: &anyhow::Error) -> u8 {
         return OUTPUT_CLOSED;
     }
     complain(&format!("{error:#}"));
-    1
+    let unstarted = error.downcast_ref::<launch::CannotStart>();
+    unstarted.map_or(1, launch::CannotStart::status)
 }
 
 /// Whether whoever read our output has had enough, as `head` does: no failure worth a message.

@@ -16,7 +16,7 @@ use crate::launch::{self, Job};
 ///
 /// Rank 0 reads standard input; the others read nothing. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on. When
 /// a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. The exit status is that of the first failure, or
-/// 128 + n if it was signal n.
+/// 128 + n if it was signal n; 127 if there is no such program, 126 if it cannot be run.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {

@@ -1,9 +1,11 @@
 //! The variables that tell a process its place in a job, and how many ranks a job has by default.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, bail};
 use ringfold::Bind;
+use ringfold::control::Secret;
+use ringfold::control::absence::Absence;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -20,13 +22,14 @@ pub struct Environment {
     ranks: usize,
     address: String,
     secret: String,
-    master: Port,
+    /// None where no loopback address is up: ringfold's ranks meet without one.
+    master: Option<Port>,
 }
 
 /// A port of this host for torch's store: nobody is given it while this exists, but who asks for it by number may listen
 /// there.
 struct Port {
-    number: u16,
+    address: SocketAddr,
     /// Bound, and does not listen: the system keeps the port from those that want any, and both sides say that it may be
     /// shared.
     _holder: OwnedFd,
@@ -42,7 +45,20 @@ impl Environment {
             ranks,
             address: format!("unix:@ringfold-{}", random_hex(NAME_BYTES)?),
             secret: random_hex(SECRET_BYTES)?,
-            master: Port::free()?,
+            master: Port::free(),
+        })
+    }
+
+    /// What the others are told when the process of `rank` ends well before it has joined.
+    pub fn absence(&self, rank: usize) -> Option<Absence> {
+        Some(Absence {
+            rank,
+            world_size: self.ranks,
+            address: self.address.parse().ok()?,
+            secret: Secret::new(self.secret.as_bytes()),
+            reason: format!(
+                "the process of rank {rank} has ended, with status 0, before it joined"
+            ),
         })
     }
 
@@ -50,7 +66,7 @@ impl Environment {
     pub fn variables(&self, rank: usize) -> Vec<(&'static str, String)> {
         let ranks = self.ranks.to_string();
         let rank = rank.to_string();
-        vec![
+        let mut variables = vec![
             ("RINGFOLD_RANK", rank.clone()),
             ("RINGFOLD_WORLD_SIZE", ranks.clone()),
             ("RINGFOLD_LOCAL_RANK", rank.clone()),
@@ -63,9 +79,12 @@ impl Environment {
             ("WORLD_SIZE", ranks.clone()),
             ("LOCAL_RANK", rank),
             ("LOCAL_WORLD_SIZE", ranks),
-            ("MASTER_ADDR", "127.0.0.1".into()),
-            ("MASTER_PORT", self.master.number.to_string()),
-        ]
+        ];
+        if let Some(Port { address, .. }) = &self.master {
+            variables.push(("MASTER_ADDR", address.ip().to_string()));
+            variables.push(("MASTER_PORT", address.port().to_string()));
+        }
+        variables
     }
 }
 
@@ -86,22 +105,35 @@ fn random_hex(bytes: usize) -> Result<String> {
 }
 
 impl Port {
-    fn free() -> Result<Port> {
-        Port::hold().context("cannot find a free port")
+    /// A port of the first loopback address that is up.
+    fn free() -> Option<Port> {
+        let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let held: Vec<Result<Port>> = loopback.into_iter().map(Port::hold).collect();
+        let refused = held.iter().find_map(|port| port.as_ref().err());
+        let refused = refused.map_or(String::new(), |error| format!(" ({error:#})"));
+        let port = held.into_iter().find_map(Result::ok);
+        if port.is_none() {
+            crate::complain(&format!(
+                "no loopback address is up{refused}: the ranks get no MASTER_ADDR and MASTER_PORT, which \
+                 torch.distributed needs; `ip link set lo up` mends it"
+            ));
+        }
+        port
     }
 
-    fn hold() -> Result<Port> {
-        let holder = net::socket_with(
-            AddressFamily::INET,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+    fn hold(host: IpAddr) -> Result<Port> {
+        let family = match host {
+            IpAddr::V4(_) => AddressFamily::INET,
+            IpAddr::V6(_) => AddressFamily::INET6,
+        };
+        let holder = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_reuseaddr(&holder, true)?;
-        net::bind(&holder, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        net::bind(&holder, &SocketAddr::new(host, 0))?;
         let address = SocketAddr::try_from(net::getsockname(&holder)?)?;
+        // Where the interface is down one can bind, and reach nobody.
+        UdpSocket::bind((host, 0))?.connect(address)?;
         Ok(Port {
-            number: address.port(),
+            address,
             _holder: holder,
         })
     }
@@ -137,7 +169,10 @@ mod tests {
     #[test]
     fn the_store_may_listen_at_its_port() {
         let environment = Environment::new(2).unwrap();
-        let place = (Ipv4Addr::LOCALHOST, environment.master.number);
+        let place = (
+            Ipv4Addr::LOCALHOST,
+            environment.master.as_ref().unwrap().address.port(),
+        );
         std::net::TcpListener::bind(place).unwrap();
         // And again: a store that was closed may be opened anew.
         std::net::TcpListener::bind(place).unwrap();

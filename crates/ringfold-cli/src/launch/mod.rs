@@ -13,11 +13,13 @@ pub mod itself;
 mod output;
 mod supervisor;
 
+use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringfold::Bind;
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 use environment::Environment;
@@ -58,6 +60,40 @@ impl Outcome {
     }
 }
 
+/// The program of a rank could not be started.
+#[derive(Debug)]
+pub struct CannotStart {
+    program: String,
+    rank: usize,
+    error: std::io::Error,
+}
+
+impl CannotStart {
+    /// The exit status that shells and `env` have for this: 127 for a program that is not there, 126 for one that cannot
+    /// be run; 1 where the system is at fault.
+    pub fn status(&self) -> u8 {
+        match self.error.kind() {
+            ErrorKind::NotFound => 127,
+            ErrorKind::PermissionDenied | ErrorKind::IsADirectory => 126,
+            _ if self.error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => 126,
+            _ => 1,
+        }
+    }
+}
+
+impl std::fmt::Display for CannotStart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CannotStart {
+            program,
+            rank,
+            error,
+        } = self;
+        write!(f, "cannot start `{program}` as rank {rank}: {error}")
+    }
+}
+
+impl std::error::Error for CannotStart {}
+
 /// Starts the job's ranks and returns when all are gone.
 pub fn launch(job: &Job) -> Result<Outcome> {
     // Before the first child, so that no child's end and no signal is missed.
@@ -71,12 +107,12 @@ pub fn launch(job: &Job) -> Result<Outcome> {
         match start(job, rank, &environment, cores, &mut output) {
             Ok(child) => children.push(child),
             Err(error) => {
-                supervisor::Supervisor::new(children, events).end_all();
+                supervisor::Supervisor::new(children, events, &environment).end_all();
                 return Err(error);
             }
         }
     }
-    let outcome = supervisor::Supervisor::new(children, events).watch();
+    let outcome = supervisor::Supervisor::new(children, events, &environment).watch();
     output.finish();
     Ok(outcome)
 }
@@ -131,11 +167,10 @@ fn start(
     if let Some(cores) = cores {
         binding::bind(&mut command, cores);
     }
-    let mut child = command.spawn().with_context(|| {
-        format!(
-            "cannot start `{}` as rank {rank}",
-            command.get_program().display()
-        )
+    let mut child = command.spawn().map_err(|error| CannotStart {
+        program: command.get_program().display().to_string(),
+        rank,
+        error,
     })?;
     let attached = output.attach(rank, &mut child);
     if let Err(error) = attached.and_then(|()| output::feed_stdin(&mut child)) {
@@ -155,7 +190,7 @@ fn die_with_launcher(command: &mut Command, signal: Option<Signal>) {
         rustix::process::set_parent_process_death_signal(Some(signal))?;
         // The launcher may have died before the request.
         if rustix::process::getppid() != Some(launcher) {
-            return Err(std::io::ErrorKind::NotConnected.into());
+            return Err(ErrorKind::NotConnected.into());
         }
         Ok(())
     };

@@ -1,15 +1,19 @@
 //! Watches the processes of a job: passes signals on, and ends all when one fails.
 
 use std::process::{Child, ExitStatus};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ringfold::threads;
+use ringfold::control::limit::Limit;
+use ringfold::wait::SPAN_MAX;
+use ringfold::{Error, threads};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 
 use super::Outcome;
+use super::environment::Environment;
 
 /// How long the survivors of a failure may go on: time to notice it themselves and to say what they saw.
 const REPORT_GRACE: Duration = Duration::from_millis(300);
@@ -52,17 +56,27 @@ enum Stage {
 }
 
 /// The processes of a job.
-pub struct Supervisor {
+pub struct Supervisor<'a> {
     /// By rank; `None` once it is gone.
     children: Vec<Option<Child>>,
     events: Events,
     stage: Stage,
     outcome: Outcome,
+    environment: &'a Environment,
+    /// Whether the job is over; threads that tell of absent ranks end then.
+    is_over: Arc<AtomicBool>,
 }
 
-impl Supervisor {
-    /// Takes over `children`, each the leader of its own process group.
-    pub fn new(children: Vec<Child>, events: Events) -> Supervisor {
+impl Drop for Supervisor<'_> {
+    fn drop(&mut self) {
+        // A word by itself: nothing is published with it.
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Supervisor<'_> {
+    /// Takes over `children`, each the leader of its own process group, which got their variables from `environment`.
+    pub fn new(children: Vec<Child>, events: Events, environment: &Environment) -> Supervisor<'_> {
         Supervisor {
             children: children.into_iter().map(Some).collect(),
             events,
@@ -71,6 +85,8 @@ impl Supervisor {
                 failure: None,
                 interrupted: false,
             },
+            environment,
+            is_over: Arc::default(),
         }
     }
 
@@ -165,7 +181,26 @@ impl Supervisor {
             self.children[rank] = None;
             if !status.success() {
                 self.note_failure(rank, status);
+            } else if self.children.iter().any(Option::is_some) {
+                self.announce_absence(rank);
             }
+        }
+    }
+
+    /// Tells the others that the process of `rank` has ended, in case they wait for it to join.
+    fn announce_absence(&self, rank: usize) {
+        let Some(absence) = self.environment.absence(rank) else {
+            return;
+        };
+        let is_over = self.is_over.clone();
+        let announce = move || {
+            let given_up = || is_over.load(Ordering::Relaxed).then_some(Error::Closed);
+            let deadline = Instant::now() + SPAN_MAX;
+            // Those who could be told are gone, or know.
+            let _ = absence.announce(Limit::new(deadline, &given_up));
+        };
+        if let Err(error) = threads::start("ringfold-absence", announce) {
+            crate::complain(&format!("nobody hears of the end of rank {rank}: {error}"));
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::process::{Running, await_end, await_state, finish, ringfold};
+use crate::process::{Finished, Running, await_end, await_state, finish, ringfold};
 use crate::skipped::skipped;
 
 fn sorted_lines(text: &str) -> Vec<&str> {
@@ -111,9 +111,91 @@ fn a_rank_ended_by_a_signal_gives_128_more() {
 #[test]
 fn a_program_that_does_not_exist_is_named() {
     let done = finish(&["run", "--ranks", "2", "--", "no-such-program"]);
-    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(done.status.code(), Some(127));
     assert!(
         done.stderr.contains("cannot start `no-such-program`"),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn a_file_that_is_no_program_is_named() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let done = finish(&["run", "--ranks", "2", "--", file]);
+    assert_eq!(done.status.code(), Some(126), "{}", done.stderr);
+    assert!(done.stderr.contains("cannot start"), "{}", done.stderr);
+}
+
+/// A job in which `gone` ends well without joining; the others' deadline is beyond the watchdog's.
+fn without_one(gone: usize) -> Finished {
+    let script = format!(r#"[ $RANK = {gone} ] && exit 0; exec "$0" perf -b 8 -e 8"#);
+    let program = env!("CARGO_BIN_EXE_ringfold");
+    let mut command = ringfold(&["run", "--ranks", "3", "--", "sh", "-c", &script, program]);
+    command.env("RINGFOLD_CONNECT_TIMEOUT_MS", "600000");
+    Running::start(command).finish()
+}
+
+#[test]
+fn ranks_do_not_wait_for_one_that_ended_well_without_joining() {
+    for gone in [0, 1] {
+        let done = without_one(gone);
+        assert_eq!(done.status.code(), Some(1), "{}", done.stderr);
+        let due = match gone {
+            0 => "rank 0's process has ended before it joined".to_owned(),
+            _ => format!("the process of rank {gone} has ended, with status 0, before it joined"),
+        };
+        assert!(done.stderr.contains(&due), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn ranks_of_a_host_meet_without_a_loopback_interface() {
+    let program = env!("CARGO_BIN_EXE_ringfold");
+    // In a network namespace of its own, where no interface is up.
+    let alone = |words: &[&str]| {
+        let mut command = ringfold(&[]);
+        let mut inside = std::process::Command::new("unshare");
+        inside
+            .args(["--user", "--map-root-user", "--net", "--"])
+            .args(words);
+        inside.stdin(Stdio::null());
+        for (name, value) in command
+            .env("RINGFOLD_CONNECT_TIMEOUT_MS", "20000")
+            .get_envs()
+        {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside
+    };
+    if !alone(&["true"])
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        println!("skipped: network namespaces are not allowed here");
+        return;
+    }
+    let script = r#"echo "${MASTER_ADDR-none}"; exec "$0" perf -b 8 -e 8 -n 1 -w 0"#;
+    let words = [
+        program,
+        "run",
+        "--ranks",
+        "2",
+        "--no-prefix",
+        "--",
+        "sh",
+        "-c",
+        script,
+        program,
+    ];
+    let done = Running::start(alone(&words)).finish();
+    assert!(done.status.success(), "{}", done.stderr);
+    assert!(done.stdout.contains("none"), "{}", done.stdout);
+    assert!(
+        done.stderr.contains("no loopback address is up"),
         "{}",
         done.stderr
     );
