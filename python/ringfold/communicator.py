@@ -36,7 +36,7 @@ class Standing(NamedTuple):
     """How far a rank is; the numbers, the same for the same call on all ranks, say who is ahead of whom."""
 
     finished: int
-    """Collectives that are done on this rank, the library's own among them."""
+    """Collectives that are done on this rank."""
     begun: int
     """Collectives that it has begun."""
     call: str

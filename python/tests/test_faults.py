@@ -32,6 +32,28 @@ def wait_for_a_death(comm: ringfold.Communicator, count: int, asynchronous: bool
     return error
 
 
+def differ_in_counts(comm: ringfold.Communicator) -> str:
+    comm.all_reduce(np.ones(3))
+    comm.barrier()
+    assert comm.stats().calls == 2
+    assert comm.standing(20)[comm.rank].finished == 2
+    with pytest.raises(ringfold.Mismatch) as caught:
+        comm.all_reduce(np.ones(10 + comm.rank))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_mismatch_numbers_the_users_calls_and_names_what_differs(jobs: Any, transport: str) -> None:
+    job = jobs(differ_in_counts, 2, init={"transport": transport})
+    for text in job.results():
+        assert "#3 all_reduce of 10 float64" in text and "#3 all_reduce of 11 float64" in text, text
+        assert "; the counts differ" in text, text
+        # Each call once: where this rank was is one of the two.
+        assert text.count("all_reduce") == 2, text
+    # The exception says it; a warning would say it again.
+    assert all("WARN" not in job.log(rank) for rank in range(2))
+
+
 @pytest.mark.parametrize("count", [1, 1 << 20])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_survivors_of_a_killed_rank_are_told_its_number(jobs: Any, count: int, asynchronous: bool) -> None:

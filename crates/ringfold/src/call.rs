@@ -34,12 +34,16 @@ pub struct Call {
     pub count: u64,
     /// Where each rank has a count of its own, a [digest](list_digest) of the list, or [`PAIRWISE`]; else 0.
     pub lists: u32,
-    /// The how-manieth call on this communicator; of messages the how-manieth to this rank. Of a receive, which no peer ever
+    /// The how-manieth call on this communicator, counted from [`PREPARED`]; of messages the how-manieth to this rank. Of a receive, which no peer ever
     /// sees, the how-manieth of this rank. On the wire its lowest 48 bits.
     pub sequence: u64,
     /// Into how many channels and which slices it is cut, see [`Call::cut`]: chosen as well. 0 for messages.
     pub cut: u16,
 }
+
+/// The calls of a communicator's user are numbered from here, so that they count from 1 for people. Those by which the
+/// library prepares a communicator have smaller numbers. Both grow from call to call: they also say who is behind whom.
+pub const PREPARED: u64 = 1 << 40;
 
 /// What stands for the root in the calls by which memory is registered, so that no call of the user's is taken for one.
 pub const REGISTRATION: u32 = 0x7265_6769;
@@ -134,6 +138,31 @@ impl Call {
         alike == *self && other != self
     }
 
+    /// The number of the call for people: from 1 for the first that the user makes.
+    pub fn number(&self) -> u64 {
+        self.sequence.checked_sub(PREPARED).unwrap_or(self.sequence)
+    }
+
+    /// What differs in `other`, if these are calls of one collective: the first thing that does, and where to look for more.
+    pub fn difference(&self, other: &Call) -> Option<&'static str> {
+        let is_message = matches!(self.collective, Collective::Send | Collective::Recv);
+        if self.collective != other.collective {
+            None
+        } else if self.dtype != other.dtype {
+            Some("the data types differ")
+        } else if self.op != other.op {
+            Some("the operations differ")
+        } else if self.count != other.count && self.lists == 0 && other.lists == 0 {
+            Some("the counts differ")
+        } else if self.root != other.root && is_message {
+            Some("the tags differ")
+        } else if self.root != other.root && self.collective.has_root() {
+            Some("the roots differ")
+        } else {
+            None
+        }
+    }
+
     /// Whether `other` differs in nothing but the counts of single ranks, or of a pair.
     pub fn is_counted_differently(&self, other: &Call) -> bool {
         let (count, lists) = (self.count, self.lists);
@@ -210,7 +239,7 @@ pub fn list_digest(counts: impl IntoIterator<Item = u64>) -> u32 {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (number, collective) = (self.sequence, self.collective);
+        let (number, collective) = (self.number(), self.collective);
         match (self.count, self.lists) {
             (_, PAIRWISE) => write!(f, "#{number} {collective} of {} by pair", self.dtype)?,
             (count, 0) => write!(f, "#{number} {collective} of {count} {}", self.dtype)?,

@@ -179,6 +179,14 @@ impl fmt::Display for Error {
                     f,
                     "ranks {one} and {other} are in different calls: rank {one} in {ones}, rank {other} in {others}"
                 )?;
+                if let Some(site) = site {
+                    // What runs here is often one of the two.
+                    let here = site.call.to_string();
+                    return match calls.iter().any(|call| call.starts_with(&here)) {
+                        true => write!(f, " (on this rank: {})", site.phase),
+                        false => write!(f, " ({site})"),
+                    };
+                }
                 site
             }
             Error::Corrupt { peer, what, site } => {

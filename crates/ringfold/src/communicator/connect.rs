@@ -389,6 +389,7 @@ fn assemble(
         },
         life: Arc::new(Life::new()),
     };
+    communicator.driver.set_preparing(true);
     warm_up(&communicator)?;
     let rules = match terms.rules {
         RulesText::Told(rules) => *rules,
@@ -408,6 +409,7 @@ fn assemble(
     if let (Some(weighting), true) = (&settings.weights, is_job) {
         communicator.weigh(weighting)?;
     }
+    communicator.driver.set_preparing(false);
     communicator.policy.timeout = settings.timeout;
     Ok(communicator)
 }

@@ -286,6 +286,11 @@ impl Driver {
         lock(&self.state).engine.reset_stats();
     }
 
+    /// Whether the next calls are the library's own; see [`Engine::set_preparing`].
+    pub fn set_preparing(&self, is_preparing: bool) {
+        lock(&self.state).engine.set_preparing(is_preparing);
+    }
+
     /// Whether no call is under way. After an error none is.
     pub fn is_idle(&self) -> bool {
         let Some(state) = self.try_state() else {

@@ -32,6 +32,7 @@ pub use registration::{RegisteredMut, Registration};
 pub use request::{Counts, Request};
 pub use work::Work;
 
+use crate::call::PREPARED;
 use crate::config::Config;
 use crate::control::{Cancel, Meeting, Standing};
 use crate::engine::lateness::Stats;
@@ -373,7 +374,12 @@ impl Communicator {
     /// `Closed` after [`close`](Communicator::close), `Unsupported` in a forked child.
     pub fn standing(&self, timeout: Duration) -> Result<Vec<Option<Standing>>> {
         self.check_open()?;
-        Ok(self.driver.watch().standing(timeout))
+        let mut standings = self.driver.watch().standing(timeout);
+        for standing in standings.iter_mut().flatten() {
+            standing.finished = standing.finished.saturating_sub(PREPARED);
+            standing.begun = standing.begun.saturating_sub(PREPARED);
+        }
+        Ok(standings)
     }
 
     /// Who was late in the collective calls until now, and for whom this rank waited: counted always, at no cost that could be

@@ -236,7 +236,8 @@ impl Health {
             return;
         }
         let error = fault.to_error(&self.members);
-        log::warn!(
+        // No warning: the calls that wait return it.
+        log::info!(
             target: "ringfold::control",
             "communicator {:x} of {} ranks ends: {error}", self.communicator, self.members.len()
         );

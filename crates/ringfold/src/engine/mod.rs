@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::Call;
+use crate::call::{Call, PREPARED};
 use crate::error::{Error, Result, Site};
 use crate::helpers::Helpers;
 use crate::memory::{Foreign, Pool, Region, Registry};
@@ -172,6 +172,8 @@ impl Engine {
         world_size: usize,
         pool: Pool,
     ) -> Engine {
+        let mut lateness = Lateness::new(world_size);
+        lateness.reset(PREPARED);
         Engine {
             transport,
             rank,
@@ -185,7 +187,7 @@ impl Engine {
             collectives: VecDeque::new(),
             mailbox: Mailbox::new(rank, world_size),
             finished: Vec::new(),
-            sequence: 0,
+            sequence: PREPARED,
             generation: 0,
             done: Vec::new(),
             operands: Vec::new(),
@@ -195,7 +197,7 @@ impl Engine {
             domains: 1,
             tiny: TinyCalls::new(world_size),
             unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
-            lateness: Lateness::new(world_size),
+            lateness,
             late_merge: None,
             now: Time::default(),
             is_polled: false,
@@ -286,7 +288,15 @@ impl Engine {
         self.sequence
     }
 
-    /// How many of the collectives submitted are done.
+    /// Whether the next calls are those by which the library prepares the communicator. These have numbers of their own and
+    /// are not counted, so that those of the user begin with 1. Between calls, and the same on all ranks.
+    pub fn set_preparing(&mut self, is_preparing: bool) {
+        assert!(self.is_idle(), "no call may be under way");
+        self.sequence = if is_preparing { 0 } else { PREPARED };
+        self.reset_stats();
+    }
+
+    /// The number of the last collective that is done, if they end in order.
     pub fn collectives_finished(&self) -> u64 {
         let under_way = self.collectives.len() + usize::from(self.is_tiny_active());
         self.sequence - under_way as u64

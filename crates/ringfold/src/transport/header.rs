@@ -101,8 +101,8 @@ fn meaningless(from: usize) -> Error {
     }
 }
 
-/// The error of two ranks in different calls: the one that noticed first. Where they only chose differently it says where to
-/// look.
+/// The error of two ranks in different calls: the one that noticed first. In calls of one collective it names what differs,
+/// and where they only chose differently it says where to look.
 #[cold]
 pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
     let mut texts = calls.map(Call::to_string);
@@ -113,6 +113,10 @@ pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
             });
         }
         texts[1].push_str(WHERE_TO_LOOK);
+    }
+    if let Some(difference) = calls[0].difference(calls[1]) {
+        texts[1].push_str("; ");
+        texts[1].push_str(difference);
     }
     if calls[0].is_counted_differently(calls[1]) {
         texts[1].push_str(match calls[0].collective {
