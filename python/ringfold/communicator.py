@@ -1,5 +1,6 @@
 """The communicator: shapes and outputs in Python, everything else in the core."""
 
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 from ringfold import _native, arrays
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
-from ringfold.errors import InvalidArgument, RingfoldError
+from ringfold.errors import InvalidArgument, RingfoldError, in_words
 from ringfold.registration import Registration
 from ringfold.work import Work
 
@@ -406,8 +407,8 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self.abort(f"{kind.__name__}: {error}")
+        if error is not None:
+            self.abort(in_words(error))
         self.close()
 
     def __repr__(self) -> str:
@@ -513,9 +514,12 @@ def nothing() -> None:
 
 
 def close_all() -> None:
-    """Close what is still open: the end of the interpreter is an orderly goodbye, not a crash for the others to find."""
+    """The end of the interpreter: an orderly goodbye, or after an uncaught exception an abort that tells the others of it."""
+    error = getattr(sys, "last_value", None)
     for communicator in list(_open):
         try:
+            if error is not None:
+                communicator.abort(in_words(error))
             communicator.close()
         except RingfoldError:
             # It is dead already; whoever used it was told.

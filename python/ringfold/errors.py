@@ -5,6 +5,12 @@ every later call raises the same, and only `close` remains. The others leave it 
 """
 
 
+def in_words(error: BaseException) -> str:
+    """An exception as the reason of an abort: what the other ranks read."""
+    name, text = type(error).__name__, str(error)
+    return f"{name}: {text}" if text else name
+
+
 class RingfoldError(RuntimeError):
     """The base of all errors of ringfold."""
 

@@ -105,6 +105,42 @@ def test_an_abort_reaches_all_ranks_with_its_reason(jobs: Any, way: str, reason:
         assert (error.rank, error.reason) == (2, reason)
 
 
+def raise_outside_of_blocks(comm: ringfold.Communicator) -> Any:
+    comm.barrier()
+    if comm.rank == 2:
+        raise ZeroDivisionError("nothing by nothing")
+    return failure(comm.barrier)
+
+
+def test_an_exception_that_ends_the_program_reaches_all_ranks_as_the_reason(jobs: Any) -> None:
+    job = jobs(raise_outside_of_blocks, 3)
+    assert job.status(2) == 1 and "ZeroDivisionError: nothing by nothing" in job.log(2)
+    for rank in (0, 1):
+        error = job.result(rank)
+        assert isinstance(error, ringfold.Aborted)
+        assert (error.rank, error.reason) == (2, "ZeroDivisionError: nothing by nothing")
+
+
+def call_for_ever(comm: ringfold.Communicator) -> None:
+    x = np.ones(4)
+    comm.all_reduce(x)
+    print("ready", flush=True)
+    while True:
+        comm.all_reduce(x)
+
+
+def test_ranks_that_are_interrupted_together_end_with_their_tracebacks(jobs: Any) -> None:
+    job = jobs(call_for_ever, 4)
+    for rank in range(4):
+        job.wait_for(rank, "ready")
+    for rank in range(4):
+        job.signal(rank, signal.SIGINT)
+    for rank in range(4):
+        assert job.status(rank) == -signal.SIGINT, job.log(rank)
+        lines = job.log(rank).splitlines()
+        assert "Traceback (most recent call last):" in lines and "KeyboardInterrupt" in lines, job.log(rank)
+
+
 def call_another(comm: ringfold.Communicator, difference: str) -> Any:
     x = np.ones(100, "float32")
     odd = comm.rank == 1

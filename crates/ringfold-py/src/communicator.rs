@@ -67,7 +67,7 @@ impl Communicator {
             // SAFETY: the caller's promise.
             unsafe { core.run_from(call, &mut || signals.look()) }
         });
-        signals.finish(outcome)?.map_err(exception)
+        signals.finish(py, outcome)?.map_err(exception)
     }
 
     /// The handle of a call that was started; its request is held until it is done.

@@ -28,7 +28,10 @@ impl Signals {
     pub fn look(&mut self) -> Result<()> {
         let handled = Python::try_attach(|py| {
             py.check_signals().map_err(|raised| {
-                let name = raised.get_type(py).to_string();
+                let kind = raised.get_type(py);
+                let name = kind
+                    .name()
+                    .map_or_else(|_| kind.to_string(), |name| name.to_string());
                 self.raised = Some(raised);
                 // Only its text is used: the other ranks read it as the reason.
                 Error::InvalidArgument(format!("a signal handler raised {name}"))
@@ -39,11 +42,18 @@ impl Signals {
     }
 
     /// The wait's outcome, unless a handler raised.
-    pub fn finish<T>(self, outcome: Result<T>) -> PyResult<Result<T>> {
-        match self.raised {
-            Some(raised) => Err(raised),
-            None => Ok(outcome),
+    ///
+    /// When the wait failed, signals that came meanwhile are handled first. A job's ranks are often interrupted together, so
+    /// that a peer's end comes with this rank's own signal; Python would otherwise handle that one while it prints the
+    /// error, and lose both.
+    pub fn finish<T>(self, py: Python<'_>, outcome: Result<T>) -> PyResult<Result<T>> {
+        if let Some(raised) = self.raised {
+            return Err(raised);
         }
+        if outcome.is_err() {
+            py.check_signals()?;
+        }
+        Ok(outcome)
     }
 }
 

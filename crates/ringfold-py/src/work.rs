@@ -48,7 +48,7 @@ impl Call {
         let mut signals = Signals::default();
         let outcome = py.detach(|| self.work.wait_with(&mut || signals.look()));
         self.is_done();
-        signals.finish(outcome)
+        signals.finish(py, outcome)
     }
 
     /// Waits until the call is done or `deadline` passed; whether it is done. When a signal handler raises, `interrupt`
@@ -64,6 +64,7 @@ impl Call {
             let left = deadline.saturating_duration_since(Instant::now());
             let outcome = py.detach(|| self.work.wait_timeout(left.min(SIGNAL_PERIOD)));
             if self.is_done() {
+                let outcome = Signals::default().finish(py, outcome)?;
                 return outcome.map(|_| true).map_err(exception);
             }
             if let Err(raised) = py.check_signals() {

@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 from torch._C._dynamo import eval_frame
 
 from ringfold import _native
-from ringfold.errors import RingfoldError, Unsupported
+from ringfold.errors import RingfoldError, Unsupported, in_words
 from ringfold.torch import bootstrap, watch
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.flight_recorder import Trace
@@ -258,7 +258,7 @@ def close_all() -> None:
             if error is None:
                 group.shutdown()
             else:
-                group.communicator.abort(f"{type(error).__name__}: {error}")
+                group.communicator.abort(in_words(error))
         except RingfoldError:
             # It is dead already; whoever used it was told.
             pass
