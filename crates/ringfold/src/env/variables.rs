@@ -62,7 +62,8 @@ pub const VARIABLES: &[Variable] = &[
          separated by commas, are tried in this order, and rank 0 listens at all of them. The port after `MASTER_PORT` is \
          used because `MASTER_PORT` itself belongs to torch's store. When all ranks are on one host, or a single address is \
          a loopback address, the abstract UNIX socket `@ringfold-<user id>-<port>` is used instead of it: both ends check \
-         that the other one belongs to the same user, so that no secret is needed.",
+         that the other one belongs to the same user, so that no secret is needed. With a secret the name follows from \
+         both, and nobody else can take it beforehand.",
     ),
     variable(
         "RINGFOLD_SECRET",

@@ -1,0 +1,206 @@
+"""Joining as a process sees it: Ctrl-C, limits of descriptors and threads, names that others hold, endless deadlines."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import ringfold
+
+WATCHDOG_S = 60.0
+# Beyond the watchdog's: what ends a joining here is not its deadline.
+FAR_S = 600
+NOBODY = 65534
+
+PRELUDE = f"""
+import os, resource, signal, sys
+import ringfold
+signal.signal(signal.SIGINT, signal.default_int_handler)
+rank, argument = int(os.environ["RINGFOLD_RANK"]), sys.argv[1]
+
+def tasks():
+    names = [open(f"/proc/self/task/{{task}}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+    return sorted(name for name in names if name.startswith("ringfold"))
+
+def join():
+    try:
+        with ringfold.init(connect_timeout={FAR_S}, timeout={FAR_S}) as comm:
+            comm.barrier()
+        print("in", flush=True)
+    except ringfold.RingfoldError as error:
+        print(f"{{type(error).__name__}}: {{error}}", flush=True)
+"""
+
+INTERRUPTED = (
+    PRELUDE
+    + """
+if rank == 1:
+    try:
+        join()
+    except KeyboardInterrupt:
+        print("again", tasks(), flush=True)
+join()
+"""
+)
+
+WITHOUT_DESCRIPTORS = (
+    PRELUDE
+    + """
+if rank == 0:
+    limit = len(os.listdir("/proc/self/fd")) - 1 + int(argument)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+join()
+"""
+)
+
+WITHOUT_THREADS = (
+    PRELUDE
+    + """
+# A user that nobody else is, because the limit counts all threads of a user.
+os.setuid(100000 + os.getppid())
+if rank == 1:
+    # Three of rank 0's, and this one.
+    limit = 4 + int(argument)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+join()
+"""
+)
+
+
+class Rank:
+    """A process of a rank, whose output is read when it is needed."""
+
+    def __init__(self, program: str, rank: int, argument: object, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, str(argument)],
+            env={**os.environ, "RINGFOLD_RANK": str(rank), "OPENBLAS_NUM_THREADS": "1", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def await_task(self, name: str) -> None:
+        """Wait until a thread of this name runs."""
+        deadline = time.monotonic() + WATCHDOG_S
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        while name not in [(task / "comm").read_text().strip() for task in tasks.iterdir()]:
+            assert time.monotonic() < deadline, f"no thread {name}"
+            time.sleep(0.005)
+
+    def line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def rest(self) -> str:
+        """All that is left of its output, when it has ended."""
+        try:
+            return self.process.communicate(timeout=WATCHDOG_S)[0].strip()
+        except subprocess.TimeoutExpired:
+            pytest.fail("a rank hangs")
+
+
+Start = Callable[..., Rank]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    ranks: list[Rank] = []
+    place = {"RINGFOLD_ADDR": f"unix:@ringfold-test-{uuid.uuid4().hex}", "RINGFOLD_SECRET": uuid.uuid4().hex}
+
+    def begin(program: str, rank: int, world_size: int, argument: object = "", **environment: str) -> Rank:
+        size = {"RINGFOLD_WORLD_SIZE": str(world_size)}
+        ranks.append(Rank(program, rank, argument, {**place, **size, **environment}))
+        return ranks[-1]
+
+    yield begin
+    for rank in ranks:
+        rank.process.kill()
+        rank.process.communicate()
+
+
+@pytest.mark.parametrize("is_rank_0_there", [True, False])
+def test_an_interrupted_joining_leaves_no_thread_and_can_be_repeated(start: Start, is_rank_0_there: bool) -> None:
+    zero = start(INTERRUPTED, 0, 3) if is_rank_0_there else None
+    if zero:
+        zero.await_task("ringfold-server")
+    one = start(INTERRUPTED, 1, 3)
+    one.await_task("ringfold-setup")
+    one.process.send_signal(signal.SIGINT)
+    assert one.line() == "again []"
+    ranks = [zero or start(INTERRUPTED, 0, 3), one, start(INTERRUPTED, 2, 3)]
+    assert [rank.rest() for rank in ranks] == ["in"] * 3
+
+
+@pytest.mark.parametrize("spare", [5, 7, 8])
+def test_ranks_are_told_that_rank_0_has_no_descriptors(start: Start, spare: int) -> None:
+    ranks = [start(WITHOUT_DESCRIPTORS, rank, 3, spare) for rank in range(3)]
+    said = [rank.rest() for rank in ranks]
+    assert "ulimit -n" in said[0], said
+    for text in said[1:]:
+        assert "ulimit -n" in text or "given up" in text, said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user of whom nobody else has threads")
+@pytest.mark.parametrize("spare", [1, 3])
+def test_a_rank_without_threads_ends_the_joining_of_all(start: Start, spare: int) -> None:
+    # Rank 1 has too few for its monitor, or for its connections.
+    zero = start(WITHOUT_THREADS, 0, 2, RINGFOLD_TRANSPORT="tcp")
+    zero.await_task("ringfold-server")
+    one = start(WITHOUT_THREADS, 1, 2, spare, RINGFOLD_TRANSPORT="tcp")
+    said = [zero.rest(), one.rest()]
+    assert "ulimit -u" in said[1], said
+    assert "rank 1" in said[0] and "panicked" not in "".join(said), said
+
+
+@pytest.fixture
+def squatted() -> Iterator[int]:
+    """A port whose name another user holds."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        holder = socket.socket(socket.AF_UNIX)
+        holder.bind(f"\0ringfold-0-{port}")
+        holder.listen(100)
+        os.write(writer, b".")
+        signal.pause()
+    os.read(reader, 1)
+    yield port
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
+def test_a_name_that_another_user_holds_is_said_at_once_and_a_secret_evades_it(start: Start, squatted: int) -> None:
+    place = {"RINGFOLD_ADDR": f"127.0.0.1:{squatted}"}
+    open_ranks = [start(PRELUDE + "join()", rank, 2, RINGFOLD_SECRET="", **place) for rank in range(2)]
+    for rank in open_ranks:
+        text = rank.rest()
+        assert f"user {NOBODY}" in text and "RINGFOLD_SECRET" in text, text
+    hidden = [start(PRELUDE + "join()", rank, 2, **place) for rank in range(2)]
+    assert [rank.rest() for rank in hidden] == ["in"] * 2
+
+
+@pytest.mark.parametrize("endless", [1e19, 1e300, float("inf")])
+def test_endless_deadlines_are_deadlines(endless: float) -> None:
+    with ringfold.init(rank=0, world_size=1, connect_timeout=endless, timeout=endless) as comm:
+        comm.barrier()
+        assert len(comm.standing(endless)) == 1
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+def test_a_deadline_that_is_no_time_is_refused(wrong: float) -> None:
+    with pytest.raises(ringfold.RingfoldError, match=re.escape("0 or more")):
+        ringfold.init(rank=0, world_size=1, connect_timeout=wrong)
