@@ -67,6 +67,28 @@ def test_survivors_of_a_killed_rank_are_told_its_number(jobs: Any, count: int, a
         assert error.rank == 1
 
 
+def die_in_split(comm: ringfold.Communicator) -> Any:
+    # By the server, rank 0 knows that all ranks are in the split, and has no part of its own.
+    if comm.rank == 0:
+        comm.split(None)
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        part = comm.split(1)
+    except ringfold.RingfoldError as error:
+        return error
+    # The others were quicker.
+    assert part is not None and part.world_size == 3
+    return failure(comm.barrier)
+
+
+def test_a_part_without_rank_0_that_dies_meanwhile_names_it(jobs: Any) -> None:
+    job = jobs(die_in_split, 4)
+    for rank in (1, 2, 3):
+        error = job.result(rank)
+        assert isinstance(error, ringfold.PeerFailed), repr(error)
+        assert error.rank == 0
+
+
 def leave_early(comm: ringfold.Communicator) -> Any:
     comm.barrier()
     if comm.rank == 0:

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::agree::{Ready, RulesText};
 use super::choices::Choices;
@@ -194,10 +194,19 @@ pub fn split(
         }),
         ..group.clone()
     };
+    let server = group.world_ranks.iter().position(|rank| *rank == 0);
     establish(part, cancel)
         .map(Some)
-        // The part does not exist: its ranks are known by their numbers here.
-        .map_err(|error| renumbered(error, &ranks))
+        .map_err(|error| match (error, server) {
+            // The rank that had the server is missing in this communicator, too, which ends with it.
+            (Error::Bootstrap(_), Some(rank)) if group.session.has_lost_server() => {
+                let reason = "its control connection was closed".into();
+                let site = None;
+                watch.settle(Error::PeerFailed { rank, reason, site }, CRASH_GRACE)
+            }
+            // The part does not exist: its ranks are known by their numbers here.
+            (error, _) => renumbered(error, &ranks),
+        })
 }
 
 /// A number for part `color` of split `number` of communicator `parent`: the same on all its ranks, another for every
@@ -256,13 +265,18 @@ fn establish(group: Group, cancel: Option<&Cancel>) -> Result<Communicator> {
     let health = group.session.open(group.id, &group.members(), waker)?;
     let session = group.session.clone();
     let id = group.id;
+    let has_rank_0 = group.world_ranks.contains(&0);
     let watch = SessionWatch::new(health.clone(), &group);
     let giving_up = health.clone();
     let _telling = cancel.map(|cancel| cancel.on_cancel(move |reason| giving_up.give_up(reason)));
     let assembled = assemble(group, health, &bell, deadline);
     assembled.map_err(|error| {
         // All ranks get one error, and the others need not wait for their deadlines.
-        let grace = CRASH_GRACE.min(remaining(deadline));
+        let grace = match has_rank_0 || !session.has_lost_server() {
+            true => CRASH_GRACE.min(remaining(deadline)),
+            // There is none to give it.
+            false => Duration::ZERO,
+        };
         let error = watch.settle_making(error, grace);
         // What is open would outlive the session.
         session.close(id);

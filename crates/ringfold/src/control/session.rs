@@ -306,6 +306,12 @@ impl Session {
         self.0.world_size
     }
 
+    /// Whether the server, which rank 0's process has, is gone without a goodbye: nothing is brought
+    /// together any more, and no verdict comes from it.
+    pub fn has_lost_server(&self) -> bool {
+        self.0.line.state().reach == Reach::Lost
+    }
+
     /// A random number that all ranks of this job, and no other job, have.
     pub fn job(&self) -> u64 {
         self.0.job
