@@ -6,6 +6,7 @@ tried, too: whose memory is registered, and who is in which part.
 """
 
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -246,6 +247,11 @@ def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]
     is_refused = endings[trial.odd].kind in ("InvalidArgument", "Unsupported") and all(
         ending.kind == "Aborted" and ending.blamed == (trial.odd,) for ending in others
     )
+    # Calls need not meet: where a rank ends its own before it waits, another one is just late.
+    waiting_in = {
+        match[1] for match in (re.search(r"\(in #(\d+) ", end.text) for end in endings) if match
+    }
+    are_detected |= all(end.kind == "Timeout" for end in endings) and len(waiting_in) > 1
     allowed = {**dict.fromkeys(HARMLESS, are_fine), **dict.fromkeys(DETECTED, are_detected)}
     if not broken and not allowed.get(trial.difference, are_fine or are_detected or is_refused):
         broken = [str(ending) for ending in endings]

@@ -150,7 +150,7 @@ class Rank:
         return True
 
     def fork_that_lives_on(self, act: Callable[[], None] = lambda: None) -> None:
-        """Forks a child that does something and stays until the job ends, whatever this rank does."""
+        """Forks a child that acts and then stays until the job ends, whatever this rank does."""
         if os.fork() == 0:
             signal.alarm(ORPHAN_S)
             act()

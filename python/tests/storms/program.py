@@ -56,7 +56,7 @@ class Program:
         self.random.choices(kinds, [12, 4, 2, 4, 4, 1, 1, 1])[0]()
 
     def scribble(self) -> None:
-        """Uses registered memory in a forked child: that is its own, and changes no rank's results."""
+        """Uses registered memory in a forked child, where it is private to the child."""
         self.registered[:] = self.registered.sum()
 
     def call(self) -> None:

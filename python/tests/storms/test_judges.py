@@ -84,6 +84,12 @@ REFUSED = [told(0, "Aborted", 1), told(1, "Unsupported"), told(2, "Aborted", 1)]
         ("count", [*MISMATCHED[:2], told(2, "ok")], False),
         ("count", [*MISMATCHED[:2], told(2, "Mismatch", 0, 2)], False),
         ("count", [*MISMATCHED[:2], told(2, "Timeout", 1)], False),
+        (
+            "root",
+            [Ending(r, "Timeout", (1,), 0.0, f"late (in #{r + 7} all") for r in range(3)],
+            True,
+        ),
+        ("root", [Ending(r, "Timeout", (1,), 0.0, "late (in #7 all") for r in range(3)], False),
         ("list", [*MISMATCHED[:2], told(2, "wrong")], False),
         ("list", [told(rank, "Corrupt", 1) for rank in range(3)], False),
     ],
