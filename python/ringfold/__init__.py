@@ -79,6 +79,7 @@ def init(
     deterministic: bool | None = None,
     *,
     connect_timeout: float | None = None,
+    peer_timeout: float | None = None,
     protocol: str | None = None,
     min_channels: int | None = None,
     max_channels: int | None = None,
@@ -102,6 +103,7 @@ def init(
         docs/stragglers.md. The same on all ranks.
     deterministic: insists on the same bits in every run, and refuses a straggler policy, which adds in another order.
     connect_timeout: the deadline in seconds for bringing the ranks together.
+    peer_timeout: how long another host may give no sign of life, in seconds from 2 to 120. Rank 0's holds for all ranks.
     protocol: "ll", "simple" or "zero_copy", for every call that can go by it; see docs/tuning.md.
     min_channels, max_channels: the bounds of channels, instead of one number. The same on all ranks.
     chunk_bytes: what one message, or one piece of published memory, carries. The same on all ranks.
@@ -115,6 +117,7 @@ def init(
         secret=secret,
         timeout=timeout,
         connect_timeout=connect_timeout,
+        peer_timeout=peer_timeout,
         transport=transport,
         algorithm=algorithm,
         channels=channels,

@@ -107,6 +107,7 @@ class Communicator:
         secret: str | None = None,
         timeout: float | None = None,
         connect_timeout: float | None = None,
+        peer_timeout: float | None = None,
         transport: str | None = None,
         algorithm: str | None = None,
         channels: int | None = None,

@@ -92,7 +92,7 @@ impl Communicator {
 impl Communicator {
     /// Joins a job; `None` comes from the environment. Rank 0 may give a meeting instead of an address.
     #[staticmethod]
-    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, transport=None, algorithm=None, channels=None, straggler=None, deterministic=None, protocol=None, min_channels=None, max_channels=None, chunk_bytes=None, tuner_config=None, tuner_plugin=None, meeting=None))]
+    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, peer_timeout=None, transport=None, algorithm=None, channels=None, straggler=None, deterministic=None, protocol=None, min_channels=None, max_channels=None, chunk_bytes=None, tuner_config=None, tuner_plugin=None, meeting=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn connect(
         py: Python<'_>,
@@ -102,6 +102,7 @@ impl Communicator {
         secret: Option<String>,
         timeout: Option<f64>,
         connect_timeout: Option<f64>,
+        peer_timeout: Option<f64>,
         transport: Option<&str>,
         algorithm: Option<&str>,
         channels: Option<usize>,
@@ -124,6 +125,7 @@ impl Communicator {
             secret,
             timeout: seconds(timeout)?,
             connect_timeout: seconds(connect_timeout)?,
+            peer_timeout: seconds(peer_timeout)?,
             transport,
             algorithm: algorithm_named(algorithm)?,
             channels,

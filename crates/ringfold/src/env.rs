@@ -21,6 +21,7 @@ use crate::control::socket::addresses;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
 use crate::schedule::Weighting;
+use crate::silence::Silence;
 use crate::tune::Allowed;
 use crate::tune::allowed;
 use crate::tune::calibration::Source;
@@ -79,6 +80,8 @@ pub struct Environment {
     pub timeout: Option<Duration>,
     /// The deadline for bringing the ranks together.
     pub connect_timeout: Option<Duration>,
+    /// How long another host may be silent.
+    pub peer_timeout: Option<Duration>,
     /// Which transports may be used.
     pub transport: Option<TransportChoice>,
     /// Which algorithms and protocols the tuner may choose from.
@@ -141,6 +144,7 @@ impl Environment {
             socket_ifname: lookup("RINGFOLD_SOCKET_IFNAME"),
             timeout: parse(lookup, "RINGFOLD_TIMEOUT_MS", milliseconds)?,
             connect_timeout: parse(lookup, "RINGFOLD_CONNECT_TIMEOUT_MS", milliseconds)?,
+            peer_timeout: parse(lookup, "RINGFOLD_PEER_TIMEOUT_MS", peer_timeout)?,
             transport: parse(lookup, "RINGFOLD_TRANSPORT", |text| {
                 text.parse().map_err(|error: Error| error.to_string())
             })?,
@@ -221,6 +225,11 @@ fn channels(text: &str) -> Result<usize, String> {
 fn milliseconds(text: &str) -> Result<Duration, String> {
     let number = positive(text).map_err(|why| format!("{why}, in milliseconds"))?;
     Ok(Duration::from_millis(number as u64))
+}
+
+fn peer_timeout(text: &str) -> Result<Duration, String> {
+    let silence = Silence::new(milliseconds(text)?).map_err(|error| error.to_string())?;
+    Ok(silence.limit())
 }
 
 /// A size, with an optional suffix K, M or G for powers of 1024.

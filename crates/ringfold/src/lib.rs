@@ -48,6 +48,7 @@ pub mod memory;
 pub mod random;
 pub mod reduce;
 pub mod schedule;
+pub mod silence;
 pub mod simulate;
 #[cfg(test)]
 #[path = "../tests/skipped/mod.rs"]

@@ -8,6 +8,7 @@ pub mod fork;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use crate::memory::Region;
 
@@ -51,6 +52,28 @@ pub fn recv_into(
         // `Region::new`), and bytes of any value may stand there.
         unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) }
     })
+}
+
+/// Has a TCP connection try again at the latest `longest` after it sent something in vain. Kernels before 6.15 cannot, and go on
+/// doubling the time.
+pub fn limit_tcp_retry(socket: BorrowedFd<'_>, longest: Duration) {
+    /// Of linux/tcp.h; libc lacks it.
+    const TCP_RTO_MAX_MS: libc::c_int = 44;
+    let milliseconds = longest.as_millis() as libc::c_int;
+    // SAFETY: the value is valid for reads of its size.
+    let refused = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_RTO_MAX_MS,
+            (&raw const milliseconds).cast(),
+            size_of_val(&milliseconds) as libc::socklen_t,
+        )
+    };
+    if refused != 0 {
+        let error = io::Error::last_os_error();
+        log::debug!(target: "ringfold::control", "connections try again ever later: {error}");
+    }
 }
 
 /// What the kernel knows about the other end of a TCP connection.

@@ -32,6 +32,8 @@ fn join(rank: usize, address: &str) -> Session {
         local_rank: None,
         local_world_size: None,
         addresses: vec![address.parse().unwrap()],
+        public_name: None,
+        silence: Default::default(),
         origin: "test",
     };
     Session::join(&launch, None, ample()).unwrap()

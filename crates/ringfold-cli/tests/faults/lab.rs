@@ -154,6 +154,12 @@ impl Lab {
             .expect("the port exists");
     }
 
+    /// Plugs it in again.
+    pub fn mend(&self, host: usize) {
+        self.switch(&["link", "set", &port(host), "up"])
+            .expect("the port exists");
+    }
+
     /// Limits every cable, each way, to `rate` as tc has it (`1gbit`).
     pub fn shape(&self, rate: &str) -> Result<(), String> {
         let limit = [

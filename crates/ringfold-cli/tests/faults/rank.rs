@@ -367,6 +367,17 @@ impl<'a> Calls<'a> {
                 expect(output, call, |index| element(call, 0, index));
                 self.communicator.barrier()?;
             }
+            "send_and_barrier" => {
+                match rank {
+                    0 => self.communicator.send(input, 1, 0)?,
+                    1 => {
+                        self.communicator.recv(output, 0, 0)?;
+                        expect(output, call, |index| element(call, 0, index));
+                    }
+                    _ => {}
+                }
+                self.communicator.barrier()?;
+            }
             "barrier" => self.communicator.barrier()?,
             "alloc" => {
                 let mut memory = self.communicator.alloc(block * 8)?;

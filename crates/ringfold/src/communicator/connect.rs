@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::agree::{Ready, RulesText};
 use super::choices::Choices;
-use super::driver::{CRASH_GRACE, Driver};
+use super::driver::Driver;
 use super::group::{Group, Inherited};
 use super::settings::Settings;
 use super::watch::{SessionWatch, Watch, renumbered};
@@ -86,7 +86,7 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
         .as_ref()
         .map(|text| Secret::new(text.as_bytes()))
         .or(environment.secret);
-    let launch = Launch::detect(&Explicit {
+    let mut launch = Launch::detect(&Explicit {
         rank: config.rank,
         world_size: config.world_size,
         addresses: addresses.unwrap_or_default(),
@@ -106,6 +106,7 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
         settings.ignore_misfitting_weights(launch.world_size);
     }
     let deadline = Instant::now() + settings.connect_timeout;
+    launch.silence = settings.silence;
     let rank = launch.rank;
     let given_up = || {
         let reason = config.cancel.as_ref()?.reason()?;
@@ -155,7 +156,7 @@ pub fn split(
     });
     let wishes = wishes.map_err(|error| match error {
         // It is a member of the parent, which ends with it: by one error on all ranks.
-        Error::PeerFailed { .. } => watch.settle(error, CRASH_GRACE),
+        Error::PeerFailed { .. } => watch.settle(error, watch.crash_grace()),
         other => other,
     })?;
     let wishes: Vec<Wish> = wishes
@@ -202,7 +203,10 @@ pub fn split(
             (Error::Bootstrap(_), Some(rank)) if group.session.has_lost_server() => {
                 let reason = "its control connection was closed".into();
                 let site = None;
-                watch.settle(Error::PeerFailed { rank, reason, site }, CRASH_GRACE)
+                watch.settle(
+                    Error::PeerFailed { rank, reason, site },
+                    watch.crash_grace(),
+                )
             }
             // The part does not exist: its ranks are known by their numbers here.
             (error, _) => renumbered(error, &ranks),
@@ -273,7 +277,7 @@ fn establish(group: Group, cancel: Option<&Cancel>) -> Result<Communicator> {
     assembled.map_err(|error| {
         // All ranks get one error, and the others need not wait for their deadlines.
         let grace = match has_rank_0 || !session.has_lost_server() {
-            true => CRASH_GRACE.min(remaining(deadline)),
+            true => watch.crash_grace().min(remaining(deadline)),
             // There is none to give it.
             false => Duration::ZERO,
         };

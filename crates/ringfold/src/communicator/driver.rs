@@ -31,11 +31,6 @@ use crate::transport::{Time, Waker};
 use crate::types::Collective;
 use crate::wait::{BLOCK_MAX, Patience, Pause, Waiter};
 
-/// How long a rank that suspects a crash waits for the verdict that names who really crashed. A living server answers at
-/// once. When it does not, it may be the one that is gone, and the suspect no more than somebody who found out sooner:
-/// hence longer than a dead connection to the server takes to end.
-pub(super) const CRASH_GRACE: Duration = Duration::from_millis(2500);
-
 /// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody waits for.
 pub(super) const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
 
@@ -613,7 +608,7 @@ impl Driver {
         let error = located(state, error);
         let verdict = match &error {
             Error::Timeout { .. } => self.watch.settle(error, TIMEOUT_GRACE),
-            fatal if fatal.is_fatal() => self.watch.settle(error, CRASH_GRACE),
+            fatal if fatal.is_fatal() => self.watch.settle(error, self.watch.crash_grace()),
             local => return self.interrupt(state, error.clone(), local.to_string()),
         };
         let verdict = located(state, verdict);

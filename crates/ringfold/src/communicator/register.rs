@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::driver::{CRASH_GRACE, TIMEOUT_GRACE};
+use super::driver::TIMEOUT_GRACE;
 use super::group::Group;
 use super::registration::{RegisteredMut, Registration};
 use super::{ABORT_GRACE, Communicator};
@@ -187,7 +187,9 @@ impl Communicator {
         card.is_good = mapped.is_ok();
         let mapped = match mapped {
             // A peer that lies about its memory is no peer.
-            Err(error) if error.is_fatal() => return Err(self.end(error, CRASH_GRACE)),
+            Err(error) if error.is_fatal() => {
+                return Err(self.end(error, self.driver.watch().crash_grace()));
+            }
             other => other,
         };
         let outcomes = self.exchange_cards(&card)?;
@@ -272,8 +274,9 @@ impl Communicator {
     /// Ends the communicator on all ranks, because they wait for what this one cannot give or get. Gives the verdict, which
     /// may be another than what this rank makes of its failure, as it is with a call.
     fn condemn(&self, failure: Failure, begin: Instant) -> Error {
+        let crash_grace = self.driver.watch().crash_grace();
         let (suspicion, grace) = match failure {
-            Failure::Cancelled(verdict) => (verdict, CRASH_GRACE),
+            Failure::Cancelled(verdict) => (verdict, crash_grace),
             Failure::Late(waiting_for) => {
                 let after_ms = begin.elapsed().as_millis() as u64;
                 let site = None;
@@ -287,7 +290,7 @@ impl Communicator {
             Failure::Broken { rank, error } => {
                 let reason = format!("its end of a connection is gone: {error}");
                 let site = None;
-                (Error::PeerFailed { rank, reason, site }, CRASH_GRACE)
+                (Error::PeerFailed { rank, reason, site }, crash_grace)
             }
             Failure::Local(error) => {
                 let rank = self.place.rank;

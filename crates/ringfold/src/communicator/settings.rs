@@ -6,6 +6,7 @@ use crate::config::{Bind, Config, Injection, Straggler, TransportChoice};
 use crate::env::{self, Environment};
 use crate::error::Result;
 use crate::schedule::Weighting;
+use crate::silence::Silence;
 use crate::transport::P2P_CHANNEL;
 use crate::tune::calibration::Source;
 use crate::tune::channels::Bounds;
@@ -24,6 +25,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// The deadline for bringing ranks together.
     pub connect_timeout: Duration,
+    /// How long another host may be silent, if this rank's setting is the one that holds.
+    pub silence: Silence,
     /// Which transports may be used.
     pub transport: TransportChoice,
     /// The algorithm of every collective that has it.
@@ -109,6 +112,7 @@ impl Settings {
             .or(either(environment.min_channels, environment.channels));
         let most = either(config.max_channels, config.channels)
             .or(either(environment.max_channels, environment.channels));
+        let silence = config.peer_timeout.or(environment.peer_timeout);
         let file = || environment.tuner_config.clone().map(RuleSource::File);
         Ok(Settings {
             timeout: config
@@ -121,6 +125,7 @@ impl Settings {
                 .or(environment.connect_timeout)
                 .unwrap_or(env::CONNECT_TIMEOUT)
                 .min(SPAN_MAX),
+            silence: silence.map(Silence::new).transpose()?.unwrap_or_default(),
             transport: config
                 .transport
                 .or(environment.transport)

@@ -286,7 +286,11 @@ fn connect(
         peers: &peers,
     };
     let sockets = mesh.connect(listener, deadline, cancelled)?;
-    Tcp::new(group.rank, sockets, TcpOptions::default()).map(Some)
+    let options = TcpOptions {
+        silence: group.session.silence(),
+        ..TcpOptions::default()
+    };
+    Tcp::new(group.rank, sockets, options).map(Some)
 }
 
 /// Where a rank can be met. As text, a line each: `address 10.0.0.1:4242`, `memory` and a socket's name, `process` and its

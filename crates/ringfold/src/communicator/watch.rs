@@ -24,6 +24,9 @@ pub trait Watch: Send + Sync {
     /// suspicion is the verdict on this rank.
     fn settle(&self, suspicion: Error, grace: Duration) -> Error;
 
+    /// How long a rank that suspects a crash waits for the verdict that names who really crashed.
+    fn crash_grace(&self) -> Duration;
+
     /// Whether some rank has left in good order.
     fn anyone_left(&self) -> bool;
 
@@ -115,6 +118,10 @@ impl Watch for SessionWatch {
     fn settle(&self, suspicion: Error, grace: Duration) -> Error {
         let suspicion = self.to_members(suspicion);
         self.to_ranks(self.health.settle(suspicion, grace))
+    }
+
+    fn crash_grace(&self) -> Duration {
+        self.session.silence().verdict_grace()
     }
 
     fn anyone_left(&self) -> bool {
@@ -213,6 +220,11 @@ impl Watch for ThreadRank {
         self.watch.is_faulty.store(true, Ordering::Release);
         self.watch.wake_all();
         verdict
+    }
+
+    fn crash_grace(&self) -> Duration {
+        // Threads have one word for the verdict, and the first suspicion is it.
+        Duration::ZERO
     }
 
     fn anyone_left(&self) -> bool {

@@ -112,6 +112,8 @@ pub enum Frame {
         job: u64,
         /// A random secret for this job's other connections, on UNIX sockets; elsewhere zeros.
         key: [u8; 32],
+        /// How long another host may be silent, in milliseconds.
+        silence_ms: u64,
         /// Every rank.
         ranks: Vec<Presence>,
     },
@@ -260,9 +262,15 @@ impl Frame {
 
     fn encode_from_server(&self, body: &mut Writer) -> u8 {
         match self {
-            Frame::Welcome { job, key, ranks } => {
+            Frame::Welcome {
+                job,
+                key,
+                silence_ms,
+                ranks,
+            } => {
                 body.u64(*job);
                 body.0.extend_from_slice(key);
+                body.u64(*silence_ms);
                 body.u32(ranks.len() as u32);
                 ranks.iter().for_each(|presence| body.presence(presence));
                 32
@@ -366,6 +374,7 @@ impl Frame {
             32 => Frame::Welcome {
                 job: body.u64()?,
                 key: body.take(32)?.try_into().ok()?,
+                silence_ms: body.u64()?,
                 ranks: body.list(HOST_ID_BYTES + 4, Reader::presence)?,
             },
             33 => Frame::Cancelled {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::fault::{Class, Fault};
 use super::frame::{Frame, Presence};
+use crate::silence::Silence;
 use exchange::{Gathering, Topic};
 use verdict::Group;
 pub use verdict::INQUIRY;
@@ -39,6 +40,7 @@ enum Rank {
 pub struct Hub {
     job: u64,
     key: [u8; 32],
+    silence: Silence,
     ranks: Vec<Rank>,
     /// Whether it is settled who is in the job: all ranks, or none because not all came.
     is_complete: bool,
@@ -60,6 +62,7 @@ impl Hub {
         Hub {
             job,
             key,
+            silence: Silence::default(),
             ranks: vec![Rank::Absent; world_size as usize],
             is_complete: false,
             is_cancelled: false,
@@ -69,6 +72,11 @@ impl Hub {
             inquiries: 0,
             out: Vec::new(),
         }
+    }
+
+    /// Tells the ranks how long another host may be silent.
+    pub fn with_silence(self, silence: Silence) -> Hub {
+        Hub { silence, ..self }
     }
 
     /// Whether it is settled who is in the job.
@@ -279,6 +287,7 @@ impl Hub {
                 let welcome = Frame::Welcome {
                     job: self.job,
                     key: self.key,
+                    silence_ms: self.silence.limit().as_millis() as u64,
                     ranks: present.clone(),
                 };
                 self.out.push((to, welcome));

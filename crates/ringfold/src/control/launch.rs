@@ -12,6 +12,7 @@ use super::auth::Secret;
 use super::socket::Address;
 use crate::env::{Environment, Lookup, process};
 use crate::error::{Error, Result};
+use crate::silence::Silence;
 
 /// A process' place in its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct Launch {
     /// The name that follows from the address alone, where a secret hides the one that is used: rank 0 listens there too,
     /// if no other user does, so that ranks with another secret, or none, find out.
     pub public_name: Option<Address>,
+    /// How long another host may be silent; rank 0's holds.
+    pub silence: Silence,
     /// Who said all this.
     pub origin: &'static str,
 }
@@ -189,6 +192,7 @@ impl Launch {
                 local_world_size: None,
                 addresses: Vec::new(),
                 public_name: None,
+                silence: Silence::default(),
                 origin: "arguments",
             });
         }
@@ -222,6 +226,7 @@ impl Launch {
             local_world_size: own.local_world_size,
             addresses: Vec::new(),
             public_name: None,
+            silence: Silence::default(),
             origin,
         })
     }
@@ -251,6 +256,7 @@ impl Launch {
                 local_world_size,
                 addresses: Vec::new(),
                 public_name: None,
+                silence: Silence::default(),
                 origin: launcher.name,
             });
         }
@@ -261,6 +267,7 @@ impl Launch {
             local_world_size: Some(1),
             addresses: Vec::new(),
             public_name: None,
+            silence: Silence::default(),
             origin: "no launcher",
         })
     }

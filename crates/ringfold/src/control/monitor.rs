@@ -15,29 +15,45 @@ use super::session::{Gathered, Line, Reach};
 use super::socket::{Socket, is_transient, wait_for};
 use super::standing::Standing;
 use super::watch::{Watched, watch};
+use crate::silence::Silence;
 
 /// After a neighbour's process has ended, how long the server has to say whether that was in order. It usually answers at
 /// once. When it does not, most often its own process is being ended, which closes its connections one by one: somebody
 /// who was told before this rank has ended as well, and must not be blamed for it.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// A look at the connection to the server comes so much later than its end can be seen, and not earlier than this after
+/// another one.
+const QUIET_LOOK: Duration = Duration::from_millis(20);
+
 /// The monitor's own state.
 pub(super) struct Monitor {
     line: Arc<Line>,
     splitter: Splitter,
     watched: Vec<Watched>,
+    /// How long rank 0's host may be silent.
+    silence: Silence,
+    /// When to look whether it has been.
+    next_look: Instant,
     /// Neighbours whose process has ended, and until when the server may judge.
     suspects: Vec<(u32, Instant)>,
     buffer: Vec<u8>,
 }
 
 impl Monitor {
-    pub(super) fn new(line: Arc<Line>, splitter: Splitter, ranks: &[Presence]) -> Monitor {
+    pub(super) fn new(
+        line: Arc<Line>,
+        splitter: Splitter,
+        silence: Silence,
+        ranks: &[Presence],
+    ) -> Monitor {
         let watched = watch(ranks, line.rank as usize);
         Monitor {
             line,
             splitter,
             watched,
+            silence,
+            next_look: Instant::now(),
             suspects: Vec::new(),
             buffer: vec![0; 64 << 10],
         }
@@ -69,7 +85,9 @@ impl Monitor {
             for rank in ended {
                 self.suspect(rank);
             }
-            self.judge_suspects(Instant::now());
+            let now = Instant::now();
+            self.judge_suspects(now);
+            self.listen_for_server(socket, now);
         }
     }
 
@@ -82,7 +100,9 @@ impl Monitor {
         if is_open {
             fds.push(PollFd::new(socket, PollFlags::IN));
         }
-        let deadline = self.suspects.iter().map(|(_, until)| *until).min();
+        let is_far = is_open && !socket.is_unix();
+        let suspects = self.suspects.iter().map(|(_, until)| *until);
+        let deadline = suspects.chain(is_far.then_some(self.next_look)).min();
         wait_for(&mut fds, deadline)?;
         if !fds[0].revents().is_empty() {
             self.line.bell.answer();
@@ -238,6 +258,27 @@ impl Monitor {
             Reach::Closed => self.depart(rank),
             Reach::Lost => self.bury(rank, "its process has ended"),
         }
+    }
+
+    /// Loses the server if its host has been silent for too long. The kernel would find out by itself; but not as long as it
+    /// waits for the acknowledgement of something that was sent in the meantime, a report for example.
+    fn listen_for_server(&mut self, socket: &Socket, now: Instant) {
+        if now < self.next_look || self.line.state().reach != Reach::Open {
+            return;
+        }
+        let limit = self.silence.limit();
+        let Some(state) = socket.tcp_state() else {
+            self.next_look = now + limit;
+            return;
+        };
+        if self.silence.is_broken(&state) {
+            return self.lose(&format!(
+                "its host has been silent for {} ms",
+                state.quiet_ms
+            ));
+        }
+        let quiet = Duration::from_millis(state.quiet_ms.into());
+        self.next_look = now + limit.saturating_sub(quiet) + QUIET_LOOK;
     }
 
     /// Buries the suspects on which the server has not said a word.

@@ -12,6 +12,7 @@ use super::frame::{Frame, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
 use super::limit::Limit;
 use super::socket::{Address, Listener, Socket, Stranger, is_transient};
 use crate::error::{Error, Refused, Result};
+use crate::silence::Silence;
 
 /// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
@@ -252,11 +253,19 @@ pub(super) fn await_welcome(
     socket: &Socket,
     splitter: &mut Splitter,
     limit: Limit<'_>,
-) -> Result<(u64, [u8; 32], Vec<Presence>)> {
+) -> Result<(u64, [u8; 32], Silence, Vec<Presence>)> {
     let mut byte = vec![0; 4096];
     loop {
         match splitter.next_frame() {
-            Ok(Some(Frame::Welcome { job, key, ranks })) => return Ok((job, key, ranks)),
+            Ok(Some(Frame::Welcome {
+                job,
+                key,
+                silence_ms,
+                ranks,
+            })) => {
+                let silence = Silence::new(Duration::from_millis(silence_ms))?;
+                return Ok((job, key, silence, ranks));
+            }
             Ok(Some(Frame::Cancelled { ranks, reason })) => {
                 return Err(Error::Bootstrap(format!(
                     "the job did not come together: {reason}; missing ranks: {ranks:?}"

@@ -19,12 +19,11 @@ use super::frame::{Frame, RANK_FRAME_BYTES_MAX, Splitter};
 use super::hub::Hub;
 use super::socket::{Bell, Listener, Socket, is_transient, random, remaining, wait_for};
 use crate::error::{Error, Result};
+use crate::silence::{PING, Silence};
 use crate::threads;
 
 /// Bytes that may wait to be sent to one rank before it counts as lost: two of the largest frames.
 const BACKLOG_BYTES_MAX: usize = 512 << 20;
-/// How often ranks on other hosts are written to, so that a dead link has something to lose.
-const PING: Duration = Duration::from_millis(500);
 /// How long rank 0 stays for the others when it leaves before them, so that what they have begun can end.
 const LINGER: Duration = Duration::from_millis(500);
 /// How long the last frames may take when rank 0 leaves.
@@ -46,6 +45,7 @@ impl Server {
         own: Socket,
         world_size: u32,
         secret: Secret,
+        silence: Silence,
         deadline: Instant,
     ) -> Result<Server> {
         let bell = || Bell::new().map_err(|error| Error::system("cannot make an eventfd", error));
@@ -58,10 +58,11 @@ impl Server {
             false => [0; 32],
         };
         let mut state = State {
-            hub: Hub::new(job, key, world_size, deadline),
+            hub: Hub::new(job, key, world_size, deadline).with_silence(silence),
             door: Some(Door::new(listeners, &secret, Purpose::Control)),
             links: (0..world_size).map(|_| None).collect(),
             world_size,
+            silence,
             next_ping: Instant::now() + PING,
             accusations: Vec::new(),
             leaving: None,
@@ -138,6 +139,7 @@ struct State {
     door: Option<Door>,
     links: Vec<Option<Link>>,
     world_size: u32,
+    silence: Silence,
     next_ping: Instant,
     /// Frames that blame others for being gone, and who sent them.
     accusations: Vec<(usize, Frame)>,
@@ -244,6 +246,9 @@ impl State {
             }
         };
         for (claim, socket) in door.serve(at_door, &mut judge) {
+            if let Err(error) = socket.watch_for_silence(self.silence) {
+                warn!(target: "ringfold::control", "rank {}'s host is watched as by default: {error}", claim.from);
+            }
             self.links[claim.from as usize] = Some(Link::new(socket));
         }
         if let Some(want) = door.want() {
@@ -431,6 +436,7 @@ mod tests {
             door: None,
             links: ours.into_iter().map(Link::new).map(Some).collect(),
             world_size: 3,
+            silence: Silence::default(),
             next_ping: deadline,
             accusations: Vec::new(),
             leaving: None,

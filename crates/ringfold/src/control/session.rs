@@ -25,6 +25,7 @@ use super::server::Server;
 use super::socket::{Address, Bell, Socket, random, remaining};
 use super::standing::Standing;
 use crate::error::{Error, Result};
+use crate::silence::Silence;
 use crate::threads;
 use crate::topology::HostId;
 use crate::transport::Waker;
@@ -160,6 +161,7 @@ struct Owner {
     job: u64,
     secret: Secret,
     ranks: Vec<Presence>,
+    silence: Silence,
     line: Arc<Line>,
     tokens: AtomicU64,
     monitor: Option<JoinHandle<()>>,
@@ -215,7 +217,9 @@ impl Session {
                 let (own, theirs) =
                     Socket::pair().map_err(|e| Error::system("cannot make a socket pair", e))?;
                 let deadline = limit.deadline();
-                let server = Server::start(listeners, theirs, world_size, secret, deadline)?;
+                let silence = launch.silence;
+                let server =
+                    Server::start(listeners, theirs, world_size, secret, silence, deadline)?;
                 (own, Some(server))
             }
             rank => {
@@ -232,7 +236,11 @@ impl Session {
                     .chain(&launch.public_name)
                     .cloned()
                     .collect();
-                (reach(&places, &secret, claim, limit)?, None)
+                let socket = reach(&places, &secret, claim, limit)?;
+                // Its own, until rank 0's is known.
+                let watched = socket.watch_for_silence(launch.silence);
+                watched.map_err(|error| Error::system("cannot watch rank 0's host", error))?;
+                (socket, None)
             }
         };
         Session::enter(launch, given, socket, server, presence, limit)
@@ -246,6 +254,7 @@ impl Session {
             job: u64::from_le_bytes(random()?),
             secret: Secret::new(random::<32>()?),
             ranks: vec![presence],
+            silence: Silence::default(),
             line: Arc::new(line),
             tokens: AtomicU64::new(0),
             monitor: None,
@@ -271,23 +280,31 @@ impl Session {
         if server.is_none() && limit.check().is_err() {
             withdraw(&socket, Instant::now() + GOODBYE);
         }
-        let (job, key, ranks) = welcome?;
+        let (job, key, silence, ranks) = welcome?;
         if ranks.len() != launch.world_size {
             return Err(Error::Bootstrap(
                 "rank 0 welcomed another number of ranks".into(),
             ));
         }
+        socket.watch_for_silence(silence).map_err(broke)?;
+        if silence != launch.silence {
+            log::info!(
+                target: "ringfold::init",
+                "hosts may be silent for {} ms, as rank 0 has it", silence.limit().as_millis()
+            );
+        }
         crate::env::note_rank(launch.rank);
         let rank = launch.rank as u32;
         let line = Line::new(rank, ranks.len(), Some(socket), Reach::Open)?;
         let line = Arc::new(line);
-        let monitor = Monitor::new(line.clone(), splitter, &ranks);
+        let monitor = Monitor::new(line.clone(), splitter, silence, &ranks);
         let thread = threads::start("ringfold-monitor", move || monitor.run())?;
         Ok(Session(Arc::new(Owner {
             world_size: ranks.len(),
             job,
             secret: secret.unwrap_or_else(|| Secret::new(key)),
             ranks,
+            silence,
             line,
             tokens: AtomicU64::new(0),
             monitor: Some(thread),
@@ -321,6 +338,11 @@ impl Session {
     /// UNIX sockets of this user.
     pub fn secret(&self) -> &Secret {
         &self.0.secret
+    }
+
+    /// How long another host may be silent: rank 0's setting.
+    pub fn silence(&self) -> Silence {
+        self.0.silence
     }
 
     /// The host of a world rank, by which ranks on one host are told.

@@ -15,12 +15,9 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 use super::connect;
 use super::limit::Limit;
 use crate::error::{Error, Result};
+use crate::silence::Silence;
 use crate::sys::fork::Unshared;
-
-/// How long sent data may stay unacknowledged. With a ping every half second, a silent partition shows in 2.3 s.
-const USER_TIMEOUT_MS: u32 = 1800;
-/// Silence after which the kernel probes an idle connection, and between its probes.
-const KEEPALIVE: Duration = Duration::from_secs(1);
+use crate::sys::{self, TcpState};
 
 /// Where rank 0 is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +135,7 @@ impl Socket {
     pub fn from_tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        watch_for_silence(&stream)?;
+        Silence::default().watch_control(&stream)?;
         Ok(Socket {
             fd: Unshared::new(stream.into()),
             is_unix: false,
@@ -183,6 +180,22 @@ impl Socket {
                 }
                 Err(last)
             }
+        }
+    }
+
+    /// Has the kernel end this connection when the other host has been silent for as long as `silence` says.
+    pub fn watch_for_silence(&self, silence: Silence) -> io::Result<()> {
+        match self.is_unix {
+            true => Ok(()),
+            false => silence.watch_control(&self.fd),
+        }
+    }
+
+    /// What the kernel knows about the other end of a TCP connection, if it tells.
+    pub fn tcp_state(&self) -> Option<TcpState> {
+        match self.is_unix {
+            true => None,
+            false => sys::tcp_state(self.fd.as_fd()).ok().flatten(),
         }
     }
 
@@ -261,16 +274,6 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// Makes the kernel end `stream` when the other end has been silent too long.
-pub fn watch_for_silence(stream: &TcpStream) -> io::Result<()> {
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepcnt(stream, 2)?;
-    sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS)?;
-    Ok(())
 }
 
 /// A listening socket that never blocks.

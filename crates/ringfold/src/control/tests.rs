@@ -64,6 +64,7 @@ fn launch(rank: usize, world_size: usize, address: &Address) -> Launch {
         local_world_size: None,
         addresses: vec![address.clone()],
         public_name: None,
+        silence: Default::default(),
         origin: "test",
     }
 }

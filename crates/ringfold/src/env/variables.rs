@@ -102,6 +102,15 @@ pub const VARIABLES: &[Variable] = &[
         "The deadline for bringing the ranks together. Raise it when ranks start far apart in time.",
     ),
     variable(
+        "RINGFOLD_PEER_TIMEOUT_MS",
+        "milliseconds, 2000 to 120000",
+        "2300",
+        "How long another host may give no sign of life before its ranks have failed: a lost cable or a host without power is \
+         noticed so late, and an outage of the network that is at least a second shorter is survived (before Linux 6.15: one \
+         of half this time). Raise it for networks that are away for seconds. Processes that end are noticed at once all the \
+         same. Rank 0's holds for all ranks.",
+    ),
+    variable(
         "RINGFOLD_TRANSPORT",
         "`auto`, `shm`, `tcp`",
         "`auto`",

@@ -41,6 +41,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
+use crate::silence::Silence;
 use crate::sys;
 use crate::sys::fork::Unshared;
 
@@ -65,12 +66,6 @@ const DIRECT_TRIES: usize = 2;
 /// How often connections that are waited for are checked for signs of life.
 const QUIET_CHECK: Duration = Duration::from_millis(100);
 
-/// An idle connection is asked for a sign of life after this time, and again after as long.
-const KEEPALIVE: Duration = Duration::from_secs(1);
-
-/// Unanswered signs after which the kernel gives up by itself.
-const KEEPALIVE_PROBES: u32 = 3;
-
 /// What can be set about the TCP transport.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
@@ -78,8 +73,8 @@ pub struct TcpOptions {
     pub piece_bytes: usize,
     /// The size of the kernel's buffers, each way; the kernel's own tuning if not given.
     pub socket_buffer_bytes: Option<usize>,
-    /// A peer whose kernel is silent for this long is gone. Less than two seconds mistakes a lost packet for that.
-    pub quiet_limit: Duration,
+    /// How long a peer's host may be silent.
+    pub silence: Silence,
 }
 
 impl Default for TcpOptions {
@@ -87,7 +82,7 @@ impl Default for TcpOptions {
         TcpOptions {
             piece_bytes: 128 << 10,
             socket_buffer_bytes: None,
-            quiet_limit: Duration::from_millis(2300),
+            silence: Silence::default(),
         }
     }
 }
@@ -103,7 +98,7 @@ pub struct Tcp {
     readiness: Readiness,
     /// Empty between calls; see [`incoming`].
     staging: Owned,
-    quiet_limit: Duration,
+    silence: Silence,
     quiet_checked: Time,
     /// Tickets of sends that were complete when they were posted; kept for its memory.
     posted: Vec<Ticket>,
@@ -146,7 +141,7 @@ impl Tcp {
             active: Vec::new(),
             readiness: Readiness::new()?,
             staging: Owned::zeroed(options.piece_bytes),
-            quiet_limit: options.quiet_limit,
+            silence: options.silence,
             quiet_checked: Time::default(),
             posted: Vec::with_capacity(1),
         };
@@ -209,9 +204,7 @@ impl Tcp {
             let state = sys::tcp_state(connection.socket.as_fd())
                 .map_err(|error| Error::system("cannot read a connection's state", error))?;
             let Some(state) = state else { continue };
-            // A peer without room for more is asked at growing intervals, so its silence means nothing.
-            let is_full = state.unsent_bytes > 0 && state.unacknowledged == 0;
-            if !is_full && u128::from(state.quiet_ms) > self.quiet_limit.as_millis() {
+            if self.silence.is_broken(&state) {
                 return Err(Error::PeerFailed {
                     rank: connection.peer,
                     reason: format!("its host has been silent for {} ms", state.quiet_ms),
@@ -338,10 +331,7 @@ impl Connection {
         let configure = || -> io::Result<()> {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)?;
-            sockopt::set_socket_keepalive(&socket, true)?;
-            sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
-            sockopt::set_tcp_keepintvl(&socket, KEEPALIVE)?;
-            sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+            options.silence.watch_data(&socket)?;
             if let Some(bytes) = options.socket_buffer_bytes {
                 sockopt::set_socket_send_buffer_size(&socket, bytes)?;
                 sockopt::set_socket_recv_buffer_size(&socket, bytes)?;

@@ -278,7 +278,7 @@ fn a_silent_host_is_told_from_a_late_reader() {
         world.ranks[0].block(Duration::from_millis(20)).unwrap();
     }
     assert!(!world.is_done(send));
-    world.ranks[0].quiet_limit = Duration::from_millis(1);
+    world.ranks[0].silence = Silence::of(Duration::from_millis(1));
     world.now = world.now.after(QUIET_CHECK);
     world.round().expect("a full peer is not silent");
 }
@@ -286,7 +286,7 @@ fn a_silent_host_is_told_from_a_late_reader() {
 #[test]
 fn a_silent_host_is_a_failed_peer() {
     let (mut world, _peer) = with_bare_peer();
-    world.ranks[0].quiet_limit = Duration::from_millis(20);
+    world.ranks[0].silence = Silence::of(Duration::from_millis(20));
     let target = Owned::zeroed(10);
     world.recv(0, (1, 0), 0, Sink::Store(target.region()));
     let begin = std::time::Instant::now();
