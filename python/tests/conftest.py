@@ -23,7 +23,9 @@ WATCHDOG_S = 60.0
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Record what was skipped; of parallel workers, only the one that reports for all gets here."""
     path = os.environ.get(SKIPS_VARIABLE)
-    for report in terminalreporter.stats.get("skipped", []) if path else []:
+    if path is None:
+        return
+    for report in terminalreporter.stats.get("skipped", []):
         # A skip is reported as (file, line, "Skipped: reason").
         reason = str(report.longrepr[2]).removeprefix("Skipped: ")
         with open(path, "a") as file:

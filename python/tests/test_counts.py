@@ -40,7 +40,7 @@ def disagree(comm: ringfold.Communicator) -> Any:
         for _ in range(10):
             # What such a call may not find in a slot or a ring.
             part.all_gather(np.full(4 * SCALE, 900.0, "float32"))
-        errors = []
+        errors: list[tuple[str, str] | None] = []
         try:
             call(part, what, counts, pairs.get(what, [([], []), ([], [])])[comm.rank])
             errors.append(None)

@@ -36,7 +36,8 @@ def differ_in_counts(comm: ringfold.Communicator) -> str:
     comm.all_reduce(np.ones(3))
     comm.barrier()
     assert comm.stats().calls == 2
-    assert comm.standing(20)[comm.rank].finished == 2
+    own = comm.standing(20)[comm.rank]
+    assert own is not None and own.finished == 2
     with pytest.raises(ringfold.Mismatch) as caught:
         comm.all_reduce(np.ones(10 + comm.rank))
     return str(caught.value)
