@@ -24,6 +24,7 @@ from ringfold import _native
 from ringfold.errors import RingfoldError, Unsupported, in_words
 from ringfold.torch import bootstrap, watch
 from ringfold.torch.collectives import Collectives
+from ringfold.torch.flight_dump import before_leaving
 from ringfold.torch.flight_recorder import Trace
 from ringfold.torch.issue import Call, Issuer
 from ringfold.torch.memory import Buckets
@@ -79,6 +80,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
     def shutdown(self) -> None:
         """Leave in good order: waits for this rank's calls under way, tells the others, frees everything."""
+        before_leaving(self.trace)
         self._leave()
         self.buckets.close()
         self._communicator.close()

@@ -12,22 +12,30 @@ analyser finds the calls of different ranks that belong together:
 Beyond the schema an entry has `error`: what the call failed with, or None.
 """
 
+import contextlib
+import errno
 import json
 import logging
 import os
 import pickle
+import stat
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ringfold import _native
-from ringfold.errors import InvalidArgument
+from ringfold.errors import InvalidArgument, RingfoldError
 from ringfold.torch.flight_recorder import FATAL, Record, Recorder, Trace, recorder
 
 VERSION = "2.10"
 LIBRARY = "gloo"
 """What takes the place of the library's name: one that analysers up to torch 2.14 accept."""
+ANSWER_S = 1.0
+"""How long the other ranks have to say where they are."""
+CATCH_UP_S = 0.1
+"""How long those that are a little behind are given, when a rank leaves."""
 DEFAULT_PREFIX = "ringfold_rank_"
 """How files are named in a folder that is given."""
 ELEMENTS = {
@@ -44,9 +52,10 @@ log = logging.getLogger("ringfold")
 def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
     """Writes the last calls of all groups of this process to files, and returns the first one's name.
 
-    `path` is how their names begin (RINGFOLD_FR_DUMP unless given), or a folder: `/tmp/fr_` becomes `/tmp/fr_0` on rank 0, a
-    pickle that `torchfrtrace` reads, and the same as JSON `/tmp/fr_json/0.json`. Any thread may call it at any time, also while
-    calls are stuck; no other rank takes part. Raises `OSError` when it cannot write.
+    `path` is how their names begin (RINGFOLD_FR_DUMP unless given), or a folder: `dumps/fr_` becomes `dumps/fr_0` on rank 0, a
+    pickle that `torchfrtrace` reads, and the same as JSON `dumps/fr_json/0.json`. Any thread may call it at any time, also
+    while calls are stuck; no other rank takes part. Raises `OSError` when it cannot write, and where the folder is not this
+    user's.
     """
     found = recorder()
     prefix = os.fspath(path) if path is not None else found.settings.dump
@@ -80,16 +89,66 @@ def after_death(trace: Trace) -> str | None:
     return trace.dump
 
 
+def before_leaving(trace: Trace) -> None:
+    """Writes the record of a rank that leaves a group before others have come as far, if RINGFOLD_FR_DUMP says where.
+
+    What they still have to come to may fail, and its cause may lie in what this rank did. Never raises.
+    """
+    if trace.recorder.settings.dump is None or len(trace.ranks) == 1:
+        return
+    if is_ahead(trace):
+        # They may be about to finish the same call.
+        time.sleep(CATCH_UP_S)
+        if is_ahead(trace):
+            after_death(trace)
+    if trace.communicator.fault() is not None:
+        after_death(trace)
+
+
+def is_ahead(trace: Trace) -> bool:
+    """Whether this rank has finished collectives that others have not."""
+    try:
+        standings = trace.communicator.standing(ANSWER_S)
+    except RingfoldError:
+        return False
+    own = standings[trace.rank]
+    return own is not None and any(other is not None and other[0] < own[0] for other in standings)
+
+
 def _write(prefix: str, rank: int, found: dict[str, Any]) -> str:
     # JSON goes to a folder: the analyser takes every file beside the pickles whose name has the prefix for one of them.
-    folder = Path(f"{prefix}json")
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{rank}.part"
-    part.write_bytes(pickle.dumps(found))
-    os.replace(part, f"{prefix}{rank}")
-    part.write_text(json.dumps(found, indent=1))
-    os.replace(part, folder / f"{rank}.json")
+    path = Path(f"{prefix}json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = _own_folder(path)
+    try:
+        _put(folder, pickle.dumps(found), f"{rank}.part", os.path.abspath(f"{prefix}{rank}"))
+        _put(folder, json.dumps(found, indent=1).encode(), f"{rank}.part", f"{rank}.json")
+    finally:
+        os.close(folder)
     return f"{prefix}{rank}"
+
+
+def _own_folder(path: Path) -> int:
+    """A descriptor of this user's folder, made if need be. Names like `/tmp/fr_json` can be taken by anybody."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o755)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(folder)
+    if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+        os.close(folder)
+        whose = f"belongs to user {found.st_uid}" if found.st_uid != os.geteuid() else "can be written to by everybody"
+        raise PermissionError(errno.EPERM, f"the folder {whose}; say another prefix, in a folder of your own", str(path))
+    return folder
+
+
+def _put(folder: int, content: bytes, part: str, name: str) -> None:
+    """Writes a file within `folder`, and gives it its name when it is whole. Follows no link."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(part, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(part, flags, 0o644, dir_fd=folder), "wb") as file:
+        file.write(content)
+    os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def own_rank(found: Recorder) -> int:

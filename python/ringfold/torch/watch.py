@@ -19,7 +19,7 @@ import time
 from types import FrameType
 
 from ringfold.errors import RingfoldError
-from ringfold.torch.flight_dump import after_death, dump_flight_record
+from ringfold.torch.flight_dump import ANSWER_S, after_death, dump_flight_record
 from ringfold.torch.flight_recorder import RANKS_MAX, Record, Trace, recorder
 
 LOOKS_PER_STALL = 4
@@ -27,8 +27,6 @@ LOOKS_PER_STALL = 4
 LOOK_MAX_S = 15.0
 LOOK_FOR_DEATHS_S = 1.0
 """How long a death may go unnoticed by a rank that makes no call."""
-ANSWER_S = 1.0
-"""How long the other ranks have to say where they are."""
 _WAKE = b"\0"
 
 log = logging.getLogger("ringfold")

@@ -266,3 +266,66 @@ def dump_nowhere() -> None:
 def test_without_a_path_there_is_nothing_to_write_to(ranks: Any) -> None:
     error = ranks(dump_nowhere, 1, "ringfold").error(0)
     assert isinstance(error, ringfold.InvalidArgument)
+
+
+def leave_as_the_root() -> str | None:
+    """Rank 0 gives what it has and ends; nobody tells it that the others are elsewhere."""
+    x = torch.ones(5)
+    dist.all_reduce(x)
+    if dist.get_rank() == 0:
+        dist.broadcast(x, 0)
+        return None
+    with pytest.raises(ringfold.RingfoldError) as caught:
+        dist.all_gather([torch.zeros(5)] * dist.get_world_size(), x)
+    return type(caught.value).__name__
+
+
+def test_a_root_that_ended_in_good_order_has_its_record_written_too(ranks: Any, tmp_path: Path) -> None:
+    variables = {"RINGFOLD_FR_DUMP": str(tmp_path / "fr_"), "RINGFOLD_TRANSPORT": "tcp"}
+    ranks(leave_as_the_root, 3, "ringfold", variables=variables).results()
+    for rank, name in enumerate(["broadcast", "all_gather", "all_gather"]):
+        assert entries(tmp_path / f"fr_{rank}")[-1]["profiling_name"] == f"gloo:{name}"
+
+
+def reduce_together() -> None:
+    for _ in range(3):
+        dist.all_reduce(torch.ones(5))
+    # A message is no collective: who has it knows that the other one is done with them.
+    other = 1 - dist.get_rank()
+    sent = dist.isend(torch.ones(1), other)
+    dist.recv(torch.ones(1), other)
+    sent.wait()
+
+
+def test_nothing_is_written_when_all_ends_well(ranks: Any, tmp_path: Path) -> None:
+    ranks(reduce_together, 2, "ringfold", variables={"RINGFOLD_FR_DUMP": str(tmp_path / "fr_")}).results()
+    assert not list(tmp_path.glob("fr_*"))
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(OSError) as caught:
+        ringfold.torch.dump_flight_record(path)
+    return str(caught.value)
+
+
+def test_links_and_folders_of_others_are_not_written_through(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "a_json").mkdir()
+    for name in ("0.part", "0.json"):
+        (tmp_path / "a_json" / name).symlink_to(victim)
+    (tmp_path / "a_0").symlink_to(victim)
+    assert ringfold.torch.dump_flight_record(tmp_path / "a_") == f"{tmp_path}/a_0"
+    assert json.loads((tmp_path / "a_json" / "0.json").read_text())["entries"] == []
+    assert pickle.loads((tmp_path / "a_0").read_bytes())["entries"] == []
+    assert victim.read_text() == "precious"
+    # A folder that is a link, one that everybody may write to, and one of another user.
+    (tmp_path / "b_json").symlink_to(tmp_path / "a_json")
+    refusal(tmp_path / "b_")
+    (tmp_path / "c_json").mkdir()
+    (tmp_path / "c_json").chmod(0o777)
+    assert "can be written to by everybody" in refusal(tmp_path / "c_")
+    if os.geteuid() == 0:
+        (tmp_path / "d_json").mkdir()
+        os.chown(tmp_path / "d_json", 65534, -1)
+        assert "belongs to user 65534" in refusal(tmp_path / "d_")
