@@ -397,8 +397,17 @@ class Communicator:
         self._native.abort(reason)
 
     def close(self) -> None:
-        """Wait for this rank's outstanding calls, say goodbye, free everything. Not collective; may be repeated."""
+        """Wait for this rank's outstanding calls, say goodbye, free everything. Not collective; may be repeated.
+
+        It waits for calls in which other threads are, too, until their deadlines; `abort` ends these at once. In a signal
+        handler that runs while this thread is in a call of this communicator it waits for nothing: that call raises `Closed`.
+        """
         self._native.close()
+        _open.discard(self)
+
+    def _close_at_exit(self) -> None:
+        """`close`, for the end of the interpreter: daemon threads, which will never learn how their calls end, get a moment."""
+        self._native.close(EXIT_GRACE_S)
         _open.discard(self)
 
     def __enter__(self) -> Self:
@@ -506,6 +515,9 @@ class Communicator:
             raise InvalidArgument(f"counts {list(counts)}: one for each of {self.world_size} ranks, 0 or more")
 
 
+EXIT_GRACE_S = 1.0
+"""How long the end of the interpreter waits for calls in which daemon threads are."""
+
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
 
 
@@ -520,7 +532,7 @@ def close_all() -> None:
         try:
             if error is not None:
                 communicator.abort(in_words(error))
-            communicator.close()
+            communicator._close_at_exit()
         except RingfoldError:
             # It is dead already; whoever used it was told.
             pass

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use ringfold::tune::Rules;
-use ringfold::{Cancel, Config, PeerStats, Standing};
+use ringfold::{Cancel, Config, Error, PeerStats, Standing};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -70,6 +71,14 @@ impl Communicator {
         signals.finish(py, outcome)?.map_err(exception)
     }
 
+    /// The calls that were started and are not known to be done.
+    fn started(&self) -> Vec<Arc<Call>> {
+        self.outstanding
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// The handle of a call that was started; its request is held until it is done.
     fn hold(&self, work: ringfold::Work, request: Py<Request>) -> Work {
         let call = Arc::new(Call::new(work, request));
@@ -78,13 +87,6 @@ impl Communicator {
             .unwrap_or_else(PoisonError::into_inner)
             .push(Arc::clone(&call));
         Work::new(call, Arc::clone(&self.core))
-    }
-
-    fn outstanding(&self) -> Vec<Arc<Call>> {
-        self.outstanding
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
     }
 }
 
@@ -358,16 +360,53 @@ impl Communicator {
         Ok(())
     }
 
-    /// Waits for outstanding calls and leaves in good order.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Waits for outstanding calls and leaves in good order. `grace`, in seconds, is how long it waits for calls in which other
+    /// threads are, after those that were started; then these are aborted.
+    #[pyo3(signature = (grace=None))]
+    fn close(&self, py: Python<'_>, grace: Option<f64>) -> PyResult<()> {
         if !self.core.is_ours() {
             return Ok(());
         }
-        for call in self.outstanding() {
-            // A call's own failure belongs to its handle; leaving goes on.
-            let _ = call.wait(py)?;
+        let grace = seconds(grace)?;
+        if grace.is_some() {
+            for call in self.started() {
+                let _ = call.wait(py)?;
+            }
         }
+        let begin = Instant::now();
+        let mut signals = Signals::default();
+        let mut look = || match grace {
+            Some(grace) if begin.elapsed() > grace => Err(Error::Unsupported(
+                "the interpreter ends while a thread is in a call".into(),
+            )),
+            _ => signals.look(),
+        };
+        let outcome = py.detach(|| self.core.close_with(&mut look));
         self.settle();
-        py.detach(|| self.core.close()).map_err(exception)
+        // A call's own failure belongs to its handle.
+        let _ = signals.finish(py, outcome)?;
+        Ok(())
+    }
+}
+
+impl Drop for Communicator {
+    /// Waits for calls under way, whose memory goes with them; a signal handler that raises ends them.
+    fn drop(&mut self) {
+        let calls = std::mem::take(
+            self.outstanding
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        if calls.is_empty() || !self.core.is_ours() {
+            return;
+        }
+        // Without an interpreter there are no handlers: then each call waits for its own end.
+        Python::try_attach(|py| {
+            for call in &calls {
+                if let Err(raised) = call.wait(py) {
+                    raised.write_unraisable(py, None);
+                }
+            }
+        });
     }
 }

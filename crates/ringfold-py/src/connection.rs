@@ -46,6 +46,16 @@ impl<T: Send> Connection<T> {
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
+
+    /// The value, unless this is a forked child.
+    pub fn into_ours(self) -> Option<T> {
+        let mut connection = ManuallyDrop::new(self);
+        if !connection.is_ours() {
+            return None;
+        }
+        // SAFETY: taken once; the connection, which would drop it, is not dropped.
+        Some(unsafe { ManuallyDrop::take(&mut connection.value) })
+    }
 }
 
 impl<T: Origin + Send> Connection<T> {

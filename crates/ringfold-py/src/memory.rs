@@ -10,6 +10,7 @@ use ringfold::{Registered, Registration as Core};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
+use crate::signals::Signals;
 
 /// Memory of `Communicator.alloc`, as bytes. Whoever has a view of it keeps it alive.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -67,7 +68,7 @@ pub struct Registration {
 #[derive(Debug)]
 struct Open {
     // Declared first, so dropped first: the memory outlives its registration.
-    _core: Connection<Core>,
+    core: Connection<Core>,
     _buffer: Py<Buffer>,
 }
 
@@ -76,7 +77,7 @@ impl Registration {
         Registration {
             is_shared: core.is_shared(),
             open: Mutex::new(Some(Open {
-                _core: Connection::new(core),
+                core: Connection::new(core),
                 _buffer: buffer,
             })),
         }
@@ -101,13 +102,23 @@ impl Registration {
     }
 
     /// Waits for this rank's calls under way, and ends it. May be repeated.
-    fn close(&self) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = self
             .open
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         // The end of it waits without the GIL, and may run Python code: the lock is not held.
-        drop(open);
+        let Some(Open { core, _buffer }) = open else {
+            return Ok(());
+        };
+        let Some(core) = core.into_ours() else {
+            return Ok(());
+        };
+        let mut signals = Signals::default();
+        let outcome = py.detach(|| core.end_with(&mut || signals.look()));
+        // What befell the calls is their callers'.
+        let _ = signals.finish(py, outcome)?;
+        Ok(())
     }
 }

@@ -82,8 +82,9 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         """Leave in good order: waits for this rank's calls under way, tells the others, frees everything."""
         before_leaving(self.trace)
         self._leave()
-        self.buckets.close()
+        # First, because in a signal handler it ends the call under way, for which the end of a registration waits.
         self._communicator.close()
+        self.buckets.close()
 
     def abort(self) -> None:
         """End the group on all ranks: whoever waits in it gets `Aborted`."""
@@ -258,6 +259,7 @@ def close_all() -> None:
     for group in list(_open):
         try:
             if error is None:
+                group.communicator._close_at_exit()
                 group.shutdown()
             else:
                 group.communicator.abort(in_words(error))

@@ -145,7 +145,7 @@ impl Communicator {
     /// What there is to choose from for this request, what is chosen, and why. Where this communicator has registered memory it
     /// says how a request in such memory would go.
     ///
-    /// It changes nothing and calls no peer; while another thread is in a call it waits for that.
+    /// It changes nothing, calls no peer, and waits for no call.
     ///
     /// # Errors
     ///
@@ -250,7 +250,10 @@ impl Communicator {
     }
 
     /// Like `run`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails (Ctrl-C), the
-    /// communicator is aborted on all ranks and the error is returned.
+    /// communicator is aborted on all ranks and the error is returned. A panic of `on_wait` aborts it, too, and goes on.
+    ///
+    /// `on_wait` runs under no lock and may use the communicator. A call that it makes is carried out after the one that
+    /// waits, by this rank as by the others; [`abort`](Communicator::abort) and [`close`](Communicator::close) end both.
     ///
     /// # Safety
     /// As for `run`.
@@ -291,7 +294,8 @@ impl Communicator {
     pub unsafe fn start(&self, request: Request) -> Result<Work> {
         self.check_open()?;
         let job = self.job(&request)?;
-        self.work(job)
+        let mut works = self.works(vec![job])?;
+        Ok(works.pop().expect("one work for one job"))
     }
 
     /// Starts calls that are made together, in this order, and returns at once: like [`start`](Communicator::start) of each,
@@ -310,17 +314,14 @@ impl Communicator {
             self.job(&request)
         });
         let jobs = jobs.collect::<Result<Vec<_>>>()?;
-        jobs.into_iter().map(|job| self.work(job)).collect()
+        self.works(jobs)
     }
 
-    /// A job that the communicator's own thread carries out.
-    fn work(&self, job: Job) -> Result<Work> {
-        let completion = self.driver.start(job)?;
-        Ok(Work::new(
-            self.driver.clone(),
-            completion,
-            self.life.clone(),
-        ))
+    /// Jobs that the communicator's own thread carries out: all of them, or none.
+    fn works(&self, jobs: Vec<Job>) -> Result<Vec<Work>> {
+        let completions = self.driver.start(jobs)?.into_iter();
+        let work = |completion| Work::new(self.driver.clone(), completion, self.life.clone());
+        Ok(completions.map(work).collect())
     }
 
     /// What would be chosen for this request.
@@ -385,8 +386,8 @@ impl Communicator {
     /// Who was late in the collective calls until now, and for whom this rank waited: counted always, at no cost that could be
     /// measured. Waits of less than a few microseconds count as no time.
     ///
-    /// Not collective; [`Stats`] is this rank's view. If another thread is in a call, this waits for its end. Works after an
-    /// error, and after [`close`](Communicator::close), too.
+    /// Not collective; [`Stats`] is this rank's view. It waits for no call: of those under way it has what is counted so far.
+    /// Works after an error, and after [`close`](Communicator::close), too.
     pub fn stats(&self) -> Stats {
         self.driver.stats()
     }
@@ -427,15 +428,31 @@ impl Communicator {
         verdict
     }
 
-    /// Leaves in good order: waits for this rank's outstanding work, tells the others, frees everything. Later calls
-    /// fail with `Error::Closed`. Not collective, and harmless when repeated.
+    /// Leaves in good order: waits for this rank's outstanding work, also for the calls in which other threads are, tells the
+    /// others, frees everything. Later calls fail with `Error::Closed`. Not collective, and harmless when repeated.
+    ///
+    /// The calls that it waits for have their deadlines; [`abort`](Communicator::abort) ends them at once. In a callback of
+    /// [`run_with`](Communicator::run_with) and the like it waits for nothing: the call that is being waited for, and all
+    /// others, end with `Error::Closed`.
     pub fn close(&self) -> Result<()> {
+        self.close_with(&mut || Ok(()))
+    }
+
+    /// Like `close`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails, the communicator is aborted
+    /// on all ranks, and left all the same.
+    pub fn close_with(&self, on_wait: OnWait<'_>) -> Result<()> {
         match self.life.close() {
             Stage::Open => {}
             Stage::Closed => return Ok(()),
             Stage::Forked => return Err(forked()),
         }
-        let finished = self.driver.finish(&mut || Ok(()));
+        if self.driver.is_calling_back() {
+            // What waits cannot go on before this returns.
+            self.driver.poison(Error::Closed);
+            self.leave();
+            return Ok(());
+        }
+        let finished = self.driver.finish(on_wait);
         self.leave();
         finished
     }

@@ -3,8 +3,9 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
-use super::driver::Driver;
+use super::driver::{Driver, OnWait};
 use crate::element::Element;
+use crate::error::Result;
 use crate::memory::Own;
 
 /// A registration of memory that was there before. Dropping it ends the registration, on this rank alone: it waits for this
@@ -40,19 +41,34 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let Some(own) = self.own.take() else { return };
+impl Registration {
+    /// Ends the registration as dropping it does, and calls `on_wait` every 20 to 40 ms while it waits for calls. When
+    /// `on_wait` fails, the communicator is aborted on all ranks, and the registration has ended all the same.
+    pub fn end_with(mut self, on_wait: OnWait<'_>) -> Result<()> {
+        self.end(on_wait)
+    }
+
+    fn end(&mut self, on_wait: OnWait<'_>) -> Result<()> {
+        let Some(own) = self.own.take() else {
+            return Ok(());
+        };
         if !own.is_ours() {
             // A forked child has neither the memory nor those who would end its calls.
             std::mem::forget(self.driver.upgrade());
-            return;
+            return Ok(());
         }
-        if let Some(driver) = self.driver.upgrade() {
-            // Whoever waits for the calls gets their errors.
-            let _ = driver.finish(&mut || Ok(()));
-        }
+        let driver = self.driver.upgrade();
+        // After an error no call uses the memory.
+        let finished = driver.map_or(Ok(()), |driver| driver.finish(on_wait));
         drop(own);
+        finished
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Whoever waits for the calls gets their errors.
+        let _ = self.end(&mut || Ok(()));
     }
 }
 

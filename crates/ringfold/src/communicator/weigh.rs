@@ -268,13 +268,12 @@ impl Communicator {
             (request.root, request.tag) = (partner, TAG);
             self.job(&request)
         };
-        let sending = self
-            .driver
-            .start(job(Collective::Send, out, Region::EMPTY)?)?;
         let receive = job(Collective::Recv, Region::EMPTY, back)?;
+        // From here on no way out leaves a call under way.
+        let sending = self.works(vec![job(Collective::Send, out, Region::EMPTY)?])?;
         let received = self.driver.run(receive, &mut || Ok(()));
-        let sent = self.driver.wait(&sending, None, &mut || Ok(()));
-        received.and(sent).map(|_| ())
+        let sent = sending.iter().try_for_each(super::Work::wait);
+        received.and(sent)
     }
 }
 

@@ -209,14 +209,26 @@ impl Engine {
         &mut self.helpers
     }
 
-    /// Who was late until now.
-    pub fn stats(&self) -> Stats {
-        self.lateness.stats(self.collectives_finished())
+    /// Who was late until now, in the calls that are done.
+    pub fn stats(&mut self) -> Stats {
+        self.without_tiny(|lateness, finished| lateness.stats(finished))
     }
 
-    /// Counts from zero again.
+    /// Counts from zero again, from the call under way on.
     pub fn reset_stats(&mut self) {
-        self.lateness.reset(self.collectives_finished());
+        self.without_tiny(Lateness::reset);
+    }
+
+    /// What `f` finds or does while the tiny call under way, which is counted as short from the first, is not counted.
+    fn without_tiny<R>(&mut self, f: impl FnOnce(&mut Lateness, u64) -> R) -> R {
+        let blamed = self.tiny.blamed();
+        let finished = self.collectives_finished();
+        self.lateness.take_back(blamed);
+        let found = f(&mut self.lateness, finished);
+        if let Some(peer) = blamed {
+            self.lateness.blame_shortly(None, peer);
+        }
+        found
     }
 
     /// Who was late: told by the engine, and by its driver of waits.

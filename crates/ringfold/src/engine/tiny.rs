@@ -108,6 +108,11 @@ impl TinyCalls {
         }
     }
 
+    /// The peer that the tiny call under way waits for, which is counted already.
+    pub(super) fn blamed(&self) -> Option<usize> {
+        self.active().and_then(|tiny| tiny.last)
+    }
+
     fn active(&self) -> Option<&Tiny> {
         self.kinds.get(self.current).filter(|_| self.is_active)
     }

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
@@ -28,6 +30,13 @@ pub(super) enum Work {
     SpreadCopy(Store),
     /// All targets become the combination of the sources, scaled.
     Spread(Kernel, Option<Factor>, Store),
+}
+
+/// Why a piece could not be done.
+#[derive(Debug)]
+enum Failure {
+    Error(Error),
+    Panic(Box<dyn Any + Send>),
 }
 
 /// A step of a call.
@@ -88,7 +97,7 @@ struct Shared {
     /// Written only while no piece is claimed and not done, so that no lock is ever waited for.
     task: RwLock<Task>,
     /// Why a piece could not be done.
-    failure: Mutex<Option<Error>>,
+    failure: Mutex<Option<Failure>>,
     /// How many threads take part in the task: those with the lowest numbers. A hint; one that comes late may join the next.
     invited: AtomicUsize,
     /// Whether each thread sleeps, or is about to.
@@ -208,7 +217,9 @@ impl Pool {
         let failure = self.shared.failure.lock();
         match failure.unwrap_or_else(PoisonError::into_inner).take() {
             None => Ok(()),
-            Some(error) => Err(error),
+            Some(Failure::Error(error)) => Err(error),
+            // It goes on in the thread whose step it was, now that no other is at work on the step's memory.
+            Some(Failure::Panic(panic)) => resume_unwind(panic),
         }
     }
 }
@@ -257,9 +268,16 @@ impl Shared {
             {
                 // Never waits: the claimed piece keeps the writer away.
                 let task = self.task.read().unwrap_or_else(PoisonError::into_inner);
-                if let Err(error) = task.carry_out(piece, room) {
+                // A piece that is not counted would be waited for for ever.
+                let outcome = catch_unwind(AssertUnwindSafe(|| task.carry_out(piece, room)));
+                let failed = match outcome {
+                    Ok(Ok(())) => None,
+                    Ok(Err(error)) => Some(Failure::Error(error)),
+                    Err(panic) => Some(Failure::Panic(panic)),
+                };
+                if failed.is_some() {
                     let failure = self.failure.lock();
-                    *failure.unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    *failure.unwrap_or_else(PoisonError::into_inner) = failed;
                 }
             }
             // What was written comes before the count; pairs with the acquire in `Pool::run`.

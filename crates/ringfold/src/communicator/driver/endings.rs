@@ -1,0 +1,214 @@
+//! How calls end that do not end well: verdicts, interruptions, panics.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use super::{Driver, OnWait, State, lock};
+use crate::engine::{Engine, Job};
+use crate::error::{Error, Result};
+use crate::types::Collective;
+
+/// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody waits for.
+pub(in crate::communicator) const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
+
+thread_local! {
+    /// The drivers in whose calls this thread is while it calls back, by address.
+    static CALLING_BACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A thread that calls back, as long as this value lives.
+struct CallingBack;
+
+impl CallingBack {
+    fn from(driver: &Driver) -> CallingBack {
+        CALLING_BACK.with_borrow_mut(|drivers| drivers.push(std::ptr::from_ref(driver).addr()));
+        CallingBack
+    }
+}
+
+impl Drop for CallingBack {
+    fn drop(&mut self) {
+        CALLING_BACK.with_borrow_mut(|drivers| drivers.pop());
+    }
+}
+
+impl Driver {
+    /// Whether the calling thread is in a call of this driver, of which this is the callback.
+    pub fn is_calling_back(&self) -> bool {
+        let own = std::ptr::from_ref(self).addr();
+        CALLING_BACK.with_borrow(|drivers| drivers.contains(&own))
+    }
+
+    /// Calls back, under no lock. An error or a panic of the callback ends the communicator: when this returns, nothing on
+    /// this rank touches the buffers of its calls any more, whichever thread drove them.
+    pub(super) fn call_back(&self, on_wait: OnWait<'_>) -> Result<()> {
+        let calling = CallingBack::from(self);
+        let outcome = catch_unwind(AssertUnwindSafe(on_wait));
+        drop(calling);
+        match outcome {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(interruption)) => {
+                self.interrupted(&interruption.to_string());
+                Err(interruption)
+            }
+            Err(panic) => {
+                self.interrupted(text_of(&*panic));
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    fn interrupted(&self, by: &str) {
+        self.poison(self.told_to_abort(format!("interrupted: {by}")));
+    }
+
+    /// The verdict after this rank has told the others to end.
+    fn told_to_abort(&self, reason: String) -> Error {
+        let aborted = Error::Aborted {
+            rank: self.rank,
+            reason,
+        };
+        self.watch.settle(aborted, Duration::ZERO)
+    }
+
+    /// Has `f` work with the engine; a panic in it, which is a mistake of this library's, ends the communicator.
+    pub(super) fn guarded<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(self.panicked(&*panic)))
+    }
+
+    /// Ends the communicator after a panic under the state's lock; gives the error that is the answer from now on.
+    #[cold]
+    pub(super) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
+        let verdict = self.told_to_abort(after_panic(text_of(panic)));
+        let mut state = match self.state.lock() {
+            Ok(state) => state,
+            Err(poisoned) => {
+                self.state.clear_poison();
+                poisoned.into_inner()
+            }
+        };
+        self.end(&mut state, verdict)
+    }
+
+    /// The state that a thread left in a panic: nothing runs on it any more.
+    #[cold]
+    pub(super) fn recovered<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.state.clear_poison();
+        if state.error.is_none() {
+            let verdict = self.told_to_abort(after_panic("its message names the place"));
+            self.end(&mut state, verdict);
+        }
+        state
+    }
+
+    /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
+    pub(super) fn heed_departures(&self, state: &mut State) -> Result<()> {
+        let gone = |engine: &mut Engine| {
+            engine.missed(|transport, rank| {
+                self.watch.has_left(rank) && transport.is_departure_final(rank)
+            })
+        };
+        let Some(rank) = gone(&mut state.engine) else {
+            return Ok(());
+        };
+        let now = self.now();
+        match state.engine.progress(now) {
+            Err(error) => Err(self.fail(state, error)),
+            Ok(true) => Ok(()),
+            Ok(false) if gone(&mut state.engine) == Some(rank) => {
+                let reason = "it left (closed its communicator) while it was still needed".into();
+                Err(self.fail(
+                    state,
+                    Error::PeerFailed {
+                        rank,
+                        reason,
+                        site: None,
+                    },
+                ))
+            }
+            Ok(false) => Ok(()),
+        }
+    }
+
+    /// Ends everything by the verdict, unless one more attempt finds data that had come before it.
+    pub(super) fn heed_verdict(&self, state: &mut State) -> Result<()> {
+        match state.engine.progress(self.now()) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => return Err(self.fail(state, error)),
+        }
+        Err(self.end_by_verdict(state))
+    }
+
+    /// The verdict, where `job` might never see it: a send may be done without any waiting.
+    pub(super) fn refusal(&self, job: &Job) -> Option<Error> {
+        let is_refused = job.collective == Collective::Send && self.watch.is_faulty();
+        is_refused.then(|| self.watch.fault().unwrap_or(Error::Closed))
+    }
+
+    pub(super) fn end_by_verdict(&self, state: &mut State) -> Error {
+        let verdict = self.watch.fault().unwrap_or(Error::Closed);
+        let verdict = located(state, verdict);
+        self.end(state, verdict)
+    }
+
+    /// Ends everything by an error found here: the others are told, and the verdict may be another than the suspicion.
+    pub(super) fn fail(&self, state: &mut State, error: Error) -> Error {
+        let error = located(state, error);
+        let verdict = match &error {
+            Error::Timeout { .. } => self.watch.settle(error, TIMEOUT_GRACE),
+            fatal if fatal.is_fatal() => self.watch.settle(error, self.watch.crash_grace()),
+            local => return self.interrupt(state, error.clone(), local.to_string()),
+        };
+        let verdict = located(state, verdict);
+        self.end(state, verdict)
+    }
+
+    /// Ends everything for a reason of this rank alone: it gets `error`, the others an abort.
+    fn interrupt(&self, state: &mut State, error: Error, reason: String) -> Error {
+        self.watch.settle(
+            Error::Aborted {
+                rank: self.rank,
+                reason,
+            },
+            Duration::ZERO,
+        );
+        self.end(state, error)
+    }
+
+    pub(super) fn end(&self, state: &mut State, error: Error) -> Error {
+        state.engine.withdraw();
+        self.fall_silent(state);
+        let error = state.error.get_or_insert(error).clone();
+        let listed = state.completions.drain().map(|(_, completion)| completion);
+        let others = state.tiny.take().into_iter().chain(state.idle.drain(..));
+        for completion in listed.chain(others) {
+            completion.complete(Err(error.clone()));
+        }
+        for (_, completion) in lock(&self.inbox).jobs.drain(..) {
+            completion.complete(Err(error.clone()));
+        }
+        error
+    }
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    let literal = || panic.downcast_ref::<&str>().copied();
+    owned.or_else(literal).unwrap_or("a panic without a text")
+}
+
+fn after_panic(text: &str) -> String {
+    format!("a panic in ringfold, which is a mistake of the library; please report it: {text}")
+}
+
+/// `error` with the place where the engine stands.
+fn located(state: &mut State, error: Error) -> Error {
+    match state.engine.running_site() {
+        Some(site) => error.at(site),
+        None => error,
+    }
+}

@@ -1,0 +1,317 @@
+//! What may happen while a thread waits: callbacks that use the communicator, visitors, interruptions, panics.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use super::*;
+use crate::communicator::Communicator;
+use crate::communicator::watch::ThreadWatch;
+use crate::memory::{Pool, Region};
+use crate::schedule::Medium;
+use crate::transport::local::{Local, local};
+use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Transport};
+use crate::types::{Collective, DType, Op};
+use crate::{Counts, Request};
+
+/// More than any of these tests takes on a busy machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Has `test` end, or the test fail.
+fn watched<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R {
+    let (sender, receiver) = channel();
+    thread::spawn(move || sender.send(test()));
+    receiver
+        .recv_timeout(WATCHDOG)
+        .expect("an end, and no panic")
+}
+
+fn pair() -> [Communicator; 2] {
+    let pair: Vec<Communicator> = Communicator::threads(2);
+    pair.try_into().expect("two ranks")
+}
+
+/// Rank 0's part in a call that rank 1 makes, or not.
+fn wait_in(
+    communicator: &Communicator,
+    (collective, count): (Collective, usize),
+    on_wait: OnWait<'_>,
+) -> Result<()> {
+    let mut memory = vec![1f32; count];
+    // SAFETY: the vector outlives the blocking call, and nothing else touches it meanwhile.
+    let region = unsafe { Region::new(memory.as_mut_ptr().cast(), 4 * count) };
+    let counts = Counts::Even(count as u64);
+    let mut request = Request::new(collective, DType::F32, counts, region, region);
+    request.root = 1;
+    // SAFETY: as above.
+    unsafe { communicator.run_with(&request, on_wait) }
+}
+
+/// A tiny call, a larger one, and a message.
+const WAITS: [(Collective, usize); 3] = [
+    (Collective::AllReduce, 4),
+    (Collective::AllReduce, 100_000),
+    (Collective::Recv, 4),
+];
+
+#[test]
+fn a_callback_reads_figures_and_makes_calls_while_its_call_waits() {
+    watched(|| {
+        for call in WAITS {
+            let [zero, one] = pair();
+            let other = thread::spawn(move || {
+                let mut token = [0f32];
+                // Sent from the callback, so rank 0 waits by then.
+                one.recv(&mut token, 0, 7).expect("a message");
+                let mut ones = vec![1f32; call.1];
+                match call.0 {
+                    Collective::AllReduce => one.all_reduce(&mut ones, Op::Sum),
+                    _ => one.send(&ones, 0, 0),
+                }
+                .expect("the call that rank 0 is in");
+                one.barrier().expect("the barrier of the callback");
+            });
+            let mut calls = 0;
+            let ending = wait_in(&zero, call, &mut || {
+                calls += 1;
+                if calls > 1 {
+                    return Ok(());
+                }
+                let _ = zero.stats();
+                zero.reset_stats();
+                zero.choice(&Request::new(
+                    Collective::AllReduce,
+                    DType::F32,
+                    Counts::Even(4),
+                    Region::EMPTY,
+                    Region::EMPTY,
+                ))?;
+                zero.send(&[1f32], 1, 7)?;
+                zero.barrier()
+            });
+            ending.unwrap_or_else(|error| panic!("{call:?}: {error}"));
+            assert!(calls > 0, "{call:?}: it never waited");
+            other.join().expect("rank 1");
+            assert!(zero.stats().calls <= 2);
+        }
+    });
+}
+
+#[test]
+fn a_callback_ends_the_call_that_waits() {
+    watched(|| {
+        for call in WAITS {
+            for aborts in [true, false] {
+                let [zero, one] = pair();
+                let ending = wait_in(&zero, call, &mut || {
+                    if aborts {
+                        zero.abort("enough");
+                    } else {
+                        zero.close()?;
+                    }
+                    Ok(())
+                });
+                let due = if aborts { "Aborted" } else { "Closed" };
+                assert_eq!(ending.expect_err("ended").class(), due, "{call:?}");
+                drop(one);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_callback_that_fails_or_panics_ends_the_call_for_all() {
+    watched(|| {
+        for panics in [false, true] {
+            let [zero, one] = pair();
+            let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                wait_in(&zero, WAITS[0], &mut || match panics {
+                    true => panic!("what this test is about"),
+                    false => Err(Error::InvalidArgument("enough".into())),
+                })
+            }));
+            match outcome {
+                Ok(ending) => assert!(matches!(ending, Err(Error::InvalidArgument(_)))),
+                Err(_) => assert!(panics),
+            }
+            for rank in [&zero, &one] {
+                let error = rank.barrier().expect_err("the end");
+                assert!(matches!(error, Error::Aborted { rank: 0, .. }), "{error}");
+            }
+        }
+    });
+}
+
+/// A call that another thread drives is over, and its memory free, when its interrupted wait returns.
+#[test]
+fn an_interrupted_wait_returns_after_whoever_drives_has_let_go() {
+    watched(|| {
+        for _ in 0..20 {
+            let [zero, _one] = pair();
+            let mut memory = [0f32; 4];
+            // SAFETY: the array outlives the work below.
+            let region = unsafe { Region::new(memory.as_mut_ptr().cast(), size_of_val(&memory)) };
+            let mut request = Request::new(
+                Collective::Recv,
+                DType::F32,
+                Counts::Even(4),
+                Region::EMPTY,
+                region,
+            );
+            request.root = 1;
+            // SAFETY: as above, and nothing else touches it.
+            let started = unsafe { zero.start(request) }.expect("a started call");
+            // The worker drives from now on.
+            while zero.driver.state.try_lock().is_ok() {
+                thread::yield_now();
+            }
+            let refuse = || Err(Error::InvalidArgument("enough".into()));
+            let ending = wait_in(&zero, WAITS[0], &mut { refuse });
+            assert!(matches!(ending, Err(Error::InvalidArgument(_))));
+            assert!(
+                zero.driver
+                    .try_state()
+                    .is_none_or(|state| state.error.is_some())
+            );
+            assert!(
+                started.is_done(),
+                "a call goes on in memory that is its caller's again"
+            );
+        }
+    });
+}
+
+#[test]
+fn visitors_do_not_wait_for_the_call_of_another_thread() {
+    watched(|| {
+        let [zero, one] = pair();
+        let zero = Arc::new(zero);
+        let (sender, receiver) = channel();
+        let waiting = zero.clone();
+        let other = thread::spawn(move || {
+            wait_in(&waiting, WAITS[2], &mut || {
+                let _ = sender.send(());
+                Ok(())
+            })
+        });
+        receiver.recv().expect("a rank that waits");
+        for _ in 0..1000 {
+            assert_eq!(zero.stats().calls, 0);
+        }
+        zero.reset_stats();
+        let mut looks = 0;
+        let closing = zero.close_with(&mut || {
+            looks += 1;
+            Err(Error::InvalidArgument("enough".into()))
+        });
+        assert!(matches!(closing, Err(Error::InvalidArgument(_))) && looks == 1);
+        assert!(other.join().expect("a thread").is_err());
+        drop(one);
+    });
+}
+
+/// A transport whose `poll` panics.
+struct Panicking(Local);
+
+impl Transport for Panicking {
+    fn post_send(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        payload: Region,
+    ) -> Result<Posted> {
+        self.0.post_send(stream, ticket, header, payload)
+    }
+
+    fn post_recv(
+        &mut self,
+        stream: Stream,
+        ticket: Ticket,
+        header: Header,
+        sink: Sink,
+    ) -> Result<Posted> {
+        self.0.post_recv(stream, ticket, header, sink)
+    }
+
+    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
+        self.0.listen(stream, is_wanted)
+    }
+
+    fn head(&mut self, stream: Stream) -> Result<Head> {
+        self.0.head(stream)
+    }
+
+    fn poll(&mut self, _now: Time, _done: &mut Vec<Ticket>) -> Result<()> {
+        panic!("what this test is about");
+    }
+
+    fn block(&mut self, timeout: Duration) -> Result<()> {
+        self.0.block(timeout)
+    }
+
+    fn waker(&self) -> Waker {
+        self.0.waker()
+    }
+}
+
+#[test]
+fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
+    watched(|| {
+        for starts in [false, true] {
+            let mut transports = local(2);
+            let transport = transports.swap_remove(0);
+            let watch = Arc::<ThreadWatch>::default();
+            let peer = watch.register(Arc::new(|| {}));
+            let watch = Box::new(watch.register(transport.waker()));
+            let engine = Engine::new(Box::new(Panicking(transport)), 0, 2, Pool::default());
+            let driver = Arc::new(Driver::new(engine, 0, watch, Patience::new(2, 2)));
+            let mut memory = [0f32; 4];
+            // SAFETY: the array outlives the driver's calls.
+            let region = unsafe { Region::new(memory.as_mut_ptr().cast(), size_of_val(&memory)) };
+            let choice = crate::tune::choose::Choice {
+                algorithm: crate::Algorithm::Ring,
+                medium: Medium::Messages,
+                protocol: crate::types::Protocol::Simple,
+                slice_bytes: 1 << 10,
+                channels: 1,
+                tries: None,
+                streams: false,
+                is_weighted: false,
+            };
+            let request = Request::new(
+                Collective::AllReduce,
+                DType::F32,
+                Counts::Even(4),
+                region,
+                region,
+            );
+            let job = || request.check(0, 2, &choice, WATCHDOG).expect("a job");
+            let expect_panic = |ending: Result<()>| {
+                let error = ending.expect_err("a panic");
+                assert!(matches!(error, Error::Aborted { rank: 0, .. }), "{error}");
+                assert!(
+                    error.to_string().contains("what this test is about"),
+                    "{error}"
+                );
+            };
+            if starts {
+                let started = driver.start(vec![job(), job()]).expect("a worker");
+                for completion in started {
+                    let ending = driver.wait(&completion, None, &mut || Ok(()));
+                    expect_panic(ending.map(|_| ()));
+                }
+            }
+            for _ in 0..2 {
+                expect_panic(driver.run(job(), &mut || Ok(())).map(|_| ()));
+            }
+            expect_panic(peer.fault().map_or(Ok(()), Err));
+            driver
+                .finish(&mut || Ok(()))
+                .expect("nothing left to wait for");
+            assert_eq!(driver.stats().waited, Duration::ZERO);
+            driver.stop();
+        }
+    });
+}

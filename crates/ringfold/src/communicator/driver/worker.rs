@@ -1,0 +1,111 @@
+//! The thread that drives while jobs are left and no other thread does.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+
+use super::drive::{Pace, Step, Until};
+use super::{Driver, INBOX, lock};
+use crate::communicator::work::Completion;
+use crate::engine::Job;
+use crate::error::{Error, Result};
+
+impl Driver {
+    /// Takes `jobs` on, in this order; the worker carries them out. All of them, or none where there is no worker to be had:
+    /// a job that was refused must not run later, on memory that is the caller's again.
+    pub fn start(self: &Arc<Driver>, jobs: Vec<Job>) -> Result<Vec<Arc<Completion>>> {
+        self.employ()?;
+        let take_on = |job| {
+            let completion = Arc::new(Completion::default());
+            self.enqueue(job, completion.clone());
+            completion
+        };
+        let completions = jobs.into_iter().map(take_on).collect();
+        lock(&self.inbox).has_work = true;
+        self.for_worker.notify_one();
+        Ok(completions)
+    }
+
+    /// Makes the worker, unless it is there.
+    fn employ(self: &Arc<Driver>) -> Result<()> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.worker.is_none() {
+            let driver = self.clone();
+            let worker = thread::Builder::new()
+                .name("ringfold worker".into())
+                .spawn(move || driver.work());
+            inbox.worker =
+                Some(worker.map_err(|error| Error::system("cannot start a thread", error))?);
+        }
+        Ok(())
+    }
+
+    /// Ends the worker. Nothing is started afterwards.
+    pub fn stop(&self) {
+        let worker = {
+            let mut inbox = lock(&self.inbox);
+            inbox.is_stopped = true;
+            self.for_worker.notify_one();
+            inbox.worker.take()
+        };
+        (self.waker)();
+        if let Some(worker) = worker
+            && worker.thread().id() != thread::current().id()
+        {
+            // What a panic had to say has been said where it was met.
+            let _ = worker.join();
+        }
+        // Somebody who still drives ends the helpers with the engine.
+        if let Some(mut state) = self.try_state() {
+            state.engine.helpers().end();
+        }
+    }
+
+    /// The worker's life.
+    fn work(&self) {
+        loop {
+            let mut inbox = lock(&self.inbox);
+            while !inbox.has_work && !inbox.is_stopped {
+                inbox = self
+                    .for_worker
+                    .wait(inbox)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if inbox.is_stopped {
+                return;
+            }
+            inbox.has_work = false;
+            drop(inbox);
+            let mut pace = Pace::without_callback();
+            // Whoever waits for the jobs gets the error; the worker itself has nobody to tell.
+            while let Ok(Step::Asked) = self.guarded(|| self.drive_to_idle(&mut pace)) {}
+        }
+    }
+
+    fn drive_to_idle(&self, pace: &mut Pace) -> Result<Step> {
+        self.let_visitors_pass();
+        self.drive(&mut self.state(), &Until::Idle, pace)
+    }
+
+    /// Takes over what other threads want done.
+    pub(super) fn drain(&self, state: &mut super::State) {
+        let mut inbox = lock(&self.inbox);
+        self.attention.fetch_and(!INBOX, Ordering::Relaxed);
+        while let Some((job, completion)) = inbox.jobs.pop_front() {
+            if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
+                completion.complete(Err(error));
+                continue;
+            }
+            match state.engine.submit(job) {
+                Ok(id) => {
+                    state.completions.insert(id, completion);
+                }
+                Err(error) => completion.complete(Err(error)),
+            }
+        }
+        // Jobs outlive the thread that takes them over: the worker sees to the rest.
+        inbox.has_work = true;
+        self.for_worker.notify_one();
+        self.note(state);
+    }
+}
