@@ -18,6 +18,8 @@ use super::limit::Limit;
 use super::socket::{remaining, wait_for};
 use crate::threads;
 
+/// How long looking up a host's name may take where nobody says.
+pub(super) const LOOKUP: Duration = Duration::from_secs(10);
 /// The pause between attempts to connect to a name whose queue is full.
 const FULL: Duration = Duration::from_millis(5);
 

@@ -44,7 +44,8 @@ pub struct Hub {
     ranks: Vec<Rank>,
     /// Whether it is settled who is in the job: all ranks, or none because not all came.
     is_complete: bool,
-    is_cancelled: bool,
+    /// What those who come are told when the job was given up.
+    cancellation: Option<Frame>,
     join_deadline: Instant,
     groups: HashMap<u64, Group>,
     gatherings: HashMap<Topic, Gathering>,
@@ -65,7 +66,7 @@ impl Hub {
             silence: Silence::default(),
             ranks: vec![Rank::Absent; world_size as usize],
             is_complete: false,
-            is_cancelled: false,
+            cancellation: None,
             join_deadline,
             groups: HashMap::new(),
             gatherings: HashMap::new(),
@@ -86,12 +87,12 @@ impl Hub {
 
     /// Whether it never will.
     pub fn is_cancelled(&self) -> bool {
-        self.is_cancelled
+        self.cancellation.is_some()
     }
 
     /// Whether ranks other than 0 are in a job that has come together.
     pub fn is_in_use(&self) -> bool {
-        !self.is_cancelled && (1..self.ranks.len()).any(|rank| self.is_here(rank as u32))
+        !self.is_cancelled() && (1..self.ranks.len()).any(|rank| self.is_here(rank as u32))
     }
 
     /// Whether `rank` is in the job now.
@@ -273,6 +274,10 @@ impl Hub {
             Some(entry @ Rank::Absent) => *entry = Rank::Here(presence),
             _ => return Err(Misconduct("joined twice")),
         }
+        if let Some(frame) = &self.cancellation {
+            self.out.push((rank, frame.clone()));
+            return Ok(());
+        }
         let present: Vec<Presence> = self
             .ranks
             .iter()
@@ -311,14 +316,14 @@ impl Hub {
     /// Ends a job that never came together.
     fn cancel(&mut self, ranks: Vec<u32>, reason: &str) {
         self.is_complete = true;
-        self.is_cancelled = true;
+        let frame = Frame::Cancelled {
+            ranks,
+            reason: reason.into(),
+        };
         for to in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
-            let frame = Frame::Cancelled {
-                ranks: ranks.clone(),
-                reason: reason.into(),
-            };
-            self.out.push((to, frame));
+            self.out.push((to, frame.clone()));
         }
+        self.cancellation = Some(frame);
     }
 
     /// A list of members is ascending, within the world, and has the speaker.

@@ -451,3 +451,56 @@ fn a_rank_cannot_fill_the_server_with_exchanges() {
     // The others' are not counted with them.
     job.say(1, begin(0));
 }
+
+/// What each rank was told, in order.
+fn told(hub: &mut Hub) -> Vec<(u32, &'static str)> {
+    let name = |frame: &Frame| match frame {
+        Frame::Welcome { .. } => "welcome",
+        Frame::Departed { .. } => "departed",
+        Frame::Cancelled { .. } => "cancelled",
+        _ => "something else",
+    };
+    let frames = hub.take_output().into_iter();
+    frames.map(|(to, frame)| (to, name(&frame))).collect()
+}
+
+#[test]
+fn a_rank_that_withdraws_before_all_have_come_may_come_again() {
+    let now = Instant::now();
+    let mut hub = Hub::new(1, [0; 32], 3, now + SOON);
+    let say = |hub: &mut Hub, rank, frame| assert_eq!(hub.receive(rank, frame, now), Ok(()));
+    for rank in [0, 1] {
+        say(&mut hub, rank, Frame::Join(presence(rank)));
+    }
+    say(&mut hub, 1, Frame::Goodbye);
+    assert_eq!(told(&mut hub), [(1, "departed")]);
+    // Its end is that of somebody who is not here.
+    assert!(!hub.is_known(1) && !hub.is_complete());
+    for rank in [2, 1] {
+        say(&mut hub, rank, Frame::Join(presence(rank)));
+    }
+    assert_eq!(told(&mut hub), ALL.map(|rank| (rank, "welcome")));
+}
+
+#[test]
+fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
+    let now = Instant::now();
+    let mut hub = Hub::new(1, [0; 32], 3, now + SOON);
+    for rank in [0, 1] {
+        assert_eq!(hub.receive(rank, Frame::Join(presence(rank)), now), Ok(()));
+    }
+    // A launcher, in the place of rank 2.
+    let absent = Frame::Cancelled {
+        ranks: vec![2],
+        reason: "its process has ended".into(),
+    };
+    assert_eq!(hub.receive(2, absent.clone(), now), Ok(()));
+    assert_eq!(told(&mut hub), [(0, "cancelled"), (1, "cancelled")]);
+    assert_eq!(hub.receive(2, Frame::Join(presence(2)), now), Ok(()));
+    assert_eq!(told(&mut hub), [(2, "cancelled")]);
+    assert!(hub.is_cancelled() && !hub.is_in_use());
+    assert_eq!(
+        hub.receive(2, absent, now),
+        Err(Misconduct("sent what only the server sends"))
+    );
+}

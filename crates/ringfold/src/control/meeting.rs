@@ -10,10 +10,13 @@
 //! Nobody is let in without the job's secret; who connects before rank 0 joins waits.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::time::Instant;
 
 use log::{debug, info};
 
+use super::connect;
+use super::limit::Limit;
 use super::mesh::CANDIDATES_MAX;
 use super::socket::{Address, Listener, random};
 use crate::env;
@@ -39,7 +42,7 @@ impl Meeting {
     ///
     /// # Errors
     /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that is not known here is no
-    /// error: it has no say then. Blocks as long as looking up its name takes.
+    /// error: it has no say then. Blocks as long as looking up its name takes, 10 s at most.
     pub fn open(toward: Option<&str>) -> Result<Meeting> {
         let choice = env::process("RINGFOLD_SOCKET_IFNAME");
         let mut candidates = interfaces::candidates(choice.as_deref(), false)?;
@@ -130,7 +133,8 @@ fn prefer(candidates: &mut Vec<IpAddr>, first: IpAddr, is_chosen: bool) {
 
 /// This host's address by which `host` is reached; nothing if it is not known, or is reached by loopback.
 fn route_toward(host: &str) -> Option<IpAddr> {
-    let addresses = match (host, SOME_PORT).to_socket_addrs() {
+    let limit = Limit::from(Instant::now() + connect::LOOKUP);
+    let addresses = match connect::resolve(host, SOME_PORT, limit) {
         Ok(addresses) => addresses,
         Err(error) => {
             debug!(target: "ringfold::control", "`{host}` is not known here: {error}");
@@ -148,6 +152,7 @@ fn route_toward(host: &str) -> Option<IpAddr> {
     };
     let needs_scope = |own: &IpAddr| matches!(own, IpAddr::V6(v6) if v6.is_unicast_link_local());
     addresses
+        .into_iter()
         .filter_map(own)
         .find(|own| !own.is_loopback() && !own.is_unspecified() && !needs_scope(own))
 }

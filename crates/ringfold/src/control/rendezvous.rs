@@ -61,7 +61,7 @@ fn bind_one(address: &Address, limit: Limit<'_>) -> Result<Listener> {
     let grace = limit.within(ENDING);
     let mut pause = RETRY.0;
     loop {
-        let error = match Listener::bind(address) {
+        let error = match Listener::bind_within(address, limit) {
             Ok(listener) => {
                 info!(target: "ringfold::control", "rank 0 is met at {address}");
                 warn_of_loopback(address, &listener);
@@ -69,6 +69,7 @@ fn bind_one(address: &Address, limit: Limit<'_>) -> Result<Listener> {
             }
             Err(error) => error,
         };
+        limit.check()?;
         let holder = match error.kind() {
             ErrorKind::AddrInUse => Some(Holder::of(address)),
             _ => None,

@@ -286,8 +286,13 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Binds to exactly `address`.
+    /// Binds to exactly `address`; only a host's name takes time.
     pub fn bind(address: &Address) -> io::Result<Listener> {
+        Listener::bind_within(address, Instant::now() + connect::LOOKUP)
+    }
+
+    /// The same, with a limit for looking up a host's name.
+    pub fn bind_within<'a>(address: &Address, limit: impl Into<Limit<'a>>) -> io::Result<Listener> {
         match address {
             Address::Unix { name } => {
                 let address = UnixAddress::from_abstract_name(name)?;
@@ -296,7 +301,8 @@ impl Listener {
                 Ok(Listener::Unix(Unshared::new(listener)))
             }
             Address::Tcp { host, port } => {
-                let listener = TcpListener::bind((host.as_str(), *port))?;
+                let places = connect::resolve(host, *port, limit.into())?;
+                let listener = TcpListener::bind(places.as_slice())?;
                 listener.set_nonblocking(true)?;
                 Ok(Listener::Tcp(Unshared::new(listener)))
             }
