@@ -22,7 +22,7 @@ const MAX_ITERATIONS: u32 = 1 << 20;
 ///
 /// Starts its ranks itself, or joins the job it finds itself in (ringfold run, torchrun, srun, mpirun, Kubernetes) unless
 /// --ranks is given. Every iteration begins after a barrier; its time is the slowest rank's. The table's time is the
-/// median over iterations; `first` is the very first call with that size and placement. Results are compared element by
+/// median over iterations. Results are compared element by
 /// element with no tolerance. Sizes take K, M and G (binary). A wrong element makes the exit status 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]

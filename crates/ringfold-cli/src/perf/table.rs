@@ -48,7 +48,7 @@ pub fn header(
     line(
         &mut text,
         format_args!(
-            "# time: median over iterations, {}; first: the first call with that size and placement",
+            "# time: median over iterations, {}",
             ranks[usize::from(arguments.average.min(3))],
         ),
     );
@@ -91,10 +91,11 @@ fn weights_text(asked: &Weighting, weights: Option<&[u32]>) -> String {
 
 fn column_heads(arguments: &Arguments) -> String {
     let detail = arguments.per_iter_timing == 1;
-    let width = if detail { 4 * 9 } else { 0 };
+    // Five columns more in each placement.
+    let width = if detail { 5 * 9 } else { 0 };
     let mut text = format!(
-        "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:^31}{:width$}  {:^31}{:width$}     first call\n",
-        "", "", "", "", "", "out-of-place", "", "in-place", "",
+        "# {:>8} {:>10} {:>8} {:>5} {:>4}  {:^28}{:width$}  {:^28}\n",
+        "", "", "", "", "", "out-of-place", "", "in-place",
     );
     let rows = [
         [
@@ -113,34 +114,27 @@ fn column_heads(arguments: &Arguments) -> String {
         ],
     ];
     let details = [
-        ["i_min", "i_max", "i_p99", "i_cv"],
-        ["(us)", "(us)", "(us)", "(%)"],
+        ["i_min", "i_max", "i_p99", "i_cv", "first"],
+        ["(us)", "(us)", "(us)", "(%)", "(us)"],
     ];
-    let ours = [
-        ["out", "in", "algorithm", "transport"],
-        ["(us)", "(us)", "", ""],
-    ];
+    let ours = [["via", "algorithm"], ["", ""]];
     for ((names, extra), own) in rows.iter().zip(details).zip(ours) {
         let _ = write!(
             text,
-            "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}",
+            "# {:>8} {:>10} {:>8} {:>5} {:>4}",
             names[0], names[1], names[2], names[3], names[4]
         );
         for _ in 0..2 {
             let _ = write!(
                 text,
-                "  {:>7}  {:>6}  {:>6}  {:>6}",
+                "  {:>7} {:>6} {:>6} {:>6}",
                 names[5], names[6], names[7], names[8]
             );
             for name in extra.iter().filter(|_| detail) {
                 let _ = write!(text, "  {name:>7}");
             }
         }
-        let _ = write!(
-            text,
-            "  {:>7}  {:>7}  {:<18}  {}",
-            own[0], own[1], own[2], own[3]
-        );
+        let _ = write!(text, "  {:<3} {}", own[0], own[1]);
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
@@ -151,7 +145,7 @@ fn column_heads(arguments: &Arguments) -> String {
 pub fn row(arguments: &Arguments, out: &Measurement, in_place: Option<&Measurement>) -> String {
     let case = out.case;
     let mut text = format!(
-        "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
+        "{:>10} {:>10} {:>8} {:>5} {:>4}",
         out.size.bytes,
         out.size.count,
         case.dtype,
@@ -161,15 +155,7 @@ pub fn row(arguments: &Arguments, out: &Measurement, in_place: Option<&Measureme
     for placement in [Some(out), in_place] {
         text += &placement_columns(arguments, placement);
     }
-    let first = |row: Option<&Measurement>| row.map_or("N/A".into(), |row| number(row.first_us, 7));
-    let _ = write!(
-        text,
-        "  {:>7}  {:>7}  {:<18}  {}",
-        first(Some(out)),
-        first(in_place),
-        out.algorithm,
-        out.transport,
-    );
+    let _ = write!(text, "  {:<3} {}", out.transport, out.algorithm);
     if arguments.report_timestamps == 1 {
         let _ = write!(text, "  {}", utc(SystemTime::now()));
     }
@@ -180,15 +166,15 @@ pub fn row(arguments: &Arguments, out: &Measurement, in_place: Option<&Measureme
 fn placement_columns(arguments: &Arguments, row: Option<&Measurement>) -> String {
     let detail = arguments.per_iter_timing == 1;
     let Some(row) = row else {
-        let mut text = format!("  {:>7}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
+        let mut text = format!("  {:>7} {:>6} {:>6} {:>6}", "N/A", "N/A", "N/A", "N/A");
         if detail {
-            text += &format!("  {:>7}", "N/A").repeat(4);
+            text += &format!("  {:>7}", "N/A").repeat(5);
         }
         return text;
     };
     let wrong = row.wrong.map_or("N/A".into(), |wrong| wrong.to_string());
     let mut text = format!(
-        "  {:>7}  {:>6}  {:>6}  {wrong:>6}",
+        "  {:>7} {:>6} {:>6} {wrong:>6}",
         number(row.median_us(), 7),
         number(row.algbw_gbps(), 6),
         number(row.busbw_gbps(), 6),
@@ -205,6 +191,7 @@ fn placement_columns(arguments: &Arguments, row: Option<&Measurement>) -> String
             row.max_us(),
             row.percentile_us(99.0),
             variation,
+            row.first_us,
         ] {
             let _ = write!(text, "  {:>7}", number(value, 7));
         }
@@ -288,7 +275,23 @@ mod tests {
             assert_eq!(end(names, name), end(&row, value), "{name}");
         }
         assert_eq!(names.find("algorithm"), row.find("ring"));
-        assert_eq!(names.find("transport"), row.find("shm"));
+        assert_eq!(names.find("via"), row.find("shm"));
+    }
+
+    #[test]
+    fn rows_fit_beside_an_editor() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            arguments: Arguments,
+        }
+        let arguments = Line::parse_from(["perf"]).arguments;
+        let measurement = super::super::measure::tests::measurement(&[12345.678, 2.0]);
+        let row = row(&arguments, &measurement, Some(&measurement));
+        for line in column_heads(&arguments).lines().chain([row.as_str()]) {
+            assert!(line.chars().count() <= 120, "{line}");
+        }
     }
 
     #[test]
