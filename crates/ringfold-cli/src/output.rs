@@ -15,6 +15,16 @@ pub fn open(path: &Path) -> Result<Box<dyn Write>> {
     Ok(Box::new(file))
 }
 
+/// Fails if `path` could not be written; what it holds stays.
+pub fn check(path: &Path) -> Result<()> {
+    if path != "-" {
+        let mut options = File::options();
+        let opened = options.write(true).create(true).truncate(false).open(path);
+        opened.with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
+    Ok(())
+}
+
 /// Writes text to standard output.
 pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout();

@@ -32,8 +32,9 @@ const OVERLAPPED: [Slices; 2] = [
 ///
 /// Without --algorithm, compares all algorithms that serve the collective. `in`, `out` and `tmp` are the input, the output
 /// and scratch memory; `[2]` is a chunk, `[2..4]` are two. Costs are closed forms (see docs/algorithms.md) for a
-/// 100 Gbit/s network with TCP's latency and a host that copies 10 GB/s on a core: they rank algorithms and do not
-/// replace measuring.
+/// 100 Gbit/s network with TCP's latency, on which every rank has a host and a link of its own, and for one host that
+/// copies 10 GB/s on a core and 40 GB/s on all, which its ranks share. So times over `messages` are not to be compared
+/// with times over `shared`. They rank algorithms and do not replace measuring.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -184,10 +185,16 @@ fn predict(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Optio
     cost::predict_for(&spec, arguments.bytes, &Costs::default())
 }
 
+/// What is priced, and that the two do not compare.
+const MACHINES: &str = "\
+# time over messages: each rank on a host of its own, 5 us and 100 Gbit/s for each
+# time over shared: all ranks on one host, 10 GB/s for each core and 40 GB/s for all ranks together
+";
+
 /// All algorithms side by side.
 fn comparison(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> String {
     let mut text = format!(
-        "# {}, {} ranks, S = {} bytes: what each rank needs\n# {:<20}  {:<8}  {:>6}  {:>8}  {:>9}  {:>9}  {:>10}\n",
+        "# {}, {} ranks, S = {} bytes: what each rank needs\n{MACHINES}# {:<20}  {:<8}  {:>6}  {:>8}  {:>9}  {:>9}  {:>10}\n",
         arguments.collective,
         arguments.ranks,
         arguments.bytes,

@@ -64,6 +64,14 @@ fn quantity(text: &str, what: &str, units: &[(&'static str, f64)]) -> Result<f64
             units[2].0
         )));
     };
+    if unit.is_empty() {
+        let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
+        return Err(invalid(format!(
+            "the {what} `{text}` has no unit; write for example `{text}{}` (there are {})",
+            units[2].0,
+            names.join(", ")
+        )));
+    }
     let factor = units.iter().find(|(name, _)| *name == unit);
     factor.map(|(_, factor)| number * factor).ok_or_else(|| {
         let near = nearest(unit, units.iter().map(|(name, _)| *name));
@@ -127,7 +135,7 @@ mod tests {
         let cases = [
             (parse_time_ps("5mus"), "`us`"),
             (parse_time_ps("us"), "begin with a number"),
-            (parse_time_ps("5"), "unknown unit"),
+            (parse_time_ps("5"), "has no unit; write for example `5us`"),
             (parse_time_ps("-5us"), "begin with a number"),
             (parse_time_ps("99999999999s"), "too long"),
             (parse_rate_ps_per_byte("100Gbits/s"), "`Gbit/s`"),

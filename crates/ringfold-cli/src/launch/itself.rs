@@ -74,9 +74,11 @@ pub fn launch(
     Ok(outcome)
 }
 
-/// Says what went wrong on this rank, unless rank 0 says the same, and returns the exit status.
+/// Says what went wrong on this rank, unless rank 0, or the rank that gave up, says the same, and returns the exit status.
 pub fn fail_as(rank: usize, error: anyhow::Error) -> u8 {
-    if rank > 0 && is_the_users(&error) {
+    let is_aborted =
+        matches!(error.downcast_ref(), Some(Error::Aborted { rank: by, .. }) if *by != rank);
+    if is_aborted || rank > 0 && is_the_users(&error) {
         return 1;
     }
     crate::fail(&error.context(format!("rank {rank}")))

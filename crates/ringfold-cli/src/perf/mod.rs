@@ -36,6 +36,12 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     if let Some(rank) = itself::rank(arguments.launched, arguments.ranks)? {
         return take_part(&arguments, rank);
     }
+    for path in [&arguments.csv, &arguments.json, &arguments.plot]
+        .into_iter()
+        .flatten()
+    {
+        crate::output::check(path)?;
+    }
     let ranks = arguments.ranks.unwrap_or_else(launch::default_ranks);
     let largest = arguments.sizes(1)?.last().copied().unwrap_or(0);
     check_memory(largest, ranks)?;
@@ -70,7 +76,13 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     match wrong {
         Ok(wrong) => Ok(u8::from(wrong > 0)),
         // Said before the communicator is dropped, which may take longer than the launcher lets the survivors live.
-        Err(error) => Ok(itself::fail_as(rank, error)),
+        Err(error) => {
+            // What only this rank knows of, such as a closed output.
+            if error.downcast_ref::<Error>().is_none() {
+                communicator.abort(&format!("{error:#}"));
+            }
+            Ok(itself::fail_as(rank, error))
+        }
     }
 }
 

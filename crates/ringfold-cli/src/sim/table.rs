@@ -9,7 +9,7 @@ use ringfold::simulate::{
 };
 
 use super::outcome::{Outcome, Summary};
-use super::units::{micros, rate_text, time_text};
+use super::units::{micros_shown, rate_text, time_text};
 use super::vary::Variant;
 use crate::numbers::{bytes_label, number, significant};
 
@@ -26,7 +26,7 @@ pub fn details(summary: &Summary, report: Option<&Report>) -> String {
     let _ = writeln!(
         text,
         "#\n  time      {:>16} us",
-        micros(summary.finished_ps)
+        micros_shown(summary.finished_ps)
     );
     // A rate of what did not arrive would mean nothing.
     if summary.failed_ranks == 0 {
@@ -54,7 +54,7 @@ pub fn details(summary: &Summary, report: Option<&Report>) -> String {
         let _ = writeln!(
             text,
             "  reduced   {:>16} us (the last rank's last reduction)",
-            micros(summary.results_ps)
+            micros_shown(summary.results_ps)
         );
     }
     let Some(report) = report else {
@@ -291,7 +291,7 @@ fn critical_path(report: &Report) -> String {
                 "    {:<9} {:>6}  {:>17}  {:>6.2}",
                 kind.name(),
                 parts().count(),
-                micros(ps),
+                micros_shown(ps),
                 percent(ps, report.finished_ps),
             );
         }
@@ -310,11 +310,11 @@ fn ranks(report: &Report) -> String {
         let _ = writeln!(
             text,
             "    {rank:>4}  {:>17}  {:>6.2}  {:>17}  {:>17}  {:>17}  {:>8}  {:>19}",
-            micros(blame(rank)),
+            micros_shown(blame(rank)),
             percent(blame(rank), report.finished_ps),
-            micros(part.finished_ps),
-            micros(part.reduce_ps),
-            micros(part.waited_ps),
+            micros_shown(part.finished_ps),
+            micros_shown(part.reduce_ps),
+            micros_shown(part.waited_ps),
             part.sent_messages,
             part.sent_bytes,
         );
@@ -335,7 +335,7 @@ fn links(report: &Report) -> String {
             link.to,
             link.messages,
             link.bytes,
-            micros(link.busy_ps),
+            micros_shown(link.busy_ps),
             percent(link.busy_ps, report.finished_ps),
         );
     }
@@ -381,7 +381,7 @@ fn verdict(report: &Report) -> String {
             text,
             "#   {:?}{rank} at {} us: {}",
             promise.promise,
-            micros(promise.at_ps),
+            micros_shown(promise.at_ps),
             promise.what
         );
     }
@@ -432,7 +432,7 @@ pub fn row(outcome: &Outcome, first: &Outcome, is_compared: bool) -> String {
         summary.algorithm(),
         summary.scenario.ranks,
         summary.scenario.bytes,
-        micros(summary.finished_ps),
+        micros_shown(summary.finished_ps),
         number(summary.algbw_gbps(), 9),
         number(summary.busbw_gbps(), 9),
         summary.messages,

@@ -21,6 +21,12 @@ pub fn micros(ps: u64) -> String {
     format!("{}.{:06}", ps / 1_000_000, ps % 1_000_000)
 }
 
+/// Microseconds for people, to the nanosecond.
+pub fn micros_shown(ps: u64) -> String {
+    let ns = ps.saturating_add(500) / 1000;
+    format!("{}.{:03}", ns / 1000, ns % 1000)
+}
+
 /// A rate for its cost: `12.5 GB/s`, or `unlimited`.
 pub fn rate_text(ps_per_byte: u64) -> String {
     match ps_per_byte {

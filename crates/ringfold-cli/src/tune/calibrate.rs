@@ -25,6 +25,9 @@ use serde_json::json;
 
 use crate::launch::{self, Job};
 
+/// The exit status after Ctrl-C.
+const INTERRUPTED: u8 = 128 + 2;
+
 /// Where `proc` and `sys` are.
 const ROOT: &str = "/";
 
@@ -75,6 +78,12 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         None => calibration::path(&ringfold::env::process, &machine)
             .context("no cache folder: neither XDG_CACHE_HOME nor HOME is set; use --file")?,
     };
+    if arguments.show && !path.exists() {
+        bail!(
+            "this machine is not calibrated: there is no `{}`; `ringfold tune calibrate` makes it, in seconds",
+            path.display()
+        );
+    }
     if arguments.show {
         let kept = Calibration::read(&path, &machine)?;
         say(arguments.json, &kept, &path, &machine, &[])?;
@@ -86,7 +95,12 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     let bar = progress(contexts.len());
     for context in contexts {
         bar.set_message(context.to_string());
-        samples.extend(measured(context)?);
+        let Some(more) = measured(context)? else {
+            bar.finish_and_clear();
+            crate::complain("interrupted; nothing was kept");
+            return Ok(INTERRUPTED);
+        };
+        samples.extend(more);
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -120,8 +134,8 @@ fn progress(steps: usize) -> ProgressBar {
     bar
 }
 
-/// The times of one job.
-fn measured(context: Context) -> Result<Vec<Sample>> {
+/// The times of one job; `None` if a signal ended it.
+fn measured(context: Context) -> Result<Option<Vec<Sample>>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let path = std::env::temp_dir().join(format!("ringfold-calibrate-{}", std::process::id()));
     let outcome = launch::launch(&Job {
@@ -145,7 +159,8 @@ fn measured(context: Context) -> Result<Vec<Sample>> {
         death_signal: Some(Signal::KILL),
     });
     let samples = outcome.and_then(|outcome| match outcome.failure {
-        None if !outcome.interrupted => read(&path, context),
+        _ if outcome.interrupted => Ok(None),
+        None => read(&path, context).map(Some),
         _ => bail!("the job of {context} failed; nothing was kept"),
     });
     // Of a job that failed there may be none.

@@ -29,6 +29,10 @@ fn every_command_has_help_with_examples() {
         let done = finish(&[command, "--help"]);
         assert!(done.status.success());
         assert!(done.stdout.contains("Examples:"), "{command}");
+        // Without a terminal, too.
+        for line in done.stdout.lines() {
+            assert!(line.chars().count() <= 120, "{command}: {line}");
+        }
     }
 }
 

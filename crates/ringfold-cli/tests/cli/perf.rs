@@ -251,13 +251,25 @@ fn every_algorithm_runs_by_name_on_every_transport() {
 fn a_file_that_cannot_be_written_fails_before_anything_is_measured() {
     let done = perf("--ranks 2 --csv /no/such/directory/rows.csv");
     assert_eq!(done.status.code(), Some(1));
-    assert!(
-        done.stderr
-            .contains("cannot write `/no/such/directory/rows.csv`"),
-        "{}",
-        done.stderr
+    let due = "ringfold: cannot write `/no/such/directory/rows.csv`: ";
+    assert!(done.stderr.starts_with(due), "{}", done.stderr);
+    // Once, and not by each rank.
+    assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+    assert_eq!(done.stdout, "");
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_the_measurement_without_a_word() {
+    // Rank 0 meets the closed pipe; the other ranks end because of it.
+    let line = format!(
+        "{} perf --ranks 3 -b 8 -e 1K -n 1 -w 0 -N 0 -T 60 | head -n 1",
+        env!("CARGO_BIN_EXE_ringfold")
     );
-    assert!(rows(&done.stdout).is_empty());
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &line]);
+    let done = Running::start(command).finish();
+    assert_eq!(done.stdout.lines().count(), 1, "{}", done.stdout);
+    assert_eq!(done.stderr, "");
 }
 
 #[test]

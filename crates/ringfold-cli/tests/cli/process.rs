@@ -63,6 +63,23 @@ impl Running {
             .expect("the command is running");
     }
 
+    /// Waits until the command has started a process.
+    pub fn await_child(&self) {
+        let id = self.child.id();
+        let path = format!("/proc/{id}/task/{id}/children");
+        let deadline = std::time::Instant::now() + WATCHDOG;
+        while std::fs::read_to_string(&path)
+            .expect("children of the command")
+            .is_empty()
+        {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the command starts nothing"
+            );
+            thread::yield_now();
+        }
+    }
+
     /// The next line of standard output.
     pub fn line(&self) -> String {
         self.stdout

@@ -60,7 +60,15 @@ impl Placement {
         let of_rank = |blob: &Vec<u8>| std::str::from_utf8(blob).ok()?.parse().ok();
         let domains: Vec<Option<usize>> = told.iter().map(of_rank).collect();
         let count = layout::equal_domains(&domains);
-        log::info!(target: "ringfold::init", "ranks in {count} domains: {domains:?}");
+        let names: Vec<String> = domains
+            .iter()
+            .map(|domain| domain.map_or("several".into(), |domain| domain.to_string()))
+            .collect();
+        log::info!(
+            target: "ringfold::init",
+            "ranks in {count} domains; the domain of each rank, by its first core: {}",
+            names.join(", ")
+        );
         Ok(count)
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use ringfold::tune::calibration::{Calibration, describe};
 use ringfold::tune::constants::Constants;
+use rustix::process::Signal;
 
 use super::{Folder, tune};
 use crate::process::{Running, ringfold};
@@ -75,4 +76,35 @@ fn a_calibration_from_elsewhere_is_told_of_and_not_taken() {
     assert!(shown.stderr.contains("another machine"), "{}", shown.stderr);
     let nothing = tune(&["calibrate", "--show", "--file", &folder.path("none.toml")]);
     assert_eq!(nothing.status.code(), Some(1));
+}
+
+#[test]
+fn a_machine_that_is_not_calibrated_is_told_how_to_be() {
+    let folder = Folder::new("tune-calibrate-none");
+    let done = tune(&["calibrate", "--show", "--file", &folder.path("none.toml")]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        done.stderr.contains("this machine is not calibrated"),
+        "{}",
+        done.stderr
+    );
+    assert!(
+        done.stderr.contains("`ringfold tune calibrate` makes it"),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn an_interrupted_calibration_keeps_nothing_and_says_so() {
+    let folder = Folder::new("tune-calibrate-interrupted");
+    let file = folder.path("kept.toml");
+    let running = Running::start(ringfold(&["tune", "calibrate", "--file", &file]));
+    // It listens to signals before it starts ranks.
+    running.await_child();
+    running.signal(Signal::INT);
+    let done = running.finish();
+    assert_eq!(done.status.code(), Some(130), "{}", done.stderr);
+    assert_eq!(done.stderr, "ringfold: interrupted; nothing was kept\n");
+    assert!(!std::path::Path::new(&file).exists());
 }
