@@ -69,6 +69,11 @@ const LIST_BITS: u32 = 24;
 /// The bit of the operation's byte that says that a call has lists.
 const LISTS_BIT: u32 = 7;
 
+/// What differs where lists do.
+const COUNTS_BY_RANK: &str = "the counts of the ranks differ: give all ranks the same list";
+const COUNTS_BY_PAIR: &str =
+    "the counts differ: what a rank gives to another is what that one expects from it";
+
 /// Bytes of a call on the wire.
 pub const CALL_BYTES: usize = 24;
 
@@ -152,7 +157,12 @@ impl Call {
             Some("the data types differ")
         } else if self.op != other.op {
             Some("the operations differ")
-        } else if self.count != other.count && self.lists == 0 && other.lists == 0 {
+        } else if self.lists != other.lists {
+            Some(match self.collective {
+                Collective::AllToAll => COUNTS_BY_PAIR,
+                _ => COUNTS_BY_RANK,
+            })
+        } else if self.count != other.count {
             Some("the counts differ")
         } else if self.root != other.root && is_message {
             Some("the tags differ")
@@ -161,17 +171,6 @@ impl Call {
         } else {
             None
         }
-    }
-
-    /// Whether `other` differs in nothing but the counts of single ranks, or of a pair.
-    pub fn is_counted_differently(&self, other: &Call) -> bool {
-        let (count, lists) = (self.count, self.lists);
-        let alike = Call {
-            count,
-            lists,
-            ..*other
-        };
-        alike == *self && other != self && (self.lists != 0 || other.lists != 0)
     }
 
     /// Whether this is a message between two ranks, whose place in an order means something to these alone.

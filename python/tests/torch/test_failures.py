@@ -183,3 +183,30 @@ def wait_briefly() -> Any:
 def test_a_wait_that_was_too_short_can_be_repeated(ranks: Any) -> None:
     first, second = ranks(wait_briefly, 2, "ringfold").results()
     assert first[1:] == (True, False, [2.0] * 4) and second == [2.0] * 4
+
+
+def leave_in_a_handler(way: str) -> Any:
+    process = torch.tensor(os.getpid())
+    dist.broadcast(process, 0)
+    x = torch.ones(10)
+    if dist.get_rank() == 1:
+        communicator = dist.group.WORLD.communicator  # type: ignore[union-attr]
+        # What rank 0 waits in, in words.
+        while (standing := communicator.standing(1)[0]) is None or not standing[2]:
+            pass
+        os.kill(int(process), signal.SIGTERM)
+        # Rank 0 leaves, and is in another call until then.
+        return type(failure(dist.barrier)[0])
+    left = []
+    # What a machine that is about to be taken away sends.
+    signal.signal(signal.SIGTERM, lambda *_: left.append(dist.destroy_process_group()))
+    error, _ = failure(lambda: WAYS[way](x))
+    return type(error), left
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_group_is_destroyed_in_the_handler_of_a_signal(ranks: Any, way: str) -> None:
+    # A deadline beyond the test's own: nothing here waits for it.
+    zero, one = ranks(leave_in_a_handler, 2, "ringfold", 600.0, way=way).results()
+    assert zero == (ringfold.Closed, [None])
+    assert issubclass(one, ringfold.RingfoldError)

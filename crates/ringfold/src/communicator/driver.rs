@@ -332,10 +332,7 @@ impl Driver {
 
     /// Whether no call is under way. After an error none is.
     pub fn is_idle(&self) -> bool {
-        let Some(state) = self.try_state() else {
-            return false;
-        };
-        state.error.is_some() || self.is_state_idle(&state)
+        self.visit(|state| state.error.is_some() || self.is_state_idle(state))
     }
 
     /// Has every later call fail with `error`, and those under way with it or the verdict. When this returns, none of their

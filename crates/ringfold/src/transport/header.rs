@@ -2,7 +2,7 @@
 
 use crate::call::{CALL_BYTES, Call};
 use crate::error::{Error, Result};
-use crate::types::{Collective, Protocol};
+use crate::types::Protocol;
 
 /// What stands in front of a message's payload. 40 bytes on the wire, little endian:
 ///
@@ -118,23 +118,12 @@ pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
         texts[1].push_str("; ");
         texts[1].push_str(difference);
     }
-    if calls[0].is_counted_differently(calls[1]) {
-        texts[1].push_str(match calls[0].collective {
-            Collective::AllToAll => COUNTS_BY_PAIR,
-            _ => COUNTS_BY_RANK,
-        });
-    }
     Error::Mismatch {
         ranks,
         calls: texts,
         site: None,
     }
 }
-
-/// What is wrong where calls differ in their lists.
-const COUNTS_BY_RANK: &str = "; the counts of the ranks differ: give all ranks the same list";
-const COUNTS_BY_PAIR: &str =
-    "; the counts differ: what a rank gives to another is what that one expects from it";
 
 /// What may have made ranks choose differently.
 const WHERE_TO_LOOK: &str = "; the tuner chose differently: give all ranks the same RINGFOLD_ALGO, RINGFOLD_PROTO, \
