@@ -38,7 +38,7 @@ class Dropped:
 
 # What a handler does while its thread waits, and whether rank 1 does the same after the call that it interrupts.
 HANDLERS: dict[str, tuple[Callable[[ringfold.Communicator], Any], bool]] = {
-    "figures": (lambda part: (part.stats(), part.reset_stats(), part.standing(1), part.rank, part.weights), False),
+    "figures": (lambda part: (part.stats(), part.reset_stats(), part.standing(1), part.rank, part.weights), False),  # type: ignore[func-returns-value]
     "call": (lambda part: part.all_reduce(np.ones(3)), True),
     "large call": (lambda part: part.all_gather(np.ones(100_000)), True),
     "started call": (lambda part: part.all_reduce(np.ones(3), async_=True).wait(), True),
@@ -55,16 +55,16 @@ HANDLERS: dict[str, tuple[Callable[[ringfold.Communicator], Any], bool]] = {
 def use_in_handlers(comm: ringfold.Communicator, waits: str) -> Any:
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     process = comm.broadcast(np.array([os.getpid()]), 0)[0]
-    endings = {}
+    endings: dict[str, Any] = {}
     parts = []
     for what, (use, is_collective) in HANDLERS.items():
         part = comm.split(0)
         assert part is not None
         # Rank 1 does not leave a part while rank 0 may wait in it.
         parts.append(part)
-        handled = []
+        handled: list[bool] = []
 
-        def handle(*_: Any, part: Any = part, use: Any = use, handled: list[Any] = handled) -> None:
+        def handle(*_: Any, part: Any = part, use: Any = use, handled: list[bool] = handled) -> None:
             use(part)
             handled.append(True)
 
