@@ -93,12 +93,12 @@ docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 }
 
-# A target folder of its own, because other flags would rebuild everything else.
-loom_tests() {
+# loom_models PREEMPTIONS: without a bound one of the models takes more than ten minutes. Two preemptions find what such
+# models are for; three are a long proof. A target folder of its own, because other flags would rebuild everything else.
+loom_models() {
     local log=target/loom.log
     mkdir -p target
-    # Without the bound one of the models takes more than ten minutes; three preemptions find what such models are for.
-    LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" cargo test --release --target-dir target/loom -p ringfold --lib loom 2>&1 | tee "$log"
+    LOOM_MAX_PREEMPTIONS=$1 RUSTFLAGS="--cfg loom" cargo test --release --target-dir target/loom -p ringfold --lib loom 2>&1 | tee "$log"
     grep -Eq 'test result: ok\. [1-9]' "$log" || {
         echo "no loom test ran" >&2
         return 1
@@ -109,10 +109,10 @@ loom_tests() {
 python_environment() {
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
     "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-    "$venv/bin/python" -c 'import expecttest, maturin, ml_dtypes, mypy, numpy, pytest, sklearn' 2>/dev/null &&
+    "$venv/bin/python" -c 'import expecttest, maturin, ml_dtypes, mypy, numpy, pytest, sklearn, xdist' 2>/dev/null &&
         [ "$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>&1)" = "$torch" ] ||
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-            expecttest 'maturin>=1.9,<2' ml_dtypes mypy numpy pytest scikit-learn "torch==$torch"
+            expecttest 'maturin>=1.9,<2' ml_dtypes mypy numpy pytest pytest-xdist scikit-learn "torch==$torch"
 }
 
 wheel() {
@@ -127,13 +127,17 @@ python_types() {
     "$venv/bin/python" -m mypy.stubtest ringfold._native
 }
 
+# Two files of tests at a time: ranks that start, wait or are killed leave much of a core idle. Tests of one file share what
+# is expensive to make.
+parallel=(--numprocesses 2 --dist loadfile)
+
 python_tests() {
-    "$venv/bin/python" -m pytest --quiet --ignore python/tests/torch
+    "$venv/bin/python" -m pytest --quiet "${parallel[@]}" --ignore python/tests/torch
 }
 
 # One thread per rank: the ranks are the parallelism.
 torch_tests() {
-    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet python/tests/torch
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet "${parallel[@]}" python/tests/torch
 }
 
 digits() {
@@ -170,6 +174,7 @@ storms() {
 }
 
 deep() {
+    stage "deep loom tests" loom_models 3
     stage "deep rust tests" deep_rust
     stage "deep python tests" deep_python
     [ ! -d python/tests/storms ] || stage "storms" storms
@@ -191,7 +196,7 @@ if [ -z "$only_torch" ]; then
     stage "lints" cargo clippy --quiet --workspace --all-targets -- -D warnings
     stage "docs" docs
     stage "rust tests" cargo test --quiet
-    stage "loom tests" loom_tests
+    stage "loom tests" loom_models 2
 fi
 stage "python environment" python_environment
 stage "wheel" wheel

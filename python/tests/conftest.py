@@ -20,9 +20,9 @@ RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
 WATCHDOG_S = 60.0
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Record what was skipped; of parallel workers, only the one that reports for all gets here."""
-    path = os.environ.get(SKIPS_VARIABLE)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Record what was skipped; of parallel workers the one that reports for all does."""
+    path = None if hasattr(config, "workerinput") else os.environ.get(SKIPS_VARIABLE)
     if path is None:
         return
     for report in terminalreporter.stats.get("skipped", []):

@@ -2,8 +2,10 @@
 
 import functools
 import importlib.util
+import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from suite_run import FAIL, PASS, SKIP, TIMEOUT, Result, judge
 
 # The 115 tests that gloo passes over its runs, and four with uneven blocks which gloo does not have.
 DISTINCT_TESTS = 119
+# What every check runs: each alias, and the fewest and the most ranks. The other runs take minutes.
+ALWAYS = {("gloo", 4), ("mpi", 2)}
 # Torch's tests leave their pauses out of account, so a machine under load gets time.
 LIMIT_S = 120.0
 
@@ -28,14 +32,20 @@ needs_backend = pytest.mark.skipif(
 )
 
 
+def runs() -> list[Any]:
+    """All runs, of which most are for `check.sh --deep`."""
+    every = itertools.product(ALIASES, WORLDS)
+    return [pytest.param(*run, marks=[] if run in ALWAYS else [pytest.mark.deep]) for run in every]
+
+
 @needs_backend
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.parametrize(("alias", "world"), runs())
 def test_no_test_of_the_suite_fails(alias: str, world: int) -> None:
     print(conformance.summary(results(alias, world)))
     assert conformance.failed(results(alias, world)) == {}
 
 
+@pytest.mark.deep
 @needs_backend
 def test_more_tests_pass_than_for_gloo() -> None:
     passed = conformance.passed(results(alias, world) for alias in ALIASES for world in WORLDS)
