@@ -75,6 +75,28 @@ join()
 )
 
 
+WITHDRAWN = (
+    PRELUDE
+    + """
+import numpy as np
+comm = ringfold.init(connect_timeout=600, timeout=600)
+comm.barrier()
+if rank == 0:
+    print("absent", flush=True)
+    signal.pause()
+x = np.ones(1 << 16)
+calls = {"alloc": lambda: comm.empty(1 << 16), "register": lambda: comm.register(x), "split": lambda: comm.split(0)}
+try:
+    print("waiting", flush=True)
+    calls[argument]()
+except KeyboardInterrupt:
+    print("left", "ringfold-setup" in tasks(), flush=True)
+    x += 1
+    os._exit(int((x != 2).any()))
+"""
+)
+
+
 class Rank:
     """A process of a rank, whose output is read when it is needed."""
 
@@ -204,3 +226,12 @@ def test_endless_deadlines_are_deadlines(endless: float) -> None:
 def test_a_deadline_that_is_no_time_is_refused(wrong: float) -> None:
     with pytest.raises(ringfold.RingfoldError, match=re.escape("0 or more")):
         ringfold.init(rank=0, world_size=1, connect_timeout=wrong)
+
+
+@pytest.mark.parametrize("what", ["alloc", "register", "split"])
+def test_nothing_works_on_for_an_interrupted_caller(start: Start, what: str) -> None:
+    zero, one = (start(WITHDRAWN, rank, 2, what) for rank in range(2))
+    assert (zero.line(), one.line()) == ("absent", "waiting")
+    one.await_task("ringfold-setup")
+    one.process.send_signal(signal.SIGINT)
+    assert (one.rest().splitlines()[-1], one.process.returncode) == ("left False", 0)

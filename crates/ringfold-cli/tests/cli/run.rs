@@ -175,8 +175,7 @@ fn ranks_of_a_host_meet_without_a_loopback_interface() {
         .status()
         .is_ok_and(|status| status.success())
     {
-        println!("skipped: network namespaces are not allowed here");
-        return;
+        return skipped("network namespaces are not allowed here");
     }
     let script = r#"echo "${MASTER_ADDR-none}"; exec "$0" perf -b 8 -e 8 -n 1 -w 0"#;
     let words = [
