@@ -47,6 +47,8 @@ pub struct Door {
     turned_away: u64,
     /// Somebody came and went without a word.
     was_probed: bool,
+    /// Who was refused last, and why: somebody may miss them.
+    refused: Option<String>,
     want: Want,
 }
 
@@ -80,6 +82,8 @@ enum Progress {
     Waiting,
     Admitted(Claim),
     TurnedAway(String),
+    /// It spoke our language, and may be one whom somebody misses.
+    Refused(String),
     /// It belongs here, and there is no descriptor for it.
     Unseated,
     /// It went without a word: somebody looked whether anybody listens.
@@ -96,6 +100,7 @@ impl Door {
             purpose,
             turned_away: 0,
             was_probed: false,
+            refused: None,
             want: Want {
                 spare: Bell::new().ok(),
                 rests_until: None,
@@ -110,6 +115,11 @@ impl Door {
         let (since, text) = self.want.since.as_ref()?;
         let is_lasting = self.want.rests_until.is_some() && since.elapsed() > WANT;
         (self.want.is_serious || is_lasting).then_some(text)
+    }
+
+    /// Who was refused last and why, since this was asked before.
+    pub fn take_refused(&mut self) -> Option<String> {
+        self.refused.take()
     }
 
     /// Whether somebody came and went without a word.
@@ -177,6 +187,11 @@ impl Door {
                 Progress::TurnedAway(why) => {
                     let stranger = self.strangers.swap_remove(index);
                     self.turn_away(&stranger.name, &why);
+                }
+                Progress::Refused(why) => {
+                    let stranger = self.strangers.swap_remove(index);
+                    self.turn_away(&stranger.name, &why);
+                    self.refused = Some(format!("{} {why}", stranger.name));
                 }
                 Progress::Unseated => {
                     let stranger = self.strangers.swap_remove(index);
@@ -332,9 +347,7 @@ impl Stranger {
         let sent = self.socket.write(&self.acceptor.answer(refusal));
         match refusal {
             Some(Refusal::Descriptors) => Progress::Unseated,
-            Some(refusal) => {
-                Progress::TurnedAway(format!("claiming rank {}: {refusal}", claim.from))
-            }
+            Some(refusal) => Progress::Refused(format!("claiming rank {}: {refusal}", claim.from)),
             None if sent.is_ok_and(|count| count == ANSWER_BYTES) => Progress::Admitted(claim),
             None => Progress::TurnedAway("it does not read".into()),
         }

@@ -44,6 +44,8 @@ pub struct Hub {
     ranks: Vec<Rank>,
     /// Whether it is settled who is in the job: all ranks, or none because not all came.
     is_complete: bool,
+    /// Who came and was refused last, and why.
+    refused: Option<String>,
     /// What those who come are told when the job was given up.
     cancellation: Option<Frame>,
     join_deadline: Instant,
@@ -66,6 +68,7 @@ impl Hub {
             silence: Silence::default(),
             ranks: vec![Rank::Absent; world_size as usize],
             is_complete: false,
+            refused: None,
             cancellation: None,
             join_deadline,
             groups: HashMap::new(),
@@ -217,7 +220,10 @@ impl Hub {
     /// Does what is due at `now`.
     pub fn tick(&mut self, now: Instant) {
         if !self.is_complete && now >= self.join_deadline {
-            self.cancel(self.absent(), "the deadline for joining has passed");
+            let refused = self.refused.as_ref();
+            let refused = refused.map_or(String::new(), |text| format!(", and {text}"));
+            let reason = format!("the deadline for joining has passed{refused}");
+            self.cancel(self.absent(), &reason);
         }
         let late: Vec<u64> = self
             .groups
@@ -299,6 +305,11 @@ impl Hub {
             }
         }
         Ok(())
+    }
+
+    /// Notes who came and was refused, and why: those who miss somebody read it.
+    pub fn note_refused(&mut self, text: String) {
+        self.refused = Some(format!("the last one refused is {text}"));
     }
 
     /// Ends the joining, if it is not over, because `missing` cannot come.

@@ -251,6 +251,9 @@ impl State {
             }
             self.links[claim.from as usize] = Some(Link::new(socket));
         }
+        if let Some(refused) = door.take_refused() {
+            self.hub.note_refused(refused);
+        }
         if let Some(want) = door.want() {
             let reason = format!("rank 0's process cannot take more connections: {want}");
             self.hub.give_up(&self.hub.absent(), &reason);
