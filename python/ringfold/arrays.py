@@ -67,7 +67,11 @@ def restored(like: Any, array: Any) -> Any:
     namespace = getattr(like, "__array_namespace__", None)
     if namespace is None or type(like).__module__ == "numpy":
         return array
-    return namespace().from_dlpack(array)
+    try:
+        return namespace().from_dlpack(array)
+    except BufferError:
+        # NumPy lends no types of ml_dtypes (bfloat16), which a framework that uses them takes as arrays.
+        return namespace().asarray(array)
 
 
 def element_count(shape: Shape) -> int:

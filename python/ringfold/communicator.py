@@ -29,7 +29,7 @@ def premul_sum(factor: float) -> PremulSum:
     return PremulSum(factor)
 
 
-Operation = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"] | PremulSum
+Operation = Literal["sum", "prod", "min", "max", "avg", "mean", "band", "bor", "bxor"] | PremulSum
 Counts = int | list[int] | tuple[list[int], list[int]]
 
 

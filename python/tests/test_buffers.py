@@ -156,6 +156,13 @@ def test_types_without_meaning_here_are_refused(thing: Any) -> None:
         Buffer(thing)
 
 
+@pytest.mark.parametrize("thing", [np.zeros(2, "complex64"), np.zeros((), "complex128"), Dlpack(np.zeros(2, "complex64"))])
+def test_complex_numbers_are_refused_with_advice_that_holds(thing: Any) -> None:
+    with pytest.raises(ringfold.Unsupported, match=r"`complex(64|128)`.*view_as_real.*products, minima") as caught:
+        Buffer(thing)
+    assert "uint8" not in str(caught.value)
+
+
 @pytest.mark.parametrize("thing", [3, 2.5, None, [1, 2], "text"])
 def test_things_without_memory_are_refused_with_a_way_out(thing: Any) -> None:
     with pytest.raises(ringfold.InvalidArgument, match="numpy.asarray"):

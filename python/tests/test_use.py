@@ -10,10 +10,12 @@ import time
 import weakref
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import ringfold
+from ringfold import arrays
 from ringfold._native import Request
 
 
@@ -127,6 +129,7 @@ def test_a_job_of_one_gives_back_what_it_gets(alone: ringfold.Communicator) -> N
     x = np.arange(6.0).reshape(2, 3)
     assert (alone.rank, alone.world_size, alone.local_rank, alone.local_size, alone.hosts) == (0, 1, 0, 1, 1)
     assert np.array_equal(alone.all_reduce(x, "avg"), x)
+    assert np.array_equal(alone.all_reduce(x, "mean"), x)
     assert alone.all_gather(x).shape == (1, 2, 3)
     assert repr(alone) == "<ringfold.Communicator, rank 0 of 1>"
 
@@ -141,12 +144,19 @@ def test_a_result_is_of_the_kind_of_its_input(alone: ringfold.Communicator) -> N
 
         def __init__(self, memory: Any) -> None:
             self.memory = memory
+            self.dtype = memory.dtype
 
         def __array_namespace__(self) -> Any:
             return Array
 
         @staticmethod
         def from_dlpack(memory: Any) -> "Array":
+            # As JAX does. NumPy cannot lend the types of ml_dtypes.
+            memory.__dlpack__()
+            return Array(memory)
+
+        @staticmethod
+        def asarray(memory: Any) -> "Array":
             return Array(memory)
 
         def __dlpack_device__(self) -> Any:
@@ -157,12 +167,23 @@ def test_a_result_is_of_the_kind_of_its_input(alone: ringfold.Communicator) -> N
 
     result = alone.all_reduce(Array(np.arange(3)))
     assert isinstance(result, Array) and result.memory.tolist() == [0, 1, 2]
+    half = np.arange(3).astype(ml_dtypes.bfloat16)
+    result = arrays.restored(Array(half), half)
+    assert isinstance(result, Array) and result.memory is half
+
+
+def test_arrays_of_jax_come_in_and_out(alone: ringfold.Communicator) -> None:
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    for dtype in ("bfloat16", "float16", "float32"):
+        x = jax.numpy.arange(4, dtype=dtype)
+        result = alone.all_reduce(x)
+        assert isinstance(result, jax.Array) and result.dtype == x.dtype and result.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda comm: comm.all_reduce(np.ones(3), "mean"),
+        lambda comm: comm.all_reduce(np.ones(3), "median"),
         lambda comm: comm.all_reduce(np.ones(3), "premul_sum"),
         lambda comm: comm.all_reduce(np.ones(3), "band"),
         lambda comm: comm.all_reduce(np.ones(3), out=np.ones(2)),
@@ -178,6 +199,11 @@ def test_a_result_is_of_the_kind_of_its_input(alone: ringfold.Communicator) -> N
         lambda comm: comm.all_to_all(np.ones(3), send_counts=[3]),
         lambda comm: comm.all_to_all(np.ones(3), send_counts=[3], recv_counts=[-3]),
         lambda comm: comm.send(np.ones(3), 0),
+        lambda comm: comm.send(np.ones(3), -1),
+        lambda comm: comm.recv(np.ones(3), -1),
+        lambda comm: comm.broadcast(np.ones(3), -1),
+        lambda comm: comm.send(np.ones(3), 0, tag=-1),
+        lambda comm: comm.send(np.ones(3), 0, tag=1 << 32),
         lambda comm: ringfold.init(transport="pigeons"),
     ],
 )

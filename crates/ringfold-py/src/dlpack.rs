@@ -14,7 +14,7 @@ use pyo3::types::{PyCapsule, PyDict};
 use ringfold::DType;
 
 use crate::exceptions::{invalid_argument, unsupported};
-use crate::layout::Layout;
+use crate::layout::{Layout, unknown_dtype};
 
 /// `kDLCPU`, `kDLCUDAHost` and `kDLROCMHost`: memory that the CPU reads.
 const HOST_DEVICES: [i32; 3] = [1, 3, 11];
@@ -240,9 +240,10 @@ fn dtype_of(element: ElementType) -> PyResult<DType> {
         (12, 8) => Some(DType::F8E5M2),
         _ => None,
     };
-    known.ok_or_else(|| {
-        unsupported(format!(
+    known.ok_or_else(|| match code {
+        5 => unknown_dtype(&format!("complex{bits}")),
+        _ => unsupported(format!(
             "no such data type in collectives (DLPack code {code}, {bits} bits, {lanes} lanes)"
-        ))
+        )),
     })
 }

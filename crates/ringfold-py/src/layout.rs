@@ -166,11 +166,32 @@ pub fn dtype_named(name: &str) -> PyResult<DType> {
         "float8_e4m3fn" => "float8_e4m3",
         other => other,
     };
-    known.parse().map_err(|_| {
-        unsupported(format!(
-            "no data type `{name}` in collectives; give a view with another type of the same size, for example uint8"
-        ))
+    known.parse().map_err(|_| unknown_dtype(name))
+}
+
+/// The error about a type that collectives do not have, with the way out that gives right results.
+pub fn unknown_dtype(name: &str) -> PyErr {
+    unsupported(match name.starts_with("complex") {
+        true => format!(
+            "no data type `{name}` in collectives; to move, add or average complex numbers give their parts, a real view \
+             (`torch.view_as_real(x)`, in NumPy `x.view(x.real.dtype)`); products, minima and maxima of parts are not \
+             those of the numbers"
+        ),
+        false => format!(
+            "no data type `{name}` in collectives; to move such elements, but never to reduce them, give a view of \
+             their bytes (uint8); to reduce them, convert them first"
+        ),
     })
+}
+
+/// The name of the type of a buffer-protocol format, where it is one of complex numbers.
+pub fn complex_format(format: &str) -> Option<&'static str> {
+    match format.trim_start_matches(['@', '=', '<', '>']) {
+        "Zf" => Some("complex64"),
+        "Zd" => Some("complex128"),
+        "Zg" => Some("complex of long doubles"),
+        _ => None,
+    }
 }
 
 /// The element type of a buffer-protocol format, by its letter and size.

@@ -85,8 +85,8 @@ impl Request {
         output: Option<Py<Buffer>>,
         op: &str,
         factor: f64,
-        root: Option<usize>,
-        tag: u32,
+        root: Option<i64>,
+        tag: i64,
         algorithm: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<Request> {
@@ -117,8 +117,8 @@ impl Request {
         output: Place,
         op: &str,
         factor: f64,
-        root: Option<usize>,
-        tag: u32,
+        root: Option<i64>,
+        tag: i64,
         algorithm: Option<&str>,
         timeout: Option<f64>,
         owner: Option<Py<PyAny>>,
@@ -142,8 +142,8 @@ fn core(
     (input, output): (Region, Region),
     op: &str,
     factor: f64,
-    root: Option<usize>,
-    tag: u32,
+    root: Option<i64>,
+    tag: i64,
     algorithm: Option<&str>,
     timeout: Option<f64>,
 ) -> PyResult<ringfold::Request> {
@@ -154,7 +154,9 @@ fn core(
         other => other,
     };
     request.root = match root {
-        Some(root) => root,
+        Some(root) => usize::try_from(root).map_err(|_| {
+            invalid_argument(format!("{collective} with rank {root}; ranks count from 0"))
+        })?,
         None if collective == Collective::Recv => ringfold::Request::ANY_SOURCE,
         None => {
             return Err(invalid_argument(format!(
@@ -162,7 +164,8 @@ fn core(
             )));
         }
     };
-    request.tag = tag;
+    request.tag = u32::try_from(tag)
+        .map_err(|_| invalid_argument(format!("tag {tag}; tags are 0 to {}", u32::MAX)))?;
     request.algorithm = algorithm_named(algorithm)?;
     request.timeout = seconds(timeout)?;
     Ok(request)

@@ -10,7 +10,7 @@ use pyo3::types::PyMemoryView;
 
 use crate::dlpack;
 use crate::exceptions::{invalid_argument, unsupported};
-use crate::layout::{Layout, dtype_named, dtype_of_format};
+use crate::layout::{Layout, complex_format, dtype_named, dtype_of_format, unknown_dtype};
 
 /// What keeps the memory alive.
 #[derive(Debug)]
@@ -137,11 +137,13 @@ fn buffer_layout(
     item_bytes: usize,
     shape: &[usize],
 ) -> PyResult<Layout> {
-    let dtype = dtype_of_format(format, item_bytes).ok_or_else(|| {
-        unsupported(format!(
-            "no data type for buffer format `{format}` ({item_bytes} bytes); convert it first"
-        ))
-    })?;
+    let dtype =
+        dtype_of_format(format, item_bytes).ok_or_else(|| match complex_format(format) {
+            Some(name) => unknown_dtype(name),
+            None => unsupported(format!(
+                "no data type for buffer format `{format}` ({item_bytes} bytes); convert it first"
+            )),
+        })?;
     let is_pointed_to = |offsets: &[isize]| offsets.iter().any(|&offset| offset >= 0);
     if buffer.suboffsets().is_some_and(is_pointed_to) {
         return Err(unsupported(

@@ -10,6 +10,7 @@ mod logging;
 mod variables;
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::Once;
 use std::time::Duration;
 
 pub use diagnosis::{Diagnosis, registers_buckets};
@@ -27,7 +28,7 @@ use crate::tune::allowed;
 use crate::tune::calibration::Source;
 use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::Overrides;
-use crate::units::nearest;
+use crate::units::near;
 
 /// The deadline of an operation that names none. Long, because a rank may save a checkpoint or compile meanwhile; a
 /// death is noticed at once all the same.
@@ -123,9 +124,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads this process' environment, and warns of `RINGFOLD_*` names that mean nothing.
+    /// Reads this process' environment.
     pub fn read() -> Result<Environment> {
-        warn_of_unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()));
         Environment::from_lookup(&process)
     }
 
@@ -282,17 +282,34 @@ fn secret_file(path: &str) -> Result<Secret> {
     Ok(secret)
 }
 
-/// Warns of names that begin like ours and are not.
-fn warn_of_unknown(names: impl Iterator<Item = String>) {
-    for name in names.filter(|name| name.starts_with("RINGFOLD_")) {
-        if VARIABLES.iter().all(|variable| variable.name != name) {
-            log::warn!(
-                target: "ringfold::env",
-                "{name} means nothing to ringfold; did you mean {}?",
-                nearest(&name, VARIABLES.iter().map(|variable| variable.name))
-            );
+/// Warns of names in this process' environment that begin like ours and are not: once. One rank of each host does it.
+pub fn warn_of_unknown() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for text in names.filter_map(|name| unknown(&name)) {
+            log::warn!(target: "ringfold::env", "{text}");
         }
+    });
+}
+
+/// What there is to say about a name that begins like ours and is not.
+fn unknown(name: &str) -> Option<String> {
+    const PREFIX: &str = "RINGFOLD_";
+    let own = name.strip_prefix(PREFIX)?;
+    let known = || {
+        VARIABLES
+            .iter()
+            .filter_map(|variable| variable.name.strip_prefix(PREFIX))
+    };
+    if known().any(|other| other == own) {
+        return None;
     }
+    let hint = match near(own, known()) {
+        Some(near) => format!("did you mean {PREFIX}{near}?"),
+        None => "docs/env.md has all variables".into(),
+    };
+    Some(format!("{name} means nothing to ringfold; {hint}"))
 }
 
 #[cfg(test)]
@@ -385,8 +402,11 @@ mod tests {
 
     #[test]
     fn a_misspelt_name_is_told_its_neighbour() {
-        let nearest = |name| nearest(name, VARIABLES.iter().map(|variable| variable.name));
-        assert_eq!(nearest("RINGFOLD_ADDRESS"), "RINGFOLD_ADDR");
-        assert_eq!(nearest("RINGFOLD_CHANELS"), "RINGFOLD_CHANNELS");
+        let hint = |name| unknown(name).expect("an unknown name");
+        assert!(hint("RINGFOLD_ADDRESS").ends_with("did you mean RINGFOLD_ADDR?"));
+        assert!(hint("RINGFOLD_CHANELS").ends_with("did you mean RINGFOLD_CHANNELS?"));
+        assert!(hint("RINGFOLD_TIMEOUT").ends_with("did you mean RINGFOLD_TIMEOUT_MS?"));
+        assert!(!hint("RINGFOLD_TYPO").contains("did you mean"));
+        assert_eq!((unknown("RINGFOLD_ADDR"), unknown("PATH")), (None, None));
     }
 }

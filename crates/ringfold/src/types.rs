@@ -210,7 +210,7 @@ impl FromStr for Op {
             "prod" => Op::Prod,
             "min" => Op::Min,
             "max" => Op::Max,
-            "avg" => Op::Avg,
+            "avg" | "mean" => Op::Avg,
             "premul_sum" | "mulsum" => Op::PremulSum(1.0),
             "band" => Op::Band,
             "bor" => Op::Bor,

@@ -88,6 +88,13 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> &'a str 
         .unwrap_or_default()
 }
 
+/// The same, if it is likely that this was meant: one begins with the other, or no more than a third of `word` is wrong.
+pub fn near<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let found = nearest(word, known);
+    let begins = found.starts_with(word) || word.starts_with(found);
+    (begins || distance(word, found) <= word.len() / 3).then_some(found)
+}
+
 /// How many letters must be put in, left out or replaced to make one word of the other (Levenshtein, 1966).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();

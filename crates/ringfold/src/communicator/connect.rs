@@ -102,6 +102,9 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
     check_late_rank(&settings, launch.world_size)?;
     check_deterministic(&config, &settings)?;
     env::note_rank(launch.rank);
+    if launch.rank == 0 || launch.local_rank == Some(0) {
+        env::warn_of_unknown();
+    }
     if config.weights.is_none() {
         settings.ignore_misfitting_weights(launch.world_size);
     }
