@@ -239,6 +239,12 @@ def wait_in(comm: ringfold.Communicator, how: str) -> Any:
     return "not interrupted"
 
 
+def test_the_patience_with_other_hosts_has_bounds() -> None:
+    ringfold.init(0, 1, peer_timeout=6.0).close()
+    with pytest.raises(ringfold.InvalidArgument, match="2000 to 120000 ms"):
+        ringfold.init(0, 1, peer_timeout=1.0)
+
+
 @pytest.mark.parametrize("how", ["call", "work", "limited", "close", "split"])
 def test_ctrl_c_ends_every_wait(jobs: Any, how: str) -> None:
     job = jobs(wait_in, 2, how=how)
