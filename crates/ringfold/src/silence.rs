@@ -86,7 +86,8 @@ impl Silence {
         Ok(())
     }
 
-    /// Has the kernel ask for signs of life on a data connection; what they say is looked at by [`is_broken`](Silence::is_broken).
+    /// Has the kernel ask for signs of life on a data connection; what they say is looked at by
+    /// [`is_data_broken`](Silence::is_data_broken).
     /// A limit on what is not acknowledged would also end the connection to a living peer that reads late.
     pub fn watch_data(&self, socket: impl AsFd) -> io::Result<()> {
         self.watch(&socket)?;
@@ -104,11 +105,16 @@ impl Silence {
         Ok(())
     }
 
-    /// Whether a connection whose state this is has been silent for too long.
-    pub fn is_broken(&self, state: &TcpState) -> bool {
+    /// Whether a control connection whose state this is has been silent for too long.
+    pub fn is_control_broken(&self, state: &TcpState) -> bool {
+        u128::from(state.quiet_ms) > self.0.as_millis()
+    }
+
+    /// Whether a data connection whose state this is has been silent for too long.
+    pub fn is_data_broken(&self, state: &TcpState) -> bool {
         // A peer without room for more is asked at growing intervals, so its silence means nothing.
         let is_full = state.unsent_bytes > 0 && state.unacknowledged == 0;
-        !is_full && u128::from(state.quiet_ms) > self.0.as_millis()
+        !is_full && self.is_control_broken(state)
     }
 }
 

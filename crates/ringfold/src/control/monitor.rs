@@ -271,7 +271,7 @@ impl Monitor {
             self.next_look = now + limit;
             return;
         };
-        if self.silence.is_broken(&state) {
+        if self.silence.is_control_broken(&state) {
             return self.lose(&format!(
                 "its host has been silent for {} ms",
                 state.quiet_ms

@@ -204,7 +204,7 @@ impl Tcp {
             let state = sys::tcp_state(connection.socket.as_fd())
                 .map_err(|error| Error::system("cannot read a connection's state", error))?;
             let Some(state) = state else { continue };
-            if self.silence.is_broken(&state) {
+            if self.silence.is_data_broken(&state) {
                 return Err(Error::PeerFailed {
                     rank: connection.peer,
                     reason: format!("its host has been silent for {} ms", state.quiet_ms),
