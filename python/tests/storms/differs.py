@@ -20,7 +20,6 @@ from calls import (
     DTYPES,
     LISTED,
     OPERATIONS,
-    PERIOD,
     PRODUCT_DTYPES,
     REDUCING,
     ROOTED,

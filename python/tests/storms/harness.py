@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
