@@ -80,7 +80,7 @@ def use_in_handlers(comm: ringfold.Communicator, waits: str) -> Any:
             if waits == "call":
                 part.all_reduce(np.ones(3))
             else:
-                part.all_reduce(np.ones(3), async_=True).wait()
+                part.all_reduce(np.ones(3), async_=True).wait(None if waits == "work" else WATCHDOG_S)
             if comm.rank == 1 and is_collective:
                 use(part)
             endings[what] = "ok"
@@ -94,7 +94,7 @@ def use_in_handlers(comm: ringfold.Communicator, waits: str) -> Any:
     return endings, all(has_handled.values())
 
 
-@pytest.mark.parametrize("waits", ["call", "work"])
+@pytest.mark.parametrize("waits", ["call", "work", "limited"])
 def test_a_handler_uses_the_communicator_in_whose_call_its_thread_is(jobs: Any, waits: str) -> None:
     (zero, has_handled), (one, _) = jobs(use_in_handlers, 2, waits=waits).results()
     assert has_handled

@@ -1,7 +1,7 @@
 //! A call under way, seen from Python.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::connection::Connection;
 use crate::exceptions::exception;
 use crate::request::Request;
-use crate::signals::{SIGNAL_PERIOD, Signals, seconds};
+use crate::signals::{Signals, seconds};
 use crate::told;
 
 /// A started call and its request, whose memory is held until it is done even when nobody holds its handle.
@@ -51,30 +51,14 @@ impl Call {
         signals.finish(py, outcome)
     }
 
-    /// Waits until the call is done or `deadline` passed; whether it is done. When a signal handler raises, `interrupt`
-    /// is told, so that the call ends soon.
-    fn wait_until(
-        &self,
-        py: Python<'_>,
-        deadline: Instant,
-        interrupt: impl FnOnce(),
-    ) -> PyResult<bool> {
+    /// The same for at most `span`; whether it is done. The call goes on when it is not.
+    fn wait_within(&self, py: Python<'_>, span: Duration) -> PyResult<bool> {
         self.work.check()?;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let outcome = py.detach(|| self.work.wait_timeout(left.min(SIGNAL_PERIOD)));
-            if self.is_done() {
-                let outcome = Signals::default().finish(py, outcome)?;
-                return outcome.map(|_| true).map_err(exception);
-            }
-            if let Err(raised) = py.check_signals() {
-                interrupt();
-                return Err(raised);
-            }
-            if left.is_zero() {
-                return Ok(false);
-            }
-        }
+        let mut signals = Signals::default();
+        let mut look = || signals.look();
+        let outcome = py.detach(|| self.work.wait_timeout_with(span, &mut look));
+        self.is_done();
+        signals.finish(py, outcome)?.map_err(exception)
     }
 }
 
@@ -83,12 +67,16 @@ impl Call {
 #[derive(Debug)]
 pub struct Work {
     call: Arc<Call>,
-    communicator: Arc<Connection<ringfold::Communicator>>,
+    /// Held, so that it stays open as long as the handle.
+    _communicator: Arc<Connection<ringfold::Communicator>>,
 }
 
 impl Work {
     pub fn new(call: Arc<Call>, communicator: Arc<Connection<ringfold::Communicator>>) -> Work {
-        Work { call, communicator }
+        Work {
+            call,
+            _communicator: communicator,
+        }
     }
 }
 
@@ -97,12 +85,9 @@ impl Work {
     /// Waits until the call is done, at most `timeout` seconds; whether it is done. Raises what went wrong in the call.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        match seconds(timeout)?.and_then(|span| Instant::now().checked_add(span)) {
+        match seconds(timeout)? {
             None => self.call.wait(py)?.map(|()| true).map_err(exception),
-            Some(deadline) => {
-                let interrupt = || interrupted(py, &self.communicator);
-                self.call.wait_until(py, deadline, interrupt)
-            }
+            Some(span) => self.call.wait_within(py, span),
         }
     }
 

@@ -118,9 +118,13 @@ impl Work {
 
     /// Waits at most `timeout`; whether the call is done. The call goes on when it is not.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.wait_timeout_with(timeout, &mut || Ok(()))
+    }
+
+    /// Like `wait_timeout`, and calls `on_wait` as [`wait_with`](Work::wait_with) does.
+    pub fn wait_timeout_with(&self, timeout: Duration, on_wait: OnWait<'_>) -> Result<bool> {
         self.check_process()?;
-        self.driver
-            .wait(&self.completion, Some(timeout), &mut || Ok(()))
+        self.driver.wait(&self.completion, Some(timeout), on_wait)
     }
 
     /// Whether the call is done, well or not; `wait` then returns at once.
