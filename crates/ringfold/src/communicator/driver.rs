@@ -1,22 +1,24 @@
 //! Who runs the engine, and how it waits.
 //!
-//! One thread at a time *drives*: it holds the engine, asks it to progress and waits by [`Patience`] in between. A
-//! blocking call drives until its own job is done. Jobs that come meanwhile from other threads, and those started
-//! asynchronously, go through the inbox; a worker thread, made on first use, drives while such jobs are left and no
-//! other thread does.
+//! One thread at a time *drives*: it holds the engine, asks it to progress and waits by
+//! [`Patience`] in between. A blocking call drives until its own job is done. Jobs that come
+//! meanwhile from other threads, and those started asynchronously, go through the inbox; a worker
+//! thread, made on first use, drives while such jobs are left and no other thread does.
 //!
-//! A thread that drives lets go of the engine between two attempts when another thread asks for it (a *visit*: figures are
-//! read, the communicator is ended), and when its own callback is due. So a callback, which may be a signal handler,
-//! runs under no lock of the driver's and may use the communicator. From then on the thread's call has a [`Completion`],
-//! because another thread may drive it to its end.
+//! A thread that drives lets go of the engine between two attempts when another thread asks for it
+//! (a *visit*: figures are read, the communicator is ended), and when its own callback is due. So a
+//! callback, which may be a signal handler, runs under no lock of the driver's and may use the
+//! communicator. From then on the thread's call has a [`Completion`], because another thread may
+//! drive it to its end.
 //!
 //! # Invariants
 //!
 //! * Every wait sees the verdict of the watch, the deadline of its job, and a departed peer.
-//! * A verdict is looked at only when an attempt bore no fruit: a call whose data has arrived succeeds. Or when this rank
-//!   is at work of its own, which bears fruit whatever befell the peers, and which they would have to wait for in any case.
-//! * After a fatal error nothing touches a caller's buffer again: the engine is not asked to progress any more. A wait that
-//!   is interrupted returns after that.
+//! * A verdict is looked at only when an attempt bore no fruit: a call whose data has arrived
+//!   succeeds. Or when this rank is at work of its own, which bears fruit whatever befell the
+//!   peers, and which they would have to wait for in any case.
+//! * After a fatal error nothing touches a caller's buffer again: the engine is not asked to
+//!   progress any more. A wait that is interrupted returns after that.
 //! * No code but the library's runs under its locks.
 
 mod drive;
@@ -45,7 +47,8 @@ use crate::wait::{Patience, Pause, Waiter};
 use drive::{Pace, Step, Until};
 pub(super) use endings::TIMEOUT_GRACE;
 
-/// Attempts of a tiny call before the waiting begins that looks at deadlines: a few microseconds while they spin.
+/// Attempts of a tiny call before the waiting begins that looks at deadlines: a few microseconds
+/// while they spin.
 const TINY_ATTEMPTS: u32 = 200;
 
 /// How long a waiting thread goes without calling back (for signals); a sleep may add
@@ -58,7 +61,8 @@ const INBOX: u32 = 1;
 /// The bit that says that a thread waits for the state.
 const VISIT: u32 = 2;
 
-/// What a thread calls while it waits; an error ends the wait and the communicator. It may use the communicator.
+/// What a thread calls while it waits; an error ends the wait and the communicator. It may use the
+/// communicator.
 pub type OnWait<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// A communicator's engine and those who drive it.
@@ -66,7 +70,8 @@ pub struct Driver {
     rank: usize,
     state: Mutex<State>,
     inbox: Mutex<Inbox>,
-    /// What the thread that drives is to look at: [`INBOX`], [`VISIT`]. One load where there is nothing.
+    /// What the thread that drives is to look at: [`INBOX`], [`VISIT`]. One load where there is
+    /// nothing.
     attention: AtomicU32,
     /// Held by the one thread that visits.
     turn: Mutex<()>,
@@ -81,7 +86,8 @@ pub struct Driver {
 
 struct State {
     engine: Engine,
-    /// Whom to tell when a job is done; the job of a thread that drives is not listed until it lets go of the engine.
+    /// Whom to tell when a job is done; the job of a thread that drives is not listed until it lets
+    /// go of the engine.
     completions: HashMap<JobId, Arc<Completion>>,
     /// The same for the tiny call, which has no number.
     tiny: Option<Arc<Completion>>,
@@ -179,7 +185,8 @@ impl Driver {
         }
     }
 
-    /// Drives `job` as far as this thread may without letting go of the engine; leaves it to others where they drive.
+    /// Drives `job` as far as this thread may without letting go of the engine; leaves it to others
+    /// where they drive.
     fn begin(&self, job: Job, pace: &mut Pace) -> Result<Run> {
         if self.attention.load(Ordering::Relaxed) == 0
             && let Some(mut state) = self.try_state()
@@ -201,7 +208,8 @@ impl Driver {
         Ok(Run::UnderWay(completion))
     }
 
-    /// Runs a tiny call by the shortest way, if nothing else is under way; `None` when it must go the usual one.
+    /// Runs a tiny call by the shortest way, if nothing else is under way; `None` when it must go
+    /// the usual one.
     pub fn run_tiny(&self, job: &TinyJob, on_wait: OnWait<'_>) -> Option<Result<()>> {
         let mut pace = Pace::default();
         // Errors are boxed so that success, which is copied out of `catch_unwind`, is two words.
@@ -282,7 +290,8 @@ impl Driver {
         Ok(TinyRun::UnderWay(completion))
     }
 
-    /// Waits until `completion` is reached, driving if no other thread does; false when `timeout` passes first.
+    /// Waits until `completion` is reached, driving if no other thread does; false when `timeout`
+    /// passes first.
     pub fn wait(
         &self,
         completion: &Completion,
@@ -310,7 +319,8 @@ impl Driver {
         }
     }
 
-    /// Has `f` change the registered buffers between two attempts; no call that uses what it changes is under way.
+    /// Has `f` change the registered buffers between two attempts; no call that uses what it
+    /// changes is under way.
     pub fn with_registry<R>(&self, f: impl FnOnce(&mut Registry) -> R) -> R {
         self.visit(|state| f(state.engine.registry()))
     }
@@ -335,8 +345,8 @@ impl Driver {
         self.visit(|state| state.error.is_some() || self.is_state_idle(state))
     }
 
-    /// Has every later call fail with `error`, and those under way with it or the verdict. When this returns, none of their
-    /// buffers is touched any more.
+    /// Has every later call fail with `error`, and those under way with it or the verdict. When
+    /// this returns, none of their buffers is touched any more.
     pub fn poison(&self, error: Error) {
         self.visit(|state| self.end(state, error));
     }
@@ -380,7 +390,8 @@ impl Driver {
         Ok(true)
     }
 
-    /// Has `f` look at the state or change it as soon as whoever drives lets go of it: between two attempts.
+    /// Has `f` look at the state or change it as soon as whoever drives lets go of it: between two
+    /// attempts.
     fn visit<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let turn = lock(&self.turn);
         // Pairs with the load in `drive`: what the visitor does is passed under the locks.

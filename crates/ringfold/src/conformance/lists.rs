@@ -1,6 +1,8 @@
-//! Lists of counts that differ between ranks: every way of every collective tells them, over every transport.
+//! Lists of counts that differ between ranks: every way of every collective tells them, over every
+//! transport.
 //!
-//! With the same sum such ranks would take pieces of each other's blocks, and of what stood in the slots before.
+//! With the same sum such ranks would take pieces of each other's blocks, and of what stood in the
+//! slots before.
 
 use super::oracle::pairwise;
 use super::tests::{shm, tcp};
@@ -55,7 +57,8 @@ fn ranks_with_other_lists_of_one_sum_are_told() {
     }
 }
 
-/// Among these are differences of whole slices, which no single message shows, and blocks that only one of two knows of.
+/// Among these are differences of whole slices, which no single message shows, and blocks that only
+/// one of two knows of.
 #[test]
 fn ranks_that_expect_other_counts_than_are_given_are_told() {
     const SLICE: u64 = 16;

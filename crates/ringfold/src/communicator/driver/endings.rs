@@ -11,7 +11,8 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::types::Collective;
 
-/// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody waits for.
+/// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody
+/// waits for.
 pub(in crate::communicator) const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
 
 thread_local! {
@@ -42,8 +43,9 @@ impl Driver {
         CALLING_BACK.with_borrow(|drivers| drivers.contains(&own))
     }
 
-    /// Calls back, under no lock. An error or a panic of the callback ends the communicator: when this returns, nothing on
-    /// this rank touches the buffers of its calls any more, whichever thread drove them.
+    /// Calls back, under no lock. An error or a panic of the callback ends the communicator: when
+    /// this returns, nothing on this rank touches the buffers of its calls any more, whichever
+    /// thread drove them.
     pub(super) fn call_back(&self, on_wait: OnWait<'_>) -> Result<()> {
         let calling = CallingBack::from(self);
         let outcome = catch_unwind(AssertUnwindSafe(on_wait));
@@ -74,12 +76,14 @@ impl Driver {
         self.watch.settle(aborted, Duration::ZERO)
     }
 
-    /// Has `f` work with the engine; a panic in it, which is a mistake of this library's, ends the communicator.
+    /// Has `f` work with the engine; a panic in it, which is a mistake of this library's, ends the
+    /// communicator.
     pub(super) fn guarded<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
         catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(self.panicked(&*panic)))
     }
 
-    /// Ends the communicator after a panic under the state's lock; gives the error that is the answer from now on.
+    /// Ends the communicator after a panic under the state's lock; gives the error that is the
+    /// answer from now on.
     #[cold]
     pub(super) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
         let verdict = self.told_to_abort(after_panic(text_of(panic)));
@@ -155,7 +159,8 @@ impl Driver {
         self.end(state, verdict)
     }
 
-    /// Ends everything by an error found here: the others are told, and the verdict may be another than the suspicion.
+    /// Ends everything by an error found here: the others are told, and the verdict may be another
+    /// than the suspicion.
     pub(super) fn fail(&self, state: &mut State, error: Error) -> Error {
         let error = located(state, error);
         let verdict = match &error {

@@ -1,4 +1,5 @@
-//! What may happen while a thread waits: callbacks that use the communicator, visitors, interruptions, panics.
+//! What may happen while a thread waits: callbacks that use the communicator, visitors,
+//! interruptions, panics.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -143,7 +144,8 @@ fn a_callback_that_fails_or_panics_ends_the_call_for_all() {
     });
 }
 
-/// A call that another thread drives is over, and its memory free, when its interrupted wait returns.
+/// A call that another thread drives is over, and its memory free, when its interrupted wait
+/// returns.
 #[test]
 fn an_interrupted_wait_returns_after_whoever_drives_has_let_go() {
     watched(|| {

@@ -11,8 +11,9 @@ use crate::engine::Job;
 use crate::error::{Error, Result};
 
 impl Driver {
-    /// Takes `jobs` on, in this order; the worker carries them out. All of them, or none where there is no worker to be had:
-    /// a job that was refused must not run later, on memory that is the caller's again.
+    /// Takes `jobs` on, in this order; the worker carries them out. All of them, or none where
+    /// there is no worker to be had: a job that was refused must not run later, on memory that is
+    /// the caller's again.
     pub fn start(self: &Arc<Driver>, jobs: Vec<Job>) -> Result<Vec<Arc<Completion>>> {
         self.employ()?;
         let take_on = |job| {
