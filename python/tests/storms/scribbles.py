@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import storm
+from calls import Call
 from harness import Ending, Job, Place, Rank, Wrong
 from program import InPart, Program
 from storm import Outcome, Storm
@@ -31,6 +32,8 @@ def judged(endings: list[Ending]) -> list[str]:
 
 def program(rank: Rank, seed: int) -> None:
     """A rank for a while, or until an error."""
+    # Elements may be wrong, and a rank that stopped at one would leave the order of all ranks' calls.
+    setattr(Call, "check", lambda *_: None)
     comm = rank.join(timeout=DEADLINE_S)
     error: Exception | None = None
     try:
@@ -39,12 +42,8 @@ def program(rank: Rank, seed: int) -> None:
         rank.say("ready")
         end = time.monotonic() + LAST_S
         while time.monotonic() < end:
-            try:
-                steps.step()
-            except Wrong:
-                # An element was scribbled on.
-                pass
-    except (ringfold.RingfoldError, InPart) as raised:
+            steps.step()
+    except (ringfold.RingfoldError, InPart, Wrong) as raised:
         error = raised
     rank.say_ended(error)
     try:
