@@ -176,12 +176,20 @@ impl Driver {
     /// Runs `job` and returns when it is done on this rank. Gives who sent, where it was a receive.
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         let mut pace = Pace::default();
-        match self.guarded(|| self.begin(job, &mut pace))? {
-            Run::Done(source) => Ok(source),
-            Run::UnderWay(completion) => {
+        let mut job = Some(job);
+        // The job is lent and errors are boxed, so that little is copied in and out of `catch_unwind`.
+        let begun = catch_unwind(AssertUnwindSafe(|| match job.take() {
+            Some(job) => self.begin(job, &mut pace).map_err(Box::new),
+            None => unreachable!("it was put there above"),
+        }));
+        match begun {
+            Ok(Ok(Run::Done(source))) => Ok(source),
+            Ok(Ok(Run::UnderWay(completion))) => {
                 self.see_through(&completion, None, pace, on_wait)?;
                 Ok(completion.source())
             }
+            Ok(Err(error)) => Err(*error),
+            Err(panic) => Err(self.panicked(&*panic)),
         }
     }
 

@@ -87,6 +87,7 @@ impl Driver {
         pace: &mut Pace,
     ) -> Result<Step> {
         let mut now = Time(0);
+        let mut attempts = pace.attempts;
         self.note(state);
         loop {
             // Pairs with the stores in `enqueue` and `visit`.
@@ -96,6 +97,7 @@ impl Driver {
                     self.drain(state);
                 }
                 if attention & VISIT != 0 {
+                    pace.attempts = attempts;
                     return Ok(Step::Asked);
                 }
             }
@@ -109,9 +111,9 @@ impl Driver {
                 Ok(progressed) => progressed,
                 Err(error) => return Err(self.fail(state, error)),
             };
-            if progressed && pace.attempts > 0 {
-                state.waiter.learn(pace.attempts);
-                pace.attempts = 0;
+            if progressed && attempts > 0 {
+                state.waiter.learn(attempts);
+                attempts = 0;
             }
             if progressed {
                 state.engine.lateness().end_wait(|| self.now());
@@ -123,12 +125,12 @@ impl Driver {
             }
             if progressed {
                 if state.engine.is_at_work() && self.look_up(state, &mut now, pace)? {
+                    pace.attempts = attempts;
                     return Ok(Step::Asked);
                 }
                 continue;
             }
-            pace.attempts += 1;
-            let attempts = pace.attempts;
+            attempts += 1;
             state.engine.lateness().begin_wait();
             if self.watch.is_faulty() {
                 self.heed_verdict(state)?;
@@ -137,6 +139,7 @@ impl Driver {
                 now = self.now();
                 state.engine.lateness().time_wait(now);
                 if self.look_around(state, now, pace)? {
+                    pace.attempts = attempts;
                     return Ok(Step::Asked);
                 }
             } else if attempts == UNTIMED_ATTEMPTS {
