@@ -294,7 +294,7 @@ def test_a_communicator_is_used_while_a_thread_waits_in_it(jobs: Any, context: s
         if wait == "close" and act != "abort":
             mine, theirs = CLOSED
         # To close waits for calls, except for one that waits for the handler's return.
-        ends_call = act == "abort" or (context == "handler" and wait != "work for a time")
+        ends_call = act == "abort" or context == "handler"
         waited = "ok" if wait == "close" or not ends_call else mine
         if own[name] != [waited, "ok", mine] or other[name][2] != theirs:
             wrong[name] = own[name], other[name]
