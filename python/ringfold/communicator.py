@@ -1,6 +1,5 @@
 """The communicator: shapes and outputs in Python, everything else in the core."""
 
-import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
-from ringfold import _native, arrays
+from ringfold import _native, _uncaught, arrays
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
 from ringfold.errors import InvalidArgument, RingfoldError, in_words
@@ -108,6 +107,7 @@ class Communicator:
         # What a thread's open group has collected, by the thread's number.
         self._groups: dict[int, list[_Collected]] = {}
         _open.add(self)
+        _uncaught.install()
 
     @property
     def rank(self) -> int:
@@ -527,7 +527,7 @@ def nothing() -> None:
 
 def close_all() -> None:
     """The end of the interpreter: an orderly goodbye, or after an uncaught exception an abort that tells the others of it."""
-    error = getattr(sys, "last_value", None)
+    error = _uncaught.uncaught()
     for communicator in list(_open):
         try:
             if error is not None:

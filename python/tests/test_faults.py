@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,38 @@ def test_a_part_without_rank_0_that_dies_meanwhile_names_it(jobs: Any) -> None:
         error = job.result(rank)
         assert isinstance(error, ringfold.PeerFailed), repr(error)
         assert error.rank == 0
+
+
+def abort_while_others_split(comm: ringfold.Communicator) -> Any:
+    """In turns, a part whose ranks split it again, one of them for the last time."""
+    found = []
+    for _ in range(40):
+        part = comm.split(0)
+        assert part is not None
+        if comm.rank == 0:
+
+            def give_up(part: ringfold.Communicator = part) -> None:
+                part.abort("enough")
+                comm.send(np.zeros(1), 1)
+
+            thread = threading.Thread(target=give_up)
+            thread.start()
+        else:
+            comm.recv(np.zeros(1), 0)
+        try:
+            part.split(0)
+        except ringfold.RingfoldError as error:
+            found.append(type(error))
+        if comm.rank == 0:
+            thread.join()
+        part.close()
+    return found
+
+
+def test_a_split_ends_with_the_communicator_that_is_split(jobs: Any) -> None:
+    """Well before the deadline for joining, which is beyond the watchdog's time."""
+    for found in jobs(abort_while_others_split, 2, {"connect_timeout": 600}).results():
+        assert set(found) <= {ringfold.Aborted}
 
 
 def leave_early(comm: ringfold.Communicator) -> Any:

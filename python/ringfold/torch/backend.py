@@ -7,7 +7,6 @@ TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps backends in a way that Python ones do
 """
 
 import atexit
-import sys
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -20,7 +19,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch._C._dynamo import eval_frame
 
-from ringfold import _native
+from ringfold import _native, _uncaught
 from ringfold.communicator import EXIT_GRACE_S
 from ringfold.errors import RingfoldError, Unsupported, in_words
 from ringfold.torch import bootstrap, watch
@@ -61,6 +60,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         self.buckets = Buckets(self._communicator)
         self._barriers = Barriers(store, rank, world_size)
         _open.add(self)
+        _uncaught.install()
         watch.watch(self.trace)
 
     def getBackendName(self) -> str:  # noqa: N802: torch's name
@@ -256,7 +256,7 @@ _open: "weakref.WeakSet[Group]" = weakref.WeakSet()
 def close_all() -> None:
     """The end of the interpreter: an orderly goodbye, or after an uncaught exception an abort, so that nobody waits."""
     watch.end()
-    error = getattr(sys, "last_value", None)
+    error = _uncaught.uncaught()
     for group in list(_open):
         try:
             if error is None:

@@ -14,7 +14,7 @@ use super::weigh::Agreed;
 use super::{Communicator, Place, Policy, agree, placement, probe, share};
 use crate::config::{Config, Straggler, TransportChoice};
 use crate::control::launch::Explicit;
-use crate::control::limit::Limit;
+use crate::control::limit::{Cancelled, Limit};
 use crate::control::socket::{addresses, remaining};
 use crate::control::{Cancel, Health, Launch, Meeting, Secret, Session};
 use crate::engine::{Engine, late_merge};
@@ -136,7 +136,7 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
         rank,
         inherited: None,
     };
-    establish(group, config.cancel.as_ref())
+    establish(group, config.cancel.as_ref(), &|| None)
 }
 
 /// Parts of a communicator; `cancel` ends the making of them.
@@ -199,21 +199,27 @@ pub fn split(
         ..group.clone()
     };
     let server = group.world_ranks.iter().position(|rank| *rank == 0);
-    establish(part, cancel)
-        .map(Some)
-        .map_err(|error| match (error, server) {
-            // The rank that had the server is missing in this communicator, too, which ends with it.
-            (Error::Bootstrap(_), Some(rank)) if group.session.has_lost_server() => {
-                let reason = "its control connection was closed".into();
-                let site = None;
-                watch.settle(
-                    Error::PeerFailed { rank, reason, site },
-                    watch.crash_grace(),
-                )
-            }
-            // The part does not exist: its ranks are known by their numbers here.
-            (error, _) => renumbered(error, &ranks),
-        })
+    // A rank that fails in the parent does not come, and ranks that split meanwhile must not wait for it.
+    let parents_end = || {
+        let fault = watch.fault()?;
+        let reason = format!("the communicator that it was split from has ended: {fault}");
+        Some(Error::Aborted { rank, reason })
+    };
+    let made = establish(part, cancel, &parents_end).map(Some);
+    made.map_err(|error| match (watch.fault(), error, server) {
+        (Some(fault), ..) => fault,
+        // The rank that had the server is missing in this communicator, too, which ends with it.
+        (_, Error::Bootstrap(_), Some(rank)) if group.session.has_lost_server() => {
+            let reason = "its control connection was closed".into();
+            let site = None;
+            watch.settle(
+                Error::PeerFailed { rank, reason, site },
+                watch.crash_grace(),
+            )
+        }
+        // The part does not exist: its ranks are known by their numbers here.
+        (_, error, _) => renumbered(error, &ranks),
+    })
 }
 
 /// A number for part `color` of split `number` of communicator `parent`: the same on all its ranks, another for every
@@ -254,8 +260,13 @@ impl Wish {
     }
 }
 
-/// Makes the communicator of a group whose ranks all do the same now; `cancel` ends that on all of them.
-fn establish(group: Group, cancel: Option<&Cancel>) -> Result<Communicator> {
+/// Makes the communicator of a group whose ranks all do the same now; `cancel` ends that on all of them, and so does an
+/// error from `is_pointless`.
+fn establish(
+    group: Group,
+    cancel: Option<&Cancel>,
+    is_pointless: Cancelled<'_>,
+) -> Result<Communicator> {
     let deadline = Instant::now() + group.settings.connect_timeout;
     let world_size = group.world_ranks.len();
     let hosts = group.hosts();
@@ -276,7 +287,7 @@ fn establish(group: Group, cancel: Option<&Cancel>) -> Result<Communicator> {
     let watch = SessionWatch::new(health.clone(), &group);
     let giving_up = health.clone();
     let _telling = cancel.map(|cancel| cancel.on_cancel(move |reason| giving_up.give_up(reason)));
-    let assembled = assemble(group, health, &bell, deadline);
+    let assembled = assemble(group, health, &bell, deadline, is_pointless);
     assembled.map_err(|error| {
         // All ranks get one error, and the others need not wait for their deadlines.
         let grace = match has_rank_0 || !session.has_lost_server() {
@@ -297,13 +308,14 @@ fn assemble(
     health: Arc<Health>,
     bell: &OnceLock<Waker>,
     deadline: Instant,
+    is_pointless: Cancelled<'_>,
 ) -> Result<Communicator> {
     let world_size = group.world_ranks.len();
     let local_ranks = group.local_ranks();
     let hosts = group.hosts();
     let mark = neighbours::mark();
     let watch = SessionWatch::new(health, &group);
-    let verdict = || watch.fault();
+    let verdict = || watch.fault().or_else(is_pointless);
     let placement = placement::settle(&group, &local_ranks, deadline, &verdict)?;
     let cores = placement.cores;
     let domains = placement.domains(&group, deadline, &verdict)?;

@@ -26,7 +26,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::threads;
 
 /// How long a callback holds up those of its level: well above what one takes that computes or waits for an interpreter's
 /// lock, and well below what a user takes for a hang.
@@ -101,7 +102,7 @@ impl Notifier {
         }
         let pool = Arc::new(Pool::default());
         pool.state().threads = 1;
-        Pool::add_thread(&pool).map_err(|error| Error::system("cannot start a thread", error))?;
+        Pool::add_thread(&pool)?;
         let notifier = Arc::new(Notifier { pool });
         *shared = (process, Arc::downgrade(&notifier));
         Ok(notifier)
@@ -158,12 +159,9 @@ impl Pool {
     }
 
     /// Starts a thread that `State::threads` has counted.
-    fn add_thread(pool: &Arc<Pool>) -> std::io::Result<()> {
+    fn add_thread(pool: &Arc<Pool>) -> Result<()> {
         let its = pool.clone();
-        thread::Builder::new()
-            .name("ringfold-done".into())
-            .spawn(move || its.serve())
-            .map(drop)
+        threads::start("ringfold-done", move || its.serve()).map(drop)
     }
 
     /// A thread's life.

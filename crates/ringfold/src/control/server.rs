@@ -286,16 +286,25 @@ impl State {
     }
 
     /// Believes the ranks that saw another one go, after reading what that one still said: if it told why it left, by an
-    /// abort or a goodbye, that arrived before the accusation.
+    /// abort or a goodbye, that arrived before the accusation. If it accused a third one, and left for that reason, its own
+    /// accusation is judged first.
     fn judge_accusations(&mut self) {
-        for (witness, frame) in std::mem::take(&mut self.accusations) {
+        let mut pending = VecDeque::from(std::mem::take(&mut self.accusations));
+        while let Some((witness, frame)) = pending.pop_front() {
             for suspect in accused(&frame) {
                 if (suspect as usize) < self.links.len() {
                     self.read(suspect as usize);
                 }
             }
-            // A witness that is not here any more is no witness.
-            let _ = self.hub.receive(witness as u32, frame, Instant::now());
+            if self.accusations.is_empty() {
+                // A witness that is not here any more is no witness.
+                let _ = self.hub.receive(witness as u32, frame, Instant::now());
+                continue;
+            }
+            pending.push_front((witness, frame));
+            for accusation in self.accusations.drain(..).rev() {
+                pending.push_front(accusation);
+            }
         }
     }
 
@@ -516,5 +525,29 @@ mod tests {
             })
             .collect();
         assert_eq!(classes, [Class::Aborted; 3]);
+    }
+    #[test]
+    fn a_rank_that_left_because_of_a_dead_one_is_not_blamed_for_it() {
+        let (mut state, mut ranks) = job();
+        let soon = Instant::now() + Duration::from_secs(60);
+        let write =
+            |rank: &Socket, bytes: &[u8]| rank.write_all(bytes, soon).expect("a small frame fits");
+        // Rank 2 has died, rank 1 has seen it and left, and rank 0 has seen rank 1 leave.
+        drop(ranks.pop());
+        write(&ranks[1], &Frame::Suspect { rank: 2 }.encode());
+        write(&ranks[1], &Frame::Close { communicator: 7 }.encode());
+        write(&ranks[0], &report(Class::PeerFailed, 1));
+        drop(state.hub.take_output());
+        // As in a round of the server that began before the others were ready.
+        state.read(0);
+        state.judge_accusations();
+        let verdicts = state.hub.take_output().into_iter();
+        let blamed: Vec<Vec<u32>> = verdicts
+            .filter_map(|(_, frame)| match frame {
+                Frame::Verdict { fault, .. } => Some(fault.ranks),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(blamed[0], [2]);
     }
 }

@@ -12,6 +12,7 @@ use super::piece_bytes;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::reduce::{self, Factor, Kernel, Store};
+use crate::threads;
 
 /// Looks at the word before a helper sleeps: some 30 µs, the time between two steps of a call.
 const SPINS: u32 = 1000;
@@ -142,9 +143,7 @@ impl Pool {
         });
         let spawn = |index: usize| {
             let shared = shared.clone();
-            thread::Builder::new()
-                .name("ringfold helper".into())
-                .spawn(move || shared.help(index))
+            threads::start("ringfold helper", move || shared.help(index))
         };
         let mut threads = Vec::with_capacity(count);
         for index in 0..count {

@@ -94,7 +94,7 @@ fn steady_numbers(rounds: &[Vec<Pace>], ranks: usize, of: impl Fn(&Pace) -> f64)
 }
 
 /// Whether weights pay, from the times of calls that were made in turns with and without them. They do if their median is
-/// smaller by [`GAIN_MIN`] and each call with them was quicker than the one without before it.
+/// smaller by `GAIN_MIN` and each call with them was quicker than the one without before it.
 pub fn pays(with: &[f64], without: &[f64]) -> bool {
     let medians = [with, without].map(|times| median(times.iter().copied()));
     is_gain(medians[0], medians[1])

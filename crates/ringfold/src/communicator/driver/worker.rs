@@ -8,7 +8,8 @@ use super::drive::{Pace, Step, Until};
 use super::{Driver, INBOX, lock};
 use crate::communicator::work::Completion;
 use crate::engine::Job;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::threads;
 
 impl Driver {
     /// Takes `jobs` on, in this order; the worker carries them out. All of them, or none where
@@ -32,11 +33,7 @@ impl Driver {
         let mut inbox = lock(&self.inbox);
         if inbox.worker.is_none() {
             let driver = self.clone();
-            let worker = thread::Builder::new()
-                .name("ringfold worker".into())
-                .spawn(move || driver.work());
-            inbox.worker =
-                Some(worker.map_err(|error| Error::system("cannot start a thread", error))?);
+            inbox.worker = Some(threads::start("ringfold worker", move || driver.work())?);
         }
         Ok(())
     }
