@@ -70,7 +70,8 @@ def restored(like: Any, array: Any) -> Any:
     try:
         return namespace().from_dlpack(array)
     except BufferError:
-        # NumPy lends no types of ml_dtypes (bfloat16), which a framework that uses them takes as arrays.
+        # NumPy lends no types of ml_dtypes (bfloat16), which a framework that uses them takes as
+        # arrays.
         return namespace().asarray(array)
 
 

@@ -64,7 +64,8 @@ def test_ranks_with_other_counts_are_told(jobs: Any, transport: str) -> None:
     results = jobs(disagree, 2, {"timeout": 10, "transport": transport}).results()
     for what in results[0]:
         for rank, result in enumerate(results):
-            # A rank that gets nothing may be through before anybody objects; the next call tells it.
+            # A rank that gets nothing may be through before anybody objects; the next call tells
+            # it.
             first = [ending for ending in result[what] if ending is not None][:1]
             assert first and first[0][0] == "Mismatch" and "counts" in first[0][1], (what, rank, result[what])
         # But a rank whose result would be wrong gets none.

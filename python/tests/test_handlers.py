@@ -36,7 +36,8 @@ class Dropped:
         self.part.stats()
 
 
-# What a handler does while its thread waits, and whether rank 1 does the same after the call that it interrupts.
+# What a handler does while its thread waits, and whether rank 1 does the same after the call that
+# it interrupts.
 HANDLERS: dict[str, tuple[Callable[[ringfold.Communicator], Any], bool]] = {
     "figures": (lambda part: [read() for read in (part.stats, part.reset_stats, lambda: part.standing(1))], False),
     "call": (lambda part: part.all_reduce(np.ones(3)), True),

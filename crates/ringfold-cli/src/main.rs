@@ -1,8 +1,8 @@
 //! The `ringfold` command: measures collectives, starts jobs, and says what this machine can do.
 //!
-//! Data goes to stdout, messages and progress to stderr. The exit status is 0, or 1 for a failure of ours, 2 for a wrong
-//! command line, 128 + n after signal n, and for `run` the status of the first rank that failed, 127 where the program is
-//! not there and 126 where it cannot be run.
+//! Data goes to stdout, messages and progress to stderr. The exit status is 0, or 1 for a failure
+//! of ours, 2 for a wrong command line, 128 + n after signal n, and for `run` the status of the
+//! first rank that failed, 127 where the program is not there and 126 where it cannot be run.
 
 mod info;
 mod launch;

@@ -360,8 +360,9 @@ impl Communicator {
         Ok(())
     }
 
-    /// Waits for outstanding calls and leaves in good order. `grace`, in seconds, is how long it waits for calls in which other
-    /// threads are, after those that were started; then these are aborted.
+    /// Waits for outstanding calls and leaves in good order. `grace`, in seconds, is how long it
+    /// waits for calls in which other threads are, after those that were started; then these are
+    /// aborted.
     #[pyo3(signature = (grace=None))]
     fn close(&self, py: Python<'_>, grace: Option<f64>) -> PyResult<()> {
         if !self.core.is_ours() {
@@ -390,7 +391,8 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Waits for calls under way, whose memory goes with them; a signal handler that raises ends them.
+    /// Waits for calls under way, whose memory goes with them; a signal handler that raises ends
+    /// them.
     fn drop(&mut self) {
         let calls = std::mem::take(
             self.outstanding

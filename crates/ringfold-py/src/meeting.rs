@@ -64,7 +64,8 @@ pub fn host_id() -> PyResult<String> {
         .collect())
 }
 
-/// A key for `purpose` that only the ranks of this job can make; `None` if the environment gives it no secret.
+/// A key for `purpose` that only the ranks of this job can make; `None` if the environment gives it
+/// no secret.
 #[pyfunction]
 pub fn derived_key(purpose: &str, context: &[u8]) -> PyResult<Option<Vec<u8>>> {
     let secret = ringfold::env::job_secret().map_err(exception)?;

@@ -13,7 +13,8 @@ use crate::exceptions::{exception, invalid_argument};
 /// How long a signal may go unnoticed.
 pub const SIGNAL_PERIOD: Duration = Duration::from_millis(50);
 
-/// How long an interrupted thread may take to withdraw: it looks around 20 times a second, and says goodbye.
+/// How long an interrupted thread may take to withdraw: it looks around 20 times a second, and says
+/// goodbye.
 const WITHDRAWAL: Duration = Duration::from_secs(5);
 
 /// The signal handlers' side of one wait of the core: what they raised ends it.
@@ -43,9 +44,9 @@ impl Signals {
 
     /// The wait's outcome, unless a handler raised.
     ///
-    /// When the wait failed, signals that came meanwhile are handled first. A job's ranks are often interrupted together, so
-    /// that a peer's end comes with this rank's own signal; Python would otherwise handle that one while it prints the
-    /// error, and lose both.
+    /// When the wait failed, signals that came meanwhile are handled first. A job's ranks are often
+    /// interrupted together, so that a peer's end comes with this rank's own signal; Python would
+    /// otherwise handle that one while it prints the error, and lose both.
     pub fn finish<T>(self, py: Python<'_>, outcome: Result<T>) -> PyResult<Result<T>> {
         if let Some(raised) = self.raised {
             return Err(raised);
@@ -68,8 +69,9 @@ pub enum Parting {
     WhenDone,
 }
 
-/// Does something that only ends by itself, on a thread of its own, while this one looks at signals. When a handler
-/// raises, `interrupt` has the work end early, and what it has done by then is undone before the exception goes on.
+/// Does something that only ends by itself, on a thread of its own, while this one looks at
+/// signals. When a handler raises, `interrupt` has the work end early, and what it has done by then
+/// is undone before the exception goes on.
 pub fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     parting: Parting,

@@ -29,20 +29,23 @@ pub struct Call {
     /// [mark](crate::schedule::Weights::mark), or of rings around slow ranks [`LATE_MERGE`] and a policy. For point-to-point
     /// messages the tag.
     pub root: u32,
-    /// Elements as the collective counts them (see its documentation). Where each rank has a count of its own, their sum,
-    /// at most [`LISTED_MAX`].
+    /// Elements as the collective counts them (see its documentation). Where each rank has a count
+    /// of its own, their sum, at most [`LISTED_MAX`].
     pub count: u64,
-    /// Where each rank has a count of its own, a [digest](list_digest) of the list, or [`PAIRWISE`]; else 0.
+    /// Where each rank has a count of its own, a [digest](list_digest) of the list, or
+    /// [`PAIRWISE`]; else 0.
     pub lists: u32,
-    /// The how-manieth call on this communicator, counted from [`PREPARED`]; of messages the how-manieth to this rank. Of a receive, which no peer ever
-    /// sees, the how-manieth of this rank. On the wire its lowest 48 bits.
+    /// The how-manieth call on this communicator, counted from [`PREPARED`]; of messages the
+    /// how-manieth to this rank. Of a receive, which no peer ever sees, the how-manieth of this
+    /// rank. On the wire its lowest 48 bits.
     pub sequence: u64,
     /// Into how many channels and which slices it is cut, see [`Call::cut`]: chosen as well. 0 for messages.
     pub cut: u16,
 }
 
-/// The calls of a communicator's user are numbered from here, so that they count from 1 for people. Those by which the
-/// library prepares a communicator have smaller numbers. Both grow from call to call: they also say who is behind whom.
+/// The calls of a communicator's user are numbered from here, so that they count from 1 for people.
+/// Those by which the library prepares a communicator have smaller numbers. Both grow from call to
+/// call: they also say who is behind whom.
 pub const PREPARED: u64 = 1 << 40;
 
 /// What stands for the root in the calls by which memory is registered, so that no call of the user's is taken for one.
@@ -55,8 +58,8 @@ pub const LATE_MERGE: u32 = 0x6c6d_0000;
 /// Bits of a policy.
 pub const LATE_MERGE_BITS: u32 = 4;
 
-/// What stands for the digest where each pair of ranks has a count of its own: no rank knows them all. A message between the
-/// two has their count and its digest instead.
+/// What stands for the digest where each pair of ranks has a count of its own: no rank knows them
+/// all. A message between the two has their count and its digest instead.
 pub const PAIRWISE: u32 = (1 << LIST_BITS) - 1;
 
 /// The most that the count of a call with lists says. The digest tells larger sums apart.
@@ -148,7 +151,8 @@ impl Call {
         self.sequence.checked_sub(PREPARED).unwrap_or(self.sequence)
     }
 
-    /// What differs in `other`, if these are calls of one collective: the first thing that does, and where to look for more.
+    /// What differs in `other`, if these are calls of one collective: the first thing that does,
+    /// and where to look for more.
     pub fn difference(&self, other: &Call) -> Option<&'static str> {
         let is_message = matches!(self.collective, Collective::Send | Collective::Recv);
         if self.collective != other.collective {
@@ -173,13 +177,14 @@ impl Call {
         }
     }
 
-    /// Whether this is a message between two ranks, whose place in an order means something to these alone.
+    /// Whether this is a message between two ranks, whose place in an order means something to
+    /// these alone.
     pub fn is_message(&self) -> bool {
         matches!(self.collective, Collective::Send | Collective::Recv)
     }
 
-    /// Whether the two stand at the same place in the order of calls and ask for different things. Nothing is said of how
-    /// they are carried out.
+    /// Whether the two stand at the same place in the order of calls and ask for different things.
+    /// Nothing is said of how they are carried out.
     pub fn contradicts(&self, other: &Call) -> bool {
         let asked = |call: &Call| {
             let has_root = call.collective.has_root() || call.root == REGISTRATION;
@@ -224,9 +229,11 @@ impl Call {
     }
 }
 
-/// A number for a list of counts, one a rank, that shows a difference all but once in 16 million. Never 0 nor [`PAIRWISE`].
+/// A number for a list of counts, one a rank, that shows a difference all but once in 16 million.
+/// Never 0 nor [`PAIRWISE`].
 pub fn list_digest(counts: impl IntoIterator<Item = u64>) -> u32 {
-    // Each step is a bijection of the state, so that lists which differ in one count give different states.
+    // Each step is a bijection of the state, so that lists which differ in one count give different
+    // states.
     let mixed = counts
         .into_iter()
         .fold(0x9e37_79b9_7f4a_7c15, |state: u64, count| {

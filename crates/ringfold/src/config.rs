@@ -150,8 +150,8 @@ pub struct Config {
     pub connect_timeout: Option<Duration>,
     /// By which another thread can end the joining.
     pub cancel: Option<Cancel>,
-    /// How long another host may give no sign of life before its ranks have failed: 2.3 s unless set, 2 to 120 s. Rank 0's
-    /// holds for all ranks.
+    /// How long another host may give no sign of life before its ranks have failed: 2.3 s unless
+    /// set, 2 to 120 s. Rank 0's holds for all ranks.
     pub peer_timeout: Option<Duration>,
     /// Which transports may be used.
     pub transport: Option<TransportChoice>,

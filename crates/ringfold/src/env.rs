@@ -282,7 +282,8 @@ fn secret_file(path: &str) -> Result<Secret> {
     Ok(secret)
 }
 
-/// Warns of names in this process' environment that begin like ours and are not: once. One rank of each host does it.
+/// Warns of names in this process' environment that begin like ours and are not: once. One rank of
+/// each host does it.
 pub fn warn_of_unknown() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,9 +1,9 @@
 //! How long another host may give no sign of life, and what follows from it.
 //!
-//! A host that lost its power, or the way to it, says nothing. Its connections are then known to be dead by what the kernel
-//! has not heard: acknowledgements of what was sent, and answers to its own probes. One setting, the *peer timeout*, says
-//! how long that may last; rank 0's holds for all ranks of a job. A process that is stopped is another matter: its kernel
-//! goes on answering.
+//! A host that lost its power, or the way to it, says nothing. Its connections are then known to be
+//! dead by what the kernel has not heard: acknowledgements of what was sent, and answers to its own
+//! probes. One setting, the *peer timeout*, says how long that may last; rank 0's holds for all
+//! ranks of a job. A process that is stopped is another matter: its kernel goes on answering.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,12 +20,13 @@ pub const PING: Duration = Duration::from_millis(500);
 /// An idle connection is asked for a sign of life after this time, and again after as long.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 
-/// The longest time between two attempts to send the same data, where the kernel (6.15) can be told. Older ones double it
-/// from 0.2 s on, and may come back to a link only when it has been there for as long as it was away.
+/// The longest time between two attempts to send the same data, where the kernel (6.15) can be
+/// told. Older ones double it from 0.2 s on, and may come back to a link only when it has been
+/// there for as long as it was away.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// How much longer than the peer timeout a rank waits for the verdict on a peer that seems dead: until then it may be rank
-/// 0 that is.
+/// How much longer than the peer timeout a rank waits for the verdict on a peer that seems dead:
+/// until then it may be rank 0 that is.
 const VERDICT: Duration = Duration::from_millis(200);
 
 /// How long a host may be silent.
@@ -41,7 +42,8 @@ impl Default for Silence {
 impl Silence {
     /// Unless something else is set.
     pub const DEFAULT: Duration = Duration::from_millis(2300);
-    /// Less would take a lost packet, or an idle connection between two probes, for the end of a host.
+    /// Less would take a lost packet, or an idle connection between two probes, for the end of a
+    /// host.
     pub const MIN: Duration = Duration::from_secs(2);
     /// The kernel counts at most 127 probes.
     pub const MAX: Duration = Duration::from_secs(120);
@@ -70,15 +72,16 @@ impl Silence {
         self.0
     }
 
-    /// How long a rank that suspects a crash waits for the verdict that names who really crashed. A living server answers at
-    /// once. When it does not, it may be the one that is gone, and the suspect no more than somebody who found out sooner:
-    /// hence longer than a dead connection to the server takes to end.
+    /// How long a rank that suspects a crash waits for the verdict that names who really crashed. A
+    /// living server answers at once. When it does not, it may be the one that is gone, and the
+    /// suspect no more than somebody who found out sooner: hence longer than a dead connection to
+    /// the server takes to end.
     pub fn verdict_grace(&self) -> Duration {
         self.0 + VERDICT
     }
 
-    /// Makes the kernel end a control connection whose other end is silent. What is written to it is small and always read,
-    /// so that only a dead host leaves it unacknowledged.
+    /// Makes the kernel end a control connection whose other end is silent. What is written to it
+    /// is small and always read, so that only a dead host leaves it unacknowledged.
     pub fn watch_control(&self, socket: impl AsFd) -> io::Result<()> {
         let unacknowledged = self.0 - PING;
         self.watch(&socket)?;
@@ -87,8 +90,8 @@ impl Silence {
     }
 
     /// Has the kernel ask for signs of life on a data connection; what they say is looked at by
-    /// [`is_data_broken`](Silence::is_data_broken).
-    /// A limit on what is not acknowledged would also end the connection to a living peer that reads late.
+    /// [`is_data_broken`](Silence::is_data_broken). A limit on what is not acknowledged would also
+    /// end the connection to a living peer that reads late.
     pub fn watch_data(&self, socket: impl AsFd) -> io::Result<()> {
         self.watch(&socket)?;
         sockopt::set_tcp_user_timeout(&socket, 0)?;

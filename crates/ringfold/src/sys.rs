@@ -54,8 +54,8 @@ pub fn recv_into(
     })
 }
 
-/// Has a TCP connection try again at the latest `longest` after it sent something in vain. Kernels before 6.15 cannot, and go on
-/// doubling the time.
+/// Has a TCP connection try again at the latest `longest` after it sent something in vain. Kernels
+/// before 6.15 cannot, and go on doubling the time.
 pub fn limit_tcp_retry(socket: BorrowedFd<'_>, longest: Duration) {
     /// Of linux/tcp.h; libc lacks it.
     const TCP_RTO_MAX_MS: libc::c_int = 44;

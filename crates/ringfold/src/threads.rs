@@ -1,4 +1,5 @@
-//! Starting threads, which a system can refuse: by the limit of a user, a container or the whole machine.
+//! Starting threads, which a system can refuse: by the limit of a user, a container or the whole
+//! machine.
 
 use std::io;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};

@@ -114,8 +114,9 @@ pub enum Op {
     Min,
     /// The largest.
     Max,
-    /// The sum divided by the world size: one multiplication by `1/n` for floats, truncating division for integers. The
-    /// sum must fit the type: of 60000 and 60000 as `float16` the average is infinite. `PremulSum` divides first.
+    /// The sum divided by the world size: one multiplication by `1/n` for floats, truncating
+    /// division for integers. The sum must fit the type: of 60000 and 60000 as `float16` the
+    /// average is infinite. `PremulSum` divides first.
     Avg,
     /// The sum of each rank's input times that rank's own factor (floats only).
     PremulSum(f64),

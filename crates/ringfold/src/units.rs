@@ -88,7 +88,8 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> &'a str 
         .unwrap_or_default()
 }
 
-/// The same, if it is likely that this was meant: one begins with the other, or no more than a third of `word` is wrong.
+/// The same, if it is likely that this was meant: one begins with the other, or no more than a
+/// third of `word` is wrong.
 pub fn near<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let found = nearest(word, known);
     let begins = found.starts_with(word) || word.starts_with(found);

@@ -26,8 +26,8 @@ pub struct Patience {
     pub yields: u32,
 }
 
-/// The longest span that is waited for, a century: what is longer is as good as for ever, and beyond what clocks can
-/// count. Spans that callers give are cut to this where they come in.
+/// The longest span that is waited for, a century: what is longer is as good as for ever, and
+/// beyond what clocks can count. Spans that callers give are cut to this where they come in.
 pub const SPAN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The longest a thread blocks before it looks around: deadlines, departed peers and signals are seen this late.

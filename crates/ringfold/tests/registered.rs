@@ -418,7 +418,8 @@ fn forked(comm: Communicator) {
     let mut short = vec![5f32; 1 << 16];
     let guard = comm.register(&mut short).expect("registered");
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
-    // SAFETY: the child calls nothing that another thread may hold a lock of, and ends without returning.
+    // SAFETY: the child calls nothing that another thread may hold a lock of, and ends without
+    // returning.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut word = [0];

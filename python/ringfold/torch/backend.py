@@ -83,7 +83,8 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         """Leave in good order: waits for this rank's calls under way, tells the others, frees everything."""
         before_leaving(self.trace)
         self._leave()
-        # First, because in a signal handler it ends the call under way, for which the end of a registration waits.
+        # First, because in a signal handler it ends the call under way, for which the end of a
+        # registration waits.
         self._communicator.close()
         self.buckets.close()
 

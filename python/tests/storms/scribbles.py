@@ -32,7 +32,8 @@ def judged(endings: list[Ending]) -> list[str]:
 
 def program(rank: Rank, seed: int) -> None:
     """A rank for a while, or until an error."""
-    # Elements may be wrong, and a rank that stopped at one would leave the order of all ranks' calls.
+    # Elements may be wrong, and a rank that stopped at one would leave the order of all ranks'
+    # calls.
     setattr(Call, "check", lambda *_: None)
     comm = rank.join(timeout=DEADLINE_S)
     error: Exception | None = None

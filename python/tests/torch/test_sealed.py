@@ -32,7 +32,8 @@ def call_with_bytes() -> Any:
     elif rank == 1:
         found["received"] = [None, None]
         dist.recv_object_list(found["received"], 0)
-    # Bytes that are no objects: two messages under way, whose ends are looked at the other way round, and from any rank.
+    # Bytes that are no objects: two messages under way, whose ends are looked at the other way
+    # round, and from any rank.
     works = [dist.isend(torch.full((3,), 10 * rank + index, dtype=torch.uint8), after) for index in range(3)]
     taken = [torch.zeros(3, dtype=torch.uint8) for _ in range(3)]
     first, second = (dist.irecv(taken[index], before) for index in range(2))
@@ -182,7 +183,8 @@ def read_and_try_to_join(port: int) -> Any:
             _native.Communicator.connect(rank=1, world_size=2, address=address, secret=word, connect_timeout=5)
         except BootstrapError:
             refused += 1
-    # The rank itself, which the attacker was quicker than: it finds that somebody was, and has what it takes.
+    # The rank itself, which the attacker was quicker than: it finds that somebody was, and has what
+    # it takes.
     text = ",".join(words[1:])
     os.environ["RINGFOLD_SECRET"] = secret
     with pytest.raises(BootstrapError, match="somebody else has written"):

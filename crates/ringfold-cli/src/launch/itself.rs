@@ -74,7 +74,8 @@ pub fn launch(
     Ok(outcome)
 }
 
-/// Says what went wrong on this rank, unless rank 0, or the rank that gave up, says the same, and returns the exit status.
+/// Says what went wrong on this rank, unless rank 0, or the rank that gave up, says the same, and
+/// returns the exit status.
 pub fn fail_as(rank: usize, error: anyhow::Error) -> u8 {
     let is_aborted =
         matches!(error.downcast_ref(), Some(Error::Aborted { rank: by, .. }) if *by != rank);

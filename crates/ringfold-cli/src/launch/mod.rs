@@ -69,8 +69,8 @@ pub struct CannotStart {
 }
 
 impl CannotStart {
-    /// The exit status that shells and `env` have for this: 127 for a program that is not there, 126 for one that cannot
-    /// be run; 1 where the system is at fault.
+    /// The exit status that shells and `env` have for this: 127 for a program that is not there,
+    /// 126 for one that cannot be run; 1 where the system is at fault.
     pub fn status(&self) -> u8 {
         match self.error.kind() {
             ErrorKind::NotFound => 127,

@@ -75,7 +75,8 @@ impl Drop for Supervisor<'_> {
 }
 
 impl Supervisor<'_> {
-    /// Takes over `children`, each the leader of its own process group, which got their variables from `environment`.
+    /// Takes over `children`, each the leader of its own process group, which got their variables
+    /// from `environment`.
     pub fn new(children: Vec<Child>, events: Events, environment: &Environment) -> Supervisor<'_> {
         Supervisor {
             children: children.into_iter().map(Some).collect(),

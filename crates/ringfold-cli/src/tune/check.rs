@@ -21,8 +21,8 @@ use crate::statistics::{self, Estimate};
 /// 95 % confidence: give it repeats (a sweep's rounds, `perf --run-cycles 6`), for one run's iterations know nothing of the
 /// next run.
 ///
-/// The exit status is 0 if nothing was found that another way could mend, and 1 if something was, or the file cannot be read.
-/// The last line says what to do next.
+/// The exit status is 0 if nothing was found that another way could mend, and 1 if something was,
+/// or the file cannot be read. The last line says what to do next.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {

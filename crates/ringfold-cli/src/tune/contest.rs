@@ -169,7 +169,8 @@ impl Points {
         sizes.into_iter().flatten().map(|(&size, _)| size).collect()
     }
 
-    /// A rule for every range in which something was measured or, if that is the policy, the default is wrong.
+    /// A rule for every range in which something was measured or, if that is the policy, the
+    /// default is wrong.
     pub fn rules(&self, policy: &Policy) -> Vec<Rule> {
         let mut rules = Vec::new();
         for (topic, sizes) in &self.ways {
@@ -272,8 +273,8 @@ impl Contest {
     }
 }
 
-/// Ends the last range at the last size, unless the same way is the best at the size before it, too: one size alone does not
-/// say what holds for all that are larger.
+/// Ends the last range at the last size, unless the same way is the best at the size before it,
+/// too: one size alone does not say what holds for all that are larger.
 fn end_what_one_size_says(contests: &mut [Contest], sizes: &BTreeMap<u64, Vec<(Way, f64)>>) {
     let [rest @ .., last] = contests else { return };
     let is_same =

@@ -6,8 +6,9 @@
 //! plain where another one is better ([`Kind::WrongChoice`]); and a dip or a plateau at which no way is better is the
 //! machine's, such as the end of a cache, and only remarked.
 //!
-//! Nothing is reported that chance explains: the whole interval of the difference has to lie beyond the margin.
-//! `tune optimize` goes by the same judgement ([`wrong_sizes`]), so that both say the same of the same file.
+//! Nothing is reported that chance explains: the whole interval of the difference has to lie beyond
+//! the margin. `tune optimize` goes by the same judgement ([`wrong_sizes`]), so that both say the
+//! same of the same file.
 
 use std::collections::BTreeSet;
 
@@ -85,7 +86,8 @@ pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
     found
 }
 
-/// Where the default's pick is a wrong choice: the calls and sizes for which a rule is worth its while.
+/// Where the default's pick is a wrong choice: the calls and sizes for which a rule is worth its
+/// while.
 pub fn wrong_sizes(all: &[Series], margin: f64) -> BTreeSet<(Topic, u64)> {
     let of_one = |series: &Series| -> Vec<(Topic, u64)> {
         let measured = series
@@ -286,7 +288,8 @@ fn wrong_choices(series: &Series, margin: f64) -> Vec<Finding> {
     found
 }
 
-/// The best other way at this size, if it surely is better, also than the pick where that was asked for by name.
+/// The best other way at this size, if it surely is better, also than the pick where that was asked
+/// for by name.
 fn better(series: &Series, bytes: u64, margin: f64) -> Option<Better> {
     let point = series.points.get(&bytes)?;
     let (way, shots): &(Way, Shots) = point.best_other()?;

@@ -1,10 +1,11 @@
 //! `tune optimize`: from what was measured, the best way for every size, as rules of a tuner.
 //!
-//! Reads, prints and writes what the script beside NVIDIA's example plugin does, and mends it: the last range has no end;
-//! the file is replaced, because with rules of an earlier run before its own nothing would change; repeats of a
-//! measurement count by their median and not by the luckiest; in a range of several sizes ways are compared size by size;
-//! and a metric that was not measured is an error. Of a file that says what the default picked, which a sweep does, rules are
-//! made only where `tune check` finds a wrong choice.
+//! Reads, prints and writes what the script beside NVIDIA's example plugin does, and mends it: the
+//! last range has no end; the file is replaced, because with rules of an earlier run before its own
+//! nothing would change; repeats of a measurement count by their median and not by the luckiest; in
+//! a range of several sizes ways are compared size by size; and a metric that was not measured is
+//! an error. Of a file that says what the default picked, which a sweep does, rules are made only
+//! where `tune check` finds a wrong choice.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,8 +21,8 @@ use super::series::series_by;
 
 /// Make a tuner's rules of a sweep: the best way where the default's pick is wrong
 ///
-/// Rules are written for the sizes at which `ringfold tune check` finds a wrong choice, by the same margin. A file
-/// without the default's picks gets rules for all sizes.
+/// Rules are written for the sizes at which `ringfold tune check` finds a wrong choice, by the same
+/// margin. A file without the default's picks gets rules for all sizes.
 ///
 /// Reads what `ringfold tune sweep` writes, and what NCCL's users have measured with the columns of the script beside
 /// NVIDIA's example plugin. The output is for RINGFOLD_TUNER_CONFIG, for ringfold's plugin in NCCL, and for NVIDIA's example.
@@ -51,7 +52,8 @@ pub struct Arguments {
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse_percent)]
     tolerance: f64,
 
-    /// Write no rule where no way is surely better than the default's pick by more than this, as `tune check`
+    /// Write no rule where no way is surely better than the default's pick by more than this, as
+    /// `tune check`
     #[arg(
         long,
         value_name = "PERCENT",

@@ -1,8 +1,9 @@
 //! Hosts that are network namespaces: a bridge in a namespace of its own, and a cable from it to each of them.
 //!
-//! Nothing of it touches the machine's own network, and all of it goes with the namespaces, which are deleted when the
-//! lab is dropped; what a killed test has left is deleted by the next one. Host `h` has the address `10.77.0.(h + 1)` on
-//! `eth0`. Making a lab takes rights that an ordinary user lacks; then the tests are skipped, and recorded so.
+//! Nothing of it touches the machine's own network, and all of it goes with the namespaces, which
+//! are deleted when the lab is dropped; what a killed test has left is deleted by the next one.
+//! Host `h` has the address `10.77.0.(h + 1)` on `eth0`. Making a lab takes rights that an ordinary
+//! user lacks; then the tests are skipped, and recorded so.
 
 use std::path::Path;
 use std::process::Command;

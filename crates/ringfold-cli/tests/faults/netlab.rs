@@ -109,7 +109,8 @@ fn a_rank_killed_on_another_host_is_named_by_every_survivor() {
     lab.assert_empty();
 }
 
-/// The child has all connections of its parent, and its host goes on acknowledging what is sent to them.
+/// The child has all connections of its parent, and its host goes on acknowledging what is sent to
+/// them.
 #[test]
 fn a_killed_rank_is_named_although_its_forked_child_lives_on() {
     let Some(lab) = Lab::new(2) else { return };
@@ -203,7 +204,8 @@ fn a_host_that_is_cut_off_has_failed_for_the_others() {
     }
 }
 
-/// Longer than hosts may be silent unless set, shorter than they may here; before Linux 6.15 by more than half.
+/// Longer than hosts may be silent unless set, shorter than they may here; before Linux 6.15 by
+/// more than half.
 const OUTAGE: Duration = Duration::from_secs(3);
 const PEER_TIMEOUT_MS: &str = "7500";
 

@@ -36,9 +36,10 @@ pub struct Script {
     pub in_halves: bool,
     /// Between two calls.
     pub pause_us: u64,
-    /// What is done instead of the call with number `at`: nothing, or `close`, `abort`, `exit`, `count`, `op`, `dtype`,
-    /// `collective`, `root`; or `stop`, which stops the process and makes the call when it goes on; or `fork`, which leaves a
-    /// child that goes on living, and makes the call.
+    /// What is done instead of the call with number `at`: nothing, or `close`, `abort`, `exit`,
+    /// `count`, `op`, `dtype`, `collective`, `root`; or `stop`, which stops the process and makes
+    /// the call when it goes on; or `fork`, which leaves a child that goes on living, and makes the
+    /// call.
     pub act: String,
     /// When.
     pub at: u64,
@@ -439,8 +440,8 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// Leaves a child, as a data loader's worker is one: it has copies of all that this process has open, and outlives it until
-/// it is killed, at the latest by the watchdog's time.
+/// Leaves a child, as a data loader's worker is one: it has copies of all that this process has
+/// open, and outlives it until it is killed, at the latest by the watchdog's time.
 fn fork_child() {
     // SAFETY: the child makes system calls only.
     let pid = unsafe { libc::fork() };

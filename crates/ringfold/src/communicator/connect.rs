@@ -199,7 +199,8 @@ pub fn split(
         ..group.clone()
     };
     let server = group.world_ranks.iter().position(|rank| *rank == 0);
-    // A rank that fails in the parent does not come, and ranks that split meanwhile must not wait for it.
+    // A rank that fails in the parent does not come, and ranks that split meanwhile must not wait
+    // for it.
     let parents_end = || {
         let fault = watch.fault()?;
         let reason = format!("the communicator that it was split from has ended: {fault}");
@@ -260,8 +261,8 @@ impl Wish {
     }
 }
 
-/// Makes the communicator of a group whose ranks all do the same now; `cancel` ends that on all of them, and so does an
-/// error from `is_pointless`.
+/// Makes the communicator of a group whose ranks all do the same now; `cancel` ends that on all of
+/// them, and so does an error from `is_pointless`.
 fn establish(
     group: Group,
     cancel: Option<&Cancel>,

@@ -177,7 +177,8 @@ impl Driver {
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         let mut pace = Pace::default();
         let mut job = Some(job);
-        // The job is lent and errors are boxed, so that little is copied in and out of `catch_unwind`.
+        // The job is lent and errors are boxed, so that little is copied in and out of
+        // `catch_unwind`.
         let begun = catch_unwind(AssertUnwindSafe(|| match job.take() {
             Some(job) => self.begin(job, &mut pace).map_err(Box::new),
             None => unreachable!("it was put there above"),

@@ -8,7 +8,8 @@ use crate::control::Session;
 use crate::error::{Error, Result};
 use crate::tune::{Constants, Limits, Rules};
 
-/// Asks for the verdict on the communicator that is being made or used: its ranks are named by their numbers there.
+/// Asks for the verdict on the communicator that is being made or used: its ranks are named by
+/// their numbers there.
 pub(crate) type Verdict<'a> = &'a (dyn Fn() -> Option<Error> + Sync);
 
 /// The ranks of a communicator within their job.

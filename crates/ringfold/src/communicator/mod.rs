@@ -249,11 +249,13 @@ impl Communicator {
         unsafe { self.run_with(request, &mut || Ok(())) }
     }
 
-    /// Like `run`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails (Ctrl-C), the
-    /// communicator is aborted on all ranks and the error is returned. A panic of `on_wait` aborts it, too, and goes on.
+    /// Like `run`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails
+    /// (Ctrl-C), the communicator is aborted on all ranks and the error is returned. A panic of
+    /// `on_wait` aborts it, too, and goes on.
     ///
-    /// `on_wait` runs under no lock and may use the communicator. A call that it makes is carried out after the one that
-    /// waits, by this rank as by the others; [`abort`](Communicator::abort) and [`close`](Communicator::close) end both.
+    /// `on_wait` runs under no lock and may use the communicator. A call that it makes is carried
+    /// out after the one that waits, by this rank as by the others; [`abort`](Communicator::abort)
+    /// and [`close`](Communicator::close) end both.
     ///
     /// # Safety
     /// As for `run`.
@@ -351,8 +353,8 @@ impl Communicator {
         connect::split(self, color, key, None)
     }
 
-    /// Like [`split`](Communicator::split), and another thread can end it: then the new communicator fails on all its
-    /// ranks with `Error::Aborted`.
+    /// Like [`split`](Communicator::split), and another thread can end it: then the new
+    /// communicator fails on all its ranks with `Error::Aborted`.
     pub fn split_unless(
         &self,
         color: Option<u32>,
@@ -386,8 +388,9 @@ impl Communicator {
     /// Who was late in the collective calls until now, and for whom this rank waited: counted always, at no cost that could be
     /// measured. Waits of less than a few microseconds count as no time.
     ///
-    /// Not collective; [`Stats`] is this rank's view. It waits for no call: of those under way it has what is counted so far.
-    /// Works after an error, and after [`close`](Communicator::close), too.
+    /// Not collective; [`Stats`] is this rank's view. It waits for no call: of those under way it
+    /// has what is counted so far. Works after an error, and after [`close`](Communicator::close),
+    /// too.
     pub fn stats(&self) -> Stats {
         self.driver.stats()
     }
@@ -420,26 +423,27 @@ impl Communicator {
         self.end(error, ABORT_GRACE);
     }
 
-    /// Ends this communicator on all ranks, by `suspicion` unless something else ended it just before: that shows within
-    /// `grace`. Gives the verdict.
+    /// Ends this communicator on all ranks, by `suspicion` unless something else ended it just
+    /// before: that shows within `grace`. Gives the verdict.
     fn end(&self, suspicion: Error, grace: Duration) -> Error {
         let verdict = self.driver.watch().settle(suspicion, grace);
         self.driver.poison(verdict.clone());
         verdict
     }
 
-    /// Leaves in good order: waits for this rank's outstanding work, also for the calls in which other threads are, tells the
-    /// others, frees everything. Later calls fail with `Error::Closed`. Not collective, and harmless when repeated.
+    /// Leaves in good order: waits for this rank's outstanding work, also for the calls in which
+    /// other threads are, tells the others, frees everything. Later calls fail with
+    /// `Error::Closed`. Not collective, and harmless when repeated.
     ///
-    /// The calls that it waits for have their deadlines; [`abort`](Communicator::abort) ends them at once. In a callback of
-    /// [`run_with`](Communicator::run_with) and the like it waits for nothing: the call that is being waited for, and all
-    /// others, end with `Error::Closed`.
+    /// The calls that it waits for have their deadlines; [`abort`](Communicator::abort) ends them
+    /// at once. In a callback of [`run_with`](Communicator::run_with) and the like it waits for
+    /// nothing: the call that is being waited for, and all others, end with `Error::Closed`.
     pub fn close(&self) -> Result<()> {
         self.close_with(&mut || Ok(()))
     }
 
-    /// Like `close`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails, the communicator is aborted
-    /// on all ranks, and left all the same.
+    /// Like `close`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails,
+    /// the communicator is aborted on all ranks, and left all the same.
     pub fn close_with(&self, on_wait: OnWait<'_>) -> Result<()> {
         match self.life.close() {
             Stage::Open => {}

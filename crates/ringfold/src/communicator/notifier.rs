@@ -1,23 +1,27 @@
 //! The threads that call back when a collective call is done.
 //!
-//! Calls end under the driver's lock, and a callback may wait for anything: another call, an interpreter's lock. So the
-//! thread that ends a call only queues the callback, and a thread that holds nothing runs it. The communicators of a
-//! process share these threads, which end when the last communicator that used them is gone.
+//! Calls end under the driver's lock, and a callback may wait for anything: another call, an
+//! interpreter's lock. So the thread that ends a call only queues the callback, and a thread that
+//! holds nothing runs it. The communicators of a process share these threads, which end when the
+//! last communicator that used them is gone.
 //!
 //! # Order
 //!
-//! Callbacks run one at a time, in the order in which their calls ended, with two exceptions that keep a callback from
-//! waiting for itself:
+//! Callbacks run one at a time, in the order in which their calls ended, with two exceptions that
+//! keep a callback from waiting for itself:
 //!
-//! * **Nesting.** A callback may make a call and wait until that call's own callback has run. A callback that was
-//!   registered by a running callback is one level deeper than it, and runs beside callbacks of lower levels. This does
-//!   not depend on time, so the order within a level is the same on all ranks.
-//! * **Patience.** A callback may wait for one of its own level that is queued behind it. After [`PATIENCE`] the next one
-//!   begins beside it.
+//! * **Nesting.** A callback may make a call and wait until that call's own callback has run. A
+//!   callback that was registered by a running callback is one level deeper than it, and runs
+//!   beside callbacks of lower levels. This does not depend on time, so the order within a level is
+//!   the same on all ranks.
+//! * **Patience.** A callback may wait for one of its own level that is queued behind it. After
+//!   [`PATIENCE`] the next one begins beside it.
 //!
-//! A thread that begins a callback leaves another one to look after the queue, up to [`THREADS_MAX`]. Usually there are two.
+//! A thread that begins a callback leaves another one to look after the queue, up to
+//! [`THREADS_MAX`]. Usually there are two.
 //!
-//! A forked child has the parent's books but not its threads, so the books are kept with the process' number.
+//! A forked child has the parent's books but not its threads, so the books are kept with the
+//! process' number.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -29,22 +33,23 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::threads;
 
-/// How long a callback holds up those of its level: well above what one takes that computes or waits for an interpreter's
-/// lock, and well below what a user takes for a hang.
+/// How long a callback holds up those of its level: well above what one takes that computes or
+/// waits for an interpreter's lock, and well below what a user takes for a hang.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Threads of a process that run callbacks, or are ready to. All of them are in callbacks only when so many wait for each
-/// other.
+/// Threads of a process that run callbacks, or are ready to. All of them are in callbacks only when
+/// so many wait for each other.
 const THREADS_MAX: usize = 64;
 
-/// Threads that stay while there is nothing to do: one to begin the next callback, one to look after the queue then.
+/// Threads that stay while there is nothing to do: one to begin the next callback, one to look
+/// after the queue then.
 const IDLE_MAX: usize = 2;
 
 /// What is called when a call is done.
 pub type Told = Box<dyn FnOnce() + Send>;
 
-/// The process that has the threads, and the way to them as long as somebody uses it. Locked by those who register
-/// callbacks, never by those who end calls.
+/// The process that has the threads, and the way to them as long as somebody uses it. Locked by
+/// those who register callbacks, never by those who end calls.
 static SHARED: Mutex<(u32, Weak<Notifier>)> = Mutex::new((0, Weak::new()));
 
 thread_local! {
@@ -182,7 +187,8 @@ impl Pool {
                     state
                         .running
                         .retain(|one| one.thread != thread::current().id());
-                    // What waited for this one's end is taken here, and by others if that is more than one.
+                    // What waited for this one's end is taken here, and by others if that is more
+                    // than one.
                     self.changed.notify_one();
                 }
                 Next::Wait(limit) if state.idle < IDLE_MAX => {

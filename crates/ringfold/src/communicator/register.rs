@@ -126,8 +126,8 @@ impl Communicator {
     /// with other processes, on the stack, or registered already (by any communicator) is `Error::InvalidArgument`. Memory
     /// that a device has pinned must not be registered: the device would keep to the old pages.
     ///
-    /// Collective, as `alloc` is, and errors are as there; ranks may call either. A forked child has the memory as that of
-    /// `alloc`: see [`Registered`].
+    /// Collective, as `alloc` is, and errors are as there; ranks may call either. A forked child
+    /// has the memory as that of `alloc`: see [`Registered`].
     pub fn register<'a, T: Element>(&self, buffer: &'a mut [T]) -> Result<RegisteredMut<'a, T>> {
         // SAFETY: borrowed exclusively as long as the registration lives, which the value returned holds.
         let region = unsafe { Region::new(buffer.as_mut_ptr().cast(), size_of_val(buffer)) };
@@ -271,8 +271,9 @@ impl Communicator {
         (0..cards.len()).map(pass).collect()
     }
 
-    /// Ends the communicator on all ranks, because they wait for what this one cannot give or get. Gives the verdict, which
-    /// may be another than what this rank makes of its failure, as it is with a call.
+    /// Ends the communicator on all ranks, because they wait for what this one cannot give or get.
+    /// Gives the verdict, which may be another than what this rank makes of its failure, as it is
+    /// with a call.
     fn condemn(&self, failure: Failure, begin: Instant) -> Error {
         let crash_grace = self.driver.watch().crash_grace();
         let (suspicion, grace) = match failure {

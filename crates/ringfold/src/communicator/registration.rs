@@ -42,8 +42,9 @@ impl Registration {
 }
 
 impl Registration {
-    /// Ends the registration as dropping it does, and calls `on_wait` every 20 to 40 ms while it waits for calls. When
-    /// `on_wait` fails, the communicator is aborted on all ranks, and the registration has ended all the same.
+    /// Ends the registration as dropping it does, and calls `on_wait` every 20 to 40 ms while it
+    /// waits for calls. When `on_wait` fails, the communicator is aborted on all ranks, and the
+    /// registration has ended all the same.
     pub fn end_with(mut self, on_wait: OnWait<'_>) -> Result<()> {
         self.end(on_wait)
     }

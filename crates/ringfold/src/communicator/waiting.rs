@@ -21,7 +21,8 @@ impl Waiting {
         }
     }
 
-    /// Whether it is time to tell the others of `call`, in which this rank waits `now`: once, after a while.
+    /// Whether it is time to tell the others of `call`, in which this rank waits `now`: once, after
+    /// a while.
     pub fn is_claim_due(&mut self, call: &Call, now: Time) -> bool {
         if self.sequence != call.sequence {
             *self = Waiting::new(call, now);

@@ -39,8 +39,8 @@ pub trait Watch: Send + Sync {
     /// How far all ranks are; nothing from those that do not answer within `timeout` or have left.
     fn standing(&self, timeout: Duration) -> Vec<Option<Standing>>;
 
-    /// Says that this rank has waited in `call` for a while. If another one waits in a different call instead, that ends the
-    /// communicator.
+    /// Says that this rank has waited in `call` for a while. If another one waits in a different
+    /// call instead, that ends the communicator.
     fn claim(&self, call: Call);
 
     /// Tells the others that this rank leaves in good order.
@@ -69,8 +69,9 @@ impl SessionWatch {
         }
     }
 
-    /// The verdict on a communicator whose making failed with `error`, which may be no more than what a death looks like
-    /// from here. Without one by `grace`, and for troubles of this rank alone at once, the others are told of `error`.
+    /// The verdict on a communicator whose making failed with `error`, which may be no more than
+    /// what a death looks like from here. Without one by `grace`, and for troubles of this rank
+    /// alone at once, the others are told of `error`.
     pub fn settle_making(&self, error: Error, grace: Duration) -> Error {
         if error.is_fatal() {
             return self.settle(error, grace);

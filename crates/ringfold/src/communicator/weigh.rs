@@ -4,11 +4,13 @@
 //! [`Communicator::rebalance`] at the same place in their order of calls. What they have then is part of every weighted
 //! call, so a rank that has other weights, or has them earlier, meets an `Error::Mismatch` and no wrong sum.
 //!
-//! What is measured: pairs of ranks exchange messages both ways, each pair apart from the others, in rounds in which every
-//! rank has another partner. A pair is as fast as the slower of the two, so a rank is as fast as its fastest pair. Beside
-//! that each rank times its own additions. All get all times, and the same pure functions make weights of them
-//! ([`tune::weights`](crate::tune::weights)). These are then tried: they stay only if calls with them are quicker than
-//! calls without, which the speeds alone do not tell, because calls without may go another way (published memory).
+//! What is measured: pairs of ranks exchange messages both ways, each pair apart from the others,
+//! in rounds in which every rank has another partner. A pair is as fast as the slower of the two,
+//! so a rank is as fast as its fastest pair. Beside that each rank times its own additions. All get
+//! all times, and the same pure functions make weights of them
+//! ([`tune::weights`](crate::tune::weights)). These are then tried: they stay only if calls with
+//! them are quicker than calls without, which the speeds alone do not tell, because calls without
+//! may go another way (published memory).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -137,16 +139,19 @@ impl Communicator {
             .map(|weights| weights.each().to_vec())
     }
 
-    /// Measures how fast each rank sends, receives and combines, and sets weights that let the slowest end soonest, or none
-    /// where that gains less than a tenth. Gives them. For ranks that stay slow (a link at a fraction of its rate, a core
-    /// that others use); it is up to the caller when to measure again.
+    /// Measures how fast each rank sends, receives and combines, and sets weights that let the
+    /// slowest end soonest, or none where that gains less than a tenth. Gives them. For ranks that
+    /// stay slow (a link at a fraction of its rate, a core that others use); it is up to the caller
+    /// when to measure again.
     ///
-    /// A rank counts as slow if it was slow in each of several rounds. Weights are tried before they are kept: calls with
-    /// them and without are made in turns, and those with them have to be quicker every time.
+    /// A rank counts as slow if it was slow in each of several rounds. Weights are tried before
+    /// they are kept: calls with them and without are made in turns, and those with them have to be
+    /// quicker every time.
     ///
-    /// Collective, and blocks like a call: pairs of ranks exchange up to 16 MiB, some milliseconds on fast links and about
-    /// a second for each of the at most eight rounds on links of 100 Mbit/s; the trial takes as long again. No other call
-    /// of this communicator may be under way. Safe from any thread.
+    /// Collective, and blocks like a call: pairs of ranks exchange up to 16 MiB, some milliseconds
+    /// on fast links and about a second for each of the at most eight rounds on links of 100
+    /// Mbit/s; the trial takes as long again. No other call of this communicator may be under way.
+    /// Safe from any thread.
     ///
     /// # Errors
     /// Those of any call.
@@ -171,7 +176,8 @@ impl Communicator {
         Ok(weights)
     }
 
-    /// Whether sums of `bytes` bytes are quicker with these weights than without; the same on all ranks.
+    /// Whether sums of `bytes` bytes are quicker with these weights than without; the same on all
+    /// ranks.
     fn is_quicker_by(&self, each: &[u32], bytes: usize) -> Result<bool> {
         let mut vector = vec![0.0f32; bytes / size_of::<f32>()];
         let mut time_ms = |weights| -> Result<f64> {
@@ -216,7 +222,8 @@ impl Communicator {
         }
     }
 
-    /// The speeds of all ranks, by rank, the same on all of them, and the size by which links were measured.
+    /// The speeds of all ranks, by rank, the same on all of them, and the size by which links were
+    /// measured.
     fn measure(&self) -> Result<(Vec<Pace>, usize)> {
         let world_size = self.place.world_size;
         let rounds = (world_size - 1 + world_size % 2).min(ROUNDS_MAX);
@@ -277,7 +284,8 @@ impl Communicator {
     }
 }
 
-/// How fast each rank is, from each rank's time in each round of exchanges, and for its own additions last.
+/// How fast each rank is, from each rank's time in each round of exchanges, and for its own
+/// additions last.
 fn paces(rows: &[&[f64]], rounds: usize, bytes: usize) -> Vec<Pace> {
     let pace = |rank: usize| {
         let pair = |round: usize| {

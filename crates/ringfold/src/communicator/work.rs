@@ -61,7 +61,8 @@ impl Completion {
         lock(&self.end).result.clone()
     }
 
-    /// Has `promise` kept when the call is done; gives back what it would call if it is done already.
+    /// Has `promise` kept when the call is done; gives back what it would call if it is done
+    /// already.
     fn when_done(&self, promise: Promise) -> Option<Told> {
         let mut end = lock(&self.end);
         if end.result.is_some() {
@@ -139,11 +140,12 @@ impl Work {
 
     /// Has `call` called once, after the call is done, well or not; [`wait`](Work::wait) then returns at once.
     ///
-    /// If it is done already, this calls it before it returns. Otherwise a thread named `ringfold-done` does: made when it
-    /// is first needed, gone with the last communicator that needed it. It holds no lock of this library, so `call` may use
-    /// communicators. One `call` runs at a time, in the order in which the collective calls ended; only one that waits has
-    /// others run beside it: those that were registered within it at once, others after 20 ms. A panic in it goes no further
-    /// than the panic message.
+    /// If it is done already, this calls it before it returns. Otherwise a thread named
+    /// `ringfold-done` does: made when it is first needed, gone with the last communicator that
+    /// needed it. It holds no lock of this library, so `call` may use communicators. One `call`
+    /// runs at a time, in the order in which the collective calls ended; only one that waits has
+    /// others run beside it: those that were registered within it at once, others after 20 ms. A
+    /// panic in it goes no further than the panic message.
     ///
     /// # Errors
     /// `Unsupported` in a forked child, `System` if there is no thread to be had; `call` is dropped uncalled then.
@@ -360,7 +362,8 @@ mod tests {
         assert_eq!(told(&receiver), Some(()));
     }
 
-    /// Makes a call, and waits until one who is told of its end has done the same, `depth` times over.
+    /// Makes a call, and waits until one who is told of its end has done the same, `depth` times
+    /// over.
     fn nest(communicator: &Arc<Communicator>, depth: usize) {
         if depth == 0 {
             return;

@@ -1,8 +1,9 @@
-//! What a launcher does for the ranks that wait for one whose process has ended: it tells them that it will not come.
+//! What a launcher does for the ranks that wait for one whose process has ended: it tells them that
+//! it will not come.
 //!
-//! For a rank other than 0 it goes to rank 0 in its place, as often as needed, and says so. For rank 0 it listens where
-//! rank 0 would, and turns those away who come. A rank that had joined before it ended is not missed: the address is
-//! closed then, or refuses a second connection.
+//! For a rank other than 0 it goes to rank 0 in its place, as often as needed, and says so. For
+//! rank 0 it listens where rank 0 would, and turns those away who come. A rank that had joined
+//! before it ended is not missed: the address is closed then, or refuses a second connection.
 
 use std::time::Duration;
 

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What a cancellation calls when there are others to be told.
 type Tell = Box<dyn FnOnce(&str) + Send>;
 
-/// Ends a joining that is under way, from any thread: [`Config::cancel`](crate::Config::cancel). Clones are the same.
+/// Ends a joining that is under way, from any thread: [`Config::cancel`](crate::Config::cancel).
+/// Clones are the same.
 ///
-/// The thread that joins sees it within a few dozen milliseconds, withdraws, and gets `Error::Aborted`. As long as not all
-/// ranks have come the others go on waiting, so this rank may join again; after that they get the same error.
+/// The thread that joins sees it within a few dozen milliseconds, withdraws, and gets
+/// `Error::Aborted`. As long as not all ranks have come the others go on waiting, so this rank may
+/// join again; after that they get the same error.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<Mutex<State>>);
 
@@ -25,8 +27,8 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// Gives up. Only the first reason counts. When the others have to be told, it waits until they have been, for a few
-    /// seconds at most.
+    /// Gives up. Only the first reason counts. When the others have to be told, it waits until they
+    /// have been, for a few seconds at most.
     pub fn cancel(&self, reason: &str) {
         let tell = {
             let mut state = self.state();
@@ -46,7 +48,8 @@ impl Cancel {
         self.state().reason.clone()
     }
 
-    /// Has `tell` called by the cancellation, at once if there has been one, as long as the value returned lives.
+    /// Has `tell` called by the cancellation, at once if there has been one, as long as the value
+    /// returned lives.
     pub(crate) fn on_cancel(&self, tell: impl FnOnce(&str) + Send + 'static) -> Telling<'_> {
         let reason = {
             let mut state = self.state();

@@ -1,12 +1,13 @@
 //! Ranks that wait for each other in different calls.
 //!
-//! Over messages a call is compared when one of its messages comes. Two ranks that both wait for a message of the other
-//! hear nothing, and would wait until their deadline. So a rank that has waited for [`CLAIM_AFTER`] says in which call,
-//! once, and so does every member that is asked how far it is. Two calls with the same place in the order of calls that
-//! ask for different things are a `Mismatch`, whoever is late: no rank that is merely behind is ever taken for one.
+//! Over messages a call is compared when one of its messages comes. Two ranks that both wait for a
+//! message of the other hear nothing, and would wait until their deadline. So a rank that has
+//! waited for [`CLAIM_AFTER`] says in which call, once, and so does every member that is asked how
+//! far it is. Two calls with the same place in the order of calls that ask for different things are
+//! a `Mismatch`, whoever is late: no rank that is merely behind is ever taken for one.
 //!
-//! Messages between two ranks have no common order and are not compared. Neither is how a call is carried out: ranks that
-//! give up one way for another do so one after the other.
+//! Messages between two ranks have no common order and are not compared. Neither is how a call is
+//! carried out: ranks that give up one way for another do so one after the other.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::call::Call;
 use crate::error::Error;
 use crate::transport::header::mismatch;
 
-/// How long a rank waits in a call before it says so: far longer than calls take among ranks that are there, and short
-/// against the patience of somebody who looks for a mistake.
+/// How long a rank waits in a call before it says so: far longer than calls take among ranks that
+/// are there, and short against the patience of somebody who looks for a mistake.
 pub const CLAIM_AFTER: Duration = Duration::from_secs(1);
 
 /// What each rank of a communicator waited in when it last said so.
@@ -24,7 +25,8 @@ pub const CLAIM_AFTER: Duration = Duration::from_secs(1);
 pub struct Claims(BTreeMap<u32, Call>);
 
 impl Claims {
-    /// `rank` waits in `call`. The error, if another rank waits or waited in a different one instead.
+    /// `rank` waits in `call`. The error, if another rank waits or waited in a different one
+    /// instead.
     pub fn compare(&mut self, rank: u32, call: Call) -> Option<Error> {
         if call.is_message() {
             return None;

@@ -1,8 +1,9 @@
-//! Making one connection, every step of which ends by its limit: the kernel's own blocking calls do not.
+//! Making one connection, every step of which ends by its limit: the kernel's own blocking calls do
+//! not.
 //!
-//! A blocking `connect` to a UNIX name whose queue is full waits until somebody accepts, which a stopped process never
-//! does; looking up a host's name waits for servers elsewhere. Here the first is tried again and again, and the second is
-//! left to a thread of its own.
+//! A blocking `connect` to a UNIX name whose queue is full waits until somebody accepts, which a
+//! stopped process never does; looking up a host's name waits for servers elsewhere. Here the first
+//! is tried again and again, and the second is left to a thread of its own.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -73,8 +74,9 @@ pub(super) fn tcp(address: &SocketAddr, limit: Limit<'_>) -> io::Result<TcpStrea
     }
 }
 
-/// The addresses of `host`. Looking up a name cannot be ended from outside: the thread that does it is left behind when
-/// the limit comes first. It has nothing but its copy of the name, and ends by the resolver's own deadline.
+/// The addresses of `host`. Looking up a name cannot be ended from outside: the thread that does it
+/// is left behind when the limit comes first. It has nothing but its copy of the name, and ends by
+/// the resolver's own deadline.
 pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);

@@ -17,12 +17,14 @@ use super::limit::Limit;
 use super::socket::{Bell, Listener, Socket, is_transient, random};
 use crate::error::Refused;
 
-/// How long a stranger has for its handshake. One of this user's on this host may take longer while there is room: on a
-/// machine with far more processes than cores seconds pass before each of them has run.
+/// How long a stranger has for its handshake. One of this user's on this host may take longer while
+/// there is room: on a machine with far more processes than cores seconds pass before each of them
+/// has run.
 pub const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Strangers in their handshake at once; more wait in the listeners' queues.
 const STRANGERS_MAX: usize = 256;
-/// How long nobody is let near when there is no descriptor for a connection, and after how long that is no passing want.
+/// How long nobody is let near when there is no descriptor for a connection, and after how long
+/// that is no passing want.
 const REST: Duration = Duration::from_millis(50);
 const WANT: Duration = Duration::from_secs(1);
 
@@ -234,8 +236,8 @@ impl Door {
         });
     }
 
-    /// There is no descriptor for a connection: the spare one serves to say so, to one at a time. Without it everybody
-    /// waits a moment, or the listeners would be ready again at once.
+    /// There is no descriptor for a connection: the spare one serves to say so, to one at a time.
+    /// Without it everybody waits a moment, or the listeners would be ready again at once.
     fn lack(&mut self, index: usize, error: &std::io::Error) {
         let since = (Instant::now(), Refused(error).to_string());
         self.want.since.get_or_insert(since);

@@ -69,8 +69,9 @@ pub struct Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// The leader's part: hands `fd` to each of `members` (without the leader) by `deadline`. Members that come while
-    /// `listener` is there wait, also after a failure, so that this rank can say what befell it before they see it gone.
+    /// The leader's part: hands `fd` to each of `members` (without the leader) by `deadline`.
+    /// Members that come while `listener` is there wait, also after a failure, so that this rank
+    /// can say what befell it before they see it gone.
     pub fn serve(
         &self,
         listener: &FdListener,
@@ -129,8 +130,8 @@ impl Handover<'_> {
 
     /// A member's part: fetches the descriptor from the leader, who listens on `name`, by `deadline`.
     ///
-    /// A leader that does not answer is waited for. One that turned this rank away because this rank itself stood still is
-    /// asked again, as long as it listens.
+    /// A leader that does not answer is waited for. One that turned this rank away because this
+    /// rank itself stood still is asked again, as long as it listens.
     pub fn fetch(
         &self,
         name: &str,

@@ -22,7 +22,8 @@ use crate::transport::Waker;
 const ABORT_GRACE: Duration = Duration::from_millis(50);
 /// How often a rank that waits for a verdict looks whether there is still somebody who could give it.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a rank that gives up while it joins waits for the verdict: it comes at once where rank 0 is not frozen.
+/// How long a rank that gives up while it joins waits for the verdict: it comes at once where rank
+/// 0 is not frozen.
 const GIVING_UP: Duration = Duration::from_millis(500);
 /// What a timeout's inquiry takes at most, there and back.
 const INQUIRY_GRACE: Duration = Duration::from_millis(2 * INQUIRY.as_millis() as u64);
@@ -152,7 +153,8 @@ impl Health {
         self.fault().unwrap_or(suspicion)
     }
 
-    /// Ends the communicator on all ranks because this one gives up, and wakes this rank's exchanges.
+    /// Ends the communicator on all ranks because this one gives up, and wakes this rank's
+    /// exchanges.
     pub fn give_up(&self, reason: &str) {
         let rank = self.me;
         let reason = reason.into();
@@ -196,7 +198,8 @@ impl Health {
         standings
     }
 
-    /// Says that this rank has waited in `call` for a while: the server compares it with what others wait in.
+    /// Says that this rank has waited in `call` for a while: the server compares it with what
+    /// others wait in.
     pub fn claim(&self, call: Call) {
         if !call.is_message() && !self.is_faulty() {
             let communicator = self.communicator;

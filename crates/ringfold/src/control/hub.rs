@@ -1,9 +1,10 @@
 //! What the rendezvous server decides, without I/O: who is here, what was gathered, which verdict stands.
 //!
-//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. One verdict per communicator, the first
-//! one. A timeout is not believed as reported: all members are asked how far they are, and blamed are those that do not
-//! answer (their process is frozen), else those that are in an earlier call than the reporter, else whom it named. A member
-//! that only wants to know how far the others are is told, and nobody is blamed. Members that say in which call they wait
+//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. One verdict per
+//! communicator, the first one. A timeout is not believed as reported: all members are asked how
+//! far they are, and blamed are those that do not answer (their process is frozen), else those that
+//! are in an earlier call than the reporter, else whom it named. A member that only wants to know
+//! how far the others are is told, and nobody is blamed. Members that say in which call they wait
 //! are compared.
 
 mod claim;

@@ -28,8 +28,9 @@ pub struct Launch {
     /// Where rank 0 may be met, in the order in which it is tried; none only for a job of one rank, or for a rank 0 that
     /// has a [`Meeting`](super::Meeting).
     pub addresses: Vec<Address>,
-    /// The name that follows from the address alone, where a secret hides the one that is used: rank 0 listens there too,
-    /// if no other user does, so that ranks with another secret, or none, find out.
+    /// The name that follows from the address alone, where a secret hides the one that is used:
+    /// rank 0 listens there too, if no other user does, so that ranks with another secret, or none,
+    /// find out.
     pub public_name: Option<Address>,
     /// How long another host may be silent; rank 0's holds.
     pub silence: Silence,
@@ -359,7 +360,8 @@ fn number(lookup: Lookup<'_>, name: &str) -> Result<Option<usize>> {
     Ok(Some(number))
 }
 
-/// What stands for `public` where a secret is known: nobody else can tell it beforehand, nor take it.
+/// What stands for `public` where a secret is known: nobody else can tell it beforehand, nor take
+/// it.
 pub(super) fn hidden_name(public: &Address, secret: &Secret) -> String {
     let key = secret.derive("name", public.to_string().as_bytes());
     let digits = key[..NAME_BYTES].iter().map(|byte| format!("{byte:02x}"));

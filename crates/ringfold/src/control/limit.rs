@@ -1,4 +1,5 @@
-//! How long a step of bringing ranks together may wait: until its deadline, or until waiting has become pointless.
+//! How long a step of bringing ranks together may wait: until its deadline, or until waiting has
+//! become pointless.
 
 use std::fmt;
 use std::io;
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::socket::remaining;
 use crate::error::{Error, Result};
 
-/// Finds out whether waiting has become pointless: by the communicator's verdict, or because the caller gave up.
+/// Finds out whether waiting has become pointless: by the communicator's verdict, or because the
+/// caller gave up.
 pub type Cancelled<'a> = &'a (dyn Fn() -> Option<Error> + Sync);
 
 /// How often waiting is interrupted to ask whether it still makes sense.
@@ -99,7 +101,8 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Waits with `wait`, which gets a time until which it may last and says whether it has got what it waits for.
+    /// Waits with `wait`, which gets a time until which it may last and says whether it has got
+    /// what it waits for.
     pub(super) fn wait(&self, mut wait: impl FnMut(Instant) -> io::Result<bool>) -> io::Result<()> {
         loop {
             // Comes out again where the wait's error becomes one of ours.

@@ -154,8 +154,8 @@ impl Mesh<'_> {
         made.finish()
     }
 
-    /// Connects all channels to `peer`, of which is known that it listens: as long as it does and says nothing, it is waited
-    /// for.
+    /// Connects all channels to `peer`, of which is known that it listens: as long as it does and
+    /// says nothing, it is waited for.
     fn reach(
         &self,
         peer: &Peer,
@@ -326,8 +326,8 @@ impl Mesh<'_> {
 enum Unreachable {
     /// Not at this address.
     Here(String),
-    /// Somebody listens there and has not answered in time, or has turned this rank away because this rank itself was slow:
-    /// one of the two may have stood still.
+    /// Somebody listens there and has not answered in time, or has turned this rank away because
+    /// this rank itself was slow: one of the two may have stood still.
     Slow(String),
     /// Trying further is pointless.
     Final(Error),

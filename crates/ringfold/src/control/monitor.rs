@@ -22,8 +22,8 @@ use crate::silence::Silence;
 /// who was told before this rank has ended as well, and must not be blamed for it.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A look at the connection to the server comes so much later than its end can be seen, and not earlier than this after
-/// another one.
+/// A look at the connection to the server comes so much later than its end can be seen, and not
+/// earlier than this after another one.
 const QUIET_LOOK: Duration = Duration::from_millis(20);
 
 /// The monitor's own state.
@@ -163,7 +163,8 @@ impl Monitor {
                 inquiry,
             } => {
                 let health = self.health(communicator);
-                // First, so that who waits in a different call is known before anybody is blamed for being late.
+                // First, so that who waits in a different call is known before anybody is blamed
+                // for being late.
                 if let Some(health) = &health
                     && let Some(call) = health.progress().call()
                 {
@@ -260,8 +261,9 @@ impl Monitor {
         }
     }
 
-    /// Loses the server if its host has been silent for too long. The kernel would find out by itself; but not as long as it
-    /// waits for the acknowledgement of something that was sent in the meantime, a report for example.
+    /// Loses the server if its host has been silent for too long. The kernel would find out by
+    /// itself; but not as long as it waits for the acknowledgement of something that was sent in
+    /// the meantime, a report for example.
     fn listen_for_server(&mut self, socket: &Socket, now: Instant) {
         if now < self.next_look || self.line.state().reach != Reach::Open {
             return;

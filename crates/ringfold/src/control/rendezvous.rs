@@ -313,8 +313,8 @@ pub(super) fn await_welcome(
     }
 }
 
-/// Leaves a job that has not come together yet, so that this rank may come again: says goodbye, and waits until rank 0
-/// has heard it.
+/// Leaves a job that has not come together yet, so that this rank may come again: says goodbye, and
+/// waits until rank 0 has heard it.
 pub(super) fn withdraw(socket: &Socket, deadline: Instant) {
     let mut splitter = Splitter::new(SERVER_FRAME_BYTES_MAX);
     let mut buffer = [0; 4096];

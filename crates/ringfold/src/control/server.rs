@@ -285,9 +285,9 @@ impl State {
         }
     }
 
-    /// Believes the ranks that saw another one go, after reading what that one still said: if it told why it left, by an
-    /// abort or a goodbye, that arrived before the accusation. If it accused a third one, and left for that reason, its own
-    /// accusation is judged first.
+    /// Believes the ranks that saw another one go, after reading what that one still said: if it
+    /// told why it left, by an abort or a goodbye, that arrived before the accusation. If it
+    /// accused a third one, and left for that reason, its own accusation is judged first.
     fn judge_accusations(&mut self) {
         let mut pending = VecDeque::from(std::mem::take(&mut self.accusations));
         while let Some((witness, frame)) = pending.pop_front() {
@@ -333,7 +333,8 @@ impl State {
     }
 
     fn lose(&mut self, rank: usize, reason: &str) {
-        // One that has not said who it is yet may have been too slow for its own patience, and comes again.
+        // One that has not said who it is yet may have been too slow for its own patience, and
+        // comes again.
         if let Some(link) = self.links[rank].take()
             && !link.is_ended
             && self.hub.is_known(rank as u32)

@@ -176,7 +176,8 @@ impl Session {
         Session::join_at(launch, None, secret, deadline.into())
     }
 
-    /// Like [`join`](Session::join), and can be given up; rank 0 may have a place where it is met, instead of addresses.
+    /// Like [`join`](Session::join), and can be given up; rank 0 may have a place where it is met,
+    /// instead of addresses.
     pub fn join_at(
         launch: &Launch,
         meeting: Option<Meeting>,
@@ -323,8 +324,8 @@ impl Session {
         self.0.world_size
     }
 
-    /// Whether the server, which rank 0's process has, is gone without a goodbye: nothing is brought
-    /// together any more, and no verdict comes from it.
+    /// Whether the server, which rank 0's process has, is gone without a goodbye: nothing is
+    /// brought together any more, and no verdict comes from it.
     pub fn has_lost_server(&self) -> bool {
         self.0.line.state().reach == Reach::Lost
     }

@@ -142,7 +142,8 @@ impl Socket {
         })
     }
 
-    /// Takes over a UNIX connection, if its other end belongs to this user; otherwise the error is a [`Stranger`].
+    /// Takes over a UNIX connection, if its other end belongs to this user; otherwise the error is
+    /// a [`Stranger`].
     pub fn from_unix(stream: UnixStream) -> io::Result<Socket> {
         let theirs = sockopt::socket_peercred(&stream)?;
         if theirs.uid != rustix::process::getuid() {
@@ -183,7 +184,8 @@ impl Socket {
         }
     }
 
-    /// Has the kernel end this connection when the other host has been silent for as long as `silence` says.
+    /// Has the kernel end this connection when the other host has been silent for as long as
+    /// `silence` says.
     pub fn watch_for_silence(&self, silence: Silence) -> io::Result<()> {
         match self.is_unix {
             true => Ok(()),

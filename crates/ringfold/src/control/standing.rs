@@ -10,8 +10,9 @@ pub const CALL_BYTES_MAX: usize = 256;
 
 /// How far a rank is in a communicator.
 ///
-/// The numbers count collectives, and say who is ahead of whom; to the user they are given from 1 on, without those by which
-/// the library prepares a communicator. A small call that has only just begun may not count yet.
+/// The numbers count collectives, and say who is ahead of whom; to the user they are given from 1
+/// on, without those by which the library prepares a communicator. A small call that has only just
+/// begun may not count yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Collectives that are done on this rank.

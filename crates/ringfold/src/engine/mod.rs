@@ -219,7 +219,8 @@ impl Engine {
         self.without_tiny(Lateness::reset);
     }
 
-    /// What `f` finds or does while the tiny call under way, which is counted as short from the first, is not counted.
+    /// What `f` finds or does while the tiny call under way, which is counted as short from the
+    /// first, is not counted.
     fn without_tiny<R>(&mut self, f: impl FnOnce(&mut Lateness, u64) -> R) -> R {
         let blamed = self.tiny.blamed();
         let finished = self.collectives_finished();
@@ -300,8 +301,9 @@ impl Engine {
         self.sequence
     }
 
-    /// Whether the next calls are those by which the library prepares the communicator. These have numbers of their own and
-    /// are not counted, so that those of the user begin with 1. Between calls, and the same on all ranks.
+    /// Whether the next calls are those by which the library prepares the communicator. These have
+    /// numbers of their own and are not counted, so that those of the user begin with 1. Between
+    /// calls, and the same on all ranks.
     pub fn set_preparing(&mut self, is_preparing: bool) {
         assert!(self.is_idle(), "no call may be under way");
         self.sequence = if is_preparing { 0 } else { PREPARED };

@@ -376,7 +376,8 @@ impl Operation {
     }
 }
 
-/// What a call says of the counts of each rank: ranks with different lists would take pieces of each other's blocks.
+/// What a call says of the counts of each rank: ranks with different lists would take pieces of
+/// each other's blocks.
 fn lists(job: &Job) -> u32 {
     use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
     match job.collective {

@@ -25,7 +25,8 @@ pub(crate) fn open(path: impl AsRef<Path>) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// The content of an open file, at most `bytes_max` of it. A pipe that stays open and silent is the error `TimedOut`.
+/// The content of an open file, at most `bytes_max` of it. A pipe that stays open and silent is the
+/// error `TimedOut`.
 pub(crate) fn content(mut file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + PIPE;
     let mut content = Vec::new();

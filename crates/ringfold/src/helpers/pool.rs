@@ -217,7 +217,8 @@ impl Pool {
         match failure.unwrap_or_else(PoisonError::into_inner).take() {
             None => Ok(()),
             Some(Failure::Error(error)) => Err(error),
-            // It goes on in the thread whose step it was, now that no other is at work on the step's memory.
+            // It goes on in the thread whose step it was, now that no other is at work on the
+            // step's memory.
             Some(Failure::Panic(panic)) => resume_unwind(panic),
         }
     }

@@ -1,18 +1,21 @@
-//! What a forked child finds at the addresses of registered memory: its contents, in pages that are private to the child.
+//! What a forked child finds at the addresses of registered memory: its contents, in pages that are
+//! private to the child.
 //!
-//! The pages are shared with the peers, so a child must not have them: what it writes would reach other ranks. The kernel
-//! leaves their mappings out of the child (`MADV_DONTFORK`), and a handler (`pthread_atfork`) maps the files again at the
-//! same addresses, copy-on-write. So a child may read and write. A page that it has not written to shows what the parent
-//! and its peers write there later: it is a view, not a snapshot, because a snapshot would copy all registered memory at
-//! every fork, and most children (data loaders) never look at it. A child that was made without the C library's `fork`
-//! has nothing at these addresses.
+//! The pages are shared with the peers, so a child must not have them: what it writes would reach
+//! other ranks. The kernel leaves their mappings out of the child (`MADV_DONTFORK`), and a handler
+//! (`pthread_atfork`) maps the files again at the same addresses, copy-on-write. So a child may
+//! read and write. A page that it has not written to shows what the parent and its peers write
+//! there later: it is a view, not a snapshot, because a snapshot would copy all registered memory
+//! at every fork, and most children (data loaders) never look at it. A child that was made without
+//! the C library's `fork` has nothing at these addresses.
 //!
 //! # Invariants
 //!
-//! * The handler runs where other threads were stopped anywhere: it takes no lock and allocates nothing. Entries are
-//!   never freed, only used again, and an entry is live from the store of its address to the store of 0.
-//! * Every fork is counted before it happens, and [`Bequest::withdraw`] looks at the count after the entry is gone: so it
-//!   knows of every child that may have a view.
+//! * The handler runs where other threads were stopped anywhere: it takes no lock and allocates
+//!   nothing. Entries are never freed, only used again, and an entry is live from the store of its
+//!   address to the store of 0.
+//! * Every fork is counted before it happens, and [`Bequest::withdraw`] looks at the count after
+//!   the entry is gone: so it knows of every child that may have a view.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
@@ -35,7 +38,8 @@ struct Entry {
     next: *const Entry,
 }
 
-// SAFETY: all fields but `next` are atomics, and `next` is written before the entry is published, never afterwards.
+// SAFETY: all fields but `next` are atomics, and `next` is written before the entry is published,
+// never afterwards.
 unsafe impl Sync for Entry {}
 
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
@@ -53,12 +57,14 @@ pub struct Bequest {
 }
 
 impl Bequest {
-    /// Has children made from now on find at `region` the contents of `file` from `offset` on. The region is a mapping of
-    /// that file, begins and ends with a page, and is kept from children by the kernel.
+    /// Has children made from now on find at `region` the contents of `file` from `offset` on. The
+    /// region is a mapping of that file, begins and ends with a page, and is kept from children by
+    /// the kernel.
     pub fn new(region: Region, file: OwnedFd, offset: usize) -> Bequest {
         static HANDLERS: Once = Once::new();
         HANDLERS.call_once(|| {
-            // SAFETY: both functions live as long as the program, and do only what may be done around a fork.
+            // SAFETY: both functions live as long as the program, and do only what may be done
+            // around a fork.
             let result = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
             if result != 0 {
                 log::debug!(target: "ringfold::init", "forked children will not have registered memory");
@@ -78,8 +84,8 @@ impl Bequest {
         }
     }
 
-    /// Children made from now on do not get it. Gives whether no child has it, so that its pages may be freed. Never called
-    /// in a child, which has no such entries.
+    /// Children made from now on do not get it. Gives whether no child has it, so that its pages
+    /// may be freed. Never called in a child, which has no such entries.
     pub fn withdraw(self) -> bool {
         self.entry.address.store(0, Ordering::SeqCst);
         let is_nowhere = FORKS.load(Ordering::SeqCst) == self.forks;
@@ -136,7 +142,8 @@ extern "C" fn before_fork() {
 
 extern "C" fn in_child() {
     for entry in entries() {
-        // Pairs with the store in `Bequest::new`. Taken out: a child of this child inherits the view itself.
+        // Pairs with the store in `Bequest::new`. Taken out: a child of this child inherits the
+        // view itself.
         let address = entry.address.swap(0, Ordering::SeqCst);
         if address != 0 {
             view(entry, address);
@@ -149,12 +156,14 @@ extern "C" fn in_child() {
 fn view(entry: &Entry, address: usize) {
     let bytes = entry.bytes.load(Ordering::Relaxed);
     let offset = entry.offset.load(Ordering::Relaxed);
-    // SAFETY: the entry's owner keeps the descriptor open until it is withdrawn, and the child has a copy of it.
+    // SAFETY: the entry's owner keeps the descriptor open until it is withdrawn, and the child has
+    // a copy of it.
     let file = unsafe { BorrowedFd::borrow_raw(entry.fd.load(Ordering::Relaxed)) };
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let place = ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the range was registered memory in the parent, and the kernel replaces nothing that came to lie there since:
-    // it fails then, as it does for want of memory, and the child has what it has without this.
+    // SAFETY: the range was registered memory in the parent, and the kernel replaces nothing that
+    // came to lie there since: it fails then, as it does for want of memory, and the child has what
+    // it has without this.
     let _ = unsafe { mmap(place, bytes, protection, flags, file, offset) };
 }

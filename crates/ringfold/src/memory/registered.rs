@@ -19,9 +19,10 @@ use crate::error::{Error, Result};
 /// is given to, and only as these say. (After a call that failed a peer may still write for a moment what it had begun;
 /// the contents are undefined then.)
 ///
-/// Dropping it gives the memory back at once and waits for nothing, on this rank alone; the other ranks' parts stay. It may
-/// be dropped before or after its communicator. A forked child finds the contents there, but shares nothing: what it writes
-/// is its own, and what it has not written shows what is written here later.
+/// Dropping it gives the memory back at once and waits for nothing, on this rank alone; the other
+/// ranks' parts stay. It may be dropped before or after its communicator. A forked child finds the
+/// contents there, but shares nothing: what it writes is its own, and what it has not written shows
+/// what is written here later.
 #[derive(Debug)]
 pub struct Registered {
     region: Region,
@@ -76,7 +77,8 @@ impl Own {
         }
     }
 
-    /// Has forked children find the contents at the same addresses, without sharing them; `fd` is the file's.
+    /// Has forked children find the contents at the same addresses, without sharing them; `fd` is
+    /// the file's.
     pub fn leave_to_children(&mut self, fd: OwnedFd) {
         let (region, offset) = match &self.moved {
             Some(moved) => moved.interior(),

@@ -1,14 +1,15 @@
-//! The floating-point environment that the loops run in: the default one, whatever the program has set.
+//! The floating-point environment that the loops run in: the default one, whatever the program has
+//! set.
 //!
 //! A thread may have flush-to-zero, another rounding mode or trapping exceptions on
-//! (`torch.set_flush_denormal`, libraries built with `-ffast-math`, `fesetenv`). Ranks with different
-//! settings would compute different sums of the same data, and so would a call that another thread of
-//! the same rank carries out. Every loop therefore runs under a guard that sets the default
-//! environment and restores the thread's own afterwards. Exceptions raised meanwhile are not recorded
-//! where the environment had to be changed.
+//! (`torch.set_flush_denormal`, libraries built with `-ffast-math`, `fesetenv`). Ranks with
+//! different settings would compute different sums of the same data, and so would a call that
+//! another thread of the same rank carries out. Every loop therefore runs under a guard that sets
+//! the default environment and restores the thread's own afterwards. Exceptions raised meanwhile
+//! are not recorded where the environment had to be changed.
 //!
-//! The instructions that read and set the register count as accesses to memory, so the compiler keeps
-//! what the loops load and store, and thus their arithmetic, between them.
+//! The instructions that read and set the register count as accesses to memory, so the compiler
+//! keeps what the loops load and store, and thus their arithmetic, between them.
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 10.2.3 (MXCSR).
 
@@ -52,7 +53,8 @@ mod mxcsr {
 }
 
 impl Environment {
-    /// Sets the default environment for as long as the guard lives. One load where it is set already.
+    /// Sets the default environment for as long as the guard lives. One load where it is set
+    /// already.
     #[inline(always)]
     pub fn standard() -> Environment {
         #[cfg(target_arch = "x86_64")]
@@ -93,7 +95,8 @@ mod tests {
     /// Round towards plus infinity.
     const UPWARDS: u32 = mxcsr::DEFAULT | 0x4000;
 
-    /// `work` under this environment, which must be as it was afterwards, up to the record of exceptions.
+    /// `work` under this environment, which must be as it was afterwards, up to the record of
+    /// exceptions.
     fn under<R>(environment: u32, work: impl FnOnce() -> R) -> R {
         let own = mxcsr::read();
         mxcsr::write(environment);

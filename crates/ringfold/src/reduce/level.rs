@@ -86,8 +86,8 @@ pub(super) trait Body<Extra> {
     unsafe fn run(into: Region, sources: &[Region], extra: Extra);
 }
 
-/// A [`Body`] compiled for some level, under the same contract. It runs in the default floating-point
-/// environment.
+/// A [`Body`] compiled for some level, under the same contract. It runs in the default
+/// floating-point environment.
 pub(super) type Run<Extra> = unsafe fn(Region, &[Region], Extra);
 
 macro_rules! compiled_for {

@@ -4,10 +4,11 @@
 //! (`kernels`, for half precision on x86 `x86`) that are compiled once per level (`level`); what an operation does
 //! with two elements stands in `ops`, the 16- and 8-bit floats in `convert`.
 //!
-//! Invariants: the order of the sources is the order of the additions; nothing is reassociated or contracted to a fused
-//! multiply-add, so that all levels give the same bits, NaN payloads excepted. The thread's floating-point settings
-//! (flush-to-zero, rounding) change nothing on x86-64 (`environment`). Buffers need not be aligned. Nothing allocates.
-//! fp8 has no arithmetic: its range is too small for sums, and ranks only move it.
+//! Invariants: the order of the sources is the order of the additions; nothing is reassociated or
+//! contracted to a fused multiply-add, so that all levels give the same bits, NaN payloads
+//! excepted. The thread's floating-point settings (flush-to-zero, rounding) change nothing on
+//! x86-64 (`environment`). Buffers need not be aligned. Nothing allocates. fp8 has no arithmetic:
+//! its range is too small for sums, and ranks only move it.
 
 use crate::error::{Error, Result};
 use crate::memory::Region;

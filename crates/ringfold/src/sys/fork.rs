@@ -1,20 +1,24 @@
 //! Descriptors that a forked child does not share.
 //!
-//! A connection ends for the peer when its last descriptor is closed. A child that was forked without `exec` (a data
-//! loader's worker, for example) has copies of all of them, so that a parent which is killed would look alive until the
-//! child ends, too. `close-on-exec` does not help, and Linux has no flag for forks. So the numbers are listed here, and the
-//! child replaces each by a socket that is connected to nothing: the number stays taken, hence the child's copy of a value
+//! A connection ends for the peer when its last descriptor is closed. A child that was forked
+//! without `exec` (a data loader's worker, for example) has copies of all of them, so that a parent
+//! which is killed would look alive until the child ends, too. `close-on-exec` does not help, and
+//! Linux has no flag for forks. So the numbers are listed here, and the child replaces each by a
+//! socket that is connected to nothing: the number stays taken, hence the child's copy of a value
 //! that owns it may be dropped as ever.
 //!
 //! # Invariants
 //!
-//! * A number is listed only while it is open: a value is struck off before its descriptor is closed.
-//! * The child makes system calls only that are safe after a fork, takes no lock and allocates nothing.
+//! * A number is listed only while it is open: a value is struck off before its descriptor is
+//!   closed.
+//! * The child makes system calls only that are safe after a fork, takes no lock and allocates
+//!   nothing.
 //!
 //! # What it does not do
 //!
-//! A fork at the moment between the making of a descriptor and its listing is not seen, and neither is a process that was
-//! made by the bare system call `clone`, for which nobody runs handlers. Children that `exec` have close-on-exec.
+//! A fork at the moment between the making of a descriptor and its listing is not seen, and neither
+//! is a process that was made by the bare system call `clone`, for which nobody runs handlers.
+//! Children that `exec` have close-on-exec.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -37,7 +41,8 @@ struct Block {
 
 static LIST: Block = Block::new();
 
-/// A value whose descriptor a forked child does not share: there its number stands for a socket without a connection.
+/// A value whose descriptor a forked child does not share: there its number stands for a socket
+/// without a connection.
 #[derive(Debug)]
 pub struct Unshared<T: AsFd> {
     /// Stands first, because it is dropped first.
@@ -86,14 +91,16 @@ impl Listed {
     fn new(number: RawFd) -> Listed {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(|| {
-            // SAFETY: the handler lives as long as this library, which is never unloaded, and is safe after a fork.
+            // SAFETY: the handler lives as long as this library, which is never unloaded, and is
+            // safe after a fork.
             let refused = unsafe { libc::pthread_atfork(None, None, Some(unshare)) };
             if refused != 0 {
                 log::warn!(target: "ringfold::init", "forked children will share this process' connections");
             }
         });
         let take = |place: &AtomicI32| {
-            // Numbers by themselves, here and below: a child has its own copy of the list, which nobody else changes.
+            // Numbers by themselves, here and below: a child has its own copy of the list, which
+            // nobody else changes.
             let taken = place.compare_exchange(FREE, number, Ordering::Relaxed, Ordering::Relaxed);
             taken.is_ok()
         };
@@ -171,7 +178,8 @@ extern "C" fn unshare() {
 /// Makes `number` a copy of `blank`, which is made in its place if there is none; gives the blank.
 fn replace(number: RawFd, blank: RawFd) -> RawFd {
     if blank != FREE {
-        // SAFETY: numbers only. What `number` stood for is closed for this process, which owns it by a copied value.
+        // SAFETY: numbers only. What `number` stood for is closed for this process, which owns it
+        // by a copied value.
         unsafe { libc::dup3(blank, number, libc::O_CLOEXEC) };
         return blank;
     }

@@ -101,8 +101,8 @@ fn meaningless(from: usize) -> Error {
     }
 }
 
-/// The error of two ranks in different calls: the one that noticed first. In calls of one collective it names what differs,
-/// and where they only chose differently it says where to look.
+/// The error of two ranks in different calls: the one that noticed first. In calls of one
+/// collective it names what differs, and where they only chose differently it says where to look.
 #[cold]
 pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
     let mut texts = calls.map(Call::to_string);

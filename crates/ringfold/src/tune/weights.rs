@@ -8,9 +8,10 @@
 //!
 //! # Noise
 //!
-//! Weights are for ranks that stay slow. A rank is slower or faster than the others only if it was so in every round of
-//! measurements ([`steady`]), weights are only proposed if the formula predicts a gain ([`balance`]), and only kept if
-//! calls with them were measured to be quicker than calls without ([`pays`]).
+//! Weights are for ranks that stay slow. A rank is slower or faster than the others only if it was
+//! so in every round of measurements ([`steady`]), weights are only proposed if the formula
+//! predicts a gain ([`balance`]), and only kept if calls with them were measured to be quicker than
+//! calls without ([`pays`]).
 
 use super::cost::weighted::{Pace, growth, time_ps};
 
@@ -20,7 +21,8 @@ pub const EVEN: u32 = 100;
 /// Speeds this near to the middle one are taken for the same: measurements of equal ranks differ by as much.
 const ALIKE: f64 = 0.15;
 
-/// What calls have to gain by weights, as a part of their time without: less is within the noise of a busy machine.
+/// What calls have to gain by weights, as a part of their time without: less is within the noise of
+/// a busy machine.
 const GAIN_MIN: f64 = 0.1;
 
 /// Less than this part of an even share is not worth messages of its own.
@@ -57,8 +59,9 @@ pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
     is_gain(with, without).then_some(weights)
 }
 
-/// The speeds of ranks that were measured in several rounds, each given by rank. A rank that was unlike the others in every
-/// round, and each time to the same side, has the median of how much; the others are as fast as the middle one.
+/// The speeds of ranks that were measured in several rounds, each given by rank. A rank that was
+/// unlike the others in every round, and each time to the same side, has the median of how much;
+/// the others are as fast as the middle one.
 pub fn steady(rounds: &[Vec<Pace>]) -> Vec<Pace> {
     let ranks = rounds.first().map_or(0, Vec::len);
     let links = steady_numbers(rounds, ranks, |pace| pace.link_ps);
@@ -93,8 +96,9 @@ fn steady_numbers(rounds: &[Vec<Pace>], ranks: usize, of: impl Fn(&Pace) -> f64)
     (0..ranks).map(steady).collect()
 }
 
-/// Whether weights pay, from the times of calls that were made in turns with and without them. They do if their median is
-/// smaller by `GAIN_MIN` and each call with them was quicker than the one without before it.
+/// Whether weights pay, from the times of calls that were made in turns with and without them. They
+/// do if their median is smaller by `GAIN_MIN` and each call with them was quicker than the one
+/// without before it.
 pub fn pays(with: &[f64], without: &[f64]) -> bool {
     let medians = [with, without].map(|times| median(times.iter().copied()));
     is_gain(medians[0], medians[1])

@@ -173,7 +173,8 @@ fn fewer_rules_are_made_where_little_is_lost() {
 #[test]
 fn rules_are_made_exactly_where_check_finds_a_wrong_choice() {
     let folder = Folder::new("tune-agrees");
-    // At 64 noise, at 128 less than the margin, at 256 the pick asked for by name is as good, from 512 on it is wrong.
+    // At 64 noise, at 128 less than the margin, at 256 the pick asked for by name is as good, from
+    // 512 on it is wrong.
     let text = sweep(&[
         (64, "default:ring", &[5.0, 9.0, 5.0, 9.0, 5.0, 9.0]),
         (64, "ring", &[9.0, 9.0, 9.0, 9.0, 9.0, 9.0]),

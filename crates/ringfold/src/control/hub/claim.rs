@@ -5,7 +5,8 @@ use crate::call::Call;
 use crate::control::fault::Fault;
 
 impl Hub {
-    /// `rank` waits in `call`: the end of the communicator, if another member waits in a different one instead.
+    /// `rank` waits in `call`: the end of the communicator, if another member waits in a different
+    /// one instead.
     pub(super) fn claim(&mut self, rank: u32, communicator: u64, call: Call) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;

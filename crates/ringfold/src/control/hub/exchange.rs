@@ -7,8 +7,9 @@ use super::{Hub, Misconduct, OPEN_MAX, Rank};
 use crate::control::fault::Fault;
 use crate::control::frame::Frame;
 
-/// Exchanges that one rank may wait for at the same time: one for each of its threads that makes a communicator. So many
-/// of the largest blobs are 16 MiB, which is what a rank that is out of its mind can cost rank 0.
+/// Exchanges that one rank may wait for at the same time: one for each of its threads that makes a
+/// communicator. So many of the largest blobs are 16 MiB, which is what a rank that is out of its
+/// mind can cost rank 0.
 const OPEN_OF_RANK_MAX: usize = 256;
 
 /// What an exchange is known by: its key and its members.

@@ -189,8 +189,9 @@ impl Operation {
         )))
     }
 
-    /// The call as it stands in a message of `span`, where each pair of ranks has a count of its own: the whole block's,
-    /// because a difference of whole slices does not show in the length of a message.
+    /// The call as it stands in a message of `span`, where each pair of ranks has a count of its
+    /// own: the whole block's, because a difference of whole slices does not show in the length of
+    /// a message.
     fn pair_call(&self, span: Span) -> Call {
         let blocks = match span.buffer {
             Buffer::Output => &self.buffers.output_cut,
