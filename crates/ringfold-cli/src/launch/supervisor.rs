@@ -198,7 +198,8 @@ impl Supervisor<'_> {
             let given_up = || is_over.load(Ordering::Relaxed).then_some(Error::Closed);
             let deadline = Instant::now() + SPAN_MAX;
             // Those who could be told are gone, or know.
-            let _ = absence.announce(Limit::new(deadline, &given_up));
+            let missed = || crate::complain(&absence.reason);
+            let _ = absence.announce(Limit::new(deadline, &given_up), missed);
         };
         if let Err(error) = threads::start("ringfold-absence", announce) {
             crate::complain(&format!("nobody hears of the end of rank {rank}: {error}"));

@@ -35,16 +35,17 @@ pub struct Absence {
 }
 
 impl Absence {
-    /// Tells those who wait, until nobody needs to be told any more, or the limit.
-    pub fn announce(&self, limit: Limit<'_>) -> Result<()> {
+    /// Tells those who wait, until nobody needs to be told any more, or the limit. Calls `missed`
+    /// before that, when it turns out that the rank has not joined.
+    pub fn announce(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         match self.rank {
-            0 => self.stand_in(limit),
-            _ => self.excuse(limit),
+            0 => self.stand_in(limit, missed),
+            _ => self.excuse(limit, missed),
         }
     }
 
     /// Tells rank 0.
-    fn excuse(&self, limit: Limit<'_>) -> Result<()> {
+    fn excuse(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         let claim = Claim {
             purpose: Purpose::Control,
             channel: 0,
@@ -53,11 +54,15 @@ impl Absence {
             to: 0,
             world_size: self.world_size as u32,
         };
+        let mut missed = Some(missed);
         while !limit.is_over() {
             if let Ok(socket) = Socket::connect(&self.address, limit) {
                 let patience = door::patience(&socket, limit);
                 match auth::initiate(&socket, &self.secret, claim, patience) {
                     Ok(()) => {
+                        if let Some(missed) = missed.take() {
+                            missed();
+                        }
                         let frame = Frame::Cancelled {
                             ranks: vec![claim.from],
                             reason: self.reason.clone(),
@@ -76,12 +81,13 @@ impl Absence {
     }
 
     /// Turns those away who come to rank 0. A new rank 0 that wants the address gets it.
-    fn stand_in(&self, limit: Limit<'_>) -> Result<()> {
+    fn stand_in(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         let Ok(listener) = Listener::bind(&self.address) else {
             // Somebody else serves there.
             return Ok(());
         };
         let mut door = Door::new(vec![listener], &self.secret, Purpose::Control);
+        let mut missed = Some(missed);
         while !limit.is_over() && !door.was_probed() {
             limit.check()?;
             let mut fds: Vec<PollFd<'_>> = Vec::new();
@@ -90,7 +96,12 @@ impl Absence {
             wait_for(&mut fds, Some(limit.next_look().min(next)))
                 .map_err(|error| Error::system("cannot poll", error))?;
             let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            door.serve(&is_ready, &mut |_| Err(Refusal::Ended));
+            door.serve(&is_ready, &mut |_| {
+                if let Some(missed) = missed.take() {
+                    missed();
+                }
+                Err(Refusal::Ended)
+            });
         }
         Ok(())
     }

@@ -345,7 +345,7 @@ fn ranks_are_told_of_one_whose_process_has_ended() {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     let over = || is_over.load(Ordering::Relaxed).then_some(Error::Closed);
-                    let _ = absence.announce(Limit::new(ample(), &over));
+                    let _ = absence.announce(Limit::new(ample(), &over), || ());
                 });
                 for other in others {
                     let error = other.join().unwrap().to_string();
