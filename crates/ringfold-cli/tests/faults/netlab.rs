@@ -306,7 +306,7 @@ fn an_interface_that_is_not_there_is_an_error_that_names_those_that_are() {
     plan.connect_timeout = Duration::from_secs(5);
     plan.variables = vec![("RINGFOLD_SOCKET_IFNAME", "ib7".into())];
     for (rank, ending) in lab.start(&plan).finish() {
-        assert_eq!(ending.class, "Bootstrap", "rank {rank}: {ending:?}");
+        assert_eq!(ending.class, "InvalidArgument", "rank {rank}: {ending:?}");
         for word in ["ib7", "eth0", &lab::address(rank)] {
             assert!(
                 ending.text.contains(word),

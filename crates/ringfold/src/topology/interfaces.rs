@@ -46,7 +46,7 @@ pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Vec<IpAdd
     };
     if let (Some(text), true) = (choice, chosen.is_empty()) {
         let there: Vec<String> = all.iter().map(Interface::to_string).collect();
-        return Err(Error::Bootstrap(format!(
+        return Err(Error::InvalidArgument(format!(
             "RINGFOLD_SOCKET_IFNAME=`{text}` leaves no interface of {}",
             there.join(", ")
         )));
