@@ -188,6 +188,6 @@ def start_without_threads(comm: ringfold.Communicator) -> Any:
 
 def test_a_call_that_could_not_be_started_is_not_carried_out_later(jobs: Any) -> None:
     zero, one = jobs(start_without_threads, 2).results()
-    assert zero[0] is not None and "cannot start a thread" in zero[0]
+    assert zero[0] is not None and "cannot start the thread" in zero[0]
     assert zero[1:] == (3.0, 3.0, -5.0)
     assert one[1:3] == (3.0, 3.0)
