@@ -172,6 +172,7 @@ def test_a_result_is_of_the_kind_of_its_input(alone: ringfold.Communicator) -> N
     assert isinstance(result, Array) and result.memory is half
 
 
+@pytest.mark.deep
 def test_arrays_of_jax_come_in_and_out(alone: ringfold.Communicator) -> None:
     jax = pytest.importorskip("jax", reason="jax is not installed")
     for dtype in ("bfloat16", "float16", "float32"):
