@@ -71,3 +71,24 @@ def test_ranks_with_other_counts_are_told(jobs: Any, transport: str) -> None:
         # But a rank whose result would be wrong gets none.
         wronged = {"gather": [0], "all_gather": [0, 1], "reduce_scatter": [0, 1]}.get(what, [1])
         assert all(results[rank][what][0] is not None for rank in wronged), (what, results)
+
+
+def reduce_to_each_other(comm: ringfold.Communicator, calls_after: int) -> Any:
+    """A reduce of as many slices as there are slots, of which each of two ranks takes the other for the root."""
+    x = np.ones(65536)
+    try:
+        comm.reduce(x, 1 - comm.rank, "min")
+        for _ in range(calls_after):
+            comm.gather(x, 0)
+        comm.all_reduce(x[:2])
+        comm.barrier()
+    except ringfold.RingfoldError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("calls_after", [0, 1, 2, 9])
+def test_ranks_that_did_not_meet_are_told_before_their_slots_are_used_again(jobs: Any, calls_after: int) -> None:
+    for error in jobs(reduce_to_each_other, 2, calls_after=calls_after).results():
+        assert isinstance(error, ringfold.Mismatch), repr(error)
+        assert "root 0" in str(error) and "root 1" in str(error)

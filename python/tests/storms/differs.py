@@ -239,9 +239,11 @@ def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]
     ]
     others = [ending for ending in endings if ending.rank != trial.odd]
     are_fine = all(ending.kind == "ok" for ending in endings)
-    # Two others, which make the same calls, cannot be the ones.
-    are_detected = all(
-        ending.kind == "Mismatch" and trial.odd in ending.blamed for ending in endings
+    # Two others, which make the same calls, cannot be the ones. A rank that was through before the
+    # calls met has its results, which are right.
+    are_detected = any(ending.kind == "Mismatch" for ending in endings) and all(
+        ending.kind == "ok" or ending.kind == "Mismatch" and trial.odd in ending.blamed
+        for ending in endings
     )
     is_refused = endings[trial.odd].kind in ("InvalidArgument", "Unsupported") and all(
         ending.kind == "Aborted" and ending.blamed == (trial.odd,) for ending in others

@@ -24,6 +24,7 @@ pub mod plan;
 mod prepare;
 pub mod slots;
 pub mod tiny;
+mod unverified;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,6 +46,7 @@ use operation::{ChannelProgress, Context, Operation, Workbench, ticket_operation
 use plan::Plan;
 use tiny::TinyCalls;
 pub use tiny::TinyJob;
+use unverified::Unverified;
 
 /// Jobs that may be submitted and not finished, at most.
 pub const JOBS_MAX: usize = 4096;
@@ -54,9 +56,6 @@ pub const ANY_SOURCE: usize = usize::MAX;
 
 /// Plans kept, at most; the oldest goes first. A program has few kinds of calls.
 const PLANS_MAX: usize = 256;
-
-/// Calls that wait for their comparison, at most: what peers were in can be seen for a few calls only.
-const UNVERIFIED_MAX: usize = 4;
 
 /// One call, checked and decided: what the engine needs to run it.
 #[derive(Clone, Debug)]
@@ -148,7 +147,7 @@ pub struct Engine {
     domains: u32,
     tiny: TinyCalls,
     /// Finished calls in which this rank did not hear from all others, and their generations: the newest few.
-    unverified: VecDeque<(u64, Call)>,
+    unverified: Unverified,
     lateness: Lateness,
     /// What late-merge calls need, where there are any.
     late_merge: Option<Box<Keeper>>,
@@ -196,7 +195,7 @@ impl Engine {
             helpers: Helpers::none(),
             domains: 1,
             tiny: TinyCalls::new(world_size),
-            unverified: VecDeque::with_capacity(UNVERIFIED_MAX),
+            unverified: Unverified::default(),
             lateness,
             late_merge: None,
             now: Time::default(),
@@ -493,6 +492,7 @@ impl Engine {
             foreign: self.foreign.as_ref(),
             bench: &mut self.bench,
             lateness: &mut self.lateness,
+            unverified: &mut self.unverified,
             pool: &self.pool,
             late_merge: self.late_merge.as_deref_mut(),
             now: self.now,
@@ -579,11 +579,10 @@ impl Engine {
             return self.verify_calls();
         }
         let (generation, call) = (operation.last_generation(), operation.call);
-        self.compare_later(generation, call);
+        self.unverified.note(generation, call);
         Ok(())
     }
 
-    /// Notes a finished call in which this rank did not hear from all others.
     /// Looks whether a peer has published in the call in which this rank waits for messages: each would wait for the other in
     /// vain. For a rank that has waited for a while.
     pub fn compare_media(&mut self) -> Result<()> {
@@ -606,34 +605,18 @@ impl Engine {
         Ok(())
     }
 
-    fn compare_later(&mut self, generation: u64, call: Call) {
-        if self.unverified.len() == UNVERIFIED_MAX {
-            self.unverified.pop_front();
-        }
-        self.unverified.push_back((generation, call));
-    }
-
-    /// Looks at the oldest of the noted calls, and forgets it once all peers were in it: for a rank that waits anyway, so
-    /// that it does not cost the end of a call.
     fn verify_while_waiting(&mut self) -> Result<()> {
-        let (Some((generation, call)), Some(windows)) =
-            (self.unverified.front(), self.transport.windows())
-        else {
-            return Ok(());
-        };
-        if windows.verify(*generation, call)? {
-            self.unverified.pop_front();
+        match self.transport.windows() {
+            Some(windows) => self.unverified.verify_oldest(windows),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn verify_calls(&mut self) -> Result<()> {
-        while let Some((generation, call)) = self.unverified.pop_front() {
-            if let Some(windows) = self.transport.windows() {
-                windows.verify(generation, &call)?;
-            }
+        match self.transport.windows() {
+            Some(windows) => self.unverified.verify_all(windows),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes a finished operation out and keeps what the next one of its kind can use.

@@ -185,6 +185,7 @@ impl Engine {
         if !windows.is_free(generation) || !self.tiny.select(job, self.rank, self.world_size)? {
             return Ok(false);
         }
+        self.unverified.verify_before(windows, generation)?;
         self.sequence += 1;
         self.generation += 1;
         let tiny = &mut self.tiny.kinds[self.tiny.current];
@@ -255,7 +256,7 @@ impl Engine {
         windows.prepare(tiny.generation + PREPARED_AHEAD, tiny.prepared_bytes);
         if !tiny.hears_all {
             let (generation, call) = (tiny.generation, tiny.call);
-            self.compare_later(generation, call);
+            self.unverified.note(generation, call);
         } else if !self.unverified.is_empty() {
             self.verify_calls()?;
         }

@@ -37,6 +37,7 @@ use super::lateness::Lateness;
 use super::plan::Plan;
 use super::slots::SlotUse;
 use super::tiny::inline::Inline;
+use super::unverified::Unverified;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::helpers::Helpers;
@@ -153,6 +154,8 @@ pub struct Context<'a> {
     pub bench: &'a mut Workbench,
     /// Who is told when a peer is heard.
     pub lateness: &'a mut Lateness,
+    /// Calls that are to be compared before their slots are used again.
+    pub unverified: &'a mut Unverified,
     /// Memory for what cannot be known beforehand.
     pub pool: &'a Pool,
     /// What late-merge calls need, where the communicator has them.
@@ -335,8 +338,12 @@ impl Operation {
             return Ok(false);
         }
         let generation = self.first_generation + slice as u64;
-        if self.publishes() && !windows(context.transport)?.is_free(generation) {
-            return Ok(false);
+        if self.publishes() {
+            let windows = windows(context.transport)?;
+            if !windows.is_free(generation) {
+                return Ok(false);
+            }
+            context.unverified.verify_before(windows, generation)?;
         }
         if self.publishes() && !self.plan.is_heard {
             windows(context.transport)?.enter(generation, &self.call);

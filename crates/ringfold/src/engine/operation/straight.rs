@@ -93,6 +93,7 @@ impl Operation {
         if !windows.is_free(generation) {
             return Ok(false);
         }
+        context.unverified.verify_before(windows, generation)?;
         let (own, world_size) = (context.rank as u32, context.world_size as u32);
         for (first, len) in [(0, own), (own + 1, world_size - own - 1)] {
             if len > 0 {
