@@ -64,7 +64,7 @@ join()
 WITHOUT_THREADS = (
     PRELUDE
     + """
-# A user that nobody else is, because the limit counts all threads of a user.
+# A user of its own, because the limit counts all threads of a user.
 os.setuid(100000 + os.getppid())
 if rank == 1:
     # Three of rank 0's, and this one.
@@ -170,7 +170,7 @@ def test_ranks_are_told_that_rank_0_has_no_descriptors(start: Start, spare: int)
         assert "ulimit -n" in text or "given up" in text, said
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user of whom nobody else has threads")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without other threads")
 @pytest.mark.parametrize("spare", [1, 3])
 def test_a_rank_without_threads_ends_the_joining_of_all(start: Start, spare: int) -> None:
     # Rank 1 has too few for its monitor, or for its connections.

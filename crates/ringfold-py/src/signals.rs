@@ -80,7 +80,7 @@ pub fn interruptible<T: Send + 'static>(
 ) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let thread = threads::start("ringfold-setup", move || {
-        // Nobody listens after an interruption; the value is dropped then, which undoes the work.
+        // After an interruption the receiver is gone; dropping the value undoes the work.
         let _ = sender.send(work());
     })
     .map_err(exception)?;

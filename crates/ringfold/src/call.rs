@@ -35,9 +35,9 @@ pub struct Call {
     /// Where each rank has a count of its own, a [digest](list_digest) of the list, or
     /// [`PAIRWISE`]; else 0.
     pub lists: u32,
-    /// The how-manieth call on this communicator, counted from [`PREPARED`]; of messages the
-    /// how-manieth to this rank. Of a receive, which no peer ever sees, the how-manieth of this
-    /// rank. On the wire its lowest 48 bits.
+    /// The number of the call on this communicator, counted from [`PREPARED`]; of messages the
+    /// number among those to this rank. Of a receive, which no peer ever sees, the number among
+    /// those of this rank. On the wire its lowest 48 bits.
     pub sequence: u64,
     /// Into how many channels and which slices it is cut, see [`Call::cut`]: chosen as well. 0 for messages.
     pub cut: u16,

@@ -6,7 +6,7 @@ where rank 0 is met, with what the group's secret follows from:
 
 * Where the job has a secret (RINGFOLD_SECRET or RINGFOLD_SECRET_FILE), the random numbers of all ranks. The group's secret
   is an HMAC of them under the job's: who reads the store cannot join, and who writes to it can bring back no old group.
-* Otherwise the group's secret itself, made by rank 0. Whoever can read the store can join, except that the ranks of one
+* Otherwise the group's secret itself, made by rank 0. Anybody who can read the store can join, except that the ranks of one
   host also check that the other end belongs to the same user.
 
 Ranks must agree on which of the two it is; nothing falls back to the second.
@@ -130,7 +130,7 @@ def _warn_of_open_store() -> None:
     if not _has_warned:
         _has_warned = True
         log.warning(
-            "ranks on several hosts and no secret: whoever can read torch's store can join the job; set RINGFOLD_SECRET_FILE "
+            "ranks on several hosts and no secret: anybody who can read torch's store can join the job; set RINGFOLD_SECRET_FILE "
             "on all ranks"
         )
 

@@ -26,7 +26,7 @@ def judged(victim: int, endings: list[Ending]) -> list[str]:
 
 
 def program(rank: Rank, seed: int, is_left_at_once: bool) -> None:
-    """A rank until it is told that another one died."""
+    """A rank until it learns that another one died."""
     comm = rank.join()
     steps = Program(rank, comm, seed)
     comm.barrier()

@@ -35,7 +35,7 @@ def program(rank: Rank, seed: int) -> None:
     comm.barrier()
     rank.say("ready")
     try:
-        # Rank 0 is told of the end, and tells the others.
+        # Rank 0 learns of the end, and tells the others.
         while comm.broadcast(np.array([comm.rank == 0 and not rank.ordered(wait=False)]))[0]:
             for _ in range(STEPS):
                 steps.step()

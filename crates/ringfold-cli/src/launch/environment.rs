@@ -49,7 +49,7 @@ impl Environment {
         })
     }
 
-    /// What the others are told when the process of `rank` ends well before it has joined.
+    /// What the other ranks learn when the process of `rank` ends well before it has joined.
     pub fn absence(&self, rank: usize) -> Option<Absence> {
         Some(Absence {
             rank,
@@ -130,7 +130,7 @@ impl Port {
         sockopt::set_socket_reuseaddr(&holder, true)?;
         net::bind(&holder, &SocketAddr::new(host, 0))?;
         let address = SocketAddr::try_from(net::getsockname(&holder)?)?;
-        // Where the interface is down one can bind, and reach nobody.
+        // Where the interface is down, binding works and connecting does not.
         UdpSocket::bind((host, 0))?.connect(address)?;
         Ok(Port {
             address,

@@ -174,7 +174,7 @@ fn start(
     })?;
     let attached = output.attach(rank, &mut child);
     if let Err(error) = attached.and_then(|()| output::feed_stdin(&mut child)) {
-        // Nobody reads what it writes; its end is all that is waited for.
+        // What it writes is not read; only its end is waited for.
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);

@@ -202,7 +202,9 @@ impl Supervisor<'_> {
             let _ = absence.announce(Limit::new(deadline, &given_up), missed);
         };
         if let Err(error) = threads::start("ringfold-absence", announce) {
-            crate::complain(&format!("nobody hears of the end of rank {rank}: {error}"));
+            crate::complain(&format!(
+                "cannot tell the others of the end of rank {rank}: {error}"
+            ));
         }
     }
 

@@ -115,7 +115,7 @@ struct Inbox {
 enum Run {
     /// It is done; who sent, if it was a receive.
     Done(Option<usize>),
-    /// It goes on, and this is told of its end.
+    /// It goes on, and this is completed at its end.
     UnderWay(Arc<Completion>),
 }
 
@@ -399,7 +399,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Has `f` look at the state or change it as soon as whoever drives lets go of it: between two
+    /// Has `f` look at the state or change it as soon as the thread that drives lets go of it: between two
     /// attempts.
     fn visit<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let turn = lock(&self.turn);
@@ -413,7 +413,7 @@ impl Driver {
         result
     }
 
-    /// Waits for visitors, who are quick: they go before whoever drives.
+    /// Waits for visitors, which are quick: they go before a thread that drives.
     fn let_visitors_pass(&self) {
         // Pairs with the release in `visit`.
         if self.attention.load(Ordering::Acquire) & VISIT != 0 {

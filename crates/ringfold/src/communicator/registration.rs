@@ -68,7 +68,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Whoever waits for the calls gets their errors.
+        // The threads that wait for the calls get their errors.
         let _ = self.end(&mut || Ok(()));
     }
 }

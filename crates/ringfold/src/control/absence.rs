@@ -35,7 +35,7 @@ pub struct Absence {
 }
 
 impl Absence {
-    /// Tells those who wait, until nobody needs to be told any more, or the limit. Calls `missed`
+    /// Tells the ranks that wait, until none is left or the limit comes. Calls `missed`
     /// before that, when it turns out that the rank has not joined.
     pub fn announce(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         match self.rank {

@@ -59,7 +59,7 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// A key for `purpose` in the setting that `context` names: whoever has it learns nothing of
+    /// A key for `purpose` in the setting that `context` names: it reveals nothing of
     /// the secret, nor of other keys. A secret of its own, where ranks meet by it.
     pub fn derive(&self, purpose: &str, context: &[u8]) -> [u8; 32] {
         // HMAC takes keys of any length, so this cannot fail.

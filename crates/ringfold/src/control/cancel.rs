@@ -22,7 +22,7 @@ struct State {
 }
 
 impl Cancel {
-    /// One that nobody has used yet.
+    /// A new one.
     pub fn new() -> Cancel {
         Cancel::default()
     }

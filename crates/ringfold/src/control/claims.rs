@@ -4,7 +4,7 @@
 //! message of the other hear nothing, and would wait until their deadline. So a rank that has
 //! waited for [`CLAIM_AFTER`] says in which call, once, and so does every member that is asked how
 //! far it is. Two calls with the same place in the order of calls that ask for different things are
-//! a `Mismatch`, whoever is late: no rank that is merely behind is ever taken for one.
+//! a `Mismatch`, no matter which is late: no rank that is merely behind is ever taken for one.
 //!
 //! Messages between two ranks have no common order and are not compared. Neither is how a call is
 //! carried out: ranks that give up one way for another do so one after the other.

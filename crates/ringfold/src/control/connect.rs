@@ -19,7 +19,7 @@ use super::limit::Limit;
 use super::socket::{remaining, wait_for};
 use crate::threads;
 
-/// How long looking up a host's name may take where nobody says.
+/// How long looking up a host's name may take by default.
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
 /// The pause between attempts to connect to a name whose queue is full.
 const FULL: Duration = Duration::from_millis(5);
@@ -67,7 +67,7 @@ pub(super) fn tcp(address: &SocketAddr, limit: Limit<'_>) -> io::Result<TcpStrea
         Err(error) => return Err(error.into()),
     }
     let stream = TcpStream::from(socket);
-    // A port of the ephemeral range can connect to itself while nobody listens.
+    // A port of the ephemeral range can connect to itself while there is no listener.
     match stream.local_addr()? == stream.peer_addr()? {
         true => Err(io::ErrorKind::ConnectionRefused.into()),
         false => Ok(stream),
@@ -85,7 +85,7 @@ pub(super) fn resolve(host: &str, port: u16, limit: Limit<'_>) -> io::Result<Vec
     let (sender, answer) = sync_channel(1);
     threads::start("ringfold-lookup", move || {
         let found = (name.as_str(), port).to_socket_addrs();
-        // Nobody listens any more when the limit came first.
+        // The receiver is gone when the limit came first.
         let _ = sender.send(found.map(Iterator::collect));
     })
     .map_err(io::Error::other)?;

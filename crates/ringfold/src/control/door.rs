@@ -23,8 +23,8 @@ use crate::error::Refused;
 pub const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Strangers in their handshake at once; more wait in the listeners' queues.
 const STRANGERS_MAX: usize = 256;
-/// How long nobody is let near when there is no descriptor for a connection, and after how long
-/// that is no passing want.
+/// How long no connection is accepted when there is no descriptor for one, and after how long
+/// the shortage counts as lasting.
 const REST: Duration = Duration::from_millis(50);
 const WANT: Duration = Duration::from_secs(1);
 
@@ -56,9 +56,9 @@ pub struct Door {
 
 /// What becomes of connections for which there are no descriptors.
 struct Want {
-    /// Given up for one connection, which is told so.
+    /// Given up for one connection, which gets the reason.
     spare: Option<Bell>,
-    /// Nobody is let near until then.
+    /// No connection is accepted until then.
     rests_until: Option<Instant>,
     /// Since when there has been a want, and what the system said.
     since: Option<(Instant, String)>,

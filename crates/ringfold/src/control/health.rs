@@ -203,7 +203,7 @@ impl Health {
     pub fn claim(&self, call: Call) {
         if !call.is_message() && !self.is_faulty() {
             let communicator = self.communicator;
-            // Without a server nobody can compare; then the deadline ends the wait.
+            // Without a server calls are not compared; then the deadline ends the wait.
             self.line.send(&Frame::Claim { communicator, call });
         }
     }

@@ -47,7 +47,7 @@ pub struct Hub {
     is_complete: bool,
     /// Who came and was refused last, and why.
     refused: Option<String>,
-    /// What those who come are told when the job was given up.
+    /// What ranks that come learn when the job was given up.
     cancellation: Option<Frame>,
     join_deadline: Instant,
     groups: HashMap<u64, Group>,
@@ -213,7 +213,7 @@ impl Hub {
         for communicator in affected {
             self.pronounce(communicator, fault.clone());
         }
-        // Afterwards, so that whoever is in an exchange has the verdict when that ends.
+        // Afterwards, so that ranks in an exchange have the verdict when that ends.
         self.fail_gatherings(rank, &fault);
         self.forget_ended();
     }

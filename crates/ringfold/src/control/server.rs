@@ -171,7 +171,7 @@ impl State {
 
     /// Whether rank 0 has left and need not stay for the others.
     fn is_over(&self) -> bool {
-        // Those who come late to a job that was given up are told so.
+        // Ranks that come late to a job that was given up learn it.
         let is_needed = self.hub.is_in_use() || (self.hub.is_cancelled() && self.door.is_some());
         self.leaving
             .is_some_and(|until| !is_needed || remaining(until).is_zero())

@@ -1,4 +1,4 @@
-//! Reading the files that variables name, which may be pipes that nobody ever writes into.
+//! Reading the files that variables name, which may be pipes without a writer.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};

@@ -286,7 +286,7 @@ pub const VARIABLES: &[Variable] = &[
         "none",
         "How the names of the files begin that this record is written to after a fatal error, in PyTorch's format: \
          `dumps/fr_` becomes `dumps/fr_0` for rank 0, and so on, and the same as JSON `dumps/fr_json/0.json`. A rank that \
-         leaves before others have come as far writes it, too. Give a folder that nobody else can write to. Unless set \
+         leaves before others have come as far writes it, too. Give a folder that no other user can write to. Unless set \
          nothing is written without being asked for.",
     ),
     variable(

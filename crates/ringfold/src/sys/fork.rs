@@ -17,7 +17,7 @@
 //! # What it does not do
 //!
 //! A fork at the moment between the making of a descriptor and its listing is not seen, and neither
-//! is a process that was made by the bare system call `clone`, for which nobody runs handlers.
+//! is a process that was made by the bare system call `clone`, for which no handlers run.
 //! Children that `exec` have close-on-exec.
 
 use std::ops::Deref;

@@ -69,7 +69,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// The pace of a thread that calls nobody back.
+    /// The pace of a thread without a callback.
     pub fn without_callback() -> Pace {
         Pace {
             calls_back: false,

@@ -75,7 +75,7 @@ impl Driver {
             inbox.has_work = false;
             drop(inbox);
             let mut pace = Pace::without_callback();
-            // Whoever waits for the jobs gets the error; the worker itself has nobody to tell.
+            // The threads that wait for the jobs get the error; the worker has no caller.
             while let Ok(Step::Asked) = self.guarded(|| self.drive_to_idle(&mut pace)) {}
         }
     }
