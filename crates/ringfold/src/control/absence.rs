@@ -19,6 +19,9 @@ use crate::error::{Error, Result};
 /// The pause between attempts to reach rank 0, which may not listen yet.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// What stands for the channel in the claim of a launcher that comes in a rank's place.
+const EXCUSE: u32 = u32::MAX;
+
 /// A rank that will not come.
 #[derive(Clone, Debug)]
 pub struct Absence {
@@ -48,7 +51,7 @@ impl Absence {
     fn excuse(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         let claim = Claim {
             purpose: Purpose::Control,
-            channel: 0,
+            channel: EXCUSE,
             communicator: 0,
             from: self.rank as u32,
             to: 0,
@@ -96,8 +99,9 @@ impl Absence {
             wait_for(&mut fds, Some(limit.next_look().min(next)))
                 .map_err(|error| Error::system("cannot poll", error))?;
             let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            door.serve(&is_ready, &mut |_| {
-                if let Some(missed) = missed.take() {
+            door.serve(&is_ready, &mut |claim| {
+                // A rank that has ended, too, does not wait.
+                if let Some(missed) = missed.take_if(|_| claim.channel != EXCUSE) {
                     missed();
                 }
                 Err(Refusal::Ended)
