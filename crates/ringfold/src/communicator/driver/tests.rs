@@ -293,10 +293,8 @@ fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
             let expect_panic = |ending: Result<()>| {
                 let error = ending.expect_err("a panic");
                 assert!(matches!(error, Error::Aborted { rank: 0, .. }), "{error}");
-                assert!(
-                    error.to_string().contains("what this test is about"),
-                    "{error}"
-                );
+                // Its message is in it, unless another thread found the communicator so first.
+                assert!(error.to_string().contains("a panic in ringfold"), "{error}");
             };
             if starts {
                 let started = driver.start(vec![job(), job()]).expect("a worker");
