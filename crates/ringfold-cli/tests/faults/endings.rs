@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use rustix::process::Signal;
+
 use crate::job::{Ending, Job, Plan};
 use crate::random::Random;
 use crate::rank::Script;
@@ -88,7 +90,11 @@ fn a_verdict_ends_a_push_though_much_of_it_is_left() {
         let mut job = plan.start();
         job.await_all("calling");
         random.pause(MOMENT);
+        // It does nothing while the other dies, whose memory takes the kernel longer than a push takes.
+        job.rank(0).signal(Signal::STOP);
+        job.rank(0).await_stop();
         job.kill(1);
+        job.rank(0).signal(Signal::CONT);
         let share = job.rank(0).await_event("share");
         let number = |name| share.word(name).parse::<usize>().expect("a number");
         let (elements, done) = (number("elements"), number("done"));
