@@ -167,7 +167,8 @@ def test_ranks_are_told_that_rank_0_has_no_descriptors(start: Start, spare: int)
     said = [rank.rest() for rank in ranks]
     assert "ulimit -n" in said[0], said
     for text in said[1:]:
-        assert "ulimit -n" in text or "given up" in text, said
+        # A rank that had joined may see rank 0 end before it hears why.
+        assert any(part in text for part in ("ulimit -n", "given up", "rank 0 failed")), said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without other threads")
