@@ -245,7 +245,7 @@ impl State {
 impl Callback {
     fn run(self) {
         LEVEL.set(self.level + 1);
-        // A panic is the user's: it has been printed, and the others are told all the same.
+        // A panic is the user's: it has been printed, and the other callbacks run all the same.
         let _ = catch_unwind(AssertUnwindSafe(self.told));
         LEVEL.set(0);
     }

@@ -71,7 +71,7 @@ impl SessionWatch {
 
     /// The verdict on a communicator whose making failed with `error`, which may be no more than
     /// what a death looks like from here. Without one by `grace`, and for troubles of this rank
-    /// alone at once, the others are told of `error`.
+    /// alone at once, the others learn of `error`.
     pub fn settle_making(&self, error: Error, grace: Duration) -> Error {
         if error.is_fatal() {
             return self.settle(error, grace);

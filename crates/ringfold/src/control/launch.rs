@@ -360,7 +360,7 @@ fn number(lookup: Lookup<'_>, name: &str) -> Result<Option<usize>> {
     Ok(Some(number))
 }
 
-/// What stands for `public` where a secret is known: nobody else can tell it beforehand, nor take
+/// What stands for `public` where a secret is known: no other user can tell it beforehand, nor take
 /// it.
 pub(super) fn hidden_name(public: &Address, secret: &Secret) -> String {
     let key = secret.derive("name", public.to_string().as_bytes());

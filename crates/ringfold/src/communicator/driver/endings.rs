@@ -159,7 +159,7 @@ impl Driver {
         self.end(state, verdict)
     }
 
-    /// Ends everything by an error found here: the others are told, and the verdict may be another
+    /// Ends everything by an error found here: the others learn of it, and the verdict may be another
     /// than the suspicion.
     pub(super) fn fail(&self, state: &mut State, error: Error) -> Error {
         let error = located(state, error);
