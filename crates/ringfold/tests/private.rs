@@ -12,8 +12,9 @@ use ringfold::{Algorithm, Collective, Communicator, Counts, DType, Error, Op, Re
 use scenes::{Scene, play, play_with};
 use skipped::skipped;
 
-const SCENES: [(&str, Scene); 4] = [
+const SCENES: [(&str, Scene); 5] = [
     ("collectives", collectives),
+    ("pulled", pulled),
     ("refused", refused),
     ("secret", secret),
     ("killed", killed),
@@ -44,8 +45,8 @@ fn every_collective_is_right_on_private_memory() {
     // As the probe has it, whatever that is.
     play("collectives", 2, "shm");
     for ranks in [2, 3, 5] {
-        play_with("collectives", ranks, &[SHM, PULL]);
-        play_with("collectives", ranks, &[SHM, ("RINGFOLD_ALGO", "pull")]);
+        play_with("pulled", ranks, &[SHM, PULL]);
+        play_with("pulled", ranks, &[SHM, ("RINGFOLD_ALGO", "pull")]);
     }
 }
 
@@ -124,12 +125,17 @@ fn chosen(comm: &Communicator) -> Algorithm {
     comm.choice(&request).expect("a choice").algorithm
 }
 
-/// Every collective that is pulled, at empty, odd and large sizes, apart and in place.
-fn collectives(comm: Communicator) {
-    let (rank, ranks) = (comm.rank(), comm.world_size());
+/// The collectives where every rank may read and pull is chosen: anything else is a refusal by this machine.
+fn pulled(comm: Communicator) {
     if chosen(&comm) != Algorithm::Pull {
         skipped("the kernel does not let processes read each other's memory here");
     }
+    collectives(comm);
+}
+
+/// Every collective that is pulled, at empty, odd and large sizes, apart and in place.
+fn collectives(comm: Communicator) {
+    let (rank, ranks) = (comm.rank(), comm.world_size());
     for count in [0, 1, 7, 1001, 70_001, 300_000] {
         let blocks = count * ranks;
         let (own, all) = (filled(rank, count), filled(rank, blocks));
