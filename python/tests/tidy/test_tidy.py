@@ -1,0 +1,171 @@
+"""How the repository must look: the order of its layers, the size of its parts, its words.
+
+What does not hold yet is listed here with the number that must not grow. A colleague who mends
+something lowers the number or takes out the entry.
+"""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from rust_imports import Crate, circles, functions
+
+ROOT = Path(__file__).parents[3]
+CORE = ROOT / "crates/ringfold/src"
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+COLUMNS_MAX = 100
+UNWANTED_WORDS = re.compile(
+    r"how-manieth|\bnobody\b|\bwhoever\b|is told|are told|can be gone", re.IGNORECASE
+)
+"""Words that were private to this project where the field has others."""
+
+# What is left to be mended: at most so many.
+UNWANTED_WORDS_MAX = 485
+WIDE_LINES_MAX = 4290
+LONG_FILES_MAX = 22
+LONG_FUNCTIONS_MAX = 22
+CIRCLES_MAX = 19
+
+ARROWS_UPWARD = {
+    "env -> call",
+    "env -> config",
+    "env -> control",
+    "env -> schedule",
+    "env -> silence",
+    "env -> tune",
+    "error -> call",
+    "sys -> memory",
+    "topology -> config",
+}
+"""Imports against the order of layers that are still there."""
+
+TABLES: dict[str, str] = {}
+"""Functions that may be long because they are tables, and what they list."""
+
+
+def tracked(*endings: str) -> list[str]:
+    """The repository's own files with these endings."""
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    files = (name for name in listed.stdout.split("\0") if name.endswith(endings))
+    return sorted(name for name in files if (ROOT / name).exists())
+
+
+@cache
+def text(name: str) -> str:
+    """The contents of a file."""
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def core() -> dict[str, set[str]]:
+    """Which file of the core imports which."""
+    crate = Crate(CORE)
+    return {
+        crate.file(module): {crate.file(target) for target in targets}
+        for module, targets in crate.imports().items()
+    }
+
+
+@cache
+def layers() -> dict[str, int]:
+    """The layer of each module by ARCHITECTURE.md, counted from the top."""
+    block = re.search(r"^```layers\n(.*?)^```", text("ARCHITECTURE.md"), re.DOTALL | re.MULTILINE)
+    assert block, "ARCHITECTURE.md has no block ```layers"
+    return {
+        module.replace("::", "/"): height
+        for height, line in enumerate(block[1].splitlines())
+        for module in line.split()
+    }
+
+
+def layered(file: str) -> str:
+    """The name in the order of layers under which a file stands: the longest that fits."""
+    fits = [name for name in layers() if file == name or file.startswith(f"{name}/")]
+    assert fits, f"crates/ringfold/src/{file}.rs: the layers of ARCHITECTURE.md do not have it"
+    return max(fits, key=len)
+
+
+def test_imports_run_one_way() -> None:
+    """No module of the core imports one that stands above it or beside it."""
+    upward: dict[str, list[str]] = {}
+    for file, targets in core().items():
+        for target in targets:
+            if "lib" in (file, target):
+                continue
+            above, below = layered(file), layered(target)
+            if above != below and layers()[above] >= layers()[below]:
+                upward.setdefault(f"{above} -> {below}", []).append(f"{file} imports {target}")
+    new = {arrow: files for arrow, files in upward.items() if arrow not in ARROWS_UPWARD}
+    assert not new, f"imports against the layers of ARCHITECTURE.md: {new}"
+
+
+def test_modules_have_no_circles() -> None:
+    """No files of the core import each other."""
+    found = circles(core())
+    assert len(found) <= CIRCLES_MAX, f"files that import each other: {found}"
+
+
+def test_files_are_short() -> None:
+    """Files of code fit in a head."""
+    long = {
+        name: lines
+        for name in tracked(".rs", ".py", ".pyi", ".c", ".sh")
+        if (lines := text(name).count("\n")) > FILE_LINES_MAX
+    }
+    assert len(long) <= LONG_FILES_MAX, f"more than {FILE_LINES_MAX} lines: {long}"
+
+
+def python_functions(source: str) -> Iterator[tuple[str, int]]:
+    """The functions of a Python source, and how many lines each has."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_functions_fit_a_screen() -> None:
+    """Functions can be read at once."""
+    long = {
+        f"{name}:{function}": lines
+        for name in tracked(".rs", ".py")
+        for function, lines in (
+            functions(text(name)) if name.endswith(".rs") else python_functions(text(name))
+        )
+        if lines > FUNCTION_LINES_MAX
+    }
+    new = {name: lines for name, lines in long.items() if name not in TABLES}
+    assert len(new) <= LONG_FUNCTIONS_MAX, f"more than {FUNCTION_LINES_MAX} lines: {new}"
+
+
+def test_lines_fit_beside_each_other() -> None:
+    """Two versions of a file can be read beside each other; tables and addresses excepted."""
+    wide = [
+        f"{name}:{number}"
+        for name in tracked(".rs", ".py", ".md")
+        for number, line in enumerate(text(name).splitlines(), 1)
+        if len(line) > COLUMNS_MAX
+        and "://" not in line
+        and not (name.endswith(".md") and line.lstrip().startswith("|"))
+    ]
+    assert len(wide) <= WIDE_LINES_MAX, f"{len(wide)} lines over {COLUMNS_MAX} columns: {wide}"
+
+
+def test_words_are_the_fields() -> None:
+    """Comments, documents and messages use the words of the field."""
+    found = [
+        f"{name}:{number}"
+        for name in tracked(".rs", ".py", ".pyi", ".md", ".toml", ".sh")
+        if name != Path(__file__).relative_to(ROOT).as_posix()
+        for number, line in enumerate(text(name).splitlines(), 1)
+        if UNWANTED_WORDS.search(line)
+    ]
+    assert len(found) <= UNWANTED_WORDS_MAX, f"{len(found)} lines: {found}"
