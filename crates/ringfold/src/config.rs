@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::control::Cancel;
-use crate::engine::late_merge::Target;
+use crate::engine::late_ring::Target;
 use crate::error::Error;
 use crate::schedule::Weighting;
 pub use crate::transport::slowed::Injection;
@@ -87,7 +87,7 @@ impl std::str::FromStr for Bind {
 }
 
 /// Whether the rings of large `all_reduce` and `reduce_scatter` calls go around a slow rank; see
-/// [`late_merge`](crate::engine::late_merge).
+/// [`late_ring`](crate::engine::late_ring).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Straggler {
     /// They wait for it.

@@ -17,7 +17,7 @@ use crate::control::launch::Explicit;
 use crate::control::limit::{Cancelled, Limit};
 use crate::control::socket::{addresses, remaining};
 use crate::control::{Cancel, Health, Launch, Meeting, Secret, Session};
-use crate::engine::{Engine, late_merge};
+use crate::engine::{Engine, late_ring};
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
 use crate::memory::{Foreign, Life, Pool};
@@ -347,7 +347,7 @@ fn assemble(
     let mut engine = Engine::new(transport, group.rank, world_size, pool);
     if let Some(target) = settings.straggler.target() {
         let is_crowded = local_ranks.len() > cores;
-        let policy = late_merge::Policy::new(target, is_crowded);
+        let policy = late_ring::Policy::new(target, is_crowded);
         engine.set_late_merge(policy, settings.signal_channel());
     }
     let patience = match links.name {

@@ -5,7 +5,7 @@
 use super::tests::{shm, sim, tcp};
 use super::{Case, Random, World};
 use crate::communicator::Counts;
-use crate::engine::late_merge::{Policy, Signals, Target, Timers};
+use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 use crate::error::Error;
 use crate::schedule::Medium;
 use crate::transport::faulty::{Faults, Faulty};

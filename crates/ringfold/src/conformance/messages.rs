@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::tests::{faulty, shm, sim, tcp};
 use super::{FRUITLESS_ROUNDS_MAX, Random};
 use crate::communicator::Request;
-use crate::engine::mailbox::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
+use crate::engine::p2p::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
 use crate::engine::{Engine, JobId};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};

@@ -13,7 +13,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::communicator::{Counts, Request};
-use crate::engine::late_merge::Policy;
+use crate::engine::late_ring::Policy;
 use crate::engine::tiny::part;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};

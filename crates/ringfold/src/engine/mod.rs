@@ -7,7 +7,7 @@
 //! # Model
 //!
 //! Collectives run one after the other, in the order of submission, which is the same on all ranks. Messages between two
-//! ranks go beside them, see [`mailbox`]. Within a collective slices overlap, see [`operation`].
+//! ranks go beside them, see [`p2p`]. Within a collective slices overlap, see [`steps`].
 //!
 //! # Invariants
 //!
@@ -15,14 +15,15 @@
 //! * After an error nothing runs any more; the transport is only dropped.
 
 mod announce;
+pub mod direct;
 pub mod geometry;
-pub mod late_merge;
+pub mod late_ring;
 pub mod lateness;
-pub mod mailbox;
-pub mod operation;
+pub mod p2p;
 pub mod plan;
 mod prepare;
 pub mod slots;
+pub mod steps;
 pub mod tiny;
 mod unverified;
 
@@ -38,12 +39,12 @@ use crate::schedule::{Action, Medium, Spec, Weights};
 use crate::transport::{Ticket, Time, Transport, Windows, mismatch};
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 use geometry::Blocks;
-use late_merge::run::Run;
-use late_merge::{Keeper, Policy};
+use late_ring::run::Run;
+use late_ring::{Keeper, Policy};
 use lateness::{Lateness, Stats};
-use mailbox::Mailbox;
-use operation::{ChannelProgress, Context, Operation, Workbench, ticket_operation};
+use p2p::Mailbox;
 use plan::Plan;
+use steps::{ChannelProgress, Context, Operation, Workbench, ticket_operation};
 use tiny::TinyCalls;
 pub use tiny::TinyJob;
 use unverified::Unverified;
@@ -353,11 +354,11 @@ impl Engine {
         self.is_polled = true;
         if !self.done.is_empty() {
             for ticket in self.done.drain(..) {
-                if mailbox::owns(ticket) {
+                if p2p::owns(ticket) {
                     self.mailbox.complete(ticket);
                     continue;
                 }
-                if late_merge::run::is_signal(ticket) {
+                if late_ring::run::is_signal(ticket) {
                     continue;
                 }
                 let operation = self

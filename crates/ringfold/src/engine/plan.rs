@@ -121,7 +121,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether `operation::straight` does the same: the `direct` all-reduce over published memory.
+    /// Whether `direct` does the same: the `direct` all-reduce over published memory.
     pub fn has_straight_way(&self) -> bool {
         let spec = &self.schedule.spec;
         (spec.collective, spec.algorithm, spec.medium)

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::geometry::{Blocks, Geometry};
-use super::operation::{Buffers, ChannelProgress, Operation, Straight, scratch_bytes};
 use super::plan::Plan;
 use super::slots::SlotUse;
+use super::steps::{Buffers, ChannelProgress, Operation, Straight, scratch_bytes};
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
-use super::{Engine, Job, PLANS_MAX, PlanKey, late_merge};
+use super::{Engine, Job, PLANS_MAX, PlanKey, late_ring};
 use crate::call::{Call, LISTED_MAX, PAIRWISE, REGISTRATION, list_digest};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
@@ -198,10 +198,10 @@ impl Engine {
         let Some(keeper) = &mut self.late_merge else {
             return Ok(());
         };
-        if world_size > late_merge::RANKS_MAX {
+        if world_size > late_ring::RANKS_MAX {
             return Err(Error::Unsupported(format!(
                 "a straggler policy for {world_size} ranks; {} at most",
-                late_merge::RANKS_MAX
+                late_ring::RANKS_MAX
             )));
         }
         let mut run = keeper.spare.take().unwrap_or_default();

@@ -17,8 +17,8 @@ pub mod part;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::operation::phase;
 use super::slots::{PREPARED_BYTES_MAX, SlotUse};
+use super::steps::phase;
 use super::{Engine, announce};
 use crate::call::Call;
 use crate::error::{Error, Result, Site};

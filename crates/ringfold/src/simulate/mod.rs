@@ -46,7 +46,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use crate::engine::late_merge::{Policy, Signals, Target, Timers};
+pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 pub use crate::transport::faulty::Faults;
 pub use crate::transport::sim::model::{
     Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch,

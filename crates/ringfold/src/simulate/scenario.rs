@@ -1,6 +1,6 @@
 //! What is simulated: the call, the machines, and what befalls them.
 
-use crate::engine::late_merge::{Policy, RANKS_MAX};
+use crate::engine::late_ring::{Policy, RANKS_MAX};
 use crate::error::{Error, Result};
 use crate::schedule::Weights;
 use crate::transport::faulty::Faults;

@@ -2,7 +2,7 @@
 
 use super::super::{Links, Network, Server, run};
 use super::*;
-use crate::engine::late_merge::{Policy, Target};
+use crate::engine::late_ring::{Policy, Target};
 use crate::types::{Algorithm, Collective};
 
 /// Every collective by every algorithm over messages.

@@ -228,7 +228,7 @@ impl Operation {
     }
 
     /// Where chunk `first` of `buffer` stands in a published slot.
-    pub(super) fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
+    pub(in crate::engine) fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
         match buffer {
             Buffer::Input | Buffer::Scratch => self.buffers.input_cut.slot_offset(first, slice),
             Buffer::Output => {
@@ -308,7 +308,7 @@ impl Operation {
         start..start + bytes
     }
 
-    pub(super) fn kernel(&self) -> Kernel {
+    pub(in crate::engine) fn kernel(&self) -> Kernel {
         self.kernel.expect(
             "a schedule that reduces belongs to a collective that does, whose kernel was made",
         )

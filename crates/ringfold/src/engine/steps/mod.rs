@@ -18,21 +18,20 @@ mod issue;
 mod pull;
 mod push;
 mod serve;
-mod straight;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use super::direct::Straight;
 pub use diagnosis::phase;
 use issue::Issue;
 pub(super) use pull::scratch_bytes;
 pub use push::Workbench;
-pub use straight::Straight;
 
 use super::Job;
 use super::geometry::Geometry;
-use super::late_merge::Keeper;
-use super::late_merge::run::Run;
+use super::late_ring::Keeper;
+use super::late_ring::run::Run;
 use super::lateness::Lateness;
 use super::plan::Plan;
 use super::slots::SlotUse;
@@ -112,7 +111,7 @@ pub struct ChannelProgress {
     step: u32,
     /// Where in the present slice's round we are: `step` counts from the round's start.
     started: u32,
-    retired: u32,
+    pub(in crate::engine) retired: u32,
     /// The first peer that an `Await` has not seen arrive.
     awaited: u32,
     /// Bytes that are done of the present `Push`; not 0 while a `Serve` goes on.
@@ -411,7 +410,7 @@ impl Operation {
     }
 }
 
-fn windows(transport: &mut dyn Transport) -> Result<&mut dyn Windows> {
+pub(super) fn windows(transport: &mut dyn Transport) -> Result<&mut dyn Windows> {
     transport
         .windows()
         .ok_or_else(|| Error::Unsupported("published memory between ranks of several hosts".into()))

@@ -3,7 +3,7 @@
 use super::run::{DATA_CHANNEL, Posting, Run, input, keeper, ticket};
 use super::station::Nonsense;
 use super::wire::{Kind, Label};
-use crate::engine::operation::{Context, Operation};
+use crate::engine::steps::{Context, Operation};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{Head, Header, Posted, Sink, Stream, mismatch};

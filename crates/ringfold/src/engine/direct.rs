@@ -8,7 +8,7 @@
 //! A block of a sum is stored to its places while it is in the first-level cache. Nothing is stored past the caches: two
 //! cores that share one lose by that what fits it.
 
-use super::{Context, Operation, windows};
+use super::steps::{Context, Operation, windows};
 use crate::error::Result;
 use crate::schedule::{Buffer, Span};
 

@@ -4,7 +4,7 @@ use super::places::Place;
 use super::run::{DATA_CHANNEL, Posting, Run, SIGNALS, Watch, input, keeper, later, ticket};
 use super::station::{Interval, Order};
 use super::wire::{Kind, Label};
-use crate::engine::operation::{Context, Operation};
+use crate::engine::steps::{Context, Operation};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::schedule::{Buffer, Span};

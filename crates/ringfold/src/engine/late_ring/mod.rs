@@ -24,7 +24,7 @@
 //! * Timers make it faster or slower, never wrong.
 //!
 //! [`station`] is one chunk at one rank, without I/O; [`timers`] when a rank is late; [`wire`] what stands in headers; the
-//! engine's `operation::late_merge` runs them over a transport.
+//! engine's `late_ring` runs them over a transport.
 
 mod carry;
 mod clock;

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use super::Keeper;
 use super::places::Place;
 use super::station::{Interval, Order, Station};
-use crate::engine::operation::{Context, Operation};
+use crate::engine::steps::{Context, Operation};
 use crate::error::Result;
 use crate::schedule::{Buffer, Span};
 use crate::transport::{P2P_CHANNEL, Stream, Ticket, Time};

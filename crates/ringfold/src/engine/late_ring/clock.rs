@@ -2,7 +2,7 @@
 
 use super::run::{Run, input, keeper, later};
 use super::timers::Gap;
-use crate::engine::operation::{Context, Operation};
+use crate::engine::steps::{Context, Operation};
 use crate::error::Result;
 use crate::transport::Time;
 
