@@ -67,7 +67,9 @@ def main() -> None:
     times = [call_us(data, call)]
     begin = time.perf_counter()
     times.append(call_us(data, call))
-    iterations = agreed_iterations((time.perf_counter() - begin) * 1e6, float(budget_ms) * 1e3, int(most))
+    iterations = agreed_iterations(
+        (time.perf_counter() - begin) * 1e6, float(budget_ms) * 1e3, int(most)
+    )
     times.extend(call_us(data, call) for _ in range(iterations - 1))
     slowest = torch.tensor(times, dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)

@@ -63,7 +63,9 @@ def on_this_host(command: Path, example: Path, ranks: int, words: list[str]) -> 
 
 def main() -> None:
     """Measures, and writes the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--command", type=Path, default=ROOT / "target/release/ringfold")
     parser.add_argument("--example", type=Path, default=ROOT / "target/release/examples/curve")
     parser.add_argument("--places", default="loopback,hosts,rings")

@@ -47,7 +47,9 @@ class Lab:
         """Limits both directions of a host's cable; so much may pass at once after a silence."""
         for namespace, device in [(self.hosts[number], "eth0"), (self.switch, f"port{number}")]:
             limits = ["rate", f"{mbit}mbit", "burst", burst, "latency", "50ms"]
-            command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limits)
+            command(
+                "tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limits
+            )
 
     def delete(self) -> None:
         """Takes everything away."""
@@ -67,7 +69,9 @@ def command(*words: str) -> None:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
-def ranks(lab: Lab, words: Sequence[str], seconds_max: float, more: dict[str, str] | None = None) -> str:
+def ranks(
+    lab: Lab, words: Sequence[str], seconds_max: float, more: dict[str, str] | None = None
+) -> str:
     """Runs a program as a rank on each host, with further variables; what rank 0 prints."""
     secret = secrets.token_hex(16)
     processes = []

@@ -35,7 +35,9 @@ INTERRUPTED_STATUS = 130
 def names(text: str) -> list[str]:
     chosen = [name for name in text.split(",") if name]
     if unknown := [name for name in chosen if name not in libraries.PEERS]:
-        raise argparse.ArgumentTypeError(f"no peer {unknown[0]!r}; there are {', '.join(libraries.PEERS)}")
+        raise argparse.ArgumentTypeError(
+            f"no peer {unknown[0]!r}; there are {', '.join(libraries.PEERS)}"
+        )
     return chosen
 
 
@@ -63,24 +65,50 @@ def sizes(text: str) -> list[int]:
 def command(text: str) -> Path:
     path = Path(text).resolve()
     if not path.is_file():
-        raise argparse.ArgumentTypeError(f"no file {text!r}; name another build's target/release/ringfold")
+        raise argparse.ArgumentTypeError(
+            f"no file {text!r}; name another build's target/release/ringfold"
+        )
     return path
 
 
 def parser() -> argparse.ArgumentParser:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = flags.add_argument
-    add("--preset", default="sweep", choices=list(PRESETS), help="what the flags below are when they are not given")
+    add(
+        "--preset",
+        default="sweep",
+        choices=list(PRESETS),
+        help="what the flags below are when they are not given",
+    )
     add("--collective", choices=list(COLLECTIVES), help="(default all_reduce)")
     add("--ranks", type=counts, help="numbers of ranks, with commas between them (default 2)")
-    add("--rounds", type=count, help="how often every library is run (default 3), up to 64K three times as often")
+    add(
+        "--rounds",
+        type=count,
+        help="how often every library is run (default 3), up to 64K three times as often",
+    )
     add("--sizes", type=sizes, help="such as 8,64K,1M; otherwise from --min to --max")
     add("--min", type=size, default="8", help="smallest size (default 8)")
     add("--max", type=size, default="64M", help="largest size (default 64M)")
     add("--factor", type=count, default=8, help="between sizes (default 8)")
-    add("--peers", type=names, help=f"of {', '.join(libraries.PEERS)} (default impi,openmpi,mpich,gloo); '' is none")
-    add("--baseline", type=command, metavar="COMMAND", help="another build of ringfold, measured in turns with this one")
-    add("--pin", action="store_true", help="bind every library's ranks to cores, instead of what each does by itself")
+    add(
+        "--peers",
+        type=names,
+        help=f"of {', '.join(libraries.PEERS)} (default impi,openmpi,mpich,gloo); '' is none",
+    )
+    add(
+        "--baseline",
+        type=command,
+        metavar="COMMAND",
+        help="another build of ringfold, measured in turns with this one",
+    )
+    add(
+        "--pin",
+        action="store_true",
+        help="bind every library's ranks to cores, instead of what each does by itself",
+    )
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
     add("--svg", help="file for the curves likewise")
     return flags
@@ -118,14 +146,19 @@ def compared(preset: Preset, pin: bool, baseline: Path | None) -> list[libraries
         print(f"ringfold-registered is left out: `ringfold perf -R 1` {reason}", file=sys.stderr)
     else:
         chosen.append(libraries.Ringfold("ringfold-registered", "-R", "1"))
-    chosen += [libraries.Ringfold(f"ringfold-{algorithm}", "-A", algorithm) for algorithm in preset.algorithms]
+    chosen += [
+        libraries.Ringfold(f"ringfold-{algorithm}", "-A", algorithm)
+        for algorithm in preset.algorithms
+    ]
     return chosen + [libraries.peer(peer) for peer in preset.peers]
 
 
 def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:
     """The rows as CSV and as curves, where they are wanted."""
     what = preset.collective.name if options.preset == "sweep" else options.preset
-    stem = f"peers-{what}-{'-'.join(map(str, preset.ranks))}-ranks{'-pinned' if options.pin else ''}"
+    stem = (
+        f"peers-{what}-{'-'.join(map(str, preset.ranks))}-ranks{'-pinned' if options.pin else ''}"
+    )
     default = machine.folder(libraries.BENCH / "results") / stem
     table = Path(options.csv or f"{default}.csv")
     if options.csv != "none":
@@ -134,7 +167,9 @@ def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:
     if options.svg != "none" and options.csv != "none":
         curves = Path(options.svg or table.with_suffix(".svg"))
         python = libraries.environment("plot") / "bin" / "python"
-        subprocess.run([python, libraries.BENCH / "comparison" / "plot.py", table, curves], check=True)
+        subprocess.run(
+            [python, libraries.BENCH / "comparison" / "plot.py", table, curves], check=True
+        )
         print(f"curves: {curves}", file=sys.stderr)
 
 
@@ -150,7 +185,9 @@ def main() -> int:
     become_reaper()
     libraries.build_ringfold()
     chosen = compared(preset, options.pin, options.baseline)
-    plan = Plan(preset.collective, preset.ranks, chosen_sizes, preset.rounds, options.pin, preset.iterations)
+    plan = Plan(
+        preset.collective, preset.ranks, chosen_sizes, preset.rounds, options.pin, preset.iterations
+    )
     memory, taken = Memory(preset.collective, chosen_sizes), Taken()
     status = 0
     try:
@@ -166,7 +203,9 @@ def main() -> int:
         limits_us=memory.limits_us(case for _, case in taken),
     )
     rows = comparison.rows(taken)
-    print("compared:", ", ".join(f"{name} {version}" for name, version in comparison.versions.items()))
+    print(
+        "compared:", ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
+    )
     print(report.table(rows))
     print("\n".join(memory.lines()))
     if status == 0:

@@ -35,7 +35,9 @@ def measure(arguments: argparse.Namespace, policy: str) -> list[float]:
     ]  # fmt: skip
     # The ring everywhere, also in the calls that warm up, so that all runs make the same draws.
     environment = os.environ | {"RINGFOLD_ALGO": "ring"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     return times_of(json.loads(done.stdout))
@@ -65,13 +67,17 @@ def simulate(arguments: argparse.Namespace, policy: str, transfer_ms: float) -> 
 
 def find_ms(report: dict[str, Any]) -> float:
     """When the last result of the simulated call was complete."""
-    complete_us: list[float] = [chunk["complete_us"] for chunk in report["simulations"][0]["chunks"]]
+    complete_us: list[float] = [
+        chunk["complete_us"] for chunk in report["simulations"][0]["chunks"]
+    ]
     return max(complete_us) / 1000
 
 
 def main() -> None:
     """Measures, compares and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ringfold", type=Path, default=Path("target/release/ringfold"))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--transport", default="shm")
@@ -86,7 +92,9 @@ def main() -> None:
     for turn in range(arguments.rounds):
         order = POLICIES[turn % 3 :] + POLICIES[: turn % 3]
         times = {policy: measure(arguments, policy) for policy in order}
-        for call, (off, next2, tail) in enumerate(zip(*(times[policy] for policy in POLICIES), strict=True)):
+        for call, (off, next2, tail) in enumerate(
+            zip(*(times[policy] for policy in POLICIES), strict=True)
+        ):
             is_slow = off > (arguments.ranks - 1) * arguments.reduce_ms + arguments.delay_ms / 2
             rows.append((turn, call, int(is_slow), off, next2, tail))
     report(arguments, rows)
@@ -103,7 +111,9 @@ def report(arguments: argparse.Namespace, rows: list[tuple[Any, ...]]) -> None:
     transfer_ms = usual / (arguments.ranks - 1) - arguments.reduce_ms
     due_ms = min(arguments.delay_ms, arguments.reduce_ms + transfer_ms)
     slow = [row for row in rows if row[2]]
-    print(f"calls without a slow reduction: {usual:.2f} ms, a transfer {transfer_ms:.3f} ms; {len(slow)} of {len(rows)} with one")
+    print(
+        f"calls without a slow reduction: {usual:.2f} ms, a transfer {transfer_ms:.3f} ms; {len(slow)} of {len(rows)} with one"
+    )
     simulated = {policy: simulate(arguments, policy, transfer_ms) for policy in POLICIES}
     for place, policy in enumerate(POLICIES):
         median = statistics.median(row[3 + place] for row in slow)

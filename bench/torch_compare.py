@@ -44,7 +44,18 @@ def iterations(size: int) -> int:
 
 def run(ranks: int, plan: dict[str, Any]) -> list[dict[str, Any]]:
     """The blocks of one start of processes."""
-    start = [libraries.COMMAND, "run", "--ranks", ranks, "--no-prefix", "--", sys.executable, "-W", "ignore", PROGRAM]
+    start = [
+        libraries.COMMAND,
+        "run",
+        "--ranks",
+        ranks,
+        "--no-prefix",
+        "--",
+        sys.executable,
+        "-W",
+        "ignore",
+        PROGRAM,
+    ]
     # Torch's threads beside ranks that share cores would only get in the way; nobody is bound but by the system.
     variables = {"OMP_NUM_THREADS": "1", "RINGFOLD_BIND": "none"}
     return training.blocks(output_of([*start, json.dumps(plan)], LIMIT_S, variables))
@@ -56,12 +67,22 @@ def compare_calls(options: argparse.Namespace) -> tuple[list[Row], list[training
     for turn in range(options.rounds):
         for ranks in options.ranks:
             print(f"round {turn + 1}: all_reduce, {ranks} ranks", file=sys.stderr)
-            plan = {"what": "all_reduce", "sizes": chosen, "iterations": [iterations(size) for size in chosen]}
-            training.add(taken, ranks, run(ranks, plan | {"blocks": options.blocks, "pin": options.pin}))
+            plan = {
+                "what": "all_reduce",
+                "sizes": chosen,
+                "iterations": [iterations(size) for size in chosen],
+            }
+            training.add(
+                taken, ranks, run(ranks, plan | {"blocks": options.blocks, "pin": options.pin})
+            )
     comparison = Comparison(
         collective="all_reduce",
         pinned=options.pin,
-        versions={"ringfold": version("ringfold"), "native": version("ringfold"), "gloo": f"torch {version('torch')}"},
+        versions={
+            "ringfold": version("ringfold"),
+            "native": version("ringfold"),
+            "gloo": f"torch {version('torch')}",
+        },
         peers=frozenset({"gloo"}),
         limits_us={},
     )
@@ -72,15 +93,27 @@ def compare_steps(options: argparse.Namespace) -> list[training.Steps]:
     lines = []
     for turn in range(options.rounds):
         print(f"round {turn + 1}: train, {options.train_ranks} ranks", file=sys.stderr)
-        plan = {"what": "train", "width": options.width, "layers": options.layers, "batch": options.batch}
-        how = {"blocks": options.blocks, "steps": options.steps, "warmup": options.warmup, "pin": options.pin}
+        plan = {
+            "what": "train",
+            "width": options.width,
+            "layers": options.layers,
+            "batch": options.batch,
+        }
+        how = {
+            "blocks": options.blocks,
+            "steps": options.steps,
+            "warmup": options.warmup,
+            "pin": options.pin,
+        }
         lines += run(options.train_ranks, plan | how)
     print(f"{lines[0]['parameters'] / 1e6:.1f} M parameters, {options.batch} samples a rank")
     return training.steps(lines)
 
 
 def overhead_table(rows: Sequence[training.Overhead]) -> str:
-    lines = [f"{'ranks':>5} {'size':>6} {'dist.all_reduce':>16} {'native':>10} {'overhead_us':>12}  [95 % interval]"]
+    lines = [
+        f"{'ranks':>5} {'size':>6} {'dist.all_reduce':>16} {'native':>10} {'overhead_us':>12}  [95 % interval]"
+    ]
     for row in rows:
         between = f"[{row.low_us:.2f}, {row.high_us:.2f}]"
         times = f"{row.torch_us:>16.2f} {row.native_us:>10.2f} {row.overhead_us:>12.2f}"
@@ -89,7 +122,9 @@ def overhead_table(rows: Sequence[training.Overhead]) -> str:
 
 
 def step_table(rows: Sequence[training.Steps]) -> str:
-    lines = [f"{'':<9} {'step_ms':>9} {'[blocks]':>20} {'communication_ms':>17} {'/gloo':>7} {'beyond apart_ms':>16} {'/gloo':>7}"]
+    lines = [
+        f"{'':<9} {'step_ms':>9} {'[blocks]':>20} {'communication_ms':>17} {'/gloo':>7} {'beyond apart_ms':>16} {'/gloo':>7}"
+    ]
     for row in rows:
         between = f"[{row.quickest_ms:.1f}, {row.slowest_ms:.1f}]"
         beyond = f"{row.communication_ms:>17.2f} {report.digits(row.of_gloo):>7}"
@@ -110,7 +145,9 @@ def write(rows: Sequence[Any], name: str, options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = flags.add_argument
     add("--what", choices=("all", "all_reduce", "train"), default="all", help="(default all)")
     add("--ranks", type=counts, default=[2, 4], help="numbers of ranks of all_reduce (default 2,4)")
@@ -122,7 +159,12 @@ def parser() -> argparse.ArgumentParser:
     add("--blocks", type=count, default=5, help="blocks of each library a start (default 5)")
     add("--train-ranks", type=count, default=2, help="ranks of train (default 2)")
     add("--width", type=count, default=2048, help="of a layer (default 2048)")
-    add("--layers", type=count, default=6, help="of the network, width times width weights each (default 6)")
+    add(
+        "--layers",
+        type=count,
+        default=6,
+        help="of the network, width times width weights each (default 6)",
+    )
     add("--batch", type=count, default=16, help="samples of each rank (default 16)")
     add("--steps", type=count, default=3, help="steps a block (default 3)")
     add("--warmup", type=count, default=4, help="steps that do not count (default 4)")
@@ -142,7 +184,9 @@ def main() -> int:
         print(report.table(rows))
         print(overhead_table(overheads))
         if overheads:
-            print(f"median of the overheads: {statistics.median(row.overhead_us for row in overheads):.2f} us")
+            print(
+                f"median of the overheads: {statistics.median(row.overhead_us for row in overheads):.2f} us"
+            )
         write(rows, "all_reduce", options)
         write(overheads, "overhead", options)
     if options.what != "all_reduce":

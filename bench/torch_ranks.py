@@ -26,7 +26,11 @@ SETTLING_CALLS = 300
 def core() -> Any:
     """The core's communicator of the group of all ranks."""
     group: Any = dist.group.WORLD
-    return group.communicator if hasattr(group, "communicator") else group._get_backend(torch.device("cpu")).communicator
+    return (
+        group.communicator
+        if hasattr(group, "communicator")
+        else group._get_backend(torch.device("cpu")).communicator
+    )
 
 
 def calls(tensor: Any, gloo: Any) -> dict[str, Callable[[], object]]:
@@ -70,7 +74,13 @@ def all_reduce(plan: dict[str, Any], gloo: Any) -> None:
         for block in range(plan["blocks"]):
             begin = block % len(named)
             for name, call in named[begin:] + named[:begin]:
-                say({"library": name, "bytes": tensor.nbytes, "times_us": block_us(tensor, call, iterations)})
+                say(
+                    {
+                        "library": name,
+                        "bytes": tensor.nbytes,
+                        "times_us": block_us(tensor, call, iterations),
+                    }
+                )
 
 
 def network(width: int, layers: int) -> Any:
@@ -100,9 +110,13 @@ def train(plan: dict[str, Any], gloo: Any) -> None:
     inputs = torch.randn(plan["batch"], plan["width"])
     ways: dict[str, Callable[[], float]] = {}
     for name, group in (("gloo", gloo), ("ringfold", dist.group.WORLD)):
-        model = torch.nn.parallel.DistributedDataParallel(network(plan["width"], plan["layers"]), process_group=group)
+        model = torch.nn.parallel.DistributedDataParallel(
+            network(plan["width"], plan["layers"]), process_group=group
+        )
         ways[name] = stepper(model, inputs)
-    lonely = [dist.new_group([rank], backend="ringfold") for rank in range(dist.get_world_size())][dist.get_rank()]
+    lonely = [dist.new_group([rank], backend="ringfold") for rank in range(dist.get_world_size())][
+        dist.get_rank()
+    ]
     model = network(plan["width"], plan["layers"])
     local = stepper(torch.nn.parallel.DistributedDataParallel(model, process_group=lonely), inputs)
     ways |= {"apart": local, "alone": local}
@@ -122,7 +136,13 @@ def train(plan: dict[str, Any], gloo: Any) -> None:
             dist.barrier(group=gloo)
             slowest = torch.tensor(mine, dtype=torch.float64)
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
-            say({"way": name, "parameters": parameters, "times_us": [round(us, 1) for us in slowest.tolist()]})
+            say(
+                {
+                    "way": name,
+                    "parameters": parameters,
+                    "times_us": [round(us, 1) for us in slowest.tolist()],
+                }
+            )
 
 
 def say(line: dict[str, Any]) -> None:

@@ -77,16 +77,40 @@ def ratio(point: Point) -> tuple[float, str]:
     return math.exp(statistics.mean(logs)), names[0]
 
 
-def sweep(options: argparse.Namespace, setting: str, output: Path, rules: Path | None) -> dict[int, Point]:
+def sweep(
+    options: argparse.Namespace, setting: str, output: Path, rules: Path | None
+) -> dict[int, Point]:
     """Measures one setting into a file, or reads what is there."""
-    words = [str(options.program), "tune", "sweep", "-o", str(output), "--rounds", str(options.rounds)]
-    words += ["-n", str(options.iterations), "-b", options.minbytes, "-e", options.maxbytes, "-f", str(options.factor)]
+    words = [
+        str(options.program),
+        "tune",
+        "sweep",
+        "-o",
+        str(output),
+        "--rounds",
+        str(options.rounds),
+    ]
+    words += [
+        "-n",
+        str(options.iterations),
+        "-b",
+        options.minbytes,
+        "-e",
+        options.maxbytes,
+        "-f",
+        str(options.factor),
+    ]
     more = {} if rules is None else {"RINGFOLD_TUNER_CONFIG": str(rules.resolve())}
     if setting == "namespaces":
         with Lab(4) as lab:
             ranks(lab, words, SECONDS_MAX, more)
     else:
-        done = subprocess.run([*words, "--ranks", setting], env={**os.environ, **more}, check=False, stdout=subprocess.DEVNULL)
+        done = subprocess.run(
+            [*words, "--ranks", setting],
+            env={**os.environ, **more},
+            check=False,
+            stdout=subprocess.DEVNULL,
+        )
         if done.returncode:
             sys.exit(f"{' '.join(words)} ended with status {done.returncode}")
     return read(output)
@@ -98,7 +122,16 @@ def measure(options: argparse.Namespace, setting: str) -> tuple[dict[int, Point]
     folder: Path = options.folder
     before, rules, after = (folder / f"{stem}{end}" for end in (".csv", "-rules.csv", "-after.csv"))
     untuned = sweep(options, setting, before, None)
-    command = [str(options.program), "tune", "optimize", str(before), "-o", str(rules), "--tolerance", str(options.tolerance)]
+    command = [
+        str(options.program),
+        "tune",
+        "optimize",
+        str(before),
+        "-o",
+        str(rules),
+        "--tolerance",
+        str(options.tolerance),
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return untuned, sweep(options, setting, after, rules)
 
@@ -114,22 +147,39 @@ def report(setting: str, untuned: dict[int, Point], tuned: dict[int, Point]) -> 
         for at, (value, limit) in enumerate([(first, UNTUNED_MAX), (second, TUNED_MAX)]):
             worst[at] = max(worst[at], value)
             beyond[at] += value > limit
-        print(f"{size:>10}  {untuned[size].pick:<24} {first:>6.3f}  {tuned[size].pick:<24} {second:>6.3f}  {best}")
-    print(f"# worst {worst[0]:.3f} untuned ({beyond[0]} sizes above {UNTUNED_MAX}), {worst[1]:.3f} tuned ({beyond[1]} above {TUNED_MAX})")
+        print(
+            f"{size:>10}  {untuned[size].pick:<24} {first:>6.3f}  {tuned[size].pick:<24} {second:>6.3f}  {best}"
+        )
+    print(
+        f"# worst {worst[0]:.3f} untuned ({beyond[0]} sizes above {UNTUNED_MAX}), {worst[1]:.3f} tuned ({beyond[1]} above {TUNED_MAX})"
+    )
 
 
 def main() -> None:
     """Measures the settings one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--program", type=Path, default=ROOT / "target/release/ringfold")
-    parser.add_argument("--settings", default="2,4,namespaces", help="numbers of local ranks, and namespaces for 4 hosts")
+    parser.add_argument(
+        "--settings",
+        default="2,4,namespaces",
+        help="numbers of local ranks, and namespaces for 4 hosts",
+    )
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--minbytes", default="8")
     parser.add_argument("--maxbytes", default="64M")
     parser.add_argument("--factor", type=int, default=2)
-    parser.add_argument("--tolerance", type=float, default=1.0, help="per cent that a rule may lose to save another")
-    parser.add_argument("--folder", type=Path, default=Path("tuned"), help="for the sweeps and rules; what is there is gone on with")
+    parser.add_argument(
+        "--tolerance", type=float, default=1.0, help="per cent that a rule may lose to save another"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("tuned"),
+        help="for the sweeps and rules; what is there is gone on with",
+    )
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     for setting in options.settings.split(","):

@@ -30,7 +30,9 @@ def load_samples() -> tuple[Any, Any]:
     """The digits in an order that is no matter of writer: pixels from 0 to 1, and labels."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
-    return torch.tensor(digits.data[order] / 16, dtype=torch.float32), torch.tensor(digits.target[order])
+    return torch.tensor(digits.data[order] / 16, dtype=torch.float32), torch.tensor(
+        digits.target[order]
+    )
 
 
 class Training:
@@ -40,10 +42,16 @@ class Training:
         self.options = options
         torch.manual_seed(options.seed)
         hidden = options.hidden
-        layers = [torch.nn.Linear(PIXELS, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, CLASSES)]
+        layers = [
+            torch.nn.Linear(PIXELS, hidden),
+            torch.nn.ReLU(),
+            torch.nn.Linear(hidden, CLASSES),
+        ]
         self.network = torch.nn.Sequential(*layers)
         self.model = DistributedDataParallel(self.network)
-        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=options.learning_rate, momentum=MOMENTUM)
+        self.optimizer = torch.optim.SGD(
+            self.network.parameters(), lr=options.learning_rate, momentum=MOMENTUM
+        )
         self.epoch = 0
         self.steps_s: list[float] = []
 
@@ -54,7 +62,9 @@ class Training:
         self.resume()
         while self.epoch < self.options.epochs:
             # The same on every rank, and after a restart: all ranks draw the same global batches.
-            order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(self.epoch))
+            order = torch.randperm(
+                len(samples), generator=torch.Generator().manual_seed(self.epoch)
+            )
             for batch in order.split(self.options.batch):
                 mine = batch.tensor_split(dist.get_world_size())[dist.get_rank()]
                 begin = time.perf_counter()
@@ -73,7 +83,11 @@ class Training:
     def save(self) -> None:
         """Write a checkpoint, whole or not at all."""
         if self.options.checkpoint and dist.get_rank() == 0:
-            state = {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(), "epoch": self.epoch}
+            state = {
+                "network": self.network.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "epoch": self.epoch,
+            }
             written = self.options.checkpoint.with_suffix(".new")
             torch.save(state, written)
             written.replace(self.options.checkpoint)
@@ -116,15 +130,26 @@ def say(text: str) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command's options."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
-    add("--backend", default="ringfold", help="ringfold, gloo or another backend of torch's (default %(default)s)")
+    add(
+        "--backend",
+        default="ringfold",
+        help="ringfold, gloo or another backend of torch's (default %(default)s)",
+    )
     add("--epochs", type=int, default=20, help="(default %(default)s)")
     add("--batch", type=int, default=128, help="samples in a global batch (default %(default)s)")
     add("--hidden", type=int, default=96, help="width of the hidden layer (default %(default)s)")
     add("--learning-rate", type=float, default=0.1, help="(default %(default)s)")
     add("--seed", type=int, default=1, help="of the weights (default %(default)s)")
-    add("--checkpoint", type=Path, metavar="FILE", help="file to write after each epoch, and to go on from")
+    add(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="file to write after each epoch, and to go on from",
+    )
     return parser.parse_args(arguments)
 
 

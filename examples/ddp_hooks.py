@@ -39,10 +39,16 @@ CHOICES: dict[str, Callable[[DistributedDataParallel], Choice]] = {
     "bf16": lambda model: Choice(None, hooks.bf16_hook, 0.5),
     "delayed": lambda model: Choice(hooks.DelayedState(model), hooks.delayed_hook, 1.0),
     "variance-1": lambda model: Choice(hooks.VarianceState(model, alpha=1.0), hooks.variance_hook),
-    "variance-1.5": lambda model: Choice(hooks.VarianceState(model, alpha=1.5), hooks.variance_hook),
+    "variance-1.5": lambda model: Choice(
+        hooks.VarianceState(model, alpha=1.5), hooks.variance_hook
+    ),
     "variance-2": lambda model: Choice(hooks.VarianceState(model, alpha=2.0), hooks.variance_hook),
-    "powers-1.5": lambda model: Choice(hooks.VarianceState(model, alpha=1.5, wire="powers"), hooks.variance_hook),
-    "threshold-1.5": lambda model: Choice(hooks.VarianceState(model, alpha=1.5, threshold=0.01), hooks.variance_hook),
+    "powers-1.5": lambda model: Choice(
+        hooks.VarianceState(model, alpha=1.5, wire="powers"), hooks.variance_hook
+    ),
+    "threshold-1.5": lambda model: Choice(
+        hooks.VarianceState(model, alpha=1.5, threshold=0.01), hooks.variance_hook
+    ),
     "topk-10%": lambda model: Choice(hooks.TopKState(model, density=0.1), hooks.topk_hook),
     "topk-2%": lambda model: Choice(hooks.TopKState(model, density=0.02), hooks.topk_hook),
 }
@@ -61,7 +67,9 @@ def train(name: str, epochs: int, batch: int, seed: int) -> Result:
     """Train a network of one hidden layer with a hook; every rank takes its part of each global batch."""
     samples, labels = load_samples()
     torch.manual_seed(seed)
-    network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    network = nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    )
     model = DistributedDataParallel(network, bucket_cap_mb=BUCKET_CAP_MB)
     choice = CHOICES[name](model)
     model.register_comm_hook(choice.state, choice.hook)
@@ -92,7 +100,9 @@ def load_samples() -> tuple[torch.Tensor, torch.Tensor]:
     """The digits in an order that is no matter of writer: pixels from 0 to 1, and labels."""
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
-    return torch.tensor(digits.data / 16, dtype=torch.float32)[order], torch.tensor(digits.target)[order]
+    return torch.tensor(digits.data / 16, dtype=torch.float32)[order], torch.tensor(digits.target)[
+        order
+    ]
 
 
 def check_weights_are_equal(network: nn.Module) -> None:
@@ -115,11 +125,17 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group(options.backend)
     if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} ranks, {options.epochs} epochs, {options.seeds} seeds, {dist.get_backend()}")
+        print(
+            f"{dist.get_world_size()} ranks, {options.epochs} epochs, {options.seeds} seeds, {dist.get_backend()}"
+        )
         print(f"{'hook':14} {'accuracy':>9} {'loss':>7} {'sent':>8} {'elements':>9}")
     for name in options.hooks.split(","):
-        results = [train(name, options.epochs, options.batch, seed) for seed in range(options.seeds)]
-        accuracy, loss, sent, elements = (sum(values) / options.seeds for values in zip(*results, strict=True))
+        results = [
+            train(name, options.epochs, options.batch, seed) for seed in range(options.seeds)
+        ]
+        accuracy, loss, sent, elements = (
+            sum(values) / options.seeds for values in zip(*results, strict=True)
+        )
         if dist.get_rank() == 0:
             print(f"{name:14} {accuracy:9.4f} {loss:7.3f} {sent:8.2%} {elements:9.2%}", flush=True)
     dist.destroy_process_group()

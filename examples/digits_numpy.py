@@ -36,7 +36,9 @@ class Network:
         self.gradients: Array = np.zeros(count, np.float32)
         self.velocity: Array = np.zeros(count, np.float32)
         self.first, self.first_bias, self.second, self.second_bias = views(self.parameters, shapes)
-        self.d_first, self.d_first_bias, self.d_second, self.d_second_bias = views(self.gradients, shapes)
+        self.d_first, self.d_first_bias, self.d_second, self.d_second_bias = views(
+            self.gradients, shapes
+        )
         generator = np.random.default_rng(seed)
         for weights in (self.first, self.second):
             weights[:] = generator.normal(0, np.sqrt(2 / len(weights)), weights.shape)
@@ -69,7 +71,9 @@ class Network:
 def views(buffer: Array, shapes: list[tuple[int, ...]]) -> list[Array]:
     """Consecutive parts of `buffer` in these shapes."""
     ends = np.cumsum([np.prod(shape) for shape in shapes])
-    return [part.reshape(shape) for part, shape in zip(np.split(buffer, ends[:-1]), shapes, strict=True)]
+    return [
+        part.reshape(shape) for part, shape in zip(np.split(buffer, ends[:-1]), shapes, strict=True)
+    ]
 
 
 def train(comm: ringfold.Communicator, options: argparse.Namespace) -> tuple[Network, float]:

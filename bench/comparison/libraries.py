@@ -100,13 +100,32 @@ class Ringfold:
         size, bind = work.collective.bytes(work.ranks, work.size), PIN_FLAGS if work.pin else ()
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.json"
-            sweep = ["-b", size, "-e", size, "-n", work.iterations, "-w", 0, "-c", 0, "--rewrite", "-I", 1, "-J", report]
+            sweep = [
+                "-b",
+                size,
+                "-e",
+                size,
+                "-n",
+                work.iterations,
+                "-w",
+                0,
+                "-c",
+                0,
+                "--rewrite",
+                "-I",
+                1,
+                "-J",
+                report,
+            ]
             start = [self.command, "perf", work.collective.name, "--ranks", work.ranks]
             output_of([*start, *sweep, *bind, *self.flags], work.limit_s)
             (row,) = json.loads(report.read_text())["results"]
         sides = {"out": "out_of_place", "in": "in_place"}
         return {
-            placement: [row[sides[placement]]["first_us"], *row[f"{sides[placement]}_per_iter"]["times_us"]]
+            placement: [
+                row[sides[placement]]["first_us"],
+                *row[f"{sides[placement]}_per_iter"]["times_us"],
+            ]
             for placement in self.placements(work.collective)
         }
 
@@ -121,7 +140,11 @@ def build_ringfold() -> None:
 
 def ringfold_version() -> str:
     described = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     return described.stdout.strip()
 
@@ -169,7 +192,11 @@ def launches(impi: Path) -> dict[str, Launch]:
                 "LD_LIBRARY_PATH": str(impi / "lib"),
                 "PATH": f"{impi / 'bin'}:{os.environ['PATH']}",
             },
-            pin_variables={"I_MPI_PIN": "1", "I_MPI_PIN_DOMAIN": "core", "I_MPI_PIN_ORDER": "spread"},
+            pin_variables={
+                "I_MPI_PIN": "1",
+                "I_MPI_PIN_DOMAIN": "core",
+                "I_MPI_PIN_ORDER": "spread",
+            },
         ),
     }
 
@@ -202,14 +229,19 @@ class Mpi:
 
     def run(self, work: Work) -> Lines:
         launch = self.launch
-        variables = dict(launch.variables or {}) | dict(launch.pin_variables or {} if work.pin else {})
+        variables = dict(launch.variables or {}) | dict(
+            launch.pin_variables or {} if work.pin else {}
+        )
         crowd = launch.crowd_flags if work.ranks > machine.cores() else ()
         flags = [*launch.flags, *crowd, *(launch.pin_flags if work.pin else ())]
         start = [self.venv / "bin" / "mpirun", *flags, "-n", work.ranks]
         count = work.collective.count(work.ranks, work.size)
         what = [self.variant or work.collective.name, count, work.iterations, work.budget_ms]
         placements = self.placements(work.collective)
-        return lines_in(output_of([*start, self.program, *what, *placements], work.limit_s, variables), placements)
+        return lines_in(
+            output_of([*start, self.program, *what, *placements], work.limit_s, variables),
+            placements,
+        )
 
 
 class Gloo:
@@ -227,13 +259,33 @@ class Gloo:
         return ("in",) if collective.name in ("all_reduce", "broadcast", "reduce") else ("out",)
 
     def run(self, work: Work) -> Lines:
-        start = [COMMAND, "run", "--ranks", work.ranks, "--no-prefix", "--", self.python, "-W", "ignore"]
+        start = [
+            COMMAND,
+            "run",
+            "--ranks",
+            work.ranks,
+            "--no-prefix",
+            "--",
+            self.python,
+            "-W",
+            "ignore",
+        ]
         count = work.collective.count(work.ranks, work.size)
         placements = self.placements(work.collective)
-        what = [work.collective.name, count, work.iterations, work.budget_ms, int(work.pin), *placements]
+        what = [
+            work.collective.name,
+            count,
+            work.iterations,
+            work.budget_ms,
+            int(work.pin),
+            *placements,
+        ]
         # Only the program itself binds ranks, and only when that is asked for.
         unbound = {"RINGFOLD_BIND": "none"}
-        return lines_in(output_of([*start, BENCH / "collectives_gloo.py", *what], work.limit_s, unbound), placements)
+        return lines_in(
+            output_of([*start, BENCH / "collectives_gloo.py", *what], work.limit_s, unbound),
+            placements,
+        )
 
 
 def lines_in(output: str, placements: tuple[str, ...]) -> Lines:
@@ -253,5 +305,3 @@ PEERS = ("impi", "openmpi", "mpich", "gloo", "openmpi-ring", "impi-ring", "mpich
 
 def peer(name: str) -> Library:
     return Gloo() if name == "gloo" else Mpi(name)
-
-

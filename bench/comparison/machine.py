@@ -12,7 +12,9 @@ NOISE = re.compile(r"\(r\)|\(tm\)|@.*|\b(amd|intel|cpu|processor|\d+-core)\b", r
 
 def cores() -> int:
     """The cores that this process may use; threads of one core count once."""
-    threads = [CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list" for cpu in os.sched_getaffinity(0)]
+    threads = [
+        CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list" for cpu in os.sched_getaffinity(0)
+    ]
     return len({file.read_text() for file in threads if file.exists()}) or len(threads)
 
 

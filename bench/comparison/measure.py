@@ -39,7 +39,9 @@ class Plan:
 
     def turns(self, size: int) -> range:
         """In which turns a size is measured."""
-        return range(0, self.rounds * TURNS_PER_ROUND, 1 if size <= SMALL_BYTES else TURNS_PER_ROUND)
+        return range(
+            0, self.rounds * TURNS_PER_ROUND, 1 if size <= SMALL_BYTES else TURNS_PER_ROUND
+        )
 
     def work(self, ranks: int, size: int) -> Work:
         iterations = self.iterations or iterations_for(size)
@@ -74,7 +76,10 @@ def run(plan: Plan, library: Library, ranks: int, size: int, taken: Taken) -> bo
     if not placements:
         return True
     real_size = plan.collective.bytes(ranks, size)
-    times = {placement: taken.setdefault((library.name, Case(ranks, real_size, placement)), Times()) for placement in placements}
+    times = {
+        placement: taken.setdefault((library.name, Case(ranks, real_size, placement)), Times())
+        for placement in placements
+    }
     try:
         for placement, (first_us, *rest_us) in library.run(plan.work(ranks, size)).items():
             times[placement].first_us.append(first_us)

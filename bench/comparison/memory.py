@@ -51,7 +51,9 @@ class Memory:
     def limits_us(self, cases: Iterable[Case]) -> Mapping[Case, float]:
         """The least time of each case that is large enough, by the median rate."""
         return {
-            case: self.collective.traffic_bytes(case.ranks, case.bytes) / statistics.median(rates) / 1e3
+            case: self.collective.traffic_bytes(case.ranks, case.bytes)
+            / statistics.median(rates)
+            / 1e3
             for case in cases
             if case.bytes >= LIMIT_FROM_BYTES and (rates := self.rates_gbps.get(case.ranks))
         }

@@ -59,20 +59,40 @@ def style(name: str) -> dict[str, Any]:
 
 def draw_times(axes: plt.Axes, rows: Rows, libraries: Libraries) -> None:
     for name in libraries:
-        low, median, high = (curve(rows, name, column) for column in ("low_us", "median_us", "high_us"))
+        low, median, high = (
+            curve(rows, name, column) for column in ("low_us", "median_us", "high_us")
+        )
         below = [middle - end for middle, end in zip(median, low, strict=True)]
         above = [end - middle for middle, end in zip(median, high, strict=True)]
-        axes.errorbar(curve(rows, name, "bytes"), median, (below, above), label=name, capsize=2, elinewidth=0.8, **style(name))
+        axes.errorbar(
+            curve(rows, name, "bytes"),
+            median,
+            (below, above),
+            label=name,
+            capsize=2,
+            elinewidth=0.8,
+            **style(name),
+        )
     limits = {float(row["bytes"]): float(row["limit_us"]) for row in rows if row["limit_us"]}
     if limits:
-        axes.plot(list(limits), list(limits.values()), ".:", color="#444444", lw=1.2, ms=3, label="memory limit")
+        axes.plot(
+            list(limits),
+            list(limits.values()),
+            ".:",
+            color="#444444",
+            lw=1.2,
+            ms=3,
+            label="memory limit",
+        )
     axes.set_yscale("log")
 
 
 def draw_ratios(axes: plt.Axes, rows: Rows, libraries: Libraries) -> None:
     compared = [row for row in rows if row["best_ratio"]]
     for name in libraries:
-        axes.plot(curve(compared, name, "bytes"), curve(compared, name, "best_ratio"), **style(name))
+        axes.plot(
+            curve(compared, name, "bytes"), curve(compared, name, "best_ratio"), **style(name)
+        )
     axes.axhline(1, color="#444444", lw=0.8)
     axes.set_yscale("log", base=2)
     axes.set_ylim(RATIO_TICKS[0], RATIO_TICKS[-1])
@@ -89,7 +109,13 @@ def main() -> None:
     libraries = list(dict.fromkeys(row["library"] for row in rows))
     columns = list(dict.fromkeys((row["ranks"], row["placement"]) for row in rows))
     figure, panels = plt.subplots(
-        2, len(columns), figsize=(max(7, 1 + 4.2 * len(columns)), 7), sharex=True, sharey="row", squeeze=False, layout="constrained"
+        2,
+        len(columns),
+        figsize=(max(7, 1 + 4.2 * len(columns)), 7),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
     )
     for (ranks, placement), (upper, lower) in zip(columns, panels.T, strict=True):
         here = [row for row in rows if (row["ranks"], row["placement"]) == (ranks, placement)]
@@ -108,7 +134,9 @@ def main() -> None:
     panels[0][0].set_ylabel("time, µs")
     panels[1][0].set_ylabel("time / best peer's")
     pinned = ", ranks bound to cores" if rows[0]["pinned"] == "True" else ""
-    figure.suptitle(f"{rows[0]['collective']}, f32{pinned}: medians and their 95 % intervals; below 1 is faster")
+    figure.suptitle(
+        f"{rows[0]['collective']}, f32{pinned}: medians and their 95 % intervals; below 1 is faster"
+    )
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     target.parent.mkdir(parents=True, exist_ok=True)

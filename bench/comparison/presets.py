@@ -26,7 +26,20 @@ PRESETS = {
     "sweep": Preset(),
     # The sizes at which the fastest all-reduce inside one host is judged.
     "table": Preset(
-        sizes=(8, 256, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB), rounds=4
+        sizes=(
+            8,
+            256,
+            4 * KIB,
+            16 * KIB,
+            64 * KIB,
+            256 * KIB,
+            MIB,
+            4 * MIB,
+            16 * MIB,
+            64 * MIB,
+            256 * MIB,
+        ),
+        rounds=4,
     ),
     # Preferred Networks' figure of 2018: ten runs at 256 MB, median and interval, with baidu-allreduce's blocking ring
     # over MPI among them. Each run is a process' second call; the first is a column of its own.

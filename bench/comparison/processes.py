@@ -29,12 +29,16 @@ def become_reaper() -> None:
         raise OSError(ctypes.get_errno(), "cannot become the reaper of what is started")
 
 
-def output_of(command: Sequence[object], limit_s: float, variables: Mapping[str, str] | None = None) -> str:
+def output_of(
+    command: Sequence[object], limit_s: float, variables: Mapping[str, str] | None = None
+) -> str:
     """What the program writes to standard output. It gets `limit_s` seconds."""
     words = [str(word) for word in command]
     environment = os.environ | dict(variables or {})
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as child:
+    with subprocess.Popen(
+        words, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as child:
         try:
             output, errors = child.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:

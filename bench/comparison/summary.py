@@ -74,7 +74,9 @@ def interval(ordered: Sequence[float]) -> tuple[float, float]:
     outside, j = 0.0, 0
     while j < n // 2:
         # The probability that exactly j of n coins show heads.
-        outside += math.exp(math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) - n * math.log(2))
+        outside += math.exp(
+            math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) - n * math.log(2)
+        )
         if 2 * outside > 1 - CONFIDENCE:
             break
         j += 1
@@ -103,11 +105,20 @@ class Comparison:
     def rows(self, times: Mapping[tuple[str, Case], Times]) -> list[Row]:
         """A row for each library and case, smallest case first."""
         rows: list[Row] = []
-        for case in sorted({case for _, case in times}, key=lambda case: (case.ranks, case.bytes, case.placement != "out")):
+        for case in sorted(
+            {case for _, case in times},
+            key=lambda case: (case.ranks, case.bytes, case.placement != "out"),
+        ):
             found = {name: times[name, case] for name in self.versions if (name, case) in times}
             # A run that was interrupted left neither times nor a reason.
-            here = {name: taken for name, taken in found.items() if taken.rounds_us or taken.failure}
-            medians = {name: statistics.median(taken.all_us()) for name, taken in here.items() if taken.rounds_us}
+            here = {
+                name: taken for name, taken in found.items() if taken.rounds_us or taken.failure
+            }
+            medians = {
+                name: statistics.median(taken.all_us())
+                for name, taken in here.items()
+                if taken.rounds_us
+            }
             rows.extend(self.row(name, case, taken, medians) for name, taken in here.items())
         return rows
 
@@ -143,7 +154,11 @@ class Comparison:
 
 
 def ratio(time_us: float | None, other_us: float | None) -> float | None:
-    return float(f"{time_us / other_us:.{RATIO_DIGITS}g}") if time_us is not None and other_us else None
+    return (
+        float(f"{time_us / other_us:.{RATIO_DIGITS}g}")
+        if time_us is not None and other_us
+        else None
+    )
 
 
 def rounded(time_us: float) -> float:

@@ -16,7 +16,9 @@ def blocks(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
-def add(taken: dict[tuple[str, Case], Times], ranks: int, lines: Iterable[Mapping[str, Any]]) -> None:
+def add(
+    taken: dict[tuple[str, Case], Times], ranks: int, lines: Iterable[Mapping[str, Any]]
+) -> None:
     """Adds blocks of calls to times by library and case; a block is a round."""
     for line in lines:
         times = taken.setdefault((line["library"], Case(ranks, line["bytes"], PLACEMENT)), Times())
@@ -42,13 +44,28 @@ class Overhead:
 def overheads(taken: Mapping[tuple[str, Case], Times]) -> list[Overhead]:
     """For every case with both; blocks are compared with their neighbours, because the machine's mood changes in between."""
     found = []
-    for case in sorted({case for name, case in taken if name == "native"} & {case for name, case in taken if name == "ringfold"}):
+    for case in sorted(
+        {case for name, case in taken if name == "native"}
+        & {case for name, case in taken if name == "ringfold"}
+    ):
         through, native = taken["ringfold", case], taken["native", case]
         pairs = zip(through.rounds_us, native.rounds_us, strict=True)
-        differences = sorted(statistics.median(one) - statistics.median(other) for one, other in pairs)
+        differences = sorted(
+            statistics.median(one) - statistics.median(other) for one, other in pairs
+        )
         low, high = interval(differences)
         torch_us, native_us = (statistics.median(times.all_us()) for times in (through, native))
-        found.append(Overhead(case.ranks, case.bytes, torch_us, native_us, statistics.median(differences), low, high))
+        found.append(
+            Overhead(
+                case.ranks,
+                case.bytes,
+                torch_us,
+                native_us,
+                statistics.median(differences),
+                low,
+                high,
+            )
+        )
     return found
 
 
@@ -74,7 +91,10 @@ def steps(lines: Sequence[Mapping[str, Any]]) -> list[Steps]:
     by_way: dict[str, list[list[float]]] = {}
     for line in lines:
         by_way.setdefault(line["way"], []).append([us / 1e3 for us in line["times_us"]])
-    step_ms = {way: statistics.median(ms for block in found for ms in block) for way, found in by_way.items()}
+    step_ms = {
+        way: statistics.median(ms for block in found for ms in block)
+        for way, found in by_way.items()
+    }
     alone, apart, gloo = step_ms["alone"], step_ms["apart"], step_ms["gloo"]
     rows = []
     for way, found in by_way.items():

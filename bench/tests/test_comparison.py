@@ -72,7 +72,13 @@ def comparison(limits_us: Mapping[Case, float]) -> Comparison:
     return Comparison(
         collective="all_reduce",
         pinned=False,
-        versions={"ringfold": "1", "ringfold-registered": "1", "slow": "2", "quick": "3", "dead": "4"},
+        versions={
+            "ringfold": "1",
+            "ringfold-registered": "1",
+            "slow": "2",
+            "quick": "3",
+            "dead": "4",
+        },
         peers=frozenset({"slow", "quick", "dead"}),
         limits_us=limits_us,
     )
@@ -163,7 +169,9 @@ def test_the_limit_is_the_traffic_over_the_median_rate_from_4_mib_up() -> None:
     memory = no_memory()
     memory.rates_gbps = {2: [30.0, 10.0, 20.0]}
     small, large, other = Case(2, 1 << 20, "in"), Case(2, 8 << 20, "in"), Case(4, 8 << 20, "in")
-    assert memory.limits_us([small, large, other]) == {large: pytest.approx(2 * 2 * (8 << 20) / 20e3)}
+    assert memory.limits_us([small, large, other]) == {
+        large: pytest.approx(2 * 2 * (8 << 20) / 20e3)
+    }
     assert any("20.0 GB/s" in line and "10.0 to 30.0" in line for line in memory.lines())
 
 
@@ -175,7 +183,10 @@ def test_a_machines_name_has_no_noise() -> None:
 
 
 def test_lines_are_found_among_a_launchers_words() -> None:
-    assert lines_in("a warning\nout 3.5 1 2\nin 4 1\n", ("out", "in")) == {"out": [3.5, 1, 2], "in": [4, 1]}
+    assert lines_in("a warning\nout 3.5 1 2\nin 4 1\n", ("out", "in")) == {
+        "out": [3.5, 1, 2],
+        "in": [4, 1],
+    }
     with pytest.raises(Failed, match="no times for in"):
         lines_in("out 3.5 1\n", ("out", "in"))
 

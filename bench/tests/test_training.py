@@ -31,7 +31,12 @@ def test_the_overhead_is_that_of_neighbouring_blocks() -> None:
 
 
 def test_communication_is_the_step_beyond_that_of_one_rank() -> None:
-    times = {"gloo": [[30e3, 32e3], [34e3]], "ringfold": [[14e3], [15e3]], "apart": [[12e3], [12e3]], "alone": [[10e3], [10e3]]}
+    times = {
+        "gloo": [[30e3, 32e3], [34e3]],
+        "ringfold": [[14e3], [15e3]],
+        "apart": [[12e3], [12e3]],
+        "alone": [[10e3], [10e3]],
+    }
     lines = [{"way": way, "times_us": block} for way, blocks in times.items() for block in blocks]
     rows = {row.way: row for row in training.steps(lines)}
     gloo, own = rows["gloo"], rows["ringfold"]

@@ -22,7 +22,9 @@ def sweep(folder: Path, rows: list[tuple[str, str, list[float]]]) -> dict[int, t
 def test_a_ratio_is_the_picks_time_over_the_best_ways(tmp_path: Path) -> None:
     """In pairs of rounds, so that a round's weather does not count."""
     ring, tree = [10.0, 20.0, 10.0, 40.0], [20.0, 40.0, 20.0, 80.0]
-    points = sweep(tmp_path, [("default", "tree", tree), ("way", "tree", tree), ("way", "ring", ring)])
+    points = sweep(
+        tmp_path, [("default", "tree", tree), ("way", "tree", tree), ("way", "ring", ring)]
+    )
     assert points[1024].pick == "tree/simple"
     assert tuned.ratio(points[1024]) == (2.0, "ring/simple")
 
@@ -31,11 +33,16 @@ def test_luck_in_one_half_of_the_rounds_is_no_better_way(tmp_path: Path) -> None
     """What was quick by chance is judged where it was not; the least of all times would make the pick look bad."""
     pick = [10.0] * 4
     lucky, unlucky = [5.0, 20.0, 5.0, 20.0], [20.0, 5.0, 20.0, 5.0]
-    points = sweep(tmp_path, [("default", "direct", pick), ("way", "ring", lucky), ("way", "tree", unlucky)])
+    points = sweep(
+        tmp_path, [("default", "direct", pick), ("way", "ring", lucky), ("way", "tree", unlucky)]
+    )
     assert tuned.ratio(points[1024])[0] == 0.5
 
 
 def test_ways_that_were_given_up_do_not_win(tmp_path: Path) -> None:
     """What was measured in one round only has no half to be judged in."""
-    points = sweep(tmp_path, [("default", "ring", [10.0] * 4), ("way", "ring", [10.0] * 4), ("way", "flat", [1.0])])
+    points = sweep(
+        tmp_path,
+        [("default", "ring", [10.0] * 4), ("way", "ring", [10.0] * 4), ("way", "flat", [1.0])],
+    )
     assert tuned.ratio(points[1024]) == (1.0, "ring/simple")

@@ -19,7 +19,9 @@ def install() -> None:
     _is_installed = True
     previous = sys.excepthook
 
-    def remember(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+    def remember(
+        kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+    ) -> None:
         global _uncaught
         if not hasattr(sys, "ps1"):
             _uncaught = value

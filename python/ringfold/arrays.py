@@ -41,7 +41,9 @@ def empty(like: Any, dtype: str, shape: Shape) -> Any:
     try:
         import numpy
     except ImportError as error:
-        raise Unsupported("a result without `out` is a NumPy array; install numpy or give `out`") from error
+        raise Unsupported(
+            "a result without `out` is a NumPy array; install numpy or give `out`"
+        ) from error
     own = getattr(like, "dtype", None)
     return numpy.empty(shape, own if isinstance(own, numpy.dtype) else dtype)
 
@@ -51,7 +53,9 @@ def registered(shape: int | Shape, dtype: Any, alloc: Callable[[int], Any]) -> A
     try:
         import numpy
     except ImportError as error:
-        raise Unsupported("an array in registered memory is a NumPy array; install numpy") from error
+        raise Unsupported(
+            "an array in registered memory is a NumPy array; install numpy"
+        ) from error
     kind = numpy.dtype(dtype)
     if kind.hasobject:
         raise InvalidArgument(f"no Python objects in registered memory; {kind} has some")
@@ -87,7 +91,9 @@ def divided(shape: Shape, parts: int) -> Shape:
     """The shape of one of `parts` equal blocks along axis 0."""
     rows, rest = split_first(shape)
     if rows % parts:
-        raise InvalidArgument(f"axis 0 of shape {shape} cannot be divided among {parts} ranks; give `counts`")
+        raise InvalidArgument(
+            f"axis 0 of shape {shape} cannot be divided among {parts} ranks; give `counts`"
+        )
     return (rows // parts, *rest)
 
 

@@ -147,7 +147,9 @@ class Communicator:
         """Every rank gets the reduction of all `x`."""
         source = Buffer(x)
         target = self._output(x, source, source.shape, out)
-        return self._call("all_reduce", source.count, source, target, How(async_, timeout, algorithm), op=op)
+        return self._call(
+            "all_reduce", source.count, source, target, How(async_, timeout, algorithm), op=op
+        )
 
     def broadcast(
         self,
@@ -163,7 +165,9 @@ class Communicator:
         source = Buffer(x)
         target = self._output(x, source, source.shape, out)
         given = source if self.rank == root else None
-        return self._call("broadcast", source.count, given, target, How(async_, timeout, algorithm), root=root)
+        return self._call(
+            "broadcast", source.count, given, target, How(async_, timeout, algorithm), root=root
+        )
 
     def reduce(
         self,
@@ -216,7 +220,9 @@ class Communicator:
         source = Buffer(x)
         shape, elements = self._gathered(source, counts)
         target = self._output(x, source, shape, out) if self.rank == root else None
-        return self._call("gather", elements, source, target, How(async_, timeout, algorithm), root=root)
+        return self._call(
+            "gather", elements, source, target, How(async_, timeout, algorithm), root=root
+        )
 
     def reduce_scatter(
         self,
@@ -233,7 +239,9 @@ class Communicator:
         source = Buffer(x)
         shape, elements = self._scattered(source, counts)
         target = self._output(x, source, shape, out)
-        return self._call("reduce_scatter", elements, source, target, How(async_, timeout, algorithm), op=op)
+        return self._call(
+            "reduce_scatter", elements, source, target, How(async_, timeout, algorithm), op=op
+        )
 
     def scatter(
         self,
@@ -257,9 +265,15 @@ class Communicator:
             target = self._output(x, source, shape, out)
             return self._call("scatter", elements, source, target, how, root=root)
         if out is None:
-            raise InvalidArgument("`scatter` needs `out` on every rank but the root: it tells shape and type")
+            raise InvalidArgument(
+                "`scatter` needs `out` on every rank but the root: it tells shape and type"
+            )
         buffer = Buffer(out, True)
-        elements = buffer.count if counts is None else self._element_counts(counts, buffer, counts[self.rank])
+        elements = (
+            buffer.count
+            if counts is None
+            else self._element_counts(counts, buffer, counts[self.rank])
+        )
         return self._call("scatter", elements, None, Output(buffer, lambda: out), how, root=root)
 
     def all_to_all(
@@ -290,7 +304,9 @@ class Communicator:
         self._check_counts(recv_counts)
         row = arrays.element_count(arrays.split_first(source.shape)[1])
         target = self._output(x, source, arrays.resized(source.shape, sum(recv_counts)), out)
-        return self._call("all_to_all", (given, [count * row for count in recv_counts]), source, target, how)
+        return self._call(
+            "all_to_all", (given, [count * row for count in recv_counts]), source, target, how
+        )
 
     def barrier(
         self, *, async_: bool = False, timeout: float | None = None, algorithm: str | None = None
@@ -306,10 +322,18 @@ class Communicator:
         Messages go beside the collectives and neither waits for the other. May wait until the peer receives.
         """
         source = Buffer(x)
-        return self._call("send", source.count, source, None, How(async_, timeout), root=peer, tag=tag)
+        return self._call(
+            "send", source.count, source, None, How(async_, timeout), root=peer, tag=tag
+        )
 
     def recv(
-        self, x: Any, peer: int | None, tag: int = 0, *, async_: bool = False, timeout: float | None = None
+        self,
+        x: Any,
+        peer: int | None,
+        tag: int = 0,
+        *,
+        async_: bool = False,
+        timeout: float | None = None,
     ) -> Any:
         """Fill `x` with the oldest message that `peer` sent under `tag`, and return it.
 
@@ -317,7 +341,9 @@ class Communicator:
         `x` and that rank, and no rank waits for ever behind others. Another type or count than `x` has is a `Mismatch`.
         """
         target = Output(Buffer(x, True), lambda: x)
-        return self._call("recv", target.buffer.count, None, target, How(async_, timeout), root=peer, tag=tag)
+        return self._call(
+            "recv", target.buffer.count, None, target, How(async_, timeout), root=peer, tag=tag
+        )
 
     def sendrecv(
         self, x: Any, *, out: Any = None, async_: bool = False, timeout: float | None = None
@@ -356,7 +382,9 @@ class Communicator:
 
         Not collective, and any thread may ask while others are stuck in a call; no call is disturbed by it.
         """
-        return [None if rank is None else Standing(*rank) for rank in self._native.standing(timeout)]
+        return [
+            None if rank is None else Standing(*rank) for rank in self._native.standing(timeout)
+        ]
 
     def stats(self) -> Stats:
         """Who was late in the collective calls until now, as this rank saw it: counted always. Not collective.
@@ -414,7 +442,10 @@ class Communicator:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if error is not None:
             self.abort(in_words(error))
@@ -485,16 +516,26 @@ class Communicator:
         return finish() if root is not None else (finish(), sender)
 
     def _output(self, like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
-        return arrays.made(like, source, shape) if out is None else arrays.given(out, source.dtype, shape)
+        return (
+            arrays.made(like, source, shape)
+            if out is None
+            else arrays.given(out, source.dtype, shape)
+        )
 
-    def _gathered(self, source: Buffer, counts: Sequence[int] | None) -> tuple[Shape, int | list[int]]:
+    def _gathered(
+        self, source: Buffer, counts: Sequence[int] | None
+    ) -> tuple[Shape, int | list[int]]:
         """The shape of all ranks' inputs together, and how many elements each gives."""
         if counts is None:
             return (self.world_size, *source.shape), source.count
-        elements = self._element_counts(counts, source, counts[self.rank] if len(counts) > self.rank else 0)
+        elements = self._element_counts(
+            counts, source, counts[self.rank] if len(counts) > self.rank else 0
+        )
         return arrays.resized(source.shape, sum(counts)), elements
 
-    def _scattered(self, source: Buffer, counts: Sequence[int] | None) -> tuple[Shape, int | list[int]]:
+    def _scattered(
+        self, source: Buffer, counts: Sequence[int] | None
+    ) -> tuple[Shape, int | list[int]]:
         """The shape of this rank's part of an input, and how many elements each rank gets."""
         if counts is None:
             shape = arrays.divided(source.shape, self.world_size)
@@ -507,12 +548,16 @@ class Communicator:
         self._check_counts(counts)
         length, rest = arrays.split_first(buffer.shape)
         if length != rows:
-            raise InvalidArgument(f"counts {list(counts)} ask for {rows} along axis 0; the array's shape is {buffer.shape}")
+            raise InvalidArgument(
+                f"counts {list(counts)} ask for {rows} along axis 0; the array's shape is {buffer.shape}"
+            )
         return [count * arrays.element_count(rest) for count in counts]
 
     def _check_counts(self, counts: Sequence[int]) -> None:
         if len(counts) != self.world_size or min(counts) < 0:
-            raise InvalidArgument(f"counts {list(counts)}: one for each of {self.world_size} ranks, 0 or more")
+            raise InvalidArgument(
+                f"counts {list(counts)}: one for each of {self.world_size} ranks, 0 or more"
+            )
 
 
 EXIT_GRACE_S = 1.0

@@ -35,13 +35,26 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 class Job:
     """The ranks of one job."""
 
-    def __init__(self, function: Any, ranks: int, arguments: dict[str, Any], init: dict[str, Any], folder: Path) -> None:
+    def __init__(
+        self,
+        function: Any,
+        ranks: int,
+        arguments: dict[str, Any],
+        init: dict[str, Any],
+        folder: Path,
+    ) -> None:
         self.deadline = time.monotonic() + WATCHDOG_S
         self.folder = folder
         address = f"unix:@ringfold-test-{uuid.uuid4().hex}"
         self.processes = [
             subprocess.Popen(
-                [sys.executable, RANK_PROGRAM, function.__code__.co_filename, function.__name__, self._result(rank)],
+                [
+                    sys.executable,
+                    RANK_PROGRAM,
+                    function.__code__.co_filename,
+                    function.__name__,
+                    self._result(rank),
+                ],
                 env={
                     **os.environ,
                     "RINGFOLD_RANK": str(rank),
@@ -68,7 +81,9 @@ class Job:
         """Wait until `rank` has printed `line`."""
         while line not in self.log(rank).splitlines():
             assert self.processes[rank].poll() is None, f"rank {rank} ended:\n{self.log(rank)}"
-            assert time.monotonic() < self.deadline, f"rank {rank} never said {line!r}:\n{self.log(rank)}"
+            assert time.monotonic() < self.deadline, (
+                f"rank {rank} never said {line!r}:\n{self.log(rank)}"
+            )
             time.sleep(0.005)
 
     def signal(self, rank: int, number: int) -> None:
@@ -106,11 +121,19 @@ class Jobs:
         self.folder = folder
         self.started: list[Job] = []
 
-    def __call__(self, function: Any, ranks: int, init: dict[str, Any] | None = None, **arguments: Any) -> Job:
+    def __call__(
+        self, function: Any, ranks: int, init: dict[str, Any] | None = None, **arguments: Any
+    ) -> Job:
         """Start `ranks` processes that call `function(communicator, **arguments)`."""
         folder = self.folder / f"job{len(self.started)}"
         folder.mkdir()
-        job = Job(function, ranks, arguments, {"timeout": 20, "connect_timeout": 30, **(init or {})}, folder)
+        job = Job(
+            function,
+            ranks,
+            arguments,
+            {"timeout": 20, "connect_timeout": 30, **(init or {})},
+            folder,
+        )
         self.started.append(job)
         return job
 

@@ -1,9 +1,13 @@
-"""NCCL's own code loads a tuner plugin and asks it, without a GPU: `nccl_program.py LIBNCCL PLUGIN MEMBERS`, which prints JSON.
+"""NCCL's own code loads a tuner plugin and queries it, without a GPU. Prints JSON.
 
-A communicator needs a GPU, and NCCL loads the plugin after it has found one. But the functions that load it, and those that
-translate between versions of the interface, need none; they are not exported, but the package's library keeps its table of
-symbols. `ncclTunerPluginLoad` is given zeros as a communicator, of which it writes two members. MEMBERS, in JSON, says where the
-members of NCCL's structures lie; with these the zeros become what NCCL's choice reads of a communicator, and it chooses, too.
+    nccl_program.py LIBNCCL PLUGIN MEMBERS
+
+A communicator needs a GPU, and NCCL loads the plugin after it has found one. But the functions that
+load it, and those that translate between versions of the interface, need none; they are not
+exported, but the package's library keeps its symbol table. `ncclTunerPluginLoad` is passed zeroed
+memory as a communicator, of which it writes two members. MEMBERS, in JSON, gives the offsets of the
+members of NCCL's structures; with these, the memory is filled in with what NCCL's choice reads of a
+communicator, and NCCL chooses an algorithm, too.
 """
 
 import ctypes
@@ -32,7 +36,7 @@ class Domains(ctypes.Structure):
 
 
 class Tuner(ctypes.Structure):
-    """What NCCL sees of every version: version 5, to which 6 adds a member at the end."""
+    """The structure by which NCCL sees every version: version 5; 6 adds a member at the end."""
 
     _fields_ = [
         ("name", ctypes.c_char_p),
@@ -69,24 +73,29 @@ class Tuner(ctypes.Structure):
 
 
 def symbols(path: Path) -> dict[str, tuple[int, int]]:
-    """Address and size of every symbol of a 64-bit ELF file that names them; of equal names the last."""
+    """Address and size of every symbol of a 64-bit ELF file; of equal names, the last."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         (offset,) = struct.unpack_from("<Q", image, 0x28)
         size, count = struct.unpack_from("<HH", image, 0x3A)
-        sections = [struct.unpack_from("<IIQQQQIIQQ", image, offset + index * size) for index in range(count)]
+        sections = [
+            struct.unpack_from("<IIQQQQIIQQ", image, offset + index * size)
+            for index in range(count)
+        ]
         found = {}
         for section in sections:
             if section[1] != 2:  # SHT_SYMTAB
                 continue
             names = sections[section[6]]
             text = image[names[4] : names[4] + names[5]]
-            for name, _, _, _, value, bytes_ in struct.iter_unpack("<IBBHQQ", image[section[4] : section[4] + section[5]]):
+            for name, _, _, _, value, bytes_ in struct.iter_unpack(
+                "<IBBHQQ", image[section[4] : section[4] + section[5]]
+            ):
                 found[text[name : text.index(b"\0", name)].decode()] = (value, bytes_)
         return found
 
 
 def ask(tuner: Tuner, log: int, constants: bytes) -> dict[str, Any]:
-    """What a plugin answers through NCCL's structure: the codes, and by name the entries and the channels that it set."""
+    """A plugin's answers through NCCL's structure: codes, and by name entries and channels."""
     context = ctypes.c_void_p()
     edited = Constants.from_buffer_copy(constants)
     domains = Domains(1, 8, 8)
@@ -102,7 +111,9 @@ def ask(tuner: Tuner, log: int, constants: bytes) -> dict[str, Any]:
         for algorithm in range(ALGORITHMS):
             for protocol in range(PROTOCOLS):
                 table[algorithm][protocol] = 10.0 if (algorithm, protocol) in usable else IGNORED
-        codes.append(tuner.price(context, function, bytes_, 1, table, ALGORITHMS, PROTOCOLS, 0, channels))
+        codes.append(
+            tuner.price(context, function, bytes_, 1, table, ALGORITHMS, PROTOCOLS, 0, channels)
+        )
         zeros = [[a, p] for a in range(ALGORITHMS) for p in range(PROTOCOLS) if table[a][p] == 0]
         answers[name] = [zeros, channels.value]
     codes.append(tuner.finish(context))
@@ -110,11 +121,21 @@ def ask(tuner: Tuner, log: int, constants: bytes) -> dict[str, Any]:
 
 
 def describe(communicator: int, members: dict[str, int]) -> None:
-    """Make zeros a communicator of eight ranks on one host, in which trees are quick for little and rings for much."""
-    for name, count in {"nRanks": 8, "nNodes": 1, "localRanks": 8, "maxLocalRanks": 8, "nChannels": 16}.items():
+    """Fill in a communicator of 8 ranks on one host: trees favour small calls, rings large ones."""
+    for name, count in {
+        "nRanks": 8,
+        "nNodes": 1,
+        "localRanks": 8,
+        "maxLocalRanks": 8,
+        "nChannels": 16,
+    }.items():
         ctypes.c_int.from_address(communicator + members[name]).value = count
-    threads = (ctypes.c_int * PROTOCOLS * ALGORITHMS).from_address(communicator + members["maxThreads"])
-    thresholds = (ctypes.c_long * PROTOCOLS * ALGORITHMS).from_address(communicator + members["threadThresholds"])
+    threads = (ctypes.c_int * PROTOCOLS * ALGORITHMS).from_address(
+        communicator + members["maxThreads"]
+    )
+    thresholds = (ctypes.c_long * PROTOCOLS * ALGORITHMS).from_address(
+        communicator + members["threadThresholds"]
+    )
     by_way = ctypes.c_float * PROTOCOLS * ALGORITHMS * (ALL_REDUCE + 1)
     latencies = by_way.from_address(communicator + members["latencies"])
     bandwidths = by_way.from_address(communicator + members["bandwidths"])
@@ -122,14 +143,26 @@ def describe(communicator: int, members: dict[str, int]) -> None:
         for algorithm in (TREE, RING):
             threads[algorithm][protocol], thresholds[algorithm][protocol] = 512, 8
         for function in (BROADCAST, ALL_REDUCE):
-            latencies[function][RING][protocol], bandwidths[function][RING][protocol] = 14 + protocol, 25 + 50 * protocol
-        latencies[ALL_REDUCE][TREE][protocol], bandwidths[ALL_REDUCE][TREE][protocol] = 8 + protocol, 20
+            latencies[function][RING][protocol], bandwidths[function][RING][protocol] = (
+                14 + protocol,
+                25 + 50 * protocol,
+            )
+        latencies[ALL_REDUCE][TREE][protocol], bandwidths[ALL_REDUCE][TREE][protocol] = (
+            8 + protocol,
+            20,
+        )
 
 
-def choose(decide: Callable[..., int], communicator: int, members: dict[str, int]) -> dict[str, list[int]]:
-    """What NCCL chooses for some calls: its code, algorithm, protocol and channels."""
+def choose(
+    decide: Callable[..., int], communicator: int, members: dict[str, int]
+) -> dict[str, list[int]]:
+    """NCCL's choice for some calls: its code, algorithm, protocol and channels."""
     chosen = {}
-    calls = {"small": (ALL_REDUCE, 1024), "large": (ALL_REDUCE, 1 << 20), "other": (BROADCAST, 1 << 20)}
+    calls = {
+        "small": (ALL_REDUCE, 1024),
+        "large": (ALL_REDUCE, 1 << 20),
+        "other": (BROADCAST, 1 << 20),
+    }
     for name, (function, bytes_) in calls.items():
         call = ctypes.create_string_buffer(COMMUNICATOR_BYTES)
         address = ctypes.addressof(call)
@@ -141,10 +174,41 @@ def choose(decide: Callable[..., int], communicator: int, members: dict[str, int
     return chosen
 
 
+def choose_by_rules(
+    table: dict[str, tuple[int, int]],
+    function: Callable[..., Callable[..., Any]],
+    communicator: ctypes.Array[ctypes.c_char],
+    tuner: Tuner,
+    log: int,
+    members: dict[str, int],
+) -> dict[str, Any]:
+    """NCCL's choices without the plugin and with it, if its function and the members are known."""
+    found = (name for name in table if name.startswith("_Z15ncclGetAlgoInfoP8ncclComm"))
+    decide = next(found, None)
+    if not members or not decide:
+        return {}
+    start, pointer, number = ctypes.addressof(communicator), ctypes.c_void_p, ctypes.c_int
+    describe(start, members)
+    in_use, context = (
+        pointer.from_address(start + members[name]) for name in ("tuner", "tunerContext")
+    )
+    choice = function(decide, number, pointer, pointer, number, number, number, pointer)
+    loaded, in_use.value = in_use.value, None
+    without = choose(choice, start, members)
+    in_use.value = loaded
+    context_address = ctypes.cast(ctypes.addressof(context), ctypes.POINTER(pointer))
+    tuner.init(context_address, 7, 8, 1, log, None, None)
+    chosen = choose(choice, start, members)
+    tuner.finish(context)
+    return {"chosen_without": without, "chosen": chosen}
+
+
 def main(libnccl: str, plugin: str, members_text: str) -> None:
     library = ctypes.CDLL(libnccl)
     table = symbols(Path(libnccl))
-    base = (ctypes.cast(library.ncclGetVersion, ctypes.c_void_p).value or 0) - table.get("ncclGetVersion", (0, 0))[0]
+    base = (ctypes.cast(library.ncclGetVersion, ctypes.c_void_p).value or 0) - table.get(
+        "ncclGetVersion", (0, 0)
+    )[0]
 
     def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
         return ctypes.CFUNCTYPE(result, *arguments)(base + table[name][0])
@@ -155,7 +219,11 @@ def main(libnccl: str, plugin: str, members_text: str) -> None:
     report["version"] = version.value
     # It reads the environment, which loading a plugin relies on, and needs no GPU.
     report["codes"].append(library.ncclGetUniqueId(ctypes.create_string_buffer(128)))
-    needed = ["_Z19ncclTunerPluginLoadP8ncclComm", "_Z21ncclTunerPluginUnloadP8ncclComm", "_ZL26ncclTunerConstantsDefaults"]
+    needed = [
+        "_Z19ncclTunerPluginLoadP8ncclComm",
+        "_Z21ncclTunerPluginUnloadP8ncclComm",
+        "_ZL26ncclTunerConstantsDefaults",
+    ]
     needed += ["_Z12ncclDebugLog17ncclDebugLogLevelmPKciS1_z", "_Z22ncclOpenTunerPluginLibPKc"]
     versions = [number for number in range(2, 10) if f"_Z15getNcclTuner_v{number}Pv" in table]
     report["missing"] = [name for name in needed if name not in table]
@@ -173,22 +241,12 @@ def main(libnccl: str, plugin: str, members_text: str) -> None:
     tuner = Tuner.from_address(max(written))
     report["name"] = tuner.name.decode()
     report["loaded"] = ask(tuner, log, constants)
-    members = json.loads(members_text)
-    decide = next((name for name in table if name.startswith("_Z15ncclGetAlgoInfoP8ncclComm")), None)
-    if members and decide:
-        start, pointer = ctypes.addressof(communicator), ctypes.c_void_p
-        describe(start, members)
-        in_use, context = (pointer.from_address(start + members[name]) for name in ("tuner", "tunerContext"))
-        choice = function(decide, ctypes.c_int, pointer, pointer, ctypes.c_int, ctypes.c_int, ctypes.c_int, pointer)
-        loaded, in_use.value = in_use.value, None
-        report["chosen_without"] = choose(choice, start, members)
-        in_use.value = loaded
-        tuner.init(ctypes.cast(ctypes.addressof(context), ctypes.POINTER(pointer)), 7, 8, 1, log, None, None)
-        report["chosen"] = choose(choice, start, members)
-        tuner.finish(context)
+    report |= choose_by_rules(table, function, communicator, tuner, log, json.loads(members_text))
     report["unload"] = function(needed[1], ctypes.c_int, ctypes.c_void_p)(communicator)
 
-    handle = function("_Z22ncclOpenTunerPluginLibPKc", ctypes.c_void_p, ctypes.c_char_p)(plugin.encode())
+    handle = function("_Z22ncclOpenTunerPluginLibPKc", ctypes.c_void_p, ctypes.c_char_p)(
+        plugin.encode()
+    )
     report["versions"] = {}
     for number in versions:
         found = function(f"_Z15getNcclTuner_v{number}Pv", ctypes.c_void_p, ctypes.c_void_p)(handle)

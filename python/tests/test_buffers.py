@@ -139,7 +139,9 @@ def test_odd_shapes_keep_their_shape(shape: tuple[int, ...]) -> None:
     assert buffer.count == np.zeros(shape).size
 
 
-@pytest.mark.parametrize("thing", [np.float32(3), np.array(3.0), np.array(3).astype(ml_dtypes.bfloat16)])
+@pytest.mark.parametrize(
+    "thing", [np.float32(3), np.array(3.0), np.array(3).astype(ml_dtypes.bfloat16)]
+)
 def test_arrays_without_axes_come_in(thing: Any) -> None:
     buffer = Buffer(thing)
     assert (buffer.shape, buffer.count, bytes(buffer.tobytes())) == ((), 1, thing.tobytes())
@@ -150,15 +152,22 @@ def test_a_read_only_output_is_refused() -> None:
         Buffer(b"abc", True)
 
 
-@pytest.mark.parametrize("thing", [np.zeros(2, "complex64"), np.zeros(2, ">f4"), np.zeros(2, "S3"), np.zeros(2, "i4,i4")])
+@pytest.mark.parametrize(
+    "thing", [np.zeros(2, "complex64"), np.zeros(2, ">f4"), np.zeros(2, "S3"), np.zeros(2, "i4,i4")]
+)
 def test_types_without_meaning_here_are_refused(thing: Any) -> None:
     with pytest.raises(ringfold.Unsupported):
         Buffer(thing)
 
 
-@pytest.mark.parametrize("thing", [np.zeros(2, "complex64"), np.zeros((), "complex128"), Dlpack(np.zeros(2, "complex64"))])
+@pytest.mark.parametrize(
+    "thing",
+    [np.zeros(2, "complex64"), np.zeros((), "complex128"), Dlpack(np.zeros(2, "complex64"))],
+)
 def test_complex_numbers_are_refused_with_advice_that_holds(thing: Any) -> None:
-    with pytest.raises(ringfold.Unsupported, match=r"`complex(64|128)`.*view_as_real.*products, minima") as caught:
+    with pytest.raises(
+        ringfold.Unsupported, match=r"`complex(64|128)`.*view_as_real.*products, minima"
+    ) as caught:
         Buffer(thing)
     assert "uint8" not in str(caught.value)
 

@@ -37,7 +37,10 @@ def same(result: Any, expected: np.ndarray[Any, Any]) -> None:
 
 
 def each_way(
-    call: Callable[..., Any], x: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], in_place: bool = True
+    call: Callable[..., Any],
+    x: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
+    in_place: bool = True,
 ) -> None:
     """`call` gives what is expected to a new array, to `out`, in place, and asynchronously; it leaves its input alone."""
     before = x.tobytes()
@@ -64,7 +67,11 @@ def reductions(comm: ringfold.Communicator) -> None:
         everyone = all_values(comm.world_size, shape, dtype)
         x = everyone[comm.rank]
         stacked = np.stack(everyone).astype("float64")
-        operations: list[Any] = [("sum", stacked.sum(0)), ("max", stacked.max(0)), ("min", stacked.min(0))]
+        operations: list[Any] = [
+            ("sum", stacked.sum(0)),
+            ("max", stacked.max(0)),
+            ("min", stacked.min(0)),
+        ]
         if dtype in ("float32", "float64"):
             operations.append((ringfold.premul_sum(0.5), stacked.sum(0) / 2))
         for op, exact in operations:
@@ -87,11 +94,21 @@ def whole_number_operations(comm: ringfold.Communicator) -> None:
         ("bxor", np.bitwise_xor),
     ]
     for op, function in operations:
-        each_way(lambda y, **k: comm.all_reduce(y, op, **k), everyone[comm.rank], function.reduce(everyone, dtype="uint32"))
+        each_way(
+            lambda y, **k: comm.all_reduce(y, op, **k),
+            everyone[comm.rank],
+            function.reduce(everyone, dtype="uint32"),
+        )
     everyone = all_values(comm.world_size, (129,), "bool")
-    each_way(lambda y, **k: comm.all_reduce(y, "max", **k), everyone[comm.rank], np.logical_or.reduce(everyone))
+    each_way(
+        lambda y, **k: comm.all_reduce(y, "max", **k),
+        everyone[comm.rank],
+        np.logical_or.reduce(everyone),
+    )
     mean = np.stack(all_values(comm.world_size, (50,), "float64")).sum(0) * (1 / comm.world_size)
-    each_way(lambda y, **k: comm.all_reduce(y, "avg", **k), values(comm.rank, (50,), "float64"), mean)
+    each_way(
+        lambda y, **k: comm.all_reduce(y, "avg", **k), values(comm.rank, (50,), "float64"), mean
+    )
 
 
 def movements(comm: ringfold.Communicator) -> None:
@@ -109,11 +126,22 @@ def movements(comm: ringfold.Communicator) -> None:
         each_way(comm.sendrecv, x, everyone[rank - 1], in_place=False)
         whole = np.stack(everyone)
         out = np.empty(shape, x.dtype)
-        result = comm.scatter(whole, 0, out=out.reshape(1, *shape)) if rank == 0 else comm.scatter(root=0, out=out)
+        result = (
+            comm.scatter(whole, 0, out=out.reshape(1, *shape))
+            if rank == 0
+            else comm.scatter(root=0, out=out)
+        )
         same(result.reshape(shape), x)
         # What rank i gives to rank j is different for every pair.
-        blocks = [np.stack(all_values(n, shape, dtype)[::-1]) + values(r, (), dtype) for r in range(n)]
-        each_way(comm.all_to_all, blocks[rank], np.stack([blocks[r][rank] for r in range(n)]), in_place=False)
+        blocks = [
+            np.stack(all_values(n, shape, dtype)[::-1]) + values(r, (), dtype) for r in range(n)
+        ]
+        each_way(
+            comm.all_to_all,
+            blocks[rank],
+            np.stack([blocks[r][rank] for r in range(n)]),
+            in_place=False,
+        )
         if n > 1:
             if rank == 0:
                 comm.send(x, 1, tag=5)
@@ -145,7 +173,10 @@ def uneven_counts(comm: ringfold.Communicator) -> None:
     total = np.stack(vectors).sum(0)
     same(comm.reduce_scatter(vectors[rank], counts=counts), total[starts[rank] : starts[rank + 1]])
     out = np.empty((counts[rank], 3), "float32")
-    same(comm.scatter(vectors[0], 0, counts=counts, out=out), vectors[0][starts[rank] : starts[rank + 1]])
+    same(
+        comm.scatter(vectors[0], 0, counts=counts, out=out),
+        vectors[0][starts[rank] : starts[rank + 1]],
+    )
     matrix = [[(i + 2 * j) % 4 for j in range(n)] for i in range(n)]
     given = [np.full((sum(matrix[i]), 2), i, "int32") for i in range(n)]
     got = [np.full((matrix[i][rank], 2), i, "int32") for i in range(n)]
@@ -180,7 +211,14 @@ def parts(comm: ringfold.Communicator) -> Any:
 
 def everything(comm: ringfold.Communicator) -> None:
     # One job for all, because starting Python costs more than the calls.
-    for function in (reductions, whole_number_operations, movements, scattered_sums, uneven_counts, scattered_inputs):
+    for function in (
+        reductions,
+        whole_number_operations,
+        movements,
+        scattered_sums,
+        uneven_counts,
+        scattered_inputs,
+    ):
         print(function.__name__, flush=True)
         function(comm)
 

@@ -10,7 +10,9 @@ import ringfold
 SCALE = 1000  # Elements in a unit of the lists below: calls of several slices over TCP, of one over shared memory.
 
 
-def call(comm: ringfold.Communicator, what: str, counts: list[int], pairs: tuple[list[int], list[int]]) -> Any:
+def call(
+    comm: ringfold.Communicator, what: str, counts: list[int], pairs: tuple[list[int], list[int]]
+) -> Any:
     """One uneven call by the counts that this rank has in mind."""
     counts = [count * SCALE for count in counts]
     own = np.full(counts[comm.rank], comm.rank, "float32")
@@ -32,7 +34,10 @@ def disagree(comm: ringfold.Communicator) -> Any:
     endings = {}
     counts = [[1, 3], [2, 2]][comm.rank]
     # Rank 0 gives rank 1 three units, or none; rank 1 expects two.
-    pairs = {"all_to_all": [([1, 3], [1, 2]), ([2, 2], [2, 2])], "nothing": [([1, 0], [1, 2]), ([2, 2], [2, 2])]}
+    pairs = {
+        "all_to_all": [([1, 3], [1, 2]), ([2, 2], [2, 2])],
+        "nothing": [([1, 0], [1, 2]), ([2, 2], [2, 2])],
+    }
     for what in ["all_gather", "gather", "reduce_scatter", "scatter", *pairs]:
         # An error ends a communicator; the next case has one of its own.
         part = comm.split(0)
@@ -54,7 +59,9 @@ def disagree(comm: ringfold.Communicator) -> Any:
         endings[what] = errors
     for asynchronous in (False, True):
         with pytest.raises(ringfold.InvalidArgument, match="of itself"):
-            comm.all_to_all(np.zeros(4), send_counts=[2, 2], recv_counts=[1, 1], async_=asynchronous)
+            comm.all_to_all(
+                np.zeros(4), send_counts=[2, 2], recv_counts=[1, 1], async_=asynchronous
+            )
     comm.barrier()
     return endings
 
@@ -67,7 +74,11 @@ def test_ranks_with_other_counts_are_told(jobs: Any, transport: str) -> None:
             # A rank that gets nothing may be through before anybody objects; the next call tells
             # it.
             first = [ending for ending in result[what] if ending is not None][:1]
-            assert first and first[0][0] == "Mismatch" and "counts" in first[0][1], (what, rank, result[what])
+            assert first and first[0][0] == "Mismatch" and "counts" in first[0][1], (
+                what,
+                rank,
+                result[what],
+            )
         # But a rank whose result would be wrong gets none.
         wronged = {"gather": [0], "all_gather": [0, 1], "reduce_scatter": [0, 1]}.get(what, [1])
         assert all(results[rank][what][0] is not None for rank in wronged), (what, results)
@@ -88,7 +99,9 @@ def reduce_to_each_other(comm: ringfold.Communicator, calls_after: int) -> Any:
 
 
 @pytest.mark.parametrize("calls_after", [0, 1, 2, 9])
-def test_ranks_that_did_not_meet_are_told_before_their_slots_are_used_again(jobs: Any, calls_after: int) -> None:
+def test_ranks_that_did_not_meet_are_told_before_their_slots_are_used_again(
+    jobs: Any, calls_after: int
+) -> None:
     for error in jobs(reduce_to_each_other, 2, calls_after=calls_after).results():
         assert isinstance(error, ringfold.Mismatch), repr(error)
         assert "root 0" in str(error) and "root 1" in str(error)

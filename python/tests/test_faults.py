@@ -45,7 +45,9 @@ def differ_in_counts(comm: ringfold.Communicator) -> str:
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_mismatch_numbers_the_users_calls_and_names_what_differs(jobs: Any, transport: str) -> None:
+def test_a_mismatch_numbers_the_users_calls_and_names_what_differs(
+    jobs: Any, transport: str
+) -> None:
     job = jobs(differ_in_counts, 2, init={"transport": transport})
     for text in job.results():
         assert "#3 all_reduce of 10 float64" in text and "#3 all_reduce of 11 float64" in text, text
@@ -58,7 +60,9 @@ def test_a_mismatch_numbers_the_users_calls_and_names_what_differs(jobs: Any, tr
 
 @pytest.mark.parametrize("count", [1, 1 << 20])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_survivors_of_a_killed_rank_are_told_its_number(jobs: Any, count: int, asynchronous: bool) -> None:
+def test_survivors_of_a_killed_rank_are_told_its_number(
+    jobs: Any, count: int, asynchronous: bool
+) -> None:
     job = jobs(wait_for_a_death, 3, count=count, asynchronous=asynchronous)
     for rank in range(3):
         job.wait_for(rank, "ready")
@@ -151,7 +155,8 @@ def give_up(comm: ringfold.Communicator, way: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("way", "reason"), [("abort", "the loss is not a number"), ("with", "ZeroDivisionError: nothing by nothing")]
+    ("way", "reason"),
+    [("abort", "the loss is not a number"), ("with", "ZeroDivisionError: nothing by nothing")],
 )
 def test_an_abort_reaches_all_ranks_with_its_reason(jobs: Any, way: str, reason: str) -> None:
     *others, own = jobs(give_up, 3, way=way).results()
@@ -194,7 +199,9 @@ def test_ranks_that_are_interrupted_together_end_with_their_tracebacks(jobs: Any
     for rank in range(4):
         assert job.status(rank) == -signal.SIGINT, job.log(rank)
         lines = job.log(rank).splitlines()
-        assert "Traceback (most recent call last):" in lines and "KeyboardInterrupt" in lines, job.log(rank)
+        assert "Traceback (most recent call last):" in lines and "KeyboardInterrupt" in lines, (
+            job.log(rank)
+        )
 
 
 def call_another(comm: ringfold.Communicator, difference: str) -> Any:
@@ -338,7 +345,9 @@ def test_a_forked_child_neither_uses_nor_ends_its_parents_communicator(jobs: Any
         (ringfold.PeerFailed, RuntimeError),
     ],
 )
-def test_errors_are_also_pythons_own(error: type[ringfold.RingfoldError], builtin: type[Exception]) -> None:
+def test_errors_are_also_pythons_own(
+    error: type[ringfold.RingfoldError], builtin: type[Exception]
+) -> None:
     made = error("text")
     assert isinstance(made, builtin) and isinstance(made, ringfold.RingfoldError)
     assert str(pickle.loads(pickle.dumps(made))) == "text"

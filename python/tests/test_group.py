@@ -50,15 +50,26 @@ def sums(comm: ringfold.Communicator) -> Any:
 
 def test_the_tuners_arguments_reach_it(jobs: Any, tmp_path: Path) -> None:
     rules = tmp_path / "rules.csv"
-    rules.write_text("# two ranges\nallreduce,0,8191,direct,simple,-1,-1,-1\nallreduce,8192,-1,ring,simple,2,-1,3\n")
-    init = {"tuner_config": str(rules), "min_channels": 1, "max_channels": 2, "chunk_bytes": 65536, "tuner_plugin": "none"}
+    rules.write_text(
+        "# two ranges\nallreduce,0,8191,direct,simple,-1,-1,-1\nallreduce,8192,-1,ring,simple,2,-1,3\n"
+    )
+    init = {
+        "tuner_config": str(rules),
+        "min_channels": 1,
+        "max_channels": 2,
+        "chunk_bytes": 65536,
+        "tuner_plugin": "none",
+    }
     assert jobs(sums, 3, init).results() == [[3.0] * 3] * 3
 
 
 def test_a_bad_line_is_told_with_line_and_column(tmp_path: Path) -> None:
     rules = tmp_path / "rules.csv"
     rules.write_text("\nallreduce,0,8191,rng,simple,-1,-1,-1\n")
-    with pytest.raises(ringfold.InvalidArgument, match=r"rules\.csv:2:18: `rng` is no algorithm; did you mean `ring`"):
+    with pytest.raises(
+        ringfold.InvalidArgument,
+        match=r"rules\.csv:2:18: `rng` is no algorithm; did you mean `ring`",
+    ):
         ringfold.init(tuner_config=rules)
     with pytest.raises(ringfold.InvalidArgument, match="protocol"):
         ringfold.init(protocol="fast")

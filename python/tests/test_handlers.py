@@ -39,15 +39,24 @@ class Dropped:
 # What a handler does while its thread waits, and whether rank 1 does the same after the call that
 # it interrupts.
 HANDLERS: dict[str, tuple[Callable[[ringfold.Communicator], Any], bool]] = {
-    "figures": (lambda part: [read() for read in (part.stats, part.reset_stats, lambda: part.standing(1))], False),
+    "figures": (
+        lambda part: [read() for read in (part.stats, part.reset_stats, lambda: part.standing(1))],
+        False,
+    ),
     "call": (lambda part: part.all_reduce(np.ones(3)), True),
     "large call": (lambda part: part.all_gather(np.ones(100_000)), True),
     "started call": (lambda part: part.all_reduce(np.ones(3), async_=True).wait(), True),
-    "message": (lambda part: part.send(np.ones(3), 1) if part.rank == 0 else part.recv(np.ones(3), 0), True),
+    "message": (
+        lambda part: part.send(np.ones(3), 1) if part.rank == 0 else part.recv(np.ones(3), 0),
+        True,
+    ),
     "memory": (lambda part: part.empty(100), True),
     "registration": (lambda part: part.register(np.zeros(100_000)).close(), True),
     "part": (lambda part: part.split(0).close(), True),  # type: ignore[union-attr]
-    "collector": (lambda part: (Dropped(part, part.register(np.zeros(100_000))), gc.collect()), True),
+    "collector": (
+        lambda part: (Dropped(part, part.register(np.zeros(100_000))), gc.collect()),
+        True,
+    ),
     "abort": (lambda part: part.abort("preempted"), False),
     "close": (lambda part: part.close(), False),
 }
@@ -66,7 +75,9 @@ def use_in_handlers(comm: ringfold.Communicator, waits: str) -> Any:
         parts.append(part)
         handled: list[bool] = []
 
-        def handle(*_: Any, part: Any = part, use: Any = use, handled: list[bool] = handled) -> None:
+        def handle(
+            *_: Any, part: Any = part, use: Any = use, handled: list[bool] = handled
+        ) -> None:
             use(part)
             handled.append(True)
 
@@ -81,7 +92,9 @@ def use_in_handlers(comm: ringfold.Communicator, waits: str) -> Any:
             if waits == "call":
                 part.all_reduce(np.ones(3))
             else:
-                part.all_reduce(np.ones(3), async_=True).wait(None if waits == "work" else WATCHDOG_S)
+                part.all_reduce(np.ones(3), async_=True).wait(
+                    None if waits == "work" else WATCHDOG_S
+                )
             if comm.rank == 1 and is_collective:
                 use(part)
             endings[what] = "ok"
@@ -99,7 +112,9 @@ def use_in_handlers(comm: ringfold.Communicator, waits: str) -> Any:
 def test_a_handler_uses_the_communicator_in_whose_call_its_thread_is(jobs: Any, waits: str) -> None:
     (zero, has_handled), (one, _) = jobs(use_in_handlers, 2, waits=waits).results()
     assert has_handled
-    assert zero == {what: {"abort": "Aborted", "close": "Closed"}.get(what, "ok") for what in HANDLERS}
+    assert zero == {
+        what: {"abort": "Aborted", "close": "Closed"}.get(what, "ok") for what in HANDLERS
+    }
     assert set(one.values()) == {"ok"}
 
 

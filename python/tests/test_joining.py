@@ -100,10 +100,17 @@ except KeyboardInterrupt:
 class Rank:
     """A process of a rank, whose output is read when it is needed."""
 
-    def __init__(self, program: str, rank: int, argument: object, environment: dict[str, str]) -> None:
+    def __init__(
+        self, program: str, rank: int, argument: object, environment: dict[str, str]
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, str(argument)],
-            env={**os.environ, "RINGFOLD_RANK": str(rank), "OPENBLAS_NUM_THREADS": "1", **environment},
+            env={
+                **os.environ,
+                "RINGFOLD_RANK": str(rank),
+                "OPENBLAS_NUM_THREADS": "1",
+                **environment,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -135,9 +142,14 @@ Start = Callable[..., Rank]
 @pytest.fixture
 def start() -> Iterator[Start]:
     ranks: list[Rank] = []
-    place = {"RINGFOLD_ADDR": f"unix:@ringfold-test-{uuid.uuid4().hex}", "RINGFOLD_SECRET": uuid.uuid4().hex}
+    place = {
+        "RINGFOLD_ADDR": f"unix:@ringfold-test-{uuid.uuid4().hex}",
+        "RINGFOLD_SECRET": uuid.uuid4().hex,
+    }
 
-    def begin(program: str, rank: int, world_size: int, argument: object = "", **environment: str) -> Rank:
+    def begin(
+        program: str, rank: int, world_size: int, argument: object = "", **environment: str
+    ) -> Rank:
         size = {"RINGFOLD_WORLD_SIZE": str(world_size)}
         ranks.append(Rank(program, rank, argument, {**place, **size, **environment}))
         return ranks[-1]
@@ -149,7 +161,9 @@ def start() -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("is_rank_0_there", [True, False])
-def test_an_interrupted_joining_leaves_no_thread_and_can_be_repeated(start: Start, is_rank_0_there: bool) -> None:
+def test_an_interrupted_joining_leaves_no_thread_and_can_be_repeated(
+    start: Start, is_rank_0_there: bool
+) -> None:
     zero = start(INTERRUPTED, 0, 3) if is_rank_0_there else None
     if zero:
         zero.await_task("ringfold-server")
@@ -206,9 +220,13 @@ def squatted() -> Iterator[int]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
-def test_a_name_that_another_user_holds_is_said_at_once_and_a_secret_evades_it(start: Start, squatted: int) -> None:
+def test_a_name_that_another_user_holds_is_said_at_once_and_a_secret_evades_it(
+    start: Start, squatted: int
+) -> None:
     place = {"RINGFOLD_ADDR": f"127.0.0.1:{squatted}"}
-    open_ranks = [start(PRELUDE + "join()", rank, 2, RINGFOLD_SECRET="", **place) for rank in range(2)]
+    open_ranks = [
+        start(PRELUDE + "join()", rank, 2, RINGFOLD_SECRET="", **place) for rank in range(2)
+    ]
     for rank in open_ranks:
         text = rank.rest()
         assert f"user {NOBODY}" in text and "RINGFOLD_SECRET" in text, text

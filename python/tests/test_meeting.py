@@ -27,7 +27,9 @@ def meet(comm: ringfold.Communicator) -> Any:
     meeting = _native.Meeting.open() if comm.rank == 0 else None
     address = tell(comm, "" if meeting is None else meeting.address)
     where: dict[str, Any] = {"meeting": meeting} if meeting else {"address": address}
-    native = _native.Communicator.connect(rank=comm.rank, world_size=comm.world_size, secret=SECRET, **where)
+    native = _native.Communicator.connect(
+        rank=comm.rank, world_size=comm.world_size, secret=SECRET, **where
+    )
     with ringfold.Communicator(native) as met:
         return int(met.all_reduce(np.array([1 << met.rank]))[0]), met.hosts, met.local_size
 
@@ -62,7 +64,9 @@ def test_a_meeting_is_good_for_one_communicator() -> None:
 )
 def test_what_does_not_go_with_a_meeting_is_said(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ringfold.RingfoldError, match=problem):
-        _native.Communicator.connect(world_size=2, meeting=_native.Meeting.open(), connect_timeout=5, **arguments)
+        _native.Communicator.connect(
+            world_size=2, meeting=_native.Meeting.open(), connect_timeout=5, **arguments
+        )
 
 
 def host(comm: ringfold.Communicator) -> str:

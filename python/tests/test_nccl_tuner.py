@@ -52,8 +52,18 @@ def plugin() -> Path:
     cargo = shutil.which("cargo")
     if cargo is None:
         pytest.skip("no cargo here to build the plugin")
-    command = [cargo, "build", "--quiet", "--package", "ringfold-nccl-tuner", "--message-format", "json"]
-    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=WATCHDOG_S)
+    command = [
+        cargo,
+        "build",
+        "--quiet",
+        "--package",
+        "ringfold-nccl-tuner",
+        "--message-format",
+        "json",
+    ]
+    built = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=WATCHDOG_S
+    )
     messages = [json.loads(line) for line in built.stdout.splitlines()]
     files = [Path(name) for message in messages for name in message.get("filenames", [])]
     return next(file for file in files if file.name == "libringfold_nccl_tuner.so")
@@ -65,16 +75,37 @@ def debugger(*commands: str) -> str:
     if gdb is None:
         return ""
     words = [f"--eval-command={command}" for command in commands]
-    return subprocess.run([gdb, "-nx", "-batch", *words, libnccl()], capture_output=True, text=True, timeout=WATCHDOG_S).stdout
+    return subprocess.run(
+        [gdb, "-nx", "-batch", *words, libnccl()],
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+    ).stdout
 
 
 @functools.cache
 def members() -> dict[str, int]:
     """At which byte members of NCCL's structures lie; empty where that cannot be found out."""
-    plain = ["nRanks", "nNodes", "localRanks", "maxLocalRanks", "nChannels", "maxThreads", "threadThresholds"]
+    plain = [
+        "nRanks",
+        "nNodes",
+        "localRanks",
+        "maxLocalRanks",
+        "nChannels",
+        "maxThreads",
+        "threadThresholds",
+    ]
     plain += ["latencies", "bandwidths", "tuner", "tunerContext"]
-    said = debugger(*[f"print/d (long)&((struct ncclComm*)0)->{name}" for name in plain], "ptype /o struct ncclTaskColl")
-    found = {name: int(byte) for name, byte in zip(plain, re.findall(r"^\$\d+ = (\d+)$", said, re.MULTILINE), strict=False)}
+    said = debugger(
+        *[f"print/d (long)&((struct ncclComm*)0)->{name}" for name in plain],
+        "ptype /o struct ncclTaskColl",
+    )
+    found = {
+        name: int(byte)
+        for name, byte in zip(
+            plain, re.findall(r"^\$\d+ = (\d+)$", said, re.MULTILINE), strict=False
+        )
+    }
     # The rest are bytes of their own, whether they are declared as bits or not.
     for byte, name in re.findall(r"/\* +(\d+)(?:: 0)? +\| +\d+ \*/ .*?(\w+)(?: : 8)?;", said):
         if name in ("func", "count", "algorithm", "protocol", "nMaxChannels"):
@@ -86,9 +117,17 @@ def run(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
     """What the program reports, and what NCCL logs."""
     (folder / "nccl_tuner.conf").write_text(RULES)
     log = folder / "log"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "RINGFOLD_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NCCL_", "RINGFOLD_"))
+    }
     # The network only as far as it is this machine's own.
-    environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING", "NCCL_DEBUG_FILE": str(log)}
+    environment |= {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
+        "NCCL_DEBUG_FILE": str(log),
+    }
     environment |= {"NCCL_SOCKET_IFNAME": "lo", **variables}
     done = subprocess.run(
         [sys.executable, PROGRAM, libnccl(), plugin(), json.dumps(members())],
@@ -125,11 +164,21 @@ def test_nccl_loads_the_plugin_and_gets_the_rules_answers(tmp_path: Path) -> Non
 def test_nccl_chooses_what_the_rules_say(tmp_path: Path) -> None:
     report, log = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
     if "chosen" not in report:
-        pytest.skip("no gdb here, no debugging information, or another way of choosing in this libnccl.so")
+        pytest.skip(
+            "no gdb here, no debugging information, or another way of choosing in this libnccl.so"
+        )
     without, chosen = report["chosen_without"], report["chosen"]
-    assert without == {"small": [0, TREE, LL, 1], "large": [0, RING, SIMPLE, 16], "other": [0, RING, SIMPLE, 16]}, log
+    assert without == {
+        "small": [0, TREE, LL, 1],
+        "large": [0, RING, SIMPLE, 16],
+        "other": [0, RING, SIMPLE, 16],
+    }, log
     # A call without a rule keeps its channels, and so does one whose rule leaves them alone.
-    assert chosen == {"small": [0, TREE, LL, 1], "large": [0, RING, LL128, 2], "other": without["other"]}, log
+    assert chosen == {
+        "small": [0, TREE, LL, 1],
+        "large": [0, RING, LL128, 2],
+        "other": without["other"],
+    }, log
 
 
 def test_nccls_own_translation_of_older_versions_gives_the_same(tmp_path: Path) -> None:
@@ -155,7 +204,9 @@ def test_structures_are_laid_out_as_nccls(tmp_path: Path) -> None:
     report, _ = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
     # Seven algorithms by three protocols, alone and over three kinds of link, and five bandwidths of four generations.
     assert report["constants_bytes"] == 8 * (4 * 7 * 3 + 5 * 4 * 3)
-    shown = debugger("ptype /o ncclTuner_v5_t", "ptype /o ncclTunerConstants_v5_t", "ptype /o ncclTuner_v2_t")
+    shown = debugger(
+        "ptype /o ncclTuner_v5_t", "ptype /o ncclTunerConstants_v5_t", "ptype /o ncclTuner_v2_t"
+    )
     if "total size" not in shown:
         pytest.skip("no gdb here, or no debugging information in this libnccl.so")
     found = re.findall(r"/\* +(\d+) +\| +(\d+) \*/ .*?(\w+)\)?(?:\(|\[|;)", shown.replace("(*", ""))

@@ -40,7 +40,9 @@ def wait_for_rank_2(comm: ringfold.Communicator, folder: str) -> Any:
     call.start()
     told = None
     if comm.rank == 0:
-        late = ask_until(comm, lambda all_: all(rank is not None and rank.call for rank in all_[:2]))
+        late = ask_until(
+            comm, lambda all_: all(rank is not None and rank.call for rank in all_[:2])
+        )
         go_on.touch()
         frozen = ask_until(comm, lambda all_: all_[2] is None)
         print("seen", flush=True)
@@ -52,7 +54,9 @@ def wait_for_rank_2(comm: ringfold.Communicator, folder: str) -> Any:
     return result.tolist(), told, done
 
 
-def test_who_is_late_and_who_is_frozen_is_told_while_a_call_is_stuck(jobs: Any, tmp_path: Path) -> None:
+def test_who_is_late_and_who_is_frozen_is_told_while_a_call_is_stuck(
+    jobs: Any, tmp_path: Path
+) -> None:
     job = jobs(wait_for_rank_2, 3, folder=str(tmp_path))
     job.wait_for(0, "seen")
     job.signal(2, signal.SIGCONT)

@@ -127,7 +127,13 @@ def test_leaving_without_close_is_an_orderly_goodbye(jobs: Any) -> None:
 
 def test_a_job_of_one_gives_back_what_it_gets(alone: ringfold.Communicator) -> None:
     x = np.arange(6.0).reshape(2, 3)
-    assert (alone.rank, alone.world_size, alone.local_rank, alone.local_size, alone.hosts) == (0, 1, 0, 1, 1)
+    assert (alone.rank, alone.world_size, alone.local_rank, alone.local_size, alone.hosts) == (
+        0,
+        1,
+        0,
+        1,
+        1,
+    )
     assert np.array_equal(alone.all_reduce(x, "avg"), x)
     assert np.array_equal(alone.all_reduce(x, "mean"), x)
     assert alone.all_gather(x).shape == (1, 2, 3)
@@ -178,7 +184,11 @@ def test_arrays_of_jax_come_in_and_out(alone: ringfold.Communicator) -> None:
     for dtype in ("bfloat16", "float16", "float32"):
         x = jax.numpy.arange(4, dtype=dtype)
         result = alone.all_reduce(x)
-        assert isinstance(result, jax.Array) and result.dtype == x.dtype and result.tolist() == [0, 1, 2, 3]
+        assert (
+            isinstance(result, jax.Array)
+            and result.dtype == x.dtype
+            and result.tolist() == [0, 1, 2, 3]
+        )
 
 
 @pytest.mark.parametrize(
@@ -208,7 +218,9 @@ def test_arrays_of_jax_come_in_and_out(alone: ringfold.Communicator) -> None:
         lambda comm: ringfold.init(transport="pigeons"),
     ],
 )
-def test_wrong_arguments_are_refused_and_leave_the_communicator_usable(alone: ringfold.Communicator, call: Any) -> None:
+def test_wrong_arguments_are_refused_and_leave_the_communicator_usable(
+    alone: ringfold.Communicator, call: Any
+) -> None:
     with pytest.raises(ringfold.InvalidArgument):
         call(alone)
     alone.barrier()
@@ -219,7 +231,9 @@ class Asked(Exception):
 
 
 @pytest.mark.parametrize("transport", [None, "auto", "tcp"])
-def test_a_transport_is_passed_on_as_given(monkeypatch: pytest.MonkeyPatch, transport: str | None) -> None:
+def test_a_transport_is_passed_on_as_given(
+    monkeypatch: pytest.MonkeyPatch, transport: str | None
+) -> None:
     class Core:
         @staticmethod
         def connect(**arguments: Any) -> None:
@@ -242,7 +256,9 @@ def test_a_closed_communicator_says_so() -> None:
 
 
 def test_importing_ringfold_imports_no_framework() -> None:
-    program = "import sys, ringfold; sys.exit(bool({'numpy', 'torch', 'ml_dtypes'} & set(sys.modules)))"
+    program = (
+        "import sys, ringfold; sys.exit(bool({'numpy', 'torch', 'ml_dtypes'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
@@ -303,7 +319,9 @@ def tell_at_the_end(comm: ringfold.Communicator) -> Any:
     comm.barrier()
     x = np.ones(3)
     memory = (x.ctypes.data, x.nbytes)
-    work = comm._native.start(Request.raw("recv", "float64", 3, (0, 0), memory, root=1 - comm.rank, owner=x))
+    work = comm._native.start(
+        Request.raw("recv", "float64", 3, (0, 0), memory, root=1 - comm.rank, owner=x)
+    )
     work.when_done(lambda: time.sleep(0.05))
     comm.abort("enough")
     # The notifier is in Python, or about to be, when the interpreter ends.
@@ -341,18 +359,24 @@ def test_a_forked_child_is_told_by_a_thread_of_its_own(jobs: Any) -> None:
 def reduce_by_address(comm: ringfold.Communicator) -> Any:
     x, y = np.full(5, comm.rank + 1.0, "float32"), np.zeros(5, "float32")
     places = (x.ctypes.data, x.nbytes), (y.ctypes.data, y.nbytes)
-    comm._native.run(Request.raw("all_reduce", "float32", 5, *places, op="premul_sum", factor=2.0, owner=(x, y)))
+    comm._native.run(
+        Request.raw("all_reduce", "float32", 5, *places, op="premul_sum", factor=2.0, owner=(x, y))
+    )
     comm._native.run(Request.raw("barrier", "uint8", 0, (0, 0), (0, 0), timeout=20.0))
     counts = [index + 1 for index in range(comm.world_size)]
     all_of_them = np.zeros(sum(counts), "float32")
     gathered = (all_of_them.ctypes.data, all_of_them.nbytes)
     own = (x.ctypes.data, 4 * counts[comm.rank])
-    comm._native.run(Request.raw("all_gather", "float32", counts, own, gathered, owner=(x, all_of_them)))
+    comm._native.run(
+        Request.raw("all_gather", "float32", counts, own, gathered, owner=(x, all_of_them))
+    )
     return y.tolist(), all_of_them.tolist()
 
 
 def test_calls_are_made_by_address(jobs: Any) -> None:
-    assert jobs(reduce_by_address, 3).results() == [([12.0] * 5, [1.0, 2.0, 2.0, 3.0, 3.0, 3.0])] * 3
+    assert (
+        jobs(reduce_by_address, 3).results() == [([12.0] * 5, [1.0, 2.0, 2.0, 3.0, 3.0, 3.0])] * 3
+    )
 
 
 class Owner:

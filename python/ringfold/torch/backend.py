@@ -42,7 +42,13 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
     """What both classes have in common: a communicator of the core, its life, and what torch wants to know."""
 
     def _join(
-        self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str, ranks: Sequence[int] = ()
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        timeout: timedelta,
+        name: str,
+        ranks: Sequence[int] = (),
     ) -> None:
         """Connects. Blocks until all ranks are there."""
         self._store = store
@@ -55,7 +61,9 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         self._call = Call
         if key is not None and is_on_network(self._communicator):
             self._call = partial(SealedCall, Seal(key, self._communicator))
-        self.trace = Trace(self._communicator, name, ranks or range(world_size), rank, "" if ranks else _DEFAULT)
+        self.trace = Trace(
+            self._communicator, name, ranks or range(world_size), rank, "" if ranks else _DEFAULT
+        )
         self._issuer = Issuer(self._communicator, self.trace)
         self.buckets = Buckets(self._communicator)
         self._barriers = Barriers(store, rank, world_size)
@@ -130,7 +138,13 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
     """For torch up to 2.13, for hosts without devices, and for TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
     def __init__(
-        self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str, ranks: Sequence[int] = ()
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        timeout: timedelta,
+        name: str,
+        ranks: Sequence[int] = (),
     ) -> None:
         # Two arguments: with a store pybind makes an object that Python's methods are not found on.
         dist.ProcessGroup.__init__(self, rank, world_size)
@@ -148,11 +162,19 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         self._set_default_backend(custom)
 
     def splitGroup(  # noqa: N802
-        self, ranks: list[int], timeout: timedelta | None, opts: Any, name: str | None, description: str | None, _: Any
+        self,
+        ranks: list[int],
+        timeout: timedelta | None,
+        opts: Any,
+        name: str | None,
+        description: str | None,
+        _: Any,
     ) -> Any:
         """A group of some of this one's ranks; `None` for the others."""
         name = f"{self._name}:split:{'-'.join(map(str, ranks))}" if name is None else name
-        part = self._part(dist.PrefixStore(f"split/{name}/", self._store), list(ranks), timeout, name)
+        part = self._part(
+            dist.PrefixStore(f"split/{name}/", self._store), list(ranks), timeout, name
+        )
         if part is not None:
             part.setGroupDesc(description or "")
             # torch holds the C++ half only, which without its Python half would be a group that does nothing.
@@ -180,7 +202,13 @@ class RingfoldBackend(Group, c10d.Backend):
     """For torch from 2.14 on; before, Python can make no objects of it."""
 
     def __init__(
-        self, store: Any, rank: int, world_size: int, timeout: timedelta, name: str, ranks: Sequence[int] = ()
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        timeout: timedelta,
+        name: str,
+        ranks: Sequence[int] = (),
     ) -> None:
         c10d.Backend.__init__(self, rank, world_size)
         self._join(store, rank, world_size, timeout, name, ranks)
@@ -188,7 +216,9 @@ class RingfoldBackend(Group, c10d.Backend):
     def split(self, store: Any, ranks: list[int], opts: Any) -> Any:
         """A group of some of this one's ranks; only they call it, because torch crashes on a `None` here."""
         if self._rank not in ranks:
-            raise Unsupported(f"rank {self._rank} splits a group into ranks {list(ranks)}, itself none of them; use `new_group`")
+            raise Unsupported(
+                f"rank {self._rank} splits a group into ranks {list(ranks)}, itself none of them; use `new_group`"
+            )
         timeout = None if opts is None else opts._timeout
         return self._part(store, list(ranks), timeout, f"{self._name}:split")
 
@@ -211,7 +241,12 @@ def is_on_network(communicator: _native.Communicator) -> bool:
 def create(opts: Any, _: Any = None) -> Any:
     """What torch calls for each group that this process is in."""
     return group_class()(
-        opts.store, opts.group_rank, opts.group_size, opts.timeout, opts.group_id, opts.global_ranks_in_group
+        opts.store,
+        opts.group_rank,
+        opts.group_size,
+        opts.timeout,
+        opts.group_id,
+        opts.global_ranks_in_group,
     )
 
 
@@ -223,7 +258,11 @@ def group_class() -> type:
     """
     is_wrapped = dist.get_debug_level() == dist.DebugLevel.DETAIL
     is_shared = torch.accelerator.is_available()
-    return RingfoldBackend if can_derive_backends() and is_shared and not is_wrapped else RingfoldProcessGroup
+    return (
+        RingfoldBackend
+        if can_derive_backends() and is_shared and not is_wrapped
+        else RingfoldProcessGroup
+    )
 
 
 @cache

@@ -90,8 +90,13 @@ def _secret_and_key(meet: _Meet, rank: int, number: str) -> tuple[str, bytes | N
     if meet.whose != _OF_JOB:
         return meet.text, None
     if meet.text.split(",")[rank : rank + 1] != [number]:
-        raise BootstrapError("the store's entry of rank 0 is not of this group: somebody else has written to the store")
-    secret, key = (_native.derived_key(f"ringfold.torch: {what}", meet.text.encode()) for what in ("join", "seal"))
+        raise BootstrapError(
+            "the store's entry of rank 0 is not of this group: somebody else has written to the store"
+        )
+    secret, key = (
+        _native.derived_key(f"ringfold.torch: {what}", meet.text.encode())
+        for what in ("join", "seal")
+    )
     assert secret is not None
     return secret.hex(), key
 

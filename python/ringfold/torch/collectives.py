@@ -38,7 +38,12 @@ class Collectives:
         self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Each tensor becomes the reduction of all ranks' tensors."""
-        if type(opts) is AllreduceOptions and type(tensors) is list and tensors and not opts.asyncOp:
+        if (
+            type(opts) is AllreduceOptions
+            and type(tensors) is list
+            and tensors
+            and not opts.asyncOp
+        ):
             done = self._sum_now(tensors, opts)
             if done is not None:
                 return done
@@ -59,7 +64,12 @@ class Collectives:
         tensor = tensors[0]
         name = SUMMED.get(tensor.dtype)
         # Sparse tensors, which are not plain, refuse to tell their bytes.
-        if name is None or len(tensors) != 1 or not is_plain(tensor) or tensor.nbytes >= BUCKET_BYTES_MIN:
+        if (
+            name is None
+            or len(tensors) != 1
+            or not is_plain(tensor)
+            or tensor.nbytes >= BUCKET_BYTES_MIN
+        ):
             return None
         if not opts.reduceOp == SUM:
             return None
@@ -71,14 +81,25 @@ class Collectives:
     allreduce_coalesced = allreduce
 
     def broadcast(
-        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int | None = None
+        self,
+        tensors: Any,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
     ) -> dist.Work:
         """Each tensor becomes the root's."""
         call = self._call("broadcast", self._terms(opts, root=root, timeout=timeout))
         is_root = call.terms.root == self._rank
         for tensor in listed(tensors):
             plain = call.source(tensor) if is_root else call.target(tensor)
-            call.ask(moved(tensor), tensor.numel(), plain if is_root else None, plain, root=call.terms.root)
+            call.ask(
+                moved(tensor),
+                tensor.numel(),
+                plain if is_root else None,
+                plain,
+                root=call.terms.root,
+            )
             call.outputs.append(tensor)
         return self._issuer.issue(call)
 
@@ -92,7 +113,9 @@ class Collectives:
         root: int | None = None,
     ) -> dist.Work:
         """The root's tensor becomes the reduction of all ranks' tensors; the others' stay as they are."""
-        call = Call("reduce", self._terms(opts, op=op, root=root, timeout=timeout), self._world_size)
+        call = Call(
+            "reduce", self._terms(opts, op=op, root=root, timeout=timeout), self._world_size
+        )
         is_root = call.terms.root == self._rank
         for tensor in listed(tensors):
             plain = call.target(tensor, is_read=True) if is_root else call.source(tensor)
@@ -111,7 +134,9 @@ class Collectives:
             self._gather_parts(call, outputs, given)
         return self._issuer.issue(call)
 
-    def allgather_coalesced(self, output_lists: Any, inputs: Tensors, opts: Any = None) -> dist.Work:
+    def allgather_coalesced(
+        self, output_lists: Any, inputs: Tensors, opts: Any = None
+    ) -> dist.Work:
         """Tensor `j` of list `i` becomes rank `i`'s input `j`."""
         call = self._call("all_gather", self._terms(opts))
         self._check_ranks(len(output_lists), "lists of outputs")
@@ -120,7 +145,11 @@ class Collectives:
         return self._issuer.issue(call)
 
     def all_gather_single(
-        self, output: torch.Tensor, given: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        opts: Any = None,
+        timeout: timedelta | None = None,
     ) -> dist.Work:
         """The output becomes all ranks' inputs, one after the other."""
         return self.all_gather_single_coalesced([output], [given], opts, timeout)
@@ -174,7 +203,9 @@ class Collectives:
         filled = None
         if root == self._rank:
             if output is None or output.numel() != given.numel() * self._world_size:
-                raise InvalidArgument(f"the root's output must hold {self._world_size} inputs of {given.numel()} elements")
+                raise InvalidArgument(
+                    f"the root's output must hold {self._world_size} inputs of {given.numel()} elements"
+                )
             filled = call.target(output)
             call.outputs.append(output)
         call.ask(moved(given), given.numel(), call.source(given), filled, root=root)
@@ -199,7 +230,9 @@ class Collectives:
                 parts = lists(input_lists, 1)[index]
                 self._check_equal(parts, output, "inputs")
                 given = call.joined(parts)
-            call.ask(moved(output), output.numel(), given, call.target(output), root=call.terms.root)
+            call.ask(
+                moved(output), output.numel(), given, call.target(output), root=call.terms.root
+            )
             call.outputs.append(output)
         return self._issuer.issue(call)
 
@@ -288,7 +321,10 @@ class Collectives:
         """The same on parts along axis 0: equal ones, or as long there as the splits say."""
         call = self._call("all_to_all", self._terms(opts, timeout=timeout))
         same_type([output], given)
-        counts = self._split(given, input_splits, "input"), self._split(output, output_splits, "output")
+        counts = (
+            self._split(given, input_splits, "input"),
+            self._split(output, output_splits, "output"),
+        )
         call.ask(moved(given), counts, call.source(given), call.target(output))
         call.outputs.append(output)
         return self._issuer.issue(call)
@@ -316,7 +352,12 @@ class Collectives:
         return self._issuer.end_coalescing()
 
     def _terms(
-        self, opts: Any, *, op: Any = None, root: int | None = None, timeout: timedelta | None = None
+        self,
+        opts: Any,
+        *,
+        op: Any = None,
+        root: int | None = None,
+        timeout: timedelta | None = None,
     ) -> Terms:
         return terms(opts, self._timeout_s, op, root, timeout)
 
@@ -342,7 +383,9 @@ class Collectives:
             splits = [rows // self._world_size] * self._world_size
         self._check_ranks(len(splits), f"{what} splits")
         if sum(splits) != rows or min(splits) < 0:
-            raise InvalidArgument(f"{what} splits {list(splits)} do not add up to axis 0, which is {rows} long")
+            raise InvalidArgument(
+                f"{what} splits {list(splits)} do not add up to axis 0, which is {rows} long"
+            )
         row = tensor.numel() // rows if rows else 0
         return [split * row for split in splits]
 

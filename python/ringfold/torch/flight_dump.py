@@ -74,7 +74,9 @@ def failed(record: Record, error: BaseException) -> None:
     if isinstance(error, FATAL):
         path = after_death(record.trace)
         trace = record.trace
-        who = f"rank {trace.rank}" + (f", rank {trace.own} of the job," if trace.own != trace.rank else "")
+        who = f"rank {trace.rank}" + (
+            f", rank {trace.own} of the job," if trace.own != trace.rank else ""
+        )
         told = f"{error}; {who} was in {record}" + (f"; flight record in {path}" if path else "")
         error.args = (told, *error.args[1:])
 
@@ -136,8 +138,16 @@ def _own_folder(path: Path) -> int:
     found = os.fstat(folder)
     if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
         os.close(folder)
-        whose = f"belongs to user {found.st_uid}" if found.st_uid != os.geteuid() else "can be written to by everybody"
-        raise PermissionError(errno.EPERM, f"the folder {whose}; say another prefix, in a folder of your own", str(path))
+        whose = (
+            f"belongs to user {found.st_uid}"
+            if found.st_uid != os.geteuid()
+            else "can be written to by everybody"
+        )
+        raise PermissionError(
+            errno.EPERM,
+            f"the folder {whose}; say another prefix, in a folder of your own",
+            str(path),
+        )
     return folder
 
 
@@ -153,15 +163,21 @@ def _put(folder: int, content: bytes, part: str, name: str) -> None:
 
 def own_rank(found: Recorder) -> int:
     """This process' rank in the whole job."""
-    owns = [trace.own for trace in found.traces] + [record.trace.own for record in found.records()[-1:]]
+    owns = [trace.own for trace in found.traces] + [
+        record.trace.own for record in found.records()[-1:]
+    ]
     return owns[0] if owns else 0
 
 
 def content(found: Recorder) -> dict[str, Any]:
     """The whole record as a value of plain types."""
     records = found.records()
-    traces = {record.trace.id: record.trace for record in records} | {trace.id: trace for trace in found.traces}
-    config = {trace.name: group(trace.name, trace.description, trace.ranks) for trace in traces.values()}
+    traces = {record.trace.id: record.trace for record in records} | {
+        trace.id: trace for trace in found.traces
+    }
+    config = {
+        trace.name: group(trace.name, trace.description, trace.ranks) for trace in traces.values()
+    }
     status = {str(trace.id): dict.fromkeys(STATUS, -1) for trace in traces.values()}
     entries, busy = [], set[int]()
     for record in records:
@@ -202,7 +218,9 @@ def described(record: Record, state: str) -> dict[str, Any]:
     """A call as the schema has it."""
     trace = record.trace
     inputs, outputs = sizes(record)
-    kinds = [ELEMENTS.get(noted[2], str(noted[2])) for noted in record.noted if noted[2] is not None]
+    kinds = [
+        ELEMENTS.get(noted[2], str(noted[2])) for noted in record.noted if noted[2] is not None
+    ]
     return {
         "record_id": record.id,
         "pg_id": trace.id,
@@ -224,7 +242,8 @@ def described(record: Record, state: str) -> dict[str, Any]:
         "retired": not record.is_pending,
         "error": record.error,
         "frames": [
-            {"name": code.co_name, "filename": code.co_filename, "line": str(line)} for code, line in record.frames or ()
+            {"name": code.co_name, "filename": code.co_filename, "line": str(line)}
+            for code, line in record.frames or ()
         ],
     }
 
@@ -267,7 +286,11 @@ def sizes(record: Record) -> tuple[list[list[int]], list[list[int]]]:
         # Only the root gives, or gets, something.
         return (given or filled, filled or given)
     if record.name in ("all_gather", "reduce_scatter") and is_uneven(record):
-        parts = [[count] for *_, counts, _, _ in record.noted for count in (counts if isinstance(counts, list) else [counts])]
+        parts = [
+            [count]
+            for *_, counts, _, _ in record.noted
+            for count in (counts if isinstance(counts, list) else [counts])
+        ]
         return (parts, filled) if record.name == "all_gather" else (given, parts)
     return given, filled
 
@@ -284,4 +307,6 @@ def stream(record: Record) -> tuple[str, list[int]]:
     """The group that stands for messages of this kind."""
     source, target = ends(record)
     tag = record.noted[0][5] if record.noted else 0
-    return f"{record.trace.name}/{source}->{target}" + (f"#{tag}" if tag else ""), sorted({source, target})
+    return f"{record.trace.name}/{source}->{target}" + (f"#{tag}" if tag else ""), sorted(
+        {source, target}
+    )

@@ -67,7 +67,13 @@ class Record:
     )  # fmt: skip
 
     def __init__(
-        self, trace: "Trace", number: int, message: int, name: str, terms: Terms, noted: Sequence[Noted]
+        self,
+        trace: "Trace",
+        number: int,
+        message: int,
+        name: str,
+        terms: Terms,
+        noted: Sequence[Noted],
     ) -> None:
         self.trace = trace
         self.id = next(_ids)
@@ -114,8 +120,16 @@ class Record:
     def __str__(self) -> str:
         """The call in torch's words, for people; ranks as the whole job counts them."""
         number = f"message {self.message}" if self.is_message else f"collective {self.number}"
-        shapes = [shape for given, filled, *_ in self.noted if (shape := given if given is not None else filled) is not None]
-        what = f" of {self.noted[0][2]} " + ", ".join(str(list(shape)) for shape in shapes) if shapes else ""
+        shapes = [
+            shape
+            for given, filled, *_ in self.noted
+            if (shape := given if given is not None else filled) is not None
+        ]
+        what = (
+            f" of {self.noted[0][2]} " + ", ".join(str(list(shape)) for shape in shapes)
+            if shapes
+            else ""
+        )
         return f"{self.name}{self._roles()}{what}, {number} of group {self.trace}"
 
     def _roles(self) -> str:
@@ -124,7 +138,9 @@ class Record:
         who = "any rank" if root is None else f"rank {self.trace.ranks[root]}"
         operation = f"({self.terms.operation.upper()})"
         if self.is_message:
-            return f"{' to' if self.name == 'send' else ' from'} {who}" + (f" (tag {tag})" if tag else "")
+            return f"{' to' if self.name == 'send' else ' from'} {who}" + (
+                f" (tag {tag})" if tag else ""
+            )
         return {
             "all_reduce": operation,
             "reduce_scatter": operation,
@@ -139,7 +155,12 @@ class Trace:
     """One group's side of the recorder: who it is, and how far it is."""
 
     def __init__(
-        self, communicator: _native.Communicator, name: str, ranks: Sequence[int], rank: int, description: str = ""
+        self,
+        communicator: _native.Communicator,
+        name: str,
+        ranks: Sequence[int],
+        rank: int,
+        description: str = "",
     ) -> None:
         self.recorder = recorder()
         self.communicator = communicator
@@ -165,7 +186,11 @@ class Trace:
             return self.begin_collective(call.name, call.terms, call.noted)
         stream = (call.name, *call.noted[0][4:]) if call.noted else (call.name,)
         self._streams[stream] += 1
-        return self._add(Record(self, self._streams[stream], next(self._messages), call.name, call.terms, call.noted))
+        return self._add(
+            Record(
+                self, self._streams[stream], next(self._messages), call.name, call.terms, call.noted
+            )
+        )
 
     def begin_collective(self, name: str, terms: Terms, noted: Sequence[Noted]) -> Record:
         """The same for a collective."""

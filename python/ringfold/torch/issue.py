@@ -97,7 +97,13 @@ def widened(counts: Counts, width: int) -> Counts:
     return [count * width for count in counts]
 
 
-def noted(given: torch.Tensor | None, filled: torch.Tensor | None, counts: Counts, root: int | None, tag: int) -> Noted:
+def noted(
+    given: torch.Tensor | None,
+    filled: torch.Tensor | None,
+    counts: Counts,
+    root: int | None,
+    tag: int,
+) -> Noted:
     """What is remembered of a request: no tensor."""
     if given is filled:
         if given is None:
@@ -197,5 +203,3 @@ def together(works: Sequence[RingfoldWork]) -> dist.Work:
             work.wait()
 
     return RingfoldWork(calls, outputs, finish)
-
-

@@ -66,8 +66,15 @@ def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
     else:
         host, port = _agree(rank, hosts or [_LOOPBACK], timeout)
     if local_rank is None or local_world_size is None:
-        local_rank, local_world_size = _neighbours(_store(host, port, rank, timeout), rank, world_size)
-    numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_world_size}
+        local_rank, local_world_size = _neighbours(
+            _store(host, port, rank, timeout), rank, world_size
+        )
+    numbers = {
+        "RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_WORLD_SIZE": local_world_size,
+    }
     os.environ.update({name: str(number) for name, number in numbers.items()})
     os.environ.update({_HOST: host, _PORT: str(port)})
     return Launch(rank, world_size, local_rank, local_world_size, launcher)
@@ -80,7 +87,9 @@ def _agree(rank: int, hosts: list[str], timeout: timedelta) -> tuple[str, int]:
         listener = socket.create_server((_LOOPBACK, 0)) if hosts == [_LOOPBACK] else _everywhere()
         port = listener.getsockname()[1]
         _stores.append(_serve(port, timeout, listener.detach()))
-    with ringfold.init(timeout=timeout.total_seconds(), connect_timeout=timeout.total_seconds()) as communicator:
+    with ringfold.init(
+        timeout=timeout.total_seconds(), connect_timeout=timeout.total_seconds()
+    ) as communicator:
         port = int(communicator.broadcast(torch.tensor([port])))
     # Nothing but the store knows which of several addresses leads to it from here.
     return (hosts[0] if len(hosts) == 1 else _reachable(hosts, port)), port
@@ -109,7 +118,14 @@ def _serve(port: int, timeout: timedelta, listener: int | None = None) -> Any:
     """The store that this process serves at `port`; torch's own at this port will be the same one."""
     how: dict[str, Any] = {} if listener is None else {"master_listen_fd": listener}
     return dist.TCPStore(
-        _LOOPBACK, port, None, True, timeout=timeout, wait_for_workers=False, multi_tenant=True, **how
+        _LOOPBACK,
+        port,
+        None,
+        True,
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=True,
+        **how,
     )
 
 

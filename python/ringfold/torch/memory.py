@@ -41,7 +41,9 @@ def communicator(group: Any = None) -> _native.Communicator:
         group = group._get_backend(torch.device("cpu"))
     found: _native.Communicator | None = getattr(group, "communicator", None)
     if found is None:
-        raise InvalidArgument("the group's backend is not ringfold; give one made with `new_group(backend='ringfold')`")
+        raise InvalidArgument(
+            "the group's backend is not ringfold; give one made with `new_group(backend='ringfold')`"
+        )
     return found
 
 
@@ -82,14 +84,20 @@ class Buckets:
 
     def __init__(self, native: _native.Communicator) -> None:
         self._native = native
-        self._is_useful = native.hosts == 1 and native.world_size > 1 and _native.registers_buckets()
+        self._is_useful = (
+            native.hosts == 1 and native.world_size > 1 and _native.registers_buckets()
+        )
         self._calls = 0
         self._seen: dict[int, tuple[StorageWeakRef, int, int]] = {}
         self._registered: dict[int, Registration] = {}
 
     def look(self, tensor: torch.Tensor) -> None:
         """Takes notice of an all-reduce of a plain tensor, before it is made."""
-        if tensor.nbytes < BUCKET_BYTES_MIN or not self._is_useful or torch._C._current_graph_task_id() < 0:
+        if (
+            tensor.nbytes < BUCKET_BYTES_MIN
+            or not self._is_useful
+            or torch._C._current_graph_task_id() < 0
+        ):
             return
         self._calls += 1
         self._remember(tensor)
@@ -140,12 +148,16 @@ class Buckets:
     def _everywhere(self, votes: torch.Tensor) -> None:
         """Leaves the votes that all ranks cast. Comes after all calls before it, so nothing is under way afterwards."""
         memory = (votes.data_ptr(), votes.nbytes)
-        self._native.run(Request.raw("all_reduce", "uint8", votes.numel(), memory, memory, op="min", owner=votes))
+        self._native.run(
+            Request.raw("all_reduce", "uint8", votes.numel(), memory, memory, op="min", owner=votes)
+        )
 
     def _register(self, tensor: torch.Tensor) -> None:
         name = tensor.untyped_storage()._cdata
         try:
-            self._registered[name] = Registration(self._native.register(Buffer(tensor, True)), tensor)
+            self._registered[name] = Registration(
+                self._native.register(Buffer(tensor, True)), tensor
+            )
         except RingfoldError:
             # Refused on all ranks alike; calls go on as before.
             self._seen.pop(name)

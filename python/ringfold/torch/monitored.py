@@ -42,7 +42,9 @@ class MonitoredBarrier:
     _timeout_s: float
     _barriers: "Barriers"
 
-    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False, **_: Any) -> None:
+    def monitored_barrier(
+        self, timeout: Any = None, wait_all_ranks: bool = False, **_: Any
+    ) -> None:
         """Nobody passes before everybody is there. Blocks; at most `timeout` (the group's unless given) for rank 0.
 
         Otherwise rank 0 raises an error that names the first rank that is missing, or with `wait_all_ranks` all, and the other
@@ -51,7 +53,11 @@ class MonitoredBarrier:
         timeout = getattr(timeout, "timeout", timeout)
         if timeout is not None and not isinstance(timeout, timedelta):
             timeout = timedelta(seconds=timeout)
-        timeout_s = self._timeout_s if timeout is None or timeout < timedelta(0) else timeout.total_seconds()
+        timeout_s = (
+            self._timeout_s
+            if timeout is None or timeout < timedelta(0)
+            else timeout.total_seconds()
+        )
         if self._rank == 0:
             self._barriers.lead(timeout_s, wait_all_ranks)
         else:
@@ -76,18 +82,28 @@ class Barriers:
         self._store.set(key(number, 0), "here")
         keys = {rank: key(number, rank) for rank in range(1, self._world_size)}
         came = self._wait(list(keys.values()), timeout_s)
-        missing = [] if came else [rank for rank, name in keys.items() if not self._store.check([name])]
+        missing = (
+            [] if came else [rank for rank, name in keys.items() if not self._store.check([name])]
+        )
         self._store.set(verdict(number), ",".join(map(str, missing)))
         if not missing:
             self._clear(number)
             return
         after_ms = round(timeout_s * 1000)
         if timeout_s <= 0:
-            raise failure(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {after_ms} ms.", missing)
+            raise failure(
+                f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {after_ms} ms.", missing
+            )
         if wait_all_ranks:
-            raise failure(f"[Rank 0]: Ranks {listed(missing)} failed to pass monitoredBarrier in {after_ms} ms", missing)
+            raise failure(
+                f"[Rank 0]: Ranks {listed(missing)} failed to pass monitoredBarrier in {after_ms} ms",
+                missing,
+            )
         more = f" ({listed(missing[1:])} did not, either)" if missing[1:] else ""
-        raise failure(f"[Rank 0]: Rank {missing[0]} failed to pass monitoredBarrier in {after_ms} ms{more}", missing)
+        raise failure(
+            f"[Rank 0]: Rank {missing[0]} failed to pass monitoredBarrier in {after_ms} ms{more}",
+            missing,
+        )
 
     def follow(self, timeout_s: float) -> None:
         """Everybody else's part."""
@@ -108,7 +124,10 @@ class Barriers:
             return "Rank 0 came to it, and then gave no answer.", [0]
         found = self._store.get(verdict(number)).decode()
         missing = [int(rank) for rank in found.split(",")] if found else []
-        return f"Please check rank 0 logs for faulty rank. Ranks that did not come in time: {listed(missing)}.", missing
+        return (
+            f"Please check rank 0 logs for faulty rank. Ranks that did not come in time: {listed(missing)}.",
+            missing,
+        )
 
     def _stranded(self, why: str, missing: list[int]) -> MonitoredBarrierError:
         return failure(
@@ -164,11 +183,15 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
     `timeout` is a `timedelta` or seconds. See `MonitoredBarrier.monitored_barrier`. On a rank outside the group nothing happens.
     """
     if group is dist.GroupMember.NON_GROUP_MEMBER:
-        warnings.warn("this rank is not in the group; monitored_barrier does nothing here", stacklevel=2)
+        warnings.warn(
+            "this rank is not in the group; monitored_barrier does nothing here", stacklevel=2
+        )
         return
     found = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(found, MonitoredBarrier):
         found = found._get_backend(torch.device("cpu"))
     if not hasattr(found, "_barriers"):
-        raise InvalidArgument("the group's backend is not ringfold; use torch.distributed.monitored_barrier")
+        raise InvalidArgument(
+            "the group's backend is not ringfold; use torch.distributed.monitored_barrier"
+        )
     found.monitored_barrier(timeout, wait_all_ranks)

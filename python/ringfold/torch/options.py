@@ -40,7 +40,9 @@ _OPERATIONS = {
 }
 
 
-_REDUCING = frozenset({AllreduceOptions, AllreduceCoalescedOptions, ReduceOptions, ReduceScatterOptions})
+_REDUCING = frozenset(
+    {AllreduceOptions, AllreduceCoalescedOptions, ReduceOptions, ReduceScatterOptions}
+)
 _ROOTED = frozenset({BroadcastOptions, GatherOptions, ScatterOptions})
 _MOVING = _ROOTED | {AllgatherOptions, AllToAllOptions, BarrierOptions}
 SUM = ReduceOp.RedOpType.SUM
@@ -59,7 +61,11 @@ class Terms(NamedTuple):
 
 
 def terms(
-    opts: Any, default_timeout_s: float, op: Any = None, root: int | None = None, timeout: timedelta | None = None
+    opts: Any,
+    default_timeout_s: float,
+    op: Any = None,
+    root: int | None = None,
+    timeout: timedelta | None = None,
 ) -> Terms:
     """The terms in an option object, or in the arguments of the forms without one.
 
@@ -94,12 +100,16 @@ def spelled(op: Any) -> tuple[str, float]:
     kind = getattr(op, "op", op)
     name = _OPERATIONS.get(kind)
     if name is None:
-        raise InvalidArgument(f"no operation {op} in ringfold; one of {', '.join(_OPERATIONS.values())}")
+        raise InvalidArgument(
+            f"no operation {op} in ringfold; one of {', '.join(_OPERATIONS.values())}"
+        )
     if name != "premul_sum":
         return name, 1.0
     factor = op.__getstate__()[1]
     if isinstance(factor, torch.Tensor) and factor.numel() != 1:
-        raise InvalidArgument(f"premul_sum with a factor of {factor.numel()} elements; give one number a rank")
+        raise InvalidArgument(
+            f"premul_sum with a factor of {factor.numel()} elements; give one number a rank"
+        )
     return name, float(factor)
 
 

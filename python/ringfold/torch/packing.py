@@ -66,11 +66,15 @@ class Pack:
         self.parameters = parameters
         count = sum(parameter.numel() for parameter in parameters)
         # The marks, and one more: whether a rank's parameters have changed.
-        self.buffer = torch.zeros(count + len(parameters) + 1, dtype=first.dtype, device=first.device)
+        self.buffer = torch.zeros(
+            count + len(parameters) + 1, dtype=first.dtype, device=first.device
+        )
         self.views: list[torch.Tensor] = []
         begin = 0
         for parameter in parameters:
-            self.views.append(in_shape_of(parameter, self.buffer[begin : begin + parameter.numel()]))
+            self.views.append(
+                in_shape_of(parameter, self.buffer[begin : begin + parameter.numel()])
+            )
             begin += parameter.numel()
         self.marks = self.buffer[begin:-1]
         self.changed = self.buffer[-1]
@@ -241,7 +245,9 @@ class PackedAllReduce:
         """Have autograd call for every parameter that takes part."""
         for name in self._trainable():
             if name not in self._handles:
-                self._handles[name] = self._parameters[name].register_post_accumulate_grad_hook(self)
+                self._handles[name] = self._parameters[name].register_post_accumulate_grad_hook(
+                    self
+                )
 
     def _forget_packs(self) -> None:
         self._packs = []
@@ -272,7 +278,10 @@ class PackedAllReduce:
 
     def _agree(self, names: list[str]) -> list[str]:
         """These names in the order in which rank 0's gradients became ready; an error on all ranks if the parameters differ."""
-        mine = [(name, str(self._parameters[name].dtype), tuple(self._parameters[name].shape)) for name in names]
+        mine = [
+            (name, str(self._parameters[name].dtype), tuple(self._parameters[name].shape))
+            for name in names
+        ]
         # Those without a gradient come last, as backward would have come to them.
         wanted = set(names)
         order = [name for name in self._order if name in wanted]
@@ -281,7 +290,9 @@ class PackedAllReduce:
         dist.all_gather_object(everyone, (mine, order), group=self.group)
         for rank, (theirs, _) in enumerate(everyone):
             if theirs != everyone[0][0]:
-                raise InvalidArgument(f"the parameters of ranks differ: {first_difference(everyone[0][0], theirs, rank)}")
+                raise InvalidArgument(
+                    f"the parameters of ranks differ: {first_difference(everyone[0][0], theirs, rank)}"
+                )
         agreed: list[str] = everyone[0][1]
         return agreed
 

@@ -69,7 +69,9 @@ class Seal:
         _NUMBER.pack_into(memory, size, number)
         memory[size + _NUMBER.size :] = self._mac(memory, size, (name, self.rank, to, tag, number))
 
-    def check(self, part: torch.Tensor, name: str, source: int, to: int, tag: int, number: int | None) -> None:
+    def check(
+        self, part: torch.Tensor, name: str, source: int, to: int, tag: int, number: int | None
+    ) -> None:
         """Raises unless `part` is what `source` gave; `number` is `None` for a message."""
         memory = bytes_of(part)
         size = len(memory) - TRAILER_BYTES
@@ -166,21 +168,35 @@ class SealedCall(Call):
         super().ask(_BYTES, lengthened(lengths), closed, opened, root=root, tag=tag)
         self.noted[-1] = noted(given, filled, counts, root, tag)
 
-    def _closed(self, given: torch.Tensor, gives: list[Share], tag: int, number: int | None) -> torch.Tensor:
+    def _closed(
+        self, given: torch.Tensor, gives: list[Share], tag: int, number: int | None
+    ) -> torch.Tensor:
         """What goes in the place of `given`."""
         closed = room_for(gives)
-        parts = zip(split(closed, gives, TRAILER_BYTES), split(plain_bytes(given), gives), strict=True)
+        parts = zip(
+            split(closed, gives, TRAILER_BYTES), split(plain_bytes(given), gives), strict=True
+        )
         for (to, part), (_, plain) in parts:
             assert to is not None
             part[: plain.numel()] = plain
-            self._seal.close(part, self._bound_name, to, tag, self._seal.next_message(to, tag) if number is None else number)
+            self._seal.close(
+                part,
+                self._bound_name,
+                to,
+                tag,
+                self._seal.next_message(to, tag) if number is None else number,
+            )
         return closed
 
-    def _opened(self, filled: torch.Tensor, gets: list[Share], tag: int, number: int | None) -> torch.Tensor:
+    def _opened(
+        self, filled: torch.Tensor, gets: list[Share], tag: int, number: int | None
+    ) -> torch.Tensor:
         """What comes in the place of `filled`, which has its bytes after `finish`."""
         opened = room_for(gets)
         to = _ALL if self.name in _FOR_ALL else self._seal.rank
-        parts = zip(split(opened, gets, TRAILER_BYTES), split(plain_bytes(filled), gets), strict=True)
+        parts = zip(
+            split(opened, gets, TRAILER_BYTES), split(plain_bytes(filled), gets), strict=True
+        )
         for (source, part), (_, plain) in parts:
             self._checks.append(Check(part, plain, source, to, tag, number, len(self.requests)))
         return opened
@@ -199,7 +215,9 @@ class SealedCall(Call):
         """Checks what came, and puts it where the caller wants it."""
         for check in self._checks:
             source = self.works[check.request].source if check.source is None else check.source
-            self._seal.check(check.part, self._bound_name, source, check.to, check.tag, check.number)
+            self._seal.check(
+                check.part, self._bound_name, source, check.to, check.tag, check.number
+            )
         # Nothing is handed over before all of it is genuine.
         for check in self._checks:
             check.plain.copy_(check.part[: check.plain.numel()])
@@ -212,32 +230,44 @@ _MESSAGES = frozenset({"send", "recv"})
 _FOR_ALL = frozenset({"all_gather", "broadcast"})
 
 
-def _all_gather(rank: int, world_size: int, counts: Counts, _: int | None) -> tuple[list[Share], list[Share]]:
+def _all_gather(
+    rank: int, world_size: int, counts: Counts, _: int | None
+) -> tuple[list[Share], list[Share]]:
     each = by_rank(counts, world_size)
     return [(_ALL, each[rank])], list(enumerate(each))
 
 
-def _gather(rank: int, world_size: int, counts: Counts, root: int | None) -> tuple[list[Share], list[Share]]:
+def _gather(
+    rank: int, world_size: int, counts: Counts, root: int | None
+) -> tuple[list[Share], list[Share]]:
     each = by_rank(counts, world_size)
     return [(root, each[rank])], list(enumerate(each))
 
 
-def _scatter(rank: int, world_size: int, counts: Counts, root: int | None) -> tuple[list[Share], list[Share]]:
+def _scatter(
+    rank: int, world_size: int, counts: Counts, root: int | None
+) -> tuple[list[Share], list[Share]]:
     each = by_rank(counts, world_size)
     return list(enumerate(each)), [(root, each[rank])]
 
 
-def _all_to_all(rank: int, world_size: int, counts: Counts, _: int | None) -> tuple[list[Share], list[Share]]:
+def _all_to_all(
+    rank: int, world_size: int, counts: Counts, _: int | None
+) -> tuple[list[Share], list[Share]]:
     given, got = counts if isinstance(counts, tuple) else (counts, counts)
     return list(enumerate(by_rank(given, world_size))), list(enumerate(by_rank(got, world_size)))
 
 
-def _broadcast(rank: int, world_size: int, counts: Counts, root: int | None) -> tuple[list[Share], list[Share]]:
+def _broadcast(
+    rank: int, world_size: int, counts: Counts, root: int | None
+) -> tuple[list[Share], list[Share]]:
     count = by_rank(counts, 1)[0]
     return [(_ALL, count)], [(root, count)]
 
 
-def _message(rank: int, world_size: int, counts: Counts, peer: int | None) -> tuple[list[Share], list[Share]]:
+def _message(
+    rank: int, world_size: int, counts: Counts, peer: int | None
+) -> tuple[list[Share], list[Share]]:
     share = (peer, by_rank(counts, 1)[0])
     return [share], [share]
 
@@ -266,7 +296,9 @@ def lengthened(counts: Counts) -> Counts:
     if isinstance(counts, int):
         return counts + TRAILER_BYTES
     if isinstance(counts, tuple):
-        return [count + TRAILER_BYTES for count in counts[0]], [count + TRAILER_BYTES for count in counts[1]]
+        return [count + TRAILER_BYTES for count in counts[0]], [
+            count + TRAILER_BYTES for count in counts[1]
+        ]
     return [count + TRAILER_BYTES for count in counts]
 
 
@@ -275,7 +307,9 @@ def room_for(shares: list[Share]) -> torch.Tensor:
     return torch.empty(sum(size + TRAILER_BYTES for _, size in shares), dtype=torch.uint8)
 
 
-def split(memory: torch.Tensor, shares: list[Share], extra: int = 0) -> Iterator[tuple[int | None, torch.Tensor]]:
+def split(
+    memory: torch.Tensor, shares: list[Share], extra: int = 0
+) -> Iterator[tuple[int | None, torch.Tensor]]:
     """The parts of `memory`, each with its rank."""
     start = 0
     for rank, size in shares:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.Work:
     """`tensor` becomes the coalesced sum of all ranks' tensors, which have the same shape."""
     if said.operation != "sum":
-        raise InvalidArgument(f"operation `{said.operation}` does not exist for sparse tensors; only sum")
+        raise InvalidArgument(
+            f"operation `{said.operation}` does not exist for sparse tensors; only sum"
+        )
     own = tensor.coalesce()
     places, values = own.indices(), own.values()
     count = torch.tensor([values.shape[0]])
@@ -32,6 +34,8 @@ def all_reduce(group: "Collectives", tensor: torch.Tensor, said: Terms) -> dist.
     all_values = [values.new_empty((length, *values.shape[1:])) for length in lengths]
     group.allgather([all_places], [places]).wait()
     group.allgather([all_values], [values]).wait()
-    joined = torch.sparse_coo_tensor(torch.cat(all_places, dim=1), torch.cat(all_values), tensor.shape)
+    joined = torch.sparse_coo_tensor(
+        torch.cat(all_places, dim=1), torch.cat(all_values), tensor.shape
+    )
     tensor.copy_(joined.coalesce())
     return RingfoldWork([], [tensor])

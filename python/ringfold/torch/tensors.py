@@ -55,11 +55,21 @@ def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
     dtype = tensor.dtype
     found = ARITHMETIC.get(dtype)
     if found is None:
-        raise Unsupported(f"no reduction of {dtype}; convert it first, for example to torch.float32")
+        raise Unsupported(
+            f"no reduction of {dtype}; convert it first, for example to torch.float32"
+        )
     if dtype.is_complex and operation not in _ADDITIVE:
-        raise InvalidArgument(f"operation `{operation}` does not exist for {dtype}; of complex numbers there are sum and avg")
-    if operation in _OF_FLOATS and not (dtype.is_floating_point or dtype.is_complex) and not is_truncated(dtype, operation):
-        raise InvalidArgument(f"operation `{operation}` does not exist for {dtype}; use sum, and divide or multiply")
+        raise InvalidArgument(
+            f"operation `{operation}` does not exist for {dtype}; of complex numbers there are sum and avg"
+        )
+    if (
+        operation in _OF_FLOATS
+        and not (dtype.is_floating_point or dtype.is_complex)
+        and not is_truncated(dtype, operation)
+    ):
+        raise InvalidArgument(
+            f"operation `{operation}` does not exist for {dtype}; use sum, and divide or multiply"
+        )
     return found
 
 
@@ -96,7 +106,9 @@ def check(tensor: torch.Tensor) -> None:
             f"`cpu:ringfold,{tensor.device.type}:…` as backend"
         )
     if tensor.layout is not torch.strided:
-        raise Unsupported(f"a tensor of layout {tensor.layout}; only all_reduce takes sparse COO tensors, others dense ones")
+        raise Unsupported(
+            f"a tensor of layout {tensor.layout}; only all_reduce takes sparse COO tensors, others dense ones"
+        )
 
 
 class Staging:
@@ -144,7 +156,9 @@ class Staging:
             check(tensor)
         flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
         parts = flat.split([tensor.numel() for tensor in tensors])
-        self._back.extend((tensor, part.view(tensor.shape)) for tensor, part in zip(tensors, parts, strict=True))
+        self._back.extend(
+            (tensor, part.view(tensor.shape)) for tensor, part in zip(tensors, parts, strict=True)
+        )
         return flat
 
     def divide(self, total: torch.Tensor, by: int) -> None:
@@ -176,7 +190,11 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     address = first.data_ptr()
     storage = first.untyped_storage()._cdata
     for tensor in tensors:
-        if tensor.data_ptr() != address or not is_plain(tensor) or tensor.untyped_storage()._cdata != storage:
+        if (
+            tensor.data_ptr() != address
+            or not is_plain(tensor)
+            or tensor.untyped_storage()._cdata != storage
+        ):
             return None
         address += tensor.nbytes
     total = sum(tensor.numel() for tensor in tensors)
@@ -192,4 +210,6 @@ def same_type(tensors: Iterable[torch.Tensor], of: torch.Tensor) -> None:
     """Refuses a list of mixed types."""
     for tensor in tensors:
         if tensor.dtype != of.dtype:
-            raise InvalidArgument(f"tensors of {tensor.dtype} and {of.dtype} in one call; they must have the same type")
+            raise InvalidArgument(
+                f"tensors of {tensor.dtype} and {of.dtype} in one call; they must have the same type"
+            )

@@ -54,7 +54,9 @@ class Watcher:
         with self._lock:
             self._traces.add(trace)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="ringfold-watch", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="ringfold-watch", daemon=True
+                )
                 self._thread.start()
 
     def forget(self, trace: Trace) -> None:
@@ -131,7 +133,11 @@ class Watcher:
         now_ns, stall_ns = time.time_ns(), int(self.settings.stall_s * 1e9)
         firsts: dict[tuple[Trace, bool], Record] = {}
         for record in recorder().records():
-            if now_ns - record.created_ns > stall_ns and record.trace in traces and record.is_pending:
+            if (
+                now_ns - record.created_ns > stall_ns
+                and record.trace in traces
+                and record.is_pending
+            ):
                 firsts.setdefault((record.trace, record.is_message), record)
         self._due_ns = {record.id: self._due_ns.get(record.id, 0) for record in firsts.values()}
         for record in firsts.values():
@@ -146,9 +152,15 @@ class Watcher:
         if not isinstance(number, signal.Signals):
             log.warning("RINGFOLD_FR_SIGNAL=`%s` is no signal; for example USR2", name)
         elif threading.current_thread() is not threading.main_thread():
-            log.warning("signals are handled where the first group is made in the main thread; %s is not", number.name)
+            log.warning(
+                "signals are handled where the first group is made in the main thread; %s is not",
+                number.name,
+            )
         elif signal.getsignal(number) is not signal.SIG_DFL:
-            log.warning("the program handles %s itself; call ringfold.torch.dump_flight_record there", number.name)
+            log.warning(
+                "the program handles %s itself; call ringfold.torch.dump_flight_record there",
+                number.name,
+            )
         else:
             others = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
             if others != -1:

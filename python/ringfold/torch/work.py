@@ -170,8 +170,12 @@ class CompletedWork(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         """Not known here: one handle serves all such calls."""
-        raise Unsupported("the call was made with async_op=False, so its result is in its tensors; use async_op=True")
+        raise Unsupported(
+            "the call was made with async_op=False, so its result is in its tensors; use async_op=True"
+        )
 
     def get_future(self) -> "Future[list[torch.Tensor]]":
         """Not known here: one handle serves all such calls."""
-        raise Unsupported("the call was made with async_op=False, so it has no future; use async_op=True")
+        raise Unsupported(
+            "the call was made with async_op=False, so it has no future; use async_op=True"
+        )

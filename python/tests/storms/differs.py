@@ -15,16 +15,7 @@ from typing import Any
 import calls
 import numpy as np
 import storm
-from calls import (
-    COLLECTIVES,
-    DTYPES,
-    LISTED,
-    OPERATIONS,
-    PRODUCT_DTYPES,
-    REDUCING,
-    ROOTED,
-    Call,
-)
+from calls import COLLECTIVES, DTYPES, LISTED, OPERATIONS, PRODUCT_DTYPES, REDUCING, ROOTED, Call
 from harness import Ending, Job, Place, Rank, ending
 from storm import Outcome, Storm
 

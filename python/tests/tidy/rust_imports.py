@@ -197,9 +197,12 @@ def functions(source: str) -> Iterable[tuple[str, int]]:
     for head in re.finditer(r"\bfn\s+(\w+)", code):
         body = re.compile(r"[{;]").search(code, head.end())
         # `;` also stands in an array's type, as in `[u8; 4]`.
-        while body and body.group() == ";" and code[head.end() : body.start()].count("[") > code[
-            head.end() : body.start()
-        ].count("]"):
+        while (
+            body
+            and body.group() == ";"
+            and code[head.end() : body.start()].count("[")
+            > code[head.end() : body.start()].count("]")
+        ):
             body = re.compile(r"[{;]").search(code, body.end())
         if body and body.group() == "{":
             yield head[1], code.count("\n", head.start(), closing(code, body.start())) + 1

@@ -51,7 +51,16 @@ class Run:
         """Run the suite in a process of its own, because it reads alias and world size when it is imported."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "results.json"
-            what = ["--backend", self.backend, "--alias", self.alias, "--world", str(self.world), "-k", self.pattern]
+            what = [
+                "--backend",
+                self.backend,
+                "--alias",
+                self.alias,
+                "--world",
+                str(self.world),
+                "-k",
+                self.pattern,
+            ]
             how = ["--timeout", str(self.timeout_s), "--jobs", str(self.jobs), "--json", str(file)]
             preload = [word for module in self.preload for word in ("--preload", module)]
             command = [sys.executable, str(SUITE_RUN), *what, *how, *preload]
@@ -66,7 +75,9 @@ def passed(runs: Iterable[Mapping[str, Result]]) -> set[str]:
 
 def failed(results: Mapping[str, Result]) -> dict[str, str]:
     """Why tests failed that did, or took too long."""
-    return {name: result.reason for name, result in results.items() if result.verdict in (FAIL, TIMEOUT)}
+    return {
+        name: result.reason for name, result in results.items() if result.verdict in (FAIL, TIMEOUT)
+    }
 
 
 def summary(results: Mapping[str, Result]) -> str:
@@ -81,15 +92,38 @@ def skips(results: Mapping[str, Result]) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = flags.add_argument
     add("--backend", default="ringfold", help="what groups are created of (default %(default)s)")
-    add("--alias", type=aliases, default=list(ALIASES), help="what the suite takes it for (default gloo,mpi)")
-    add("--world", type=worlds, default=list(WORLDS), help="numbers of ranks, with commas between them (default 2,3,4)")
+    add(
+        "--alias",
+        type=aliases,
+        default=list(ALIASES),
+        help="what the suite takes it for (default gloo,mpi)",
+    )
+    add(
+        "--world",
+        type=worlds,
+        default=list(WORLDS),
+        help="numbers of ranks, with commas between them (default 2,3,4)",
+    )
     add("-k", dest="pattern", default="", metavar="REGEX", help="only tests whose name has this")
-    add("--timeout", type=float, default=TEST_LIMIT_S, help="seconds that a test may take (default %(default)s)")
+    add(
+        "--timeout",
+        type=float,
+        default=TEST_LIMIT_S,
+        help="seconds that a test may take (default %(default)s)",
+    )
     add("--jobs", type=int, default=JOBS, help="tests under way at a time (default %(default)s)")
-    add("--preload", action="append", default=[], metavar="MODULE", help="import this once instead of in every rank")
+    add(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this once instead of in every rank",
+    )
     add("--json", type=Path, metavar="FILE", help="file for all results")
     add("--skips", action="store_true", help="say why tests are skipped")
     return flags
@@ -111,7 +145,15 @@ def main() -> int:
     for alias in options.alias:
         for world in options.world:
             preload = tuple(options.preload)
-            run = Run(options.backend, alias, world, options.pattern, options.timeout, options.jobs, preload)
+            run = Run(
+                options.backend,
+                alias,
+                world,
+                options.pattern,
+                options.timeout,
+                options.jobs,
+                preload,
+            )
             results = taken[run.name] = run.results()
             print(f"{run.name}: {summary(results)}", flush=True)
             for name, reason in failed(results).items():
@@ -120,7 +162,10 @@ def main() -> int:
                 print("\n".join(skips(results)))
     print(f"{len(passed(taken.values()))} distinct tests pass")
     if options.json:
-        runs = {run: {name: vars(result) for name, result in results.items()} for run, results in taken.items()}
+        runs = {
+            run: {name: vars(result) for name, result in results.items()}
+            for run, results in taken.items()
+        }
         options.json.write_text(json.dumps(runs, indent=1))
     return int(any(failed(results) for results in taken.values()))
 

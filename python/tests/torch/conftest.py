@@ -50,18 +50,24 @@ class Outcome:
         self.statuses = statuses
 
     def logs(self) -> str:
-        texts = [self._read(f"log{rank}").decode(errors="replace") for rank in range(len(self.statuses))]
+        texts = [
+            self._read(f"log{rank}").decode(errors="replace") for rank in range(len(self.statuses))
+        ]
         return "\n".join(f"--- rank {rank}\n{text}" for rank, text in enumerate(texts))
 
     def result(self, rank: int) -> Any:
         """What the function returned on `rank`."""
         status = self.statuses[rank]
-        assert status == 0, f"rank {rank} {'hangs' if status is None else f'ended with {status}'}:\n{self.logs()}"
+        assert status == 0, (
+            f"rank {rank} {'hangs' if status is None else f'ended with {status}'}:\n{self.logs()}"
+        )
         return pickle.loads(self._read(f"result{rank}"))[1]
 
     def error(self, rank: int) -> BaseException:
         """What it raised on `rank`."""
-        assert self.statuses[rank] == 1, f"rank {rank} ended with {self.statuses[rank]}:\n{self.logs()}"
+        assert self.statuses[rank] == 1, (
+            f"rank {rank} ended with {self.statuses[rank]}:\n{self.logs()}"
+        )
         returned, error = pickle.loads(self._read(f"result{rank}"))
         assert not returned and isinstance(error, BaseException)
         return error
@@ -83,7 +89,9 @@ class RankServer:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self.process is None or self.process.poll() is not None:
-            threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+            threads = dict.fromkeys(
+                ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+            )
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", str(RANK_SERVER)],
                 env=os.environ | threads,
@@ -94,7 +102,9 @@ class RankServer:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        ready, _, _ = select.select([self.process.stdout], [], [], request["limit_s"] + SERVER_WATCHDOG_S)
+        ready, _, _ = select.select(
+            [self.process.stdout], [], [], request["limit_s"] + SERVER_WATCHDOG_S
+        )
         answer = self.process.stdout.readline() if ready else ""
         if not answer:
             self.end()

@@ -28,7 +28,9 @@ class Ranks:
     seconds, or `grace_s` after one of them ended in failure, are killed.
     """
 
-    def __init__(self, function: Callable[[int], int], count: int, log: Path, limit_s: float, grace_s: float) -> None:
+    def __init__(
+        self, function: Callable[[int], int], count: int, log: Path, limit_s: float, grace_s: float
+    ) -> None:
         self.logs = [log.with_name(f"{log.name}{rank}") for rank in range(count)]
         self.begin = time.monotonic()
         self.deadline = self.begin + limit_s
@@ -88,7 +90,9 @@ def be_rank(function: Callable[[int], int], rank: int, log: Path) -> None:
         for stream in (1, 2):
             os.dup2(descriptor, stream)
         # Not the parent's, which may hold what it has yet to write, or be a test's that is captured.
-        sys.stdout, sys.stderr = (open(stream, "w", buffering=1, closefd=False) for stream in (1, 2))
+        sys.stdout, sys.stderr = (
+            open(stream, "w", buffering=1, closefd=False) for stream in (1, 2)
+        )
         # A shell that runs the tests in its background has them ignore Ctrl-C, and Python then keeps to that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = function(rank)
@@ -118,4 +122,6 @@ def kill_session(leader: int) -> None:
 
 def described(statuses: Sequence[int]) -> str:
     """How ranks ended, for people."""
-    return ", ".join(signal.Signals(-status).name if status < 0 else str(status) for status in statuses)
+    return ", ".join(
+        signal.Signals(-status).name if status < 0 else str(status) for status in statuses
+    )

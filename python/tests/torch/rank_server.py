@@ -24,7 +24,12 @@ from forks import RAISED_STATUS, Ranks
 # How long the others may go on when a rank ended in failure: longer than any deadline that tests give to calls.
 GRACE_S = 30.0
 
-LAZY_MODULES = ("torch._dynamo", "torch._dynamo.backends.debugging", "torch.distributed.optim", "torch.nn.parallel")
+LAZY_MODULES = (
+    "torch._dynamo",
+    "torch._dynamo.backends.debugging",
+    "torch.distributed.optim",
+    "torch.nn.parallel",
+)
 
 
 def module_at(path: str) -> Any:
@@ -39,7 +44,9 @@ def module_at(path: str) -> Any:
 
 def be_rank(request: dict[str, Any], rank: int) -> int:
     """One rank: the result goes to a file, an exception too, with its traceback in the rank's log."""
-    os.environ.update(request["variables"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(request["count"]))
+    os.environ.update(
+        request["variables"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(request["count"])
+    )
     torch.manual_seed(request["seed"])
     try:
         outcome = (True, call(request, rank))
@@ -79,9 +86,14 @@ def call(request: dict[str, Any], rank: int) -> Any:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     module_at(request["path"])
     log = Path(request["folder"]) / "log"
-    ranks = Ranks(lambda rank: be_rank(request, rank), request["count"], log, request["limit_s"], GRACE_S)
+    ranks = Ranks(
+        lambda rank: be_rank(request, rank), request["count"], log, request["limit_s"], GRACE_S
+    )
     ranks.wait()
-    return {"statuses": [ranks.statuses.get(rank) for rank in range(request["count"])], "seconds": ranks.seconds}
+    return {
+        "statuses": [ranks.statuses.get(rank) for rank in range(request["count"])],
+        "seconds": ranks.seconds,
+    }
 
 
 def main() -> None:

@@ -72,7 +72,9 @@ class Suite:
     """torch's test class, imported so that its decorators see `alias`, and made to run `backend`."""
 
     def __init__(self, backend: str, alias: str, world: int) -> None:
-        os.environ.update(BACKEND=alias, WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", INIT_METHOD="file://")
+        os.environ.update(
+            BACKEND=alias, WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", INIT_METHOD="file://"
+        )
         import torch
 
         torch.set_num_threads(1)
@@ -85,21 +87,37 @@ class Suite:
         self.world = world
         self.module.BACKEND = Name(backend, alias)
         if alias != backend:
-            torch.distributed.monitored_barrier = functools.partial(monitored_barrier, torch.distributed)
-        self.skips: dict[int, str] = {skip.exit_code: skip.message for skip in self.common.TEST_SKIPS.values()}
+            torch.distributed.monitored_barrier = functools.partial(
+                monitored_barrier, torch.distributed
+            )
+        self.skips: dict[int, str] = {
+            skip.exit_code: skip.message for skip in self.common.TEST_SKIPS.values()
+        }
 
     def names(self, pattern: str) -> list[str]:
-        return sorted(name for name in dir(self.case) if name.startswith("test_") and re.search(pattern, name))
+        return sorted(
+            name for name in dir(self.case) if name.startswith("test_") and re.search(pattern, name)
+        )
 
     def skipped(self, name: str) -> str | None:
         """Why a decorator has put the test aside, if it has."""
         function = getattr(self.case, name)
-        return getattr(function, "__unittest_skip_why__", "") if getattr(function, "__unittest_skip__", False) else None
+        return (
+            getattr(function, "__unittest_skip_why__", "")
+            if getattr(function, "__unittest_skip__", False)
+            else None
+        )
 
     def start(self, name: str, folder: Path, limit_s: float) -> Ranks:
         for part in ("barrier", "test_dir", "init_dir"):
             (folder / part).mkdir(parents=True)
-        return Ranks(lambda rank: self.be_rank(rank, name, folder), self.world, folder / "log", limit_s, GRACE_S)
+        return Ranks(
+            lambda rank: self.be_rank(rank, name, folder),
+            self.world,
+            folder / "log",
+            limit_s,
+            GRACE_S,
+        )
 
     def be_rank(self, rank: int, name: str, folder: Path) -> int:
         """One rank's part of a test, in a process of its own. Ends by torch's statuses."""
@@ -107,7 +125,9 @@ class Suite:
         shared = f"file://{folder / 'init_dir' / 'shared_init_file'}"
         if self.world < GROUP_TESTS_RANKS:
             os.environ["BACKEND"] = str(self.module.BACKEND)
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), TEMP_DIR=str(folder), INIT_METHOD=shared)
+        os.environ.update(
+            RANK=str(rank), LOCAL_RANK=str(rank), TEMP_DIR=str(folder), INIT_METHOD=shared
+        )
         self.module.INIT_METHOD = shared
         import torch
 
@@ -130,7 +150,9 @@ def judge(ranks: Ranks, skips: Mapping[int, str]) -> tuple[str, str]:
     statuses = [ranks.statuses[rank] for rank in sorted(ranks.statuses)]
     if any(status != 0 and status not in skips for status in statuses):
         found = RAISED.search(text)
-        return FAIL, found.group()[:REASON_CHARACTERS] if found else f"ranks ended with {described(statuses)}"
+        return FAIL, found.group()[
+            :REASON_CHARACTERS
+        ] if found else f"ranks ended with {described(statuses)}"
     if any(statuses):
         found = SKIPPED.search(text)
         return SKIP, found.group(1) if found else skips[next(filter(None, statuses))]
@@ -139,17 +161,23 @@ def judge(ranks: Ranks, skips: Mapping[int, str]) -> tuple[str, str]:
     return PASS, ""
 
 
-def monitored_barrier(dist: Any, group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+def monitored_barrier(
+    dist: Any, group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
+) -> Any:
     """What torch 2.15 has: the group's own. Before, torch asked for a group whose name is gloo."""
     group = group or dist.group.WORLD
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return None
     seconds = timeout if isinstance(timeout, int | float) else None
     timeout = datetime.timedelta(seconds=seconds) if seconds is not None else timeout
-    return group.monitored_barrier(timeout or datetime.timedelta(minutes=30), wait_all_ranks=wait_all_ranks)
+    return group.monitored_barrier(
+        timeout or datetime.timedelta(minutes=30), wait_all_ranks=wait_all_ranks
+    )
 
 
-def run(suite: Suite, names: list[str], jobs: int, limit_s: float, scratch: Path) -> dict[str, Result]:
+def run(
+    suite: Suite, names: list[str], jobs: int, limit_s: float, scratch: Path
+) -> dict[str, Result]:
     """Every test's result; up to `jobs` tests are under way at a time."""
     results: dict[str, Result] = {}
     waiting, running = list(reversed(names)), dict[str, Ranks]()
@@ -198,9 +226,20 @@ def parser() -> argparse.ArgumentParser:
     add("--alias", help="what the suite's decorators take it for (default: the backend itself)")
     add("--world", type=int, default=2, help="ranks of each test (default %(default)s)")
     add("-k", dest="pattern", default="", metavar="REGEX", help="only tests whose name has this")
-    add("--timeout", type=float, default=60.0, help="seconds that a test may take (default %(default)s)")
+    add(
+        "--timeout",
+        type=float,
+        default=60.0,
+        help="seconds that a test may take (default %(default)s)",
+    )
     add("--jobs", type=int, default=1, help="tests under way at a time (default %(default)s)")
-    add("--preload", action="append", default=[], metavar="MODULE", help="import this before forking")
+    add(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this before forking",
+    )
     add("--json", type=Path, required=True, metavar="FILE", help="file for the results")
     return flags
 
@@ -215,8 +254,12 @@ def main() -> None:
     for module in options.preload:
         importlib.import_module(module)
     with tempfile.TemporaryDirectory() as scratch:
-        results = run(suite, suite.names(options.pattern), options.jobs, options.timeout, Path(scratch))
-    options.json.write_text(json.dumps({name: asdict(result) for name, result in results.items()}, indent=1))
+        results = run(
+            suite, suite.names(options.pattern), options.jobs, options.timeout, Path(scratch)
+        )
+    options.json.write_text(
+        json.dumps({name: asdict(result) for name, result in results.items()}, indent=1)
+    )
 
 
 if __name__ == "__main__":

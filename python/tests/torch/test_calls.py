@@ -12,7 +12,10 @@ import torch.distributed as dist
 def numbers(count: int, *shape: int) -> Any:
     """What each of `count` ranks has, of this shape."""
     size = torch.Size(shape).numel()
-    return [(torch.arange(size) * (rank + 2) + rank).reshape(shape).to(torch.float32) for rank in range(count)]
+    return [
+        (torch.arange(size) * (rank + 2) + rank).reshape(shape).to(torch.float32)
+        for rank in range(count)
+    ]
 
 
 def call_everything(shape: list[int]) -> dict[str, Any]:
@@ -43,7 +46,9 @@ def call_everything(shape: list[int]) -> dict[str, Any]:
     found["reduce_scatter"] = empty()
     dist.reduce_scatter(found["reduce_scatter"], mine)
     found["reduce_scatter_tensor"] = torch.atleast_1d(empty())
-    dist.reduce_scatter_tensor(found["reduce_scatter_tensor"], torch.cat([torch.atleast_1d(each) for each in mine]))
+    dist.reduce_scatter_tensor(
+        found["reduce_scatter_tensor"], torch.cat([torch.atleast_1d(each) for each in mine])
+    )
     found["all_to_all_single"] = torch.stack([empty()] * count)
     dist.all_to_all_single(found["all_to_all_single"], torch.stack(mine))
     found["sent"] = empty()
@@ -56,7 +61,9 @@ def call_everything(shape: list[int]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", [[7], [2, 3, 4], [1], [], [0], [3, 0, 2], [5000]])
 @pytest.mark.parametrize("count", [2, 3])
-def test_collectives_do_what_they_say(ranks: Any, backend: str, count: int, shape: list[int]) -> None:
+def test_collectives_do_what_they_say(
+    ranks: Any, backend: str, count: int, shape: list[int]
+) -> None:
     xs = numbers(count, *shape)
     total = torch.stack(xs).sum(0)
     for rank, found in enumerate(ranks(call_everything, count, backend, shape=shape).results()):
@@ -76,7 +83,9 @@ def test_collectives_do_what_they_say(ranks: Any, backend: str, count: int, shap
         if rank == 1:
             expected["reduce"] = total
         for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=0, atol=0, msg=f"{name} on rank {rank}: {found[name]}")
+            torch.testing.assert_close(
+                found[name], value, rtol=0, atol=0, msg=f"{name} on rank {rank}: {found[name]}"
+            )
 
 
 def call_on_scattered_elements() -> dict[str, Any]:
@@ -157,7 +166,10 @@ def send_unevenly() -> Any:
 def test_all_to_all_takes_splits(ranks: Any, backend: str) -> None:
     results = ranks(send_unevenly, 3, backend).results()
     for rank, (_, output) in enumerate(results):
-        parts = [given[rank * (other + 1) : (rank + 1) * (other + 1)] for other, (given, _) in enumerate(results)]
+        parts = [
+            given[rank * (other + 1) : (rank + 1) * (other + 1)]
+            for other, (given, _) in enumerate(results)
+        ]
         assert torch.equal(output, torch.cat(parts))
 
 
@@ -168,16 +180,26 @@ def share_unevenly() -> Any:
     gathered = [torch.empty(other + 1, 2) for other in range(count)]
     dist.all_gather(gathered, mine)
     exchanged = [torch.empty(rank + other) for other in range(count)]
-    dist.all_to_all(exchanged, [torch.full((rank + other,), 10.0 * rank + other) for other in range(count)])
+    dist.all_to_all(
+        exchanged, [torch.full((rank + other,), 10.0 * rank + other) for other in range(count)]
+    )
     reduced = torch.empty(rank + 1)
-    dist.reduce_scatter(reduced, [torch.full((other + 1,), rank + 10.0 * other) for other in range(count)])
+    dist.reduce_scatter(
+        reduced, [torch.full((other + 1,), rank + 10.0 * other) for other in range(count)]
+    )
     return gathered, exchanged, reduced
 
 
 def test_lists_may_have_tensors_of_different_sizes(ranks: Any) -> None:
-    for rank, (gathered, exchanged, reduced) in enumerate(ranks(share_unevenly, 3, "ringfold").results()):
-        assert [tensor.tolist() for tensor in gathered] == [[[float(other)] * 2] * (other + 1) for other in range(3)]
-        assert [tensor.tolist() for tensor in exchanged] == [[10.0 * other + rank] * (rank + other) for other in range(3)]
+    for rank, (gathered, exchanged, reduced) in enumerate(
+        ranks(share_unevenly, 3, "ringfold").results()
+    ):
+        assert [tensor.tolist() for tensor in gathered] == [
+            [[float(other)] * 2] * (other + 1) for other in range(3)
+        ]
+        assert [tensor.tolist() for tensor in exchanged] == [
+            [10.0 * other + rank] * (rank + other) for other in range(3)
+        ]
         assert reduced.tolist() == [3 + 30.0 * rank] * (rank + 1)
 
 
@@ -191,7 +213,9 @@ def pass_objects() -> Any:
     shared = [mine, rank] if rank == 2 else [None, None]
     dist.broadcast_object_list(shared, 2)
     own: list[Any] = [None]
-    dist.scatter_object_list(own, [{"to": other} for other in range(count)] if rank == 0 else None, 0)
+    dist.scatter_object_list(
+        own, [{"to": other} for other in range(count)] if rank == 0 else None, 0
+    )
     if rank == 0:
         dist.send_object_list([mine, "two"], 1)
     passed: list[Any] = [None, None]
@@ -202,7 +226,9 @@ def pass_objects() -> Any:
 
 def test_objects_are_passed(ranks: Any, backend: str) -> None:
     objects = [{"rank": rank, "text": "x" * (1000 * rank)} for rank in range(3)]
-    for rank, (gathered, at_root, shared, own, passed) in enumerate(ranks(pass_objects, 3, backend).results()):
+    for rank, (gathered, at_root, shared, own, passed) in enumerate(
+        ranks(pass_objects, 3, backend).results()
+    ):
         assert gathered == objects and at_root == (objects if rank == 1 else None)
         assert shared == [objects[2], 2] and own == [{"to": rank}]
         assert passed == ([objects[0], "two"] if rank == 1 else [None, None])
@@ -215,8 +241,13 @@ def coalesce(asynchronous: bool) -> Any:
     scattered = [torch.empty(size) for size in (2, 5)]
     batches: list[Callable[[], object]] = [
         lambda: [dist.all_reduce(x) for x in reduced],
-        lambda: [dist.all_gather_into_tensor(x, torch.full((len(x) // count,), rank + 1.0)) for x in gathered],
-        lambda: [dist.reduce_scatter_tensor(x, torch.arange(float(len(x) * count))) for x in scattered],
+        lambda: [
+            dist.all_gather_into_tensor(x, torch.full((len(x) // count,), rank + 1.0))
+            for x in gathered
+        ],
+        lambda: [
+            dist.reduce_scatter_tensor(x, torch.arange(float(len(x) * count))) for x in scattered
+        ],
     ]
     for calls in batches:
         with dist._coalescing_manager(async_ops=asynchronous) as manager:
@@ -232,17 +263,23 @@ def test_calls_are_coalesced(ranks: Any, backend: str, asynchronous: bool) -> No
         reduced, gathered, scattered = found[:3], found[3:5], found[5:]
         assert reduced == [[3.0] * size for size in (3, 1, 100)]
         assert gathered == [[1.0] * size + [2.0] * size for size in (2, 5)]
-        assert scattered == [[2.0 * (rank * size + index) for index in range(size)] for size in (2, 5)]
+        assert scattered == [
+            [2.0 * (rank * size + index) for index in range(size)] for size in (2, 5)
+        ]
 
 
 def exchange_in_batches() -> Any:
     """Several messages to and from every other rank, all begun at once, in an order of each rank's own."""
     rank, count = dist.get_rank(), dist.get_world_size()
     others = [(rank + step) % count for step in range(1, count)]
-    received = {(other, index): torch.empty(10 * index + 1) for other in others for index in range(3)}
+    received = {
+        (other, index): torch.empty(10 * index + 1) for other in others for index in range(3)
+    }
     operations = [dist.P2POp(dist.irecv, tensor, other) for (other, _), tensor in received.items()]
     for other in reversed(others):
-        sent = [torch.full((10 * index + 1,), 100.0 * rank + 10 * other + index) for index in range(3)]
+        sent = [
+            torch.full((10 * index + 1,), 100.0 * rank + 10 * other + index) for index in range(3)
+        ]
         operations[:0] = [dist.P2POp(dist.isend, tensor, other) for tensor in sent]
     for work in dist.batch_isend_irecv(operations):
         work.wait()
@@ -303,7 +340,11 @@ def use_groups_from_threads() -> Any:
             wrong.append(f"{name}: {error!r}")
 
     pairs = list(zip(groups, members, strict=True))
-    mine = [(f"group {index}", group, ranks) for index, (group, ranks) in enumerate(pairs) if rank in ranks]
+    mine = [
+        (f"group {index}", group, ranks)
+        for index, (group, ranks) in enumerate(pairs)
+        if rank in ranks
+    ]
     threads = [threading.Thread(target=work, args=what) for what in mine]
     for thread in threads:
         thread.start()

@@ -28,7 +28,8 @@ def results(alias: str, world: int) -> dict[str, Result]:
 
 
 needs_backend = pytest.mark.skipif(
-    importlib.util.find_spec("ringfold.torch.backend") is None, reason="ringfold has no backend for torch yet"
+    importlib.util.find_spec("ringfold.torch.backend") is None,
+    reason="ringfold has no backend for torch yet",
 )
 
 
@@ -62,7 +63,9 @@ def test_verdicts_are_told_apart() -> None:
         "test_reduce_sum": PASS,
         "test_send_recv_nccl": SKIP,
     }
-    assert found["test_all_to_all_full_group"].reason.startswith("RuntimeError: ProcessGroupGloo::alltoall")
+    assert found["test_all_to_all_full_group"].reason.startswith(
+        "RuntimeError: ProcessGroupGloo::alltoall"
+    )
     assert "NCCL Send Recv Only" in found["test_send_recv_nccl"].reason
 
 
@@ -84,15 +87,27 @@ def end_as_told(rank: int) -> int:
         ([0, 3], TIMEOUT, "1 of 2 ranks had ended"),
     ],
 )
-def test_verdicts_follow_from_how_ranks_end(ends: list[int], verdict: str, reason: str, tmp_path: Path) -> None:
-    ranks = Ranks(lambda rank: end_as_told(ends[rank]), len(ends), tmp_path / "log", limit_s=1.0, grace_s=0.1)
+def test_verdicts_follow_from_how_ranks_end(
+    ends: list[int], verdict: str, reason: str, tmp_path: Path
+) -> None:
+    ranks = Ranks(
+        lambda rank: end_as_told(ends[rank]), len(ends), tmp_path / "log", limit_s=1.0, grace_s=0.1
+    )
     ranks.wait()
     assert judge(ranks, {73: "too few ranks"}) == (verdict, reason)
 
 
 def test_runs_are_united() -> None:
-    first = {"a": Result(PASS, "", 1.0), "b": Result(FAIL, "x", 1.0), "c": Result(SKIP, "no GPU", 0.0)}
-    second = {"a": Result(PASS, "", 1.0), "b": Result(PASS, "", 1.0), "c": Result(TIMEOUT, "slow", 9.0)}
+    first = {
+        "a": Result(PASS, "", 1.0),
+        "b": Result(FAIL, "x", 1.0),
+        "c": Result(SKIP, "no GPU", 0.0),
+    }
+    second = {
+        "a": Result(PASS, "", 1.0),
+        "b": Result(PASS, "", 1.0),
+        "c": Result(TIMEOUT, "slow", 9.0),
+    }
     assert conformance.passed([first, second]) == {"a", "b"}
     assert conformance.failed(second) == {"c": "slow"}
     assert conformance.summary(first) == "1 pass, 1 skip, 1 fail, 0 timeout"

@@ -15,7 +15,9 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ddp_digits.py"
 WATCHDOG_S = 240.0
-SUMMARY = re.compile(r"(\w+), (\d+) ranks, (\d+) epochs: accuracy ([\d.]+), [\d.]+ ms a step \(median of (\d+)\)")
+SUMMARY = re.compile(
+    r"(\w+), (\d+) ranks, (\d+) epochs: accuracy ([\d.]+), [\d.]+ ms a step \(median of (\d+)\)"
+)
 
 
 class Torchrun:
@@ -25,10 +27,27 @@ class Torchrun:
         self.log = log
         self.identifier = uuid.uuid4().hex
         self.deadline = time.monotonic() + WATCHDOG_S
-        rendezvous = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", self.identifier]
+        rendezvous = [
+            "--nnodes",
+            "1",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "localhost:0",
+            "--rdzv-id",
+            self.identifier,
+        ]
         # Long enough between two looks at the ranks that those who survive another have said what they think of it.
         how = ["--nproc-per-node", ranks, "--max-restarts", restarts, "--monitor-interval", 2]
-        command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *how, EXAMPLE, *words]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            *rendezvous,
+            *how,
+            EXAMPLE,
+            *words,
+        ]
         self.process = subprocess.Popen(
             [str(word) for word in command],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -52,7 +71,9 @@ class Torchrun:
     def wait_for(self, file: Path) -> None:
         while not file.exists():
             assert self.process.poll() is None, self.output()
-            assert time.monotonic() < self.deadline, f"there is never a {file.name}:\n{self.output()}"
+            assert time.monotonic() < self.deadline, (
+                f"there is never a {file.name}:\n{self.output()}"
+            )
             time.sleep(0.005)
 
     def pid(self, rank: int) -> int:
@@ -100,7 +121,9 @@ def test_digits_are_learned(torchrun: Any, backend: str) -> None:
     assert float(found.group(4)) >= 0.95
 
 
-def test_training_goes_on_from_its_checkpoint_when_a_rank_is_killed(torchrun: Any, tmp_path: Path) -> None:
+def test_training_goes_on_from_its_checkpoint_when_a_rank_is_killed(
+    torchrun: Any, tmp_path: Path
+) -> None:
     # Not with gloo: its ranks often do not find each other again after a restart.
     checkpoint, epochs = tmp_path / "digits.pt", 100
     run = torchrun(2, "--epochs", epochs, "--checkpoint", checkpoint, restarts=1)

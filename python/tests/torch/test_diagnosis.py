@@ -111,7 +111,11 @@ def miss_a_barrier_of_a_group() -> Any:
 
 def test_a_monitored_barrier_of_a_group_counts_its_ranks(ranks: Any) -> None:
     outcome = ranks(miss_a_barrier_of_a_group, 3, "ringfold")
-    assert outcome.results() == [("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 200 ms", [1]), None, None]
+    assert outcome.results() == [
+        ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 200 ms", [1]),
+        None,
+        None,
+    ]
 
 
 def wait_for_others(folder: str) -> Any:
@@ -139,16 +143,28 @@ def wait_for_others(folder: str) -> Any:
 
 def test_a_stalled_call_is_reported_with_those_who_are_awaited(ranks: Any, tmp_path: Path) -> None:
     variables = {"RINGFOLD_STALL_SECONDS": "0.3"}
-    first, second, third = ranks(wait_for_others, 3, "ringfold", folder=str(tmp_path), variables=variables).results()
+    first, second, third = ranks(
+        wait_for_others, 3, "ringfold", folder=str(tmp_path), variables=variables
+    ).results()
     for warning in first[:2]:
-        assert warning.startswith("[rank 0] all_reduce(SUM) of torch.float32 [4, 3], collective 1 of group `0` (default_pg)")
+        assert warning.startswith(
+            "[rank 0] all_reduce(SUM) of torch.float32 [4, 3], collective 1 of group `0` (default_pg)"
+        )
         assert "waiting for rank 1 (in no call, 1 behind), rank 2 (in " in warning
     assert any("recv from rank 1 of torch.float32 [1], message 1" in warning for warning in third)
     assert not any("recv" in warning for warning in second)
 
 
-@pytest.mark.parametrize("variables", [{"RINGFOLD_STALL_SECONDS": "0"}, {"RINGFOLD_FR_BUFFER_SIZE": "0", "RINGFOLD_STALL_SECONDS": "0.05"}])
-def test_nothing_is_reported_where_that_is_turned_off(ranks: Any, variables: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RINGFOLD_STALL_SECONDS": "0"},
+        {"RINGFOLD_FR_BUFFER_SIZE": "0", "RINGFOLD_STALL_SECONDS": "0.05"},
+    ],
+)
+def test_nothing_is_reported_where_that_is_turned_off(
+    ranks: Any, variables: dict[str, str]
+) -> None:
     assert ranks(wait_a_moment, 2, "ringfold", variables=variables).results() == [[], []]
 
 
@@ -190,7 +206,9 @@ def differ_under_detail(way: str, folder: str) -> Any:
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
     rank = int(os.environ["RANK"])
-    dist.init_process_group("ringfold", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group(
+        "ringfold", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
     x = torch.ones(3, 2 + rank)
     with pytest.raises(RuntimeError) as caught:
         if way == "sync":
@@ -208,10 +226,17 @@ def differ_under_detail(way: str, folder: str) -> Any:
 
 
 @pytest.mark.parametrize("way", ["sync", "async", "functional", "ddp"])
-def test_a_mismatch_names_both_calls_and_the_shapes_of_ones_own(ranks: Any, tmp_path: Path, way: str) -> None:
-    for rank, text in enumerate(ranks(differ_under_detail, 2, None, way=way, folder=str(tmp_path)).results()):
+def test_a_mismatch_names_both_calls_and_the_shapes_of_ones_own(
+    ranks: Any, tmp_path: Path, way: str
+) -> None:
+    for rank, text in enumerate(
+        ranks(differ_under_detail, 2, None, way=way, folder=str(tmp_path)).results()
+    ):
         assert "are in different calls: rank" in text, text
-        for words in ("all_reduce of 9 float32 sum", f"all_reduce of {8 if way == 'ddp' else 6} float32 sum"):
+        for words in (
+            "all_reduce of 9 float32 sum",
+            f"all_reduce of {8 if way == 'ddp' else 6} float32 sum",
+        ):
             assert words in text
         shape = [8] if way == "ddp" and rank == 0 else [3, 2 + rank]
         assert f"rank {rank} was in all_reduce(SUM) of torch.float32 {shape}" in text, text
@@ -239,7 +264,16 @@ finally:
 def test_an_uncaught_exception_ends_all_ranks_with_its_text(tmp_path: Path, how: str) -> None:
     programs = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, str(rank), str(tmp_path / "store"), how],
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-c",
+                PROGRAM,
+                str(rank),
+                str(tmp_path / "store"),
+                how,
+            ],
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -255,4 +289,6 @@ def test_an_uncaught_exception_ends_all_ranks_with_its_text(tmp_path: Path, how:
     assert [program.returncode for program in programs] == [1, 1, 1], printed
     assert printed[1].rstrip().endswith("ValueError: no such file: weights")
     for rank in (0, 2):
-        assert "aborted by rank 1: ValueError: no such file: weights" in printed[rank], printed[rank]
+        assert "aborted by rank 1: ValueError: no such file: weights" in printed[rank], printed[
+            rank
+        ]

@@ -44,8 +44,12 @@ WAYS: dict[str, Any] = {
     "sync": lambda x: dist.all_reduce(x),
     "async": lambda x: dist.all_reduce(x, async_op=True).wait(),
     "future": lambda x: dist.all_reduce(x, async_op=True).get_future().wait(),
-    "functional": lambda x: functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD)),
-    "gather": lambda x: dist.all_gather([torch.empty_like(x) for _ in range(dist.get_world_size())], x),
+    "functional": lambda x: functional.wait_tensor(
+        functional.all_reduce(x, "sum", dist.group.WORLD)
+    ),
+    "gather": lambda x: dist.all_gather(
+        [torch.empty_like(x) for _ in range(dist.get_world_size())], x
+    ),
     "receive": lambda x: dist.recv(x, 1),
     "barrier": lambda x: dist.barrier(),
 }
@@ -90,7 +94,11 @@ def lose_a_rank_of_a_group() -> Any:
     """Ranks 1 and 2 have a group; rank 0 is only in the world's."""
     group = dist.new_group([1, 2])
     stand_by()
-    error = failure(lambda: dist.all_reduce(torch.ones(4), group=group))[0] if dist.get_rank() == 2 else None
+    error = (
+        failure(lambda: dist.all_reduce(torch.ones(4), group=group))[0]
+        if dist.get_rank() == 2
+        else None
+    )
     # All survivors, because one that leaves while it is needed has failed as well.
     return failure(lambda: dist.all_reduce(torch.ones(4)))[0], error
 
@@ -156,9 +164,13 @@ TIMEOUT_S = 0.6
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_call_ends_after_the_groups_timeout(ranks: Any, way: str, tmp_path: Path) -> None:
-    error, seconds = ranks(come_late, 2, "ringfold", timeout_s=TIMEOUT_S, way=way, folder=str(tmp_path)).result(0)
+    error, seconds = ranks(
+        come_late, 2, "ringfold", timeout_s=TIMEOUT_S, way=way, folder=str(tmp_path)
+    ).result(0)
     if way == "future":
-        assert isinstance(error, RuntimeError) and "Timeout: the timeout of 600 ms passed" in str(error)
+        assert isinstance(error, RuntimeError) and "Timeout: the timeout of 600 ms passed" in str(
+            error
+        )
     else:
         assert isinstance(error, ringfold.Timeout) and isinstance(error, TimeoutError), repr(error)
     assert seconds >= TIMEOUT_S - 0.01

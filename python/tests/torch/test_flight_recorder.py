@@ -32,7 +32,11 @@ def analysed(folder: Path, prefix: str) -> Any:
 
 def names(found: Any, passed: bool = True) -> list[str]:
     """The collectives that it takes for whole, or for broken."""
-    return [call.collective_name.removeprefix("gloo:") for call in found.collectives if call.pass_check == passed]
+    return [
+        call.collective_name.removeprefix("gloo:")
+        for call in found.collectives
+        if call.pass_check == passed
+    ]
 
 
 def entries(path: Path) -> Any:
@@ -103,7 +107,9 @@ def test_the_analyser_pairs_messages(ranks: Any, tmp_path: Path) -> None:
     assert names(found, passed=False) == []
     # It names a pair after the end whose dump it happens to read first.
     messages = [name for name in names(found) if name != "all_reduce"]
-    assert len(messages) == 3 and {*messages} <= {"send 0->1", "recv 1<-0"} and len(names(found)) == 5
+    assert (
+        len(messages) == 3 and {*messages} <= {"send 0->1", "recv 1<-0"} and len(names(found)) == 5
+    )
     sent = [entry for entry in entries(tmp_path / "fr_0") if entry["is_p2p"]]
     assert [entry["p2p_seq_id"] for entry in sent] == [1, 2, 3]
     assert [entry["input_sizes"] for entry in sent] == [[[5]], [[5]], [[2]]]
@@ -134,8 +140,12 @@ FOUND = {
 
 
 @pytest.mark.parametrize("how", FOUND)
-def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(ranks: Any, tmp_path: Path, how: str) -> None:
-    texts = ranks(differ, 3, "ringfold", how=how, variables={"RINGFOLD_FR_DUMP": str(tmp_path / "fr_")}).results()
+def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(
+    ranks: Any, tmp_path: Path, how: str
+) -> None:
+    texts = ranks(
+        differ, 3, "ringfold", how=how, variables={"RINGFOLD_FR_DUMP": str(tmp_path / "fr_")}
+    ).results()
     for rank, text in enumerate(texts):
         assert text.endswith(f"flight record in {tmp_path}/fr_{rank}"), text
         assert f"rank {rank} was in" in text and "collective 3 of group" in text
@@ -146,7 +156,10 @@ def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(ranks: Any, tmp_pa
     )  # fmt: skip
     told = printed.stdout + printed.stderr
     # Who is right it does not know: whoever differs from the dump that it reads first is the culprit.
-    assert all(words in told for words in ["Collective sequence number: 3 has errors", "Culprit rank", *FOUND[how]]), told
+    assert all(
+        words in told
+        for words in ["Collective sequence number: 3 has errors", "Culprit rank", *FOUND[how]]
+    ), told
 
 
 def stay_away(path: str) -> None:
@@ -160,9 +173,13 @@ def stay_away(path: str) -> None:
         dist.all_reduce(torch.ones(2))
 
 
-def test_ranks_that_wait_and_ranks_that_do_not_write_down_a_timeout(ranks: Any, tmp_path: Path) -> None:
+def test_ranks_that_wait_and_ranks_that_do_not_write_down_a_timeout(
+    ranks: Any, tmp_path: Path
+) -> None:
     path = str(tmp_path / "fr_")
-    ranks(stay_away, 3, "ringfold", timeout_s=0.5, path=path, variables={"RINGFOLD_FR_DUMP": path}).results()
+    ranks(
+        stay_away, 3, "ringfold", timeout_s=0.5, path=path, variables={"RINGFOLD_FR_DUMP": path}
+    ).results()
     (broken,) = [call for call in analysed(tmp_path, "fr_").collectives if call.missing_ranks]
     assert broken.missing_ranks == {1} and broken.collective_seq_id == 2
     last = entries(tmp_path / "fr_0")[-1]
@@ -187,18 +204,37 @@ def be_under_way(folder: str) -> Any:
 
 def test_a_record_says_what_is_done_begun_and_still_to_come(ranks: Any, tmp_path: Path) -> None:
     after = ranks(be_under_way, 2, "ringfold", folder=str(tmp_path)).result(0)
-    assert [entry["state"] for entry in entries(tmp_path / "fr_0")] == ["completed", "started", "scheduled", "scheduled"]
-    assert json.loads((tmp_path / "fr_json" / "0.json").read_text())["entries"][1]["input_sizes"] == [[1]]
+    assert [entry["state"] for entry in entries(tmp_path / "fr_0")] == [
+        "completed",
+        "started",
+        "scheduled",
+        "scheduled",
+    ]
+    assert json.loads((tmp_path / "fr_json" / "0.json").read_text())["entries"][1][
+        "input_sizes"
+    ] == [[1]]
     found = pickle.loads(Path(after).read_bytes())
     assert [entry["state"] for entry in found["entries"]] == ["completed"] * 4
-    assert set(found) == {"version", "comm_lib_version", "pg_config", "pg_status", "nccl_comm_state", "entries"}
+    assert set(found) == {
+        "version",
+        "comm_lib_version",
+        "pg_config",
+        "pg_status",
+        "nccl_comm_state",
+        "entries",
+    }
     assert found["version"] == "2.10"
     assert list(found["pg_status"].values()) == [
-        dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), 4)
+        dict.fromkeys(
+            ("last_enqueued_collective", "last_started_collective", "last_completed_collective"), 4
+        )
     ]
     created = [entry["time_created_ns"] for entry in found["entries"]]
     assert created == sorted(created)
-    assert all(entry["time_discovered_completed_ns"] >= entry["time_created_ns"] for entry in found["entries"])
+    assert all(
+        entry["time_discovered_completed_ns"] >= entry["time_created_ns"]
+        for entry in found["entries"]
+    )
 
 
 def remember(path: str) -> Any:
@@ -236,7 +272,9 @@ def be_asked(folder: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["USR2", "SIGUSR2"])
-def test_a_signal_has_the_record_written_while_a_call_is_stuck(ranks: Any, tmp_path: Path, name: str) -> None:
+def test_a_signal_has_the_record_written_while_a_call_is_stuck(
+    ranks: Any, tmp_path: Path, name: str
+) -> None:
     variables = {"RINGFOLD_FR_DUMP": str(tmp_path / "fr_"), "RINGFOLD_FR_SIGNAL": name}
     ranks(be_asked, 2, "ringfold", folder=str(tmp_path), variables=variables).results()
     assert [entry["state"] for entry in entries(tmp_path / "fr_0")] == ["started"]
@@ -245,7 +283,9 @@ def test_a_signal_has_the_record_written_while_a_call_is_stuck(ranks: Any, tmp_p
 def handle_it_oneself() -> Any:
     seen: list[int] = []
     signal.signal(signal.SIGUSR2, lambda number, _: seen.append(number))
-    dist.init_process_group("ringfold", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=20))
+    dist.init_process_group(
+        "ringfold", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=20)
+    )
     os.kill(os.getpid(), signal.SIGUSR2)
     while not seen:
         time.sleep(0.01)
@@ -280,7 +320,9 @@ def leave_as_the_root() -> str | None:
     return type(caught.value).__name__
 
 
-def test_a_root_that_ended_in_good_order_has_its_record_written_too(ranks: Any, tmp_path: Path) -> None:
+def test_a_root_that_ended_in_good_order_has_its_record_written_too(
+    ranks: Any, tmp_path: Path
+) -> None:
     variables = {"RINGFOLD_FR_DUMP": str(tmp_path / "fr_"), "RINGFOLD_TRANSPORT": "tcp"}
     ranks(leave_as_the_root, 3, "ringfold", variables=variables).results()
     for rank, name in enumerate(["broadcast", "all_gather", "all_gather"]):
@@ -298,7 +340,9 @@ def reduce_together() -> None:
 
 
 def test_nothing_is_written_when_all_ends_well(ranks: Any, tmp_path: Path) -> None:
-    ranks(reduce_together, 2, "ringfold", variables={"RINGFOLD_FR_DUMP": str(tmp_path / "fr_")}).results()
+    ranks(
+        reduce_together, 2, "ringfold", variables={"RINGFOLD_FR_DUMP": str(tmp_path / "fr_")}
+    ).results()
     assert not list(tmp_path.glob("fr_*"))
 
 

@@ -18,9 +18,13 @@ def add_up(factor: int) -> Any:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_ranks_are_a_process_group_with_one_seed(ranks: Any, backend: str, seed: int, count: int) -> None:
+def test_ranks_are_a_process_group_with_one_seed(
+    ranks: Any, backend: str, seed: int, count: int
+) -> None:
     total = 10.0 * sum(range(1, count + 1))
-    assert ranks(add_up, count, backend, factor=10).results() == [([total] * 3, count, seed)] * count
+    assert (
+        ranks(add_up, count, backend, factor=10).results() == [([total] * 3, count, seed)] * count
+    )
 
 
 def fall_out() -> str:
@@ -34,7 +38,9 @@ def fall_out() -> str:
 def test_ranks_that_raise_or_die_are_told_from_those_that_return(ranks: Any) -> None:
     outcome = ranks(fall_out, 3, None, variables={"GREETING": "hello"})
     assert outcome.result(0) == "hello"
-    assert isinstance(outcome.error(1), ZeroDivisionError) and "nothing by nothing" in outcome.logs()
+    assert (
+        isinstance(outcome.error(1), ZeroDivisionError) and "nothing by nothing" in outcome.logs()
+    )
     assert outcome.statuses == [0, 1, -signal.SIGKILL]
     assert outcome.results(but=(1, 2)) == ["hello"]
 
@@ -45,7 +51,9 @@ def hang(pid_file: str) -> None:
     time.sleep(1000)
 
 
-def test_ranks_that_hang_are_killed(ranks: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_hang_are_killed(
+    ranks: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.modules[type(ranks).__module__], "WATCHDOG_S", 0.5)
     outcome = ranks(hang, 1, None, pid_file=str(tmp_path / "pid"))
     assert outcome.statuses == [None]

@@ -6,7 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from test_training import check, momentum, network, take_steps, weights
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 DEPTH = 5
@@ -94,7 +98,9 @@ def train(hook: str, options: dict[str, Any]) -> Any:
 
     model = DistributedDataParallel(network(), **options)
     if hook == "powerSGD_hook":
-        state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2, min_compression_rate=0.5)
+        state = powerSGD_hook.PowerSGDState(
+            None, 1, start_powerSGD_iter=2, min_compression_rate=0.5
+        )
         chosen = powerSGD_hook.powerSGD_hook
         model.register_comm_hook(state, hooks.in_order(chosen) if options else chosen)
     elif hook == "post_localSGD_hook":

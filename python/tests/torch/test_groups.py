@@ -68,11 +68,18 @@ def profile_calls() -> list[str]:
         dist.all_reduce(torch.ones(1))
         dist.all_reduce(torch.ones(1), async_op=True).wait()
         dist.broadcast(torch.ones(1), 0)
-    return sorted(f"{event.key} {event.count}" for event in profile.key_averages() if event.key.startswith("ringfold:"))
+    return sorted(
+        f"{event.key} {event.count}"
+        for event in profile.key_averages()
+        if event.key.startswith("ringfold:")
+    )
 
 
 def test_the_profiler_sees_calls_by_name(ranks: Any) -> None:
-    assert ranks(profile_calls, 2, "ringfold").results() == [["ringfold:all_reduce 2", "ringfold:broadcast 1"]] * 2
+    assert (
+        ranks(profile_calls, 2, "ringfold").results()
+        == [["ringfold:all_reduce 2", "ringfold:broadcast 1"]] * 2
+    )
 
 
 def count_calls() -> Any:

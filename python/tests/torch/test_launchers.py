@@ -53,9 +53,18 @@ VARIABLES = {
         "MV2_COMM_WORLD_LOCAL_RANK": "{}",
         "MV2_COMM_WORLD_LOCAL_SIZE": "2",
     },
-    "Kubernetes": {"JOB_COMPLETION_INDEX": "{}", "RINGFOLD_WORLD_SIZE": "2", "RINGFOLD_ADDR": "unix:@ringfold-{job}"},
+    "Kubernetes": {
+        "JOB_COMPLETION_INDEX": "{}",
+        "RINGFOLD_WORLD_SIZE": "2",
+        "RINGFOLD_ADDR": "unix:@ringfold-{job}",
+    },
     # What users set by hand, and Kubernetes' PyTorchJob.
-    "torchrun": {"RANK": "{}", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}"},
+    "torchrun": {
+        "RANK": "{}",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "{port}",
+    },
 }
 
 
@@ -81,7 +90,9 @@ def be_launched(launcher: str | None, job: str, port: int) -> Any:
         if name in NAMES or name.startswith("RINGFOLD_"):
             del os.environ[name]
     for name, value in VARIABLES[launcher].items() if launcher else ():
-        os.environ[name] = value.replace("{}", rank).replace("{job}", job).replace("{port}", str(port))
+        os.environ[name] = (
+            value.replace("{}", rank).replace("{job}", job).replace("{port}", str(port))
+        )
     places, trained = [], []
     for _ in range(2):
         places.append(tuple(bootstrap_env()))
@@ -99,17 +110,32 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("launcher", VARIABLES)
 def test_every_launchers_ranks_find_each_other(ranks: Any, launcher: str, tmp_path: Path) -> None:
-    found = ranks(be_launched, 2, None, launcher=launcher, job=tmp_path.name + str(os.getpid()), port=free_port())
+    found = ranks(
+        be_launched,
+        2,
+        None,
+        launcher=launcher,
+        job=tmp_path.name + str(os.getpid()),
+        port=free_port(),
+    )
     for rank, (places, environment, trained) in enumerate(found.results()):
         assert [place[:4] for place in places] == [(rank, 2, rank, 2)] * 2
         assert places[0][4] == launcher
-        assert [environment[name] for name in NAMES[:5]] == [str(rank), "2", str(rank), "2", "127.0.0.1"]
+        assert [environment[name] for name in NAMES[:5]] == [
+            str(rank),
+            "2",
+            str(rank),
+            "2",
+            "127.0.0.1",
+        ]
         assert environment["MASTER_PORT"] == found.result(0)[1]["MASTER_PORT"]
         assert all(first == second for first, second in trained)
 
 
 def test_without_a_launcher_a_process_is_a_job_of_one(ranks: Any) -> None:
-    places, environment, trained = ranks(be_launched, 1, None, launcher=None, job="", port=0).result(0)
+    places, environment, trained = ranks(
+        be_launched, 1, None, launcher=None, job="", port=0
+    ).result(0)
     assert places[0] == (0, 1, 0, 1, "no launcher") and places[1][:4] == places[0][:4]
     assert [environment[name] for name in NAMES[:5]] == ["0", "1", "0", "1", "127.0.0.1"]
     assert len(trained[0]) == 1
@@ -150,7 +176,15 @@ def run(command: list[str], program: str, folder: Path) -> str:
 
 def torchrun(*options: str) -> list[str]:
     """torchrun for a program that is not named as one of Python's."""
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", *options]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+        *options,
+    ]
 
 
 def launcher_command(name: str) -> list[str]:
@@ -166,12 +200,16 @@ def launcher_command(name: str) -> list[str]:
     program = shutil.which("mpirun")
     if program is None:
         pytest.skip("no mpirun is installed")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=WATCHDOG_S).stdout
+    version = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, timeout=WATCHDOG_S
+    ).stdout
     rights = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
     return [program, *rights, "-n", "2"]
 
 
-@pytest.mark.parametrize("name", ["torchrun", "ringfold run", pytest.param("mpirun", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "name", ["torchrun", "ringfold run", pytest.param("mpirun", marks=pytest.mark.deep)]
+)
 def test_a_launcher_starts_training(name: str, tmp_path: Path) -> None:
     run(launcher_command(name), "train", tmp_path)
     for rank in range(2):
@@ -181,7 +219,11 @@ def test_a_launcher_starts_training(name: str, tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_attempts_that_a_death_ended(tmp_path: Path) -> None:
-    log = run(torchrun("--standalone", "--max-restarts", str(RESTARTS), "--monitor-interval", "0.1"), "die", tmp_path)
+    log = run(
+        torchrun("--standalone", "--max-restarts", str(RESTARTS), "--monitor-interval", "0.1"),
+        "die",
+        tmp_path,
+    )
     records = [json.loads(file.read_text()) for file in tmp_path.glob("attempt*")]
     assert len(records) == 2 * (RESTARTS + 1)
     assert (tmp_path / "errors").read_text().splitlines() == ["PeerFailed 1"] * RESTARTS, log
@@ -190,7 +232,9 @@ def test_nothing_is_left_of_attempts_that_a_death_ended(tmp_path: Path) -> None:
     for record in records:
         assert not Path(f"/proc/{record['pid']}").exists()
         assert not set(record["names"]) & set(left)
-        assert not [name for name in record["names"] if name.startswith("/") and Path(name).exists()]
+        assert not [
+            name for name in record["names"] if name.startswith("/") and Path(name).exists()
+        ]
 
 
 def belongings() -> list[str]:
@@ -206,7 +250,11 @@ def belongings() -> list[str]:
     mapped = re.findall(r"(/dev/shm/.*)", Path("/proc/self/maps").read_text())
     return [
         *(fields[7] for fields in sockets if len(fields) > 7 and f"socket:[{fields[6]}]" in links),
-        *(link for link in {*links, *mapped} if link.startswith("/dev/shm/") and not link.endswith("(deleted)")),
+        *(
+            link
+            for link in {*links, *mapped}
+            if link.startswith("/dev/shm/") and not link.endswith("(deleted)")
+        ),
     ]
 
 

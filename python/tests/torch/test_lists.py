@@ -27,8 +27,20 @@ def test_exact_lists_come_back_as_they_were(dtype: torch.dtype) -> None:
 
 
 def test_powers_are_the_nearest_within_seven_steps_of_their_parameters_greatest() -> None:
-    values = {0: 5.0, 1: -2.9, 2: 3.1, 3: 5.0 / 64, 4: 0.02, 100: -1e-6, 101: 0.6e-6, 102: 1e-38, 150: 0.0}
-    sent = Powers().encode(torch.tensor(list(values)), torch.tensor(list(values.values())), LAYOUT, torch.float32)
+    values = {
+        0: 5.0,
+        1: -2.9,
+        2: 3.1,
+        3: 5.0 / 64,
+        4: 0.02,
+        100: -1e-6,
+        101: 0.6e-6,
+        102: 1e-38,
+        150: 0.0,
+    }
+    sent = Powers().encode(
+        torch.tensor(list(values)), torch.tensor(list(values.values())), LAYOUT, torch.float32
+    )
     # 5.0 is nearest to 4; 0.02 is more than seven steps below; of 1e-6, 2^-20 is the nearest.
     expected = {0: 4.0, 1: -2.0, 2: 4.0, 3: 2.0**-4, 100: -(2.0**-20), 101: 2.0**-21}
     assert dict(zip(sent.indices.tolist(), sent.values.tolist(), strict=True)) == expected
@@ -69,7 +81,9 @@ def test_the_greatest_are_found_whatever_a_sample_says(kind: str, count: int) ->
     found = greatest(values, count)
     assert found.unique().numel() == count
     expected = values.topk(count).values.nan_to_num(nan=9, posinf=8)
-    assert torch.equal(values[found].nan_to_num(nan=9, posinf=8).sort(descending=True).values, expected)
+    assert torch.equal(
+        values[found].nan_to_num(nan=9, posinf=8).sort(descending=True).values, expected
+    )
 
 
 def test_a_ledger_moves_what_it_keeps_to_the_layout_that_asks() -> None:
@@ -84,7 +98,12 @@ def test_a_ledger_moves_what_it_keeps_to_the_layout_that_asks() -> None:
     assert [part.tolist() for part in parts] == [[0, 3, 4, 5, 0, 1], [0, 30, 40, 50, 0, 10]]
     assert [part.tolist() for part in ledger.flat(Layout(("b",), (1,)), like)] == [[2], [20]]
     saved = ledger.state_dict()
-    assert {name: fields["two"].tolist() for name, fields in saved.items()} == {"a": [0, 10], "b": [20], "c": [30, 40, 50], "d": [0]}
+    assert {name: fields["two"].tolist() for name, fields in saved.items()} == {
+        "a": [0, 10],
+        "b": [20],
+        "c": [30, 40, 50],
+        "d": [0],
+    }
     with pytest.raises(InvalidArgument, match="`e`"):
         ledger.holds(Layout(("a", "e"), (2, 1)))
 
@@ -99,4 +118,6 @@ def gather_lists(lengths: list[int]) -> Any:
 @pytest.mark.parametrize("lengths", [[0, 5, 3], [4, 4, 4], [7, 0, 0], [3]])
 def test_lists_of_all_lengths_are_gathered(ranks: Any, backend: str, lengths: list[int]) -> None:
     expected = [list(range(10 * rank, 10 * rank + length)) for rank, length in enumerate(lengths)]
-    assert ranks(gather_lists, len(lengths), backend, lengths=lengths).results() == [expected] * len(lengths)
+    assert ranks(gather_lists, len(lengths), backend, lengths=lengths).results() == [
+        expected
+    ] * len(lengths)

@@ -19,7 +19,10 @@ def own(offset: int = 0) -> torch.Tensor:
 
 
 def total(offset: int = 0) -> torch.Tensor:
-    parts = [torch.arange(COUNT, dtype=torch.float32) % 97 + rank + offset for rank in range(dist.get_world_size())]
+    parts = [
+        torch.arange(COUNT, dtype=torch.float32) % 97 + rank + offset
+        for rank in range(dist.get_world_size())
+    ]
     return torch.stack(parts).sum(0)
 
 
@@ -37,7 +40,9 @@ def reduce_in_empty() -> Any:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_tensor_of_registered_memory_is_like_any_other(ranks: Any, count: int) -> None:
-    assert ranks(reduce_in_empty, count, "ringfold").results() == [(True, True, (0,), (2, 3))] * count
+    assert (
+        ranks(reduce_in_empty, count, "ringfold").results() == [(True, True, (0,), (2, 3))] * count
+    )
 
 
 def refuse_to_grow() -> bool:
@@ -96,14 +101,20 @@ def resize_while_registered(factor: float, resizing_ranks: list[int]) -> Any:
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 8.0])
 @pytest.mark.parametrize("resizing_ranks", [[0], [0, 1]])
-def test_a_resized_storage_is_never_read_at_its_old_place(ranks: Any, factor: float, resizing_ranks: list[int]) -> None:
-    outcome = ranks(resize_while_registered, 2, "ringfold", factor=factor, resizing_ranks=resizing_ranks)
+def test_a_resized_storage_is_never_read_at_its_old_place(
+    ranks: Any, factor: float, resizing_ranks: list[int]
+) -> None:
+    outcome = ranks(
+        resize_while_registered, 2, "ringfold", factor=factor, resizing_ranks=resizing_ranks
+    )
     assert outcome.results() == [[True] * 11] * 2
 
 
 def buckets() -> Any:
     group = dist.distributed_c10d._get_default_group()
-    return (group if hasattr(group, "communicator") else group._get_backend(torch.device("cpu"))).buckets
+    return (
+        group if hasattr(group, "communicator") else group._get_backend(torch.device("cpu"))
+    ).buckets
 
 
 def model(are_views: bool = False) -> DistributedDataParallel:
@@ -135,13 +146,17 @@ def train_and_let_go() -> Any:
     # The next model's calls bring the next agreement, which lets the first one's buckets go.
     second = model()
     train(second, ITERATIONS)
-    same = all(torch.equal(one, other) for one, other in zip(weights, second.parameters(), strict=True))
+    same = all(
+        torch.equal(one, other) for one, other in zip(weights, second.parameters(), strict=True)
+    )
     return registered, len(buckets()), same, right
 
 
 def test_buckets_are_registered_by_themselves_and_let_go_with_their_model(ranks: Any) -> None:
     for registered, later, same, right in ranks(train_and_let_go, 2, "ringfold").results():
-        assert registered >= 2 and later == registered, "as many as before: the first model's are gone"
+        assert registered >= 2 and later == registered, (
+            "as many as before: the first model's are gone"
+        )
         assert same, "registered or not, the same bits"
         assert all(right)
 

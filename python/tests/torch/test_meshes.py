@@ -27,12 +27,16 @@ def use_mesh() -> Any:
     return mesh.get_coordinate(), found, dist.get_backend(mesh.get_group("row"))
 
 
-def test_a_mesh_of_two_dimensions_has_a_group_for_each_row_and_column(ranks: Any, backend: str) -> None:
+def test_a_mesh_of_two_dimensions_has_a_group_for_each_row_and_column(
+    ranks: Any, backend: str
+) -> None:
     # The first dimension's groups are the ranks 0, 2 and 1, 3.
     first, second = [101.0, 11.0], [1010.0, 11.0]
     third, fourth = [101.0, 1100.0], [1010.0, 1100.0]
     expected = [([0, 0], first), ([0, 1], second), ([1, 0], third), ([1, 1], fourth)]
-    found = [(list(where), sums, name) for where, sums, name in ranks(use_mesh, 4, backend).results()]
+    found = [
+        (list(where), sums, name) for where, sums, name in ranks(use_mesh, 4, backend).results()
+    ]
     assert found == [(where, sums, backend) for where, sums in expected]
 
 
@@ -99,15 +103,21 @@ def exchange(x: Any) -> Any:
 def exchange_now_and_compiled(compiled: bool) -> Any:
     call = torch.compile(exchange, backend="aot_eager", fullgraph=True) if compiled else exchange
     x = numbers(dist.get_world_size(), 3) + 100 * dist.get_rank()
-    return [functional.wait_tensor(part) if isinstance(part, torch.Tensor) else part for part in call(x)]
+    return [
+        functional.wait_tensor(part) if isinstance(part, torch.Tensor) else part for part in call(x)
+    ]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_functional_collectives_give_what_the_others_do(ranks: Any, backend: str, compiled: bool) -> None:
+def test_functional_collectives_give_what_the_others_do(
+    ranks: Any, backend: str, compiled: bool
+) -> None:
     count = 3
     xs = [numbers(count, 3) + 100 * rank for rank in range(count)]
     total = torch.stack(xs).sum(0)
-    for rank, found in enumerate(ranks(exchange_now_and_compiled, count, backend, compiled=compiled).results()):
+    for rank, found in enumerate(
+        ranks(exchange_now_and_compiled, count, backend, compiled=compiled).results()
+    ):
         expected = [
             total,
             xs[-1],
@@ -132,7 +142,11 @@ def state(filled: bool) -> dict[str, Any]:
     plain, whole = numbers(4, 3), numbers(7, 5) + 0.5
     if not filled:
         plain, whole = torch.zeros_like(plain), torch.zeros_like(whole)
-    return {"plain": plain, "sharded": distribute_tensor(whole, mesh, [Shard(0)]), "step": 12 if filled else 0}
+    return {
+        "plain": plain,
+        "sharded": distribute_tensor(whole, mesh, [Shard(0)]),
+        "step": 12 if filled else 0,
+    }
 
 
 def save(folder: str) -> None:
@@ -145,7 +159,15 @@ def load(folder: str) -> Any:
     return found["plain"], found["sharded"].full_tensor(), found["step"]
 
 
-def test_a_checkpoint_is_read_by_another_number_of_ranks(ranks: Any, backend: str, tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_by_another_number_of_ranks(
+    ranks: Any, backend: str, tmp_path: Path
+) -> None:
     ranks(save, 2, backend, folder=str(tmp_path / "checkpoint")).results()
-    for plain, whole, step in ranks(load, 3, backend, folder=str(tmp_path / "checkpoint")).results():
-        assert torch.equal(plain, numbers(4, 3)) and torch.equal(whole, numbers(7, 5) + 0.5) and step == 12
+    for plain, whole, step in ranks(
+        load, 3, backend, folder=str(tmp_path / "checkpoint")
+    ).results():
+        assert (
+            torch.equal(plain, numbers(4, 3))
+            and torch.equal(whole, numbers(7, 5) + 0.5)
+            and step == 12
+        )

@@ -42,7 +42,9 @@ def network() -> Branches:
 
 
 def samples(step: int, rank: int | None = None) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 * step + (dist.get_rank() if rank is None else rank))
+    generator = torch.Generator().manual_seed(
+        100 * step + (dist.get_rank() if rank is None else rank)
+    )
     return torch.randn(4, FEATURES, generator=generator)
 
 
@@ -58,7 +60,10 @@ def alone(steps: int, world_size: int, op: str, set_to_none: bool) -> dict[str, 
     for step in range(steps):
         optimizer.zero_grad(set_to_none)
         for rank in range(world_size):
-            (whole(samples(step, rank), more=more_of(step, rank)) / (world_size if op == "mean" else 1)).backward()
+            (
+                whole(samples(step, rank), more=more_of(step, rank))
+                / (world_size if op == "mean" else 1)
+            ).backward()
         optimizer.step()
     return {name: parameter.detach() for name, parameter in whole.named_parameters()}
 
@@ -89,9 +94,13 @@ def train(op: str, steps: int, set_to_none: bool) -> None:
     assert_equal_weights(module, alone(steps, dist.get_world_size(), op, set_to_none))
 
 
-@pytest.mark.parametrize(("op", "set_to_none"), [("mean", True), ("mean", False), ("sum", True), ("sum", False)])
+@pytest.mark.parametrize(
+    ("op", "set_to_none"), [("mean", True), ("mean", False), ("sum", True), ("sum", False)]
+)
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_ranks_take_the_steps_of_one_process(ranks: Any, backend: str, op: str, set_to_none: bool, count: int) -> None:
+def test_ranks_take_the_steps_of_one_process(
+    ranks: Any, backend: str, op: str, set_to_none: bool, count: int
+) -> None:
     ranks(train, count, backend, op=op, steps=7, set_to_none=set_to_none).results()
 
 
@@ -110,7 +119,9 @@ def accumulate() -> None:
         average.wait()
         for rank in range(dist.get_world_size()):
             for part in range(3):
-                (whole(samples(3 * step + part, rank), more=part == 0) / dist.get_world_size()).backward()
+                (
+                    whole(samples(3 * step + part, rank), more=part == 0) / dist.get_world_size()
+                ).backward()
         for mine, expected in zip(module.parameters(), whole.parameters(), strict=True):
             assert (mine.grad is None) == (expected.grad is None)
             assert mine.grad is None or torch.allclose(mine.grad, expected.grad, rtol=0, atol=1e-6)
@@ -252,13 +263,27 @@ def differ(what: str) -> Any:
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("shape", (0, "rank 0 has `weight` torch.float32 [3, 3], rank 1 has `weight` torch.float32 [4, 3]")),
-        ("type", (0, "rank 0 has `weight` torch.float32 [3, 3], rank 1 has `weight` torch.float64 [3, 3]")),
+        (
+            "shape",
+            (
+                0,
+                "rank 0 has `weight` torch.float32 [3, 3], rank 1 has `weight` torch.float32 [4, 3]",
+            ),
+        ),
+        (
+            "type",
+            (
+                0,
+                "rank 0 has `weight` torch.float32 [3, 3], rank 1 has `weight` torch.float64 [3, 3]",
+            ),
+        ),
         ("count", (0, "rank 0 has 2 of them, rank 1 has 1")),
         ("frozen", (2, "rank 0 has 2 of them, rank 1 has 1")),
     ],
 )
-def test_ranks_with_other_parameters_are_told_so_on_every_rank(ranks: Any, backend: str, what: str, told: Any) -> None:
+def test_ranks_with_other_parameters_are_told_so_on_every_rank(
+    ranks: Any, backend: str, what: str, told: Any
+) -> None:
     assert ranks(differ, 3, backend, what=what).results() == [told] * 3
 
 
@@ -279,7 +304,12 @@ def several_modules() -> Any:
         loss = first(torch.ones(1, 3)).sum() + second(torch.ones(1, 3)).sum() * (rank + 1)
         (loss + (waves * (1 + rank * 1j)).sum().real + half.sum()).backward()
         average.wait()
-    return float(first.weight.grad[0, 0]), float(second.weight.grad[0, 0]), waves.grad[0].item(), float(half.grad[0])
+    return (
+        float(first.weight.grad[0, 0]),
+        float(second.weight.grad[0, 0]),
+        waves.grad[0].item(),
+        float(half.grad[0]),
+    )
 
 
 def test_parameters_of_all_kinds_come_from_several_modules(ranks: Any, backend: str) -> None:
@@ -302,7 +332,9 @@ def other_backend(name: str) -> Any:
 @pytest.mark.parametrize("name", ["ringfold", "shm", "gloo"])
 def test_packs_may_go_by_another_backend(ranks: Any, name: str) -> None:
     expected = "gloo" if name == "gloo" else "ringfold"
-    assert ranks(other_backend, 2, "gloo", name=name).results() == [(expected, [[0.5, 0.5]] * 2)] * 2
+    assert (
+        ranks(other_backend, 2, "gloo", name=name).results() == [(expected, [[0.5, 0.5]] * 2)] * 2
+    )
 
 
 def test_settings_are_checked() -> None:

@@ -20,7 +20,10 @@ def call_with_bytes() -> Any:
     """Everything that moves bytes, and objects."""
     rank, count = dist.get_rank(), dist.get_world_size()
     after, before = (rank + 1) % count, (rank - 1) % count
-    found: dict[str, Any] = {"all_gather": [None] * count, "gather": [None] * count if rank == 1 else None}
+    found: dict[str, Any] = {
+        "all_gather": [None] * count,
+        "gather": [None] * count if rank == 1 else None,
+    }
     dist.all_gather_object(found["all_gather"], "x" * rank)
     dist.gather_object(("from", rank), found["gather"], 1)
     found["broadcast"] = [rank, "x" * rank]
@@ -34,7 +37,10 @@ def call_with_bytes() -> Any:
         dist.recv_object_list(found["received"], 0)
     # Bytes that are no objects: two messages under way, whose ends are looked at the other way
     # round, and from any rank.
-    works = [dist.isend(torch.full((3,), 10 * rank + index, dtype=torch.uint8), after) for index in range(3)]
+    works = [
+        dist.isend(torch.full((3,), 10 * rank + index, dtype=torch.uint8), after)
+        for index in range(3)
+    ]
     taken = [torch.zeros(3, dtype=torch.uint8) for _ in range(3)]
     first, second = (dist.irecv(taken[index], before) for index in range(2))
     second.wait()
@@ -57,9 +63,13 @@ def is_sealed() -> bool:
     return isinstance(dist.group.WORLD._call("send", None), SealedCall)
 
 
-@pytest.mark.parametrize("variables", [ON_NETWORK, {"RINGFOLD_SECRET": SECRET}, {"RINGFOLD_TRANSPORT": "tcp"}])
+@pytest.mark.parametrize(
+    "variables", [ON_NETWORK, {"RINGFOLD_SECRET": SECRET}, {"RINGFOLD_TRANSPORT": "tcp"}]
+)
 def test_bytes_and_objects_arrive(ranks: Any, variables: dict[str, str]) -> None:
-    for rank, (has_seal, found) in enumerate(ranks(call_with_bytes, 3, "ringfold", variables=variables).results()):
+    for rank, (has_seal, found) in enumerate(
+        ranks(call_with_bytes, 3, "ringfold", variables=variables).results()
+    ):
         # On one host, and without a secret, nothing is added.
         assert has_seal is (variables is ON_NETWORK)
         assert found["all_gather"] == ["", "x", "xx"]
@@ -67,7 +77,9 @@ def test_bytes_and_objects_arrive(ranks: Any, variables: dict[str, str]) -> None
         assert found["broadcast"] == [1, "x"] and found["scatter"] == [("to", rank)]
         assert found.get("received") == (["sent", {}] if rank == 1 else None)
         assert found["messages"] == [10 * ((rank - 1) % 3) + index for index in range(3)]
-        assert found["all_to_all"].tolist() == [10 * other + 2 * rank + index for other in range(3) for index in range(2)]
+        assert found["all_to_all"].tolist() == [
+            10 * other + 2 * rank + index for other in range(3) for index in range(2)
+        ]
         assert found["uneven"] == [[], [1.0], [1.0, 1.0]]
 
 
@@ -75,7 +87,9 @@ class Loaded:
     """Counts how often it is loaded, in this process."""
 
     def __reduce__(self) -> Any:
-        return exec, ("import os; os.environ['LOADED'] = str(int(os.environ.get('LOADED', 0)) + 1)",)
+        return exec, (
+            "import os; os.environ['LOADED'] = str(int(os.environ.get('LOADED', 0)) + 1)",
+        )
 
 
 def loaded() -> int:
@@ -150,7 +164,12 @@ def test_a_message_is_taken_once() -> None:
     part = torch.zeros(5 + TRAILER_BYTES, dtype=torch.uint8)
     sender.close(part, "message", 0, 7, sender.next_message(0, 7))
     receiver.check(part, "message", 0, 0, 7, None)
-    for what in [("message", 0, 0, 7), ("message", 1, 0, 7), ("message", 0, 0, 8), ("gather", 0, 0, 7)]:
+    for what in [
+        ("message", 0, 0, 7),
+        ("message", 1, 0, 7),
+        ("message", 0, 0, 8),
+        ("gather", 0, 0, 7),
+    ]:
         with pytest.raises(Corrupt):
             receiver.check(part, *what, None)
     assert len(communicator.reasons) == 4
@@ -158,7 +177,9 @@ def test_a_message_is_taken_once() -> None:
 
 def store_at(port: int, rank: int) -> Any:
     timeout = datetime.timedelta(seconds=20)
-    return dist.TCPStore("127.0.0.1", port, None, rank == 0, timeout=timeout, wait_for_workers=False)
+    return dist.TCPStore(
+        "127.0.0.1", port, None, rank == 0, timeout=timeout, wait_for_workers=False
+    )
 
 
 def read_and_try_to_join(port: int) -> Any:
@@ -176,11 +197,17 @@ def read_and_try_to_join(port: int) -> Any:
     entries.set("here/1", f"{_native.host_id()} {'0' * 32}")
     entries.wait(["meet"])
     address, *words = entries.get("meet").decode().split()
-    tried = [word for text in [*words, entries.get("here/0").decode()] for word in (text, *text.split(","), *text.split())]
+    tried = [
+        word
+        for text in [*words, entries.get("here/0").decode()]
+        for word in (text, *text.split(","), *text.split())
+    ]
     refused = 0
     for word in tried:
         try:
-            _native.Communicator.connect(rank=1, world_size=2, address=address, secret=word, connect_timeout=5)
+            _native.Communicator.connect(
+                rank=1, world_size=2, address=address, secret=word, connect_timeout=5
+            )
         except BootstrapError:
             refused += 1
     # The rank itself, which the attacker was quicker than: it finds that somebody was, and has what
@@ -201,7 +228,9 @@ def free_port() -> int:
 
 
 def test_who_reads_the_store_cannot_join_without_the_secret(ranks: Any) -> None:
-    outcome = ranks(read_and_try_to_join, 2, None, variables={"RINGFOLD_SECRET": SECRET}, port=free_port())
+    outcome = ranks(
+        read_and_try_to_join, 2, None, variables={"RINGFOLD_SECRET": SECRET}, port=free_port()
+    )
     outcome.result(0)
     tried, refused = outcome.result(1)
     assert tried == refused > 3
@@ -219,5 +248,9 @@ def join_with_half_a_secret(port: int, owner: int) -> str:
 @pytest.mark.parametrize("owner", [0, 1])
 def test_ranks_without_the_secret_of_others_are_told(ranks: Any, owner: int) -> None:
     outcome = ranks(join_with_half_a_secret, 2, None, port=free_port(), owner=owner)
-    expected = "rank 0 has a secret of the job, and this rank has none" if owner == 0 else "this rank has a secret of the job"
+    expected = (
+        "rank 0 has a secret of the job, and this rank has none"
+        if owner == 0
+        else "this rank has a secret of the job"
+    )
     assert expected in outcome.result(1)

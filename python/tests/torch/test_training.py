@@ -21,15 +21,26 @@ LEARNING_RATE = 0.05
 def network() -> Any:
     """The same on every rank; layers that no number of ranks divides."""
     torch.manual_seed(7)
-    layers = [torch.nn.Linear(9, 33), torch.nn.ReLU(), torch.nn.Linear(33, 17), torch.nn.Tanh(), torch.nn.Linear(17, 5)]
+    layers = [
+        torch.nn.Linear(9, 33),
+        torch.nn.ReLU(),
+        torch.nn.Linear(33, 17),
+        torch.nn.Tanh(),
+        torch.nn.Linear(17, 5),
+    ]
     return torch.nn.Sequential(*layers)
 
 
 def batch(step: int) -> Any:
     """This rank's part of a global batch: inputs and labels."""
     generator = torch.Generator().manual_seed(step)
-    inputs, labels = torch.randn(BATCH, 9, generator=generator), torch.randint(5, (BATCH,), generator=generator)
-    return inputs.chunk(dist.get_world_size())[dist.get_rank()], labels.chunk(dist.get_world_size())[dist.get_rank()]
+    inputs, labels = (
+        torch.randn(BATCH, 9, generator=generator),
+        torch.randint(5, (BATCH,), generator=generator),
+    )
+    return inputs.chunk(dist.get_world_size())[dist.get_rank()], labels.chunk(
+        dist.get_world_size()
+    )[dist.get_rank()]
 
 
 def take_steps(model: Any, optimizer: Any, steps: int = STEPS) -> None:
@@ -128,7 +139,9 @@ def train_sharded(half: bool) -> Any:
             fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     take_steps(model, momentum(model))
-    return torch.cat([parameter.full_tensor().detach().flatten() for parameter in model.parameters()])
+    return torch.cat(
+        [parameter.full_tensor().detach().flatten() for parameter in model.parameters()]
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -140,7 +153,9 @@ def test_fsdp_takes_the_steps_of_one_process(ranks: Any, backend: str, count: in
 def test_fsdp_in_half_precision_is_that_of_gloo(ranks: Any, backend: str) -> None:
     together = ranks(train_sharded, 2, backend, half=True).results()
     check(together, ranks(train_sharded, 2, "gloo", half=True).results()[:1])
-    torch.testing.assert_close(together[0], ranks(train_alone, 1, "gloo").result(0), rtol=0.1, atol=0.02)
+    torch.testing.assert_close(
+        together[0], ranks(train_alone, 1, "gloo").result(0), rtol=0.1, atol=0.02
+    )
 
 
 def train_with_adam() -> Any:
@@ -152,7 +167,10 @@ def train_with_adam() -> Any:
 def train_with_sharded_adam(overlapping: bool) -> Any:
     model = DistributedDataParallel(network(), gradient_as_bucket_view=overlapping)
     optimizer = ZeroRedundancyOptimizer(
-        model.parameters(), optimizer_class=torch.optim.Adam, lr=LEARNING_RATE, parameters_as_bucket_view=overlapping
+        model.parameters(),
+        optimizer_class=torch.optim.Adam,
+        lr=LEARNING_RATE,
+        parameters_as_bucket_view=overlapping,
     )
     take_steps(model, optimizer)
     optimizer.consolidate_state_dict(to=0)
@@ -198,8 +216,12 @@ def differentiate() -> Any:
         "all_reduce": lambda x: differentiable.all_reduce(x),
         "all_gather": lambda x: torch.cat(differentiable.all_gather(x)),
         "broadcast": lambda x: differentiable.broadcast(x, 0),
-        "reduce_scatter": lambda x: differentiable.reduce_scatter(torch.empty(2), list(x.chunk(count))),
-        "all_to_all": lambda x: torch.cat(differentiable.all_to_all(list(torch.empty(count, 2)), list(x.chunk(count)))),
+        "reduce_scatter": lambda x: differentiable.reduce_scatter(
+            torch.empty(2), list(x.chunk(count))
+        ),
+        "all_to_all": lambda x: torch.cat(
+            differentiable.all_to_all(list(torch.empty(count, 2)), list(x.chunk(count)))
+        ),
         "all_to_all_single": lambda x: differentiable.all_to_all_single(torch.empty(2 * count), x),
     }
     found = {}
@@ -215,9 +237,24 @@ def differentiate() -> Any:
 def test_collectives_are_differentiated(ranks: Any, backend: str) -> None:
     first, second = ranks(differentiate, 2, backend).results()
     # x is 0 1 2 3 on rank 0, and 0 2 4 6 after its factor on rank 1; weights are 1 and 2.
-    assert first["all_reduce"] == ([0, 3, 6, 9], [3] * 4) and second["all_reduce"] == ([0, 3, 6, 9], [6] * 4)
-    assert first["all_gather"] == ([0, 1, 2, 3, 0, 2, 4, 6], [3] * 4) and second["all_gather"][1] == [6] * 4
-    assert first["broadcast"] == ([0, 1, 2, 3], [3] * 4) and second["broadcast"] == ([0, 1, 2, 3], [0] * 4)
-    assert first["reduce_scatter"] == ([0, 3], [1, 1, 2, 2]) and second["reduce_scatter"] == ([6, 9], [2, 2, 4, 4])
+    assert first["all_reduce"] == ([0, 3, 6, 9], [3] * 4) and second["all_reduce"] == (
+        [0, 3, 6, 9],
+        [6] * 4,
+    )
+    assert (
+        first["all_gather"] == ([0, 1, 2, 3, 0, 2, 4, 6], [3] * 4)
+        and second["all_gather"][1] == [6] * 4
+    )
+    assert first["broadcast"] == ([0, 1, 2, 3], [3] * 4) and second["broadcast"] == (
+        [0, 1, 2, 3],
+        [0] * 4,
+    )
+    assert first["reduce_scatter"] == ([0, 3], [1, 1, 2, 2]) and second["reduce_scatter"] == (
+        [6, 9],
+        [2, 2, 4, 4],
+    )
     for name in ("all_to_all", "all_to_all_single"):
-        assert first[name] == ([0, 1, 0, 2], [1, 1, 2, 2]) and second[name] == ([2, 3, 4, 6], [2, 2, 4, 4])
+        assert first[name] == ([0, 1, 0, 2], [1, 1, 2, 2]) and second[name] == (
+            [2, 3, 4, 6],
+            [2, 2, 4, 4],
+        )

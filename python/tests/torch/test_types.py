@@ -8,9 +8,25 @@ import torch
 import torch.distributed as dist
 
 # Those of which gloo moves none are ringfold's alone.
-GLOO_TYPES = ["uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool"]
+GLOO_TYPES = [
+    "uint8",
+    "int8",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "bool",
+]
 OTHER_TYPES = ["int16", "uint16", "uint32", "uint64", "complex32", "complex64", "complex128"]
-OTHER_TYPES += ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+OTHER_TYPES += [
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+]
 COUNT = 37
 
 
@@ -20,7 +36,9 @@ def bits(name: str, rank: int, count: int = COUNT) -> Any:
     if name == "bool":
         return torch.randint(2, (count,), generator=generator).to(torch.bool)
     size = torch.empty(0, dtype=getattr(torch, name)).element_size()
-    return torch.randint(256, (count * size,), dtype=torch.uint8, generator=generator).view(getattr(torch, name))
+    return torch.randint(256, (count * size,), dtype=torch.uint8, generator=generator).view(
+        getattr(torch, name)
+    )
 
 
 def as_bytes(tensor: Any) -> Any:
@@ -43,10 +61,16 @@ def moves(name: str) -> dict[str, tuple[Any, Callable[[Any], object]]]:
     return {
         "broadcast": (x.clone(), lambda out: dist.broadcast(out, 1)),
         "all_gather": (several(), lambda out: dist.all_gather(out, x)),
-        "all_gather_into_tensor": (empty(count * COUNT), lambda out: dist.all_gather_into_tensor(out, x)),
+        "all_gather_into_tensor": (
+            empty(count * COUNT),
+            lambda out: dist.all_gather_into_tensor(out, x),
+        ),
         "gather": (several(), lambda out: dist.gather(x, out if rank == 1 else None, 1)),
         "scatter": (empty(), lambda out: dist.scatter(out, mine if rank == 1 else None, 1)),
-        "all_to_all_single": (empty(count * COUNT), lambda out: dist.all_to_all_single(out, joined)),
+        "all_to_all_single": (
+            empty(count * COUNT),
+            lambda out: dist.all_to_all_single(out, joined),
+        ),
         "send": (empty(), lambda out: pass_on(x, out)),
     }
 
@@ -58,7 +82,9 @@ def move(names: list[str]) -> dict[str, Any]:
         for call, (out, begin) in moves(name).items():
             try:
                 begin(out)
-                found[f"{name} {call}"] = [as_bytes(each) for each in out] if isinstance(out, list) else as_bytes(out)
+                found[f"{name} {call}"] = (
+                    [as_bytes(each) for each in out] if isinstance(out, list) else as_bytes(out)
+                )
             except Exception as error:
                 found[f"{name} {call}"] = repr(error)
     return found
@@ -134,14 +160,22 @@ def compute(names: list[str], operations: list[str]) -> dict[str, Any]:
     for name in names:
         for operation in operations:
             op = getattr(dist.ReduceOp, operation)
-            reduced, at_root, block = values(name, rank), values(name, rank), torch.zeros_like(values(name, rank))
+            reduced, at_root, block = (
+                values(name, rank),
+                values(name, rank),
+                torch.zeros_like(values(name, rank)),
+            )
             try:
                 dist.all_reduce(reduced, op)
                 dist.reduce(at_root, 0, op)
                 dist.reduce_scatter(block, [values(name, rank)] * count, op)
                 # Some types cannot be pickled in older releases of torch.
                 results = [result.to(wide(name)) for result in (reduced, at_root, block)]
-                found[f"{name} {operation}"] = (results[0], results[1] if rank == 0 else None, results[2])
+                found[f"{name} {operation}"] = (
+                    results[0],
+                    results[1] if rank == 0 else None,
+                    results[2],
+                )
             except Exception as error:
                 found[f"{name} {operation}"] = repr(error)
     return found
@@ -153,7 +187,9 @@ def check_results(outcomes: list[Any], name: str, operation: str, expected: Any)
         assert not isinstance(got, str), f"{name} {operation}: {got}"
         for call, result in zip(("all_reduce", "reduce", "reduce_scatter"), got, strict=True):
             if result is not None:
-                assert torch.equal(result, expected), f"{call} of {name} {operation} on rank {rank}: {result}"
+                assert torch.equal(result, expected), (
+                    f"{call} of {name} {operation} on rank {rank}: {result}"
+                )
 
 
 def wide(name: str) -> Any:
@@ -167,7 +203,12 @@ def stacked(name: str, count: int) -> Any:
 
 def test_types_are_computed_with(ranks: Any, backend: str) -> None:
     # bool and the integers of 16 bits and without a sign are ringfold's alone.
-    names = FLOATS + SIGNED + UNSIGNED + ([] if backend == "gloo" else ["int16", "uint16", "uint32", "uint64"])
+    names = (
+        FLOATS
+        + SIGNED
+        + UNSIGNED
+        + ([] if backend == "gloo" else ["int16", "uint16", "uint32", "uint64"])
+    )
     outcomes = ranks(compute, 3, backend, names=names, operations=list(OPERATIONS)).results()
     for name in names:
         for operation, calculate in OPERATIONS.items():
@@ -185,9 +226,13 @@ def test_integers_have_bitwise_operations(ranks: Any, backend: str) -> None:
             check_results(outcomes, name, operation, expected.to(wide(name)))
 
 
-def test_floats_are_averaged_and_so_are_integers_rounded_toward_zero(ranks: Any, backend: str) -> None:
+def test_floats_are_averaged_and_so_are_integers_rounded_toward_zero(
+    ranks: Any, backend: str
+) -> None:
     integers = [*SIGNED, "int16", "uint8"]
-    outcomes = ranks(compute, 2, backend, names=[*FLOATS, *integers, "uint32"], operations=["AVG"]).results()
+    outcomes = ranks(
+        compute, 2, backend, names=[*FLOATS, *integers, "uint32"], operations=["AVG"]
+    ).results()
     for name in FLOATS:
         check_results(outcomes, name, "AVG", stacked(name, 2).sum(0) / 2)
     if backend == "gloo":
@@ -201,7 +246,11 @@ def test_floats_are_averaged_and_so_are_integers_rounded_toward_zero(ranks: Any,
 
 def average_in_all_forms() -> Any:
     """Totals of -7 on three ranks, and of 7: whole numbers, some of them scattered, coalesced, and under way."""
-    mine = torch.tensor([-3, 3]) - torch.tensor([1, -1]) * (dist.get_rank() == 0) + torch.tensor([1, -1]) * (dist.get_rank() == 2)
+    mine = (
+        torch.tensor([-3, 3])
+        - torch.tensor([1, -1]) * (dist.get_rank() == 0)
+        + torch.tensor([1, -1]) * (dist.get_rank() == 2)
+    )
     pairs = torch.stack([mine, torch.zeros_like(mine)]).t()
     wide = pairs.clone().t().contiguous().t()
     dist.all_reduce(wide[:, 0], dist.ReduceOp.AVG)
@@ -252,7 +301,9 @@ def compute_with_what_has_no_sum() -> Any:
         try:
             dist.all_reduce(torch.zeros(3).to(dtype))
         except Exception as error:
-            found.append((isinstance(error, NotImplementedError | ValueError | TypeError), str(error)))
+            found.append(
+                (isinstance(error, NotImplementedError | ValueError | TypeError), str(error))
+            )
     # Nothing was begun, and the group is as good as before.
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
@@ -289,7 +340,17 @@ def sum_in_both_ways(names: list[str]) -> list[str]:
 
 
 def test_sums_are_the_same_whether_their_caller_waits_or_not(ranks: Any) -> None:
-    names = ["float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "complex64"]
+    names = [
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int8",
+        "uint8",
+        "int32",
+        "int64",
+        "complex64",
+    ]
     assert ranks(sum_in_both_ways, 2, "ringfold", names=names).results() == [[], []]
 
 

@@ -47,7 +47,10 @@ def parse(text):
 
 def platform(ranks, alpha_us, gbit_per_s):
     """A star: each host sends by one link and receives by another."""
-    lines = ["<?xml version='1.0'?>", '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">']
+    lines = [
+        "<?xml version='1.0'?>",
+        '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">',
+    ]
     lines += ['<platform version="4.1">', '<zone id="star" routing="Full">']
     lines += [f'<host id="h{rank}" speed="1Gf"/>' for rank in range(ranks)]
     for rank in range(ranks):
@@ -118,7 +121,7 @@ class Run:
 
 def main():
     path, *rest = sys.argv[1:]
-    alpha_us, gbit_per_s = (rest + ["5", "100"][len(rest):])[:2]
+    alpha_us, gbit_per_s = (rest + ["5", "100"][len(rest) :])[:2]
     with open(path, encoding="utf-8") as file:
         ranks, tasks = parse(file.read())
     engine = Engine([sys.argv[0], *MODEL])

@@ -9,7 +9,13 @@
 `docs/hooks.md` says what each hook computes, what it sends, and when it wins.
 """
 
-from ringfold.torch.hooks.compress import CompressState, bf16_hook, bf16_wrapper, fp16_hook, fp16_wrapper
+from ringfold.torch.hooks.compress import (
+    CompressState,
+    bf16_hook,
+    bf16_wrapper,
+    fp16_hook,
+    fp16_wrapper,
+)
 from ringfold.torch.hooks.delayed import DelayedOptimizer, DelayedState, delayed_hook
 from ringfold.torch.hooks.exchange import Traffic
 from ringfold.torch.hooks.order import in_order

@@ -52,7 +52,9 @@ class NamedParameters:
         parameters = bucket.parameters()
         names = tuple(self._names.get(id(parameter), "") for parameter in parameters)
         if "" in names:
-            raise InvalidArgument("a bucket holds a parameter that is not the model's; make the state with DDP's model")
+            raise InvalidArgument(
+                "a bucket holds a parameter that is not the model's; make the state with DDP's model"
+            )
         return Layout(names, tuple(parameter.numel() for parameter in parameters))
 
 
@@ -76,7 +78,9 @@ class Ledger:
         """Whether there is something for every parameter of the layout; an error if only for some."""
         missing = [name for name in layout.names if name not in self._parts]
         if missing and len(missing) < len(layout.names):
-            raise InvalidArgument(f"nothing is kept for `{missing[0]}`, unlike for others of its bucket; was it frozen before?")
+            raise InvalidArgument(
+                f"nothing is kept for `{missing[0]}`, unlike for others of its bucket; was it frozen before?"
+            )
         return not missing
 
     def flat(self, layout: Layout, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -87,7 +91,9 @@ class Ledger:
         held = self._flat.get(layout)
         if held is None:
             dtype = summing_dtype(like.dtype)
-            held = tuple(torch.zeros(sum(layout.sizes), dtype=dtype, device=like.device) for _ in self.fields)
+            held = tuple(
+                torch.zeros(sum(layout.sizes), dtype=dtype, device=like.device) for _ in self.fields
+            )
             for name, begin, end in layout.spans():
                 for new, old in zip(held, self._parts.get(name, ()), strict=False):
                     new[begin:end].copy_(old)
@@ -97,7 +103,9 @@ class Ledger:
     def put(self, layout: Layout, flat: tuple[torch.Tensor, ...]) -> None:
         """Keep these tensors, one a field, for the layout's parameters, instead of what is kept for them."""
         ours = set(layout.names)
-        self._flat = {other: held for other, held in self._flat.items() if ours.isdisjoint(other.names)}
+        self._flat = {
+            other: held for other, held in self._flat.items() if ours.isdisjoint(other.names)
+        }
         self._flat[layout] = flat
         for name, begin, end in layout.spans():
             self._parts[name] = tuple(tensor[begin:end] for tensor in flat)
@@ -122,19 +130,29 @@ class Ledger:
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
         """A copy: by name of the parameter and of the field."""
         return {
-            name: {field: part.detach().clone() for field, part in zip(self.fields, parts, strict=True)}
+            name: {
+                field: part.detach().clone() for field, part in zip(self.fields, parts, strict=True)
+            }
             for name, parts in self._parts.items()
         }
 
-    def load_state_dict(self, saved: Mapping[str, Mapping[str, torch.Tensor]], parameters: NamedParameters) -> None:
+    def load_state_dict(
+        self, saved: Mapping[str, Mapping[str, torch.Tensor]], parameters: NamedParameters
+    ) -> None:
         """Keep what a `state_dict` says, and nothing else."""
         parts = {}
         for name, fields in saved.items():
             parameter = parameters.by_name.get(name)
             if parameter is None:
-                raise InvalidArgument(f"the saved state is for a parameter `{name}`, which the model does not have")
-            if set(fields) != set(self.fields) or any(part.numel() != parameter.numel() for part in fields.values()):
-                raise InvalidArgument(f"the saved state for `{name}` does not fit the parameter; it is another hook's or model's")
+                raise InvalidArgument(
+                    f"the saved state is for a parameter `{name}`, which the model does not have"
+                )
+            if set(fields) != set(self.fields) or any(
+                part.numel() != parameter.numel() for part in fields.values()
+            ):
+                raise InvalidArgument(
+                    f"the saved state for `{name}` does not fit the parameter; it is another hook's or model's"
+                )
             parts[name] = tuple(fields[field].detach().clone().view(-1) for field in self.fields)
         self._flat.clear()
         self._parts = parts

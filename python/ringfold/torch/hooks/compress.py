@@ -64,7 +64,9 @@ def bf16_wrapper(hook: Hook) -> Hook:
     return rounded_to(torch.bfloat16, hook)
 
 
-def average_in(dtype: torch.dtype, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def average_in(
+    dtype: torch.dtype, state: Any, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """The mean of a bucket over the ranks, which travels as `dtype`."""
     state = state if isinstance(state, CompressState) else CompressState(state)
     buffer = bucket.buffer()

@@ -42,7 +42,11 @@ class DelayedState(HookState):
     hook_state: Any
 
     def __init__(
-        self, model: torch.nn.Module, hook: Hook | None = None, hook_state: Any = None, group: Any = None
+        self,
+        model: torch.nn.Module,
+        hook: Hook | None = None,
+        hook_state: Any = None,
+        group: Any = None,
     ) -> None:
         super().__init__(model, group)
         self.hook = hook
@@ -109,7 +113,9 @@ class DelayedState(HookState):
         self._spare[layout] = landed.buffer
         return landed.future
 
-    def _send(self, bucket: dist.GradBucket, travelling: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    def _send(
+        self, bucket: dist.GradBucket, travelling: torch.Tensor
+    ) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket, in another buffer than DDP's."""
         if self.hook is None:
             torch.div(bucket.buffer(), self.world_size, out=travelling)
@@ -128,7 +134,9 @@ class DelayedState(HookState):
         return Flight(completed(average), average)
 
 
-def delayed_hook(state: DelayedState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def delayed_hook(
+    state: DelayedState, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """Give the last step's averaged gradients, and begin to average this step's. Use it with `DelayedOptimizer`."""
     state.require_model()
     return state.swap(bucket)

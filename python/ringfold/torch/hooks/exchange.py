@@ -61,12 +61,16 @@ def mean_of_lists(
         for payload in payloads:
             indices, values = code.decode(payload, layout, buffer.dtype)
             total.index_add_(0, indices, values.to(total.dtype))
-        return buffer.copy_(total.div_(len(sizes)))  # Nothing is copied where they are the same tensor.
+        return buffer.copy_(
+            total.div_(len(sizes))
+        )  # Nothing is copied where they are the same tensor.
 
     return gathering.then(add_up)
 
 
-def gather(payload: torch.Tensor, sizes: list[int], group: Any) -> tuple[torch.futures.Future[Any], list[torch.Tensor]]:
+def gather(
+    payload: torch.Tensor, sizes: list[int], group: Any
+) -> tuple[torch.futures.Future[Any], list[torch.Tensor]]:
     """Begin to gather all ranks' payloads, of these sizes; they are there when the future is done."""
     longest = max(sizes)
     is_even = min(sizes) == longest
@@ -83,11 +87,17 @@ def gather(payload: torch.Tensor, sizes: list[int], group: Any) -> tuple[torch.f
     return work.get_future(), [row[:size] for row, size in zip(rows, sizes, strict=True)]
 
 
-def mean_of_whole(sent: Sent, ranks: int, buffer: torch.Tensor, group: Any) -> torch.futures.Future[torch.Tensor]:
+def mean_of_whole(
+    sent: Sent, ranks: int, buffer: torch.Tensor, group: Any
+) -> torch.futures.Future[torch.Tensor]:
     """The same by an all-reduce of the whole bucket."""
     buffer.zero_()
     buffer[sent.indices] = sent.values.div(ranks)
-    return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
+    return (
+        dist.all_reduce(buffer, group=group, async_op=True)
+        .get_future()
+        .then(lambda done: done.value()[0])
+    )
 
 
 def sizes_of_all(payload: torch.Tensor, ranks: int, group: Any) -> list[int]:

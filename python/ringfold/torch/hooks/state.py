@@ -79,7 +79,9 @@ class HookState:
     def require_model(self) -> None:
         """Raise if this state comes from a pickle and has no model yet."""
         if self._unbound is not None:
-            raise InvalidArgument(f"this {type(self).__name__} comes from a pickle; call its bind(model) first")
+            raise InvalidArgument(
+                f"this {type(self).__name__} comes from a pickle; call its bind(model) first"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return self.state_dict()

@@ -52,7 +52,9 @@ def topk_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future
     residual += buffer
     count = math.ceil(state.density * buffer.numel())
     # The gradient's own buffer takes the magnitudes: a large new tensor costs more than the calculation.
-    magnitudes = torch.abs(residual, out=buffer) if buffer.dtype == residual.dtype else residual.abs()
+    magnitudes = (
+        torch.abs(residual, out=buffer) if buffer.dtype == residual.dtype else residual.abs()
+    )
     indices = greatest(magnitudes, count)
     sent = Exact().encode(indices, residual[indices], layout, buffer.dtype)
     subtract(residual, sent.indices, sent.values)

@@ -71,7 +71,9 @@ class VarianceState(HookState):
         return Powers() if self.wire == "powers" else Exact()
 
 
-def variance_hook(state: VarianceState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def variance_hook(
+    state: VarianceState, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """Send the elements that are clear of noise, keep the others. `docs/hooks.md` has the formula."""
     state.require_model()
     buffer = bucket.buffer()
@@ -103,7 +105,9 @@ def clear_elements(
     return clear.nonzero().view(-1)
 
 
-def settle(state: VarianceState, sent: Sent, residual: torch.Tensor, variance: torch.Tensor) -> None:
+def settle(
+    state: VarianceState, sent: Sent, residual: torch.Tensor, variance: torch.Tensor
+) -> None:
     """Take what was sent from the residual, and what that leaves from the sum of squares; let the others' decay."""
     left = variance.new_zeros(sent.indices.shape)
     if state.threshold is not None:

@@ -29,23 +29,31 @@ class Sent(NamedTuple):
 class Code(Protocol):
     """A way to write elements of a bucket down."""
 
-    def encode(self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype) -> Sent:
+    def encode(
+        self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype
+    ) -> Sent:
         """Write down `values`, which stand at `indices` of a bucket of `dtype`."""
 
-    def decode(self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode(
+        self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The indices and values in a payload."""
 
 
 class Exact:
     """Indices of 32 bits, then the values in the gradient's own type."""
 
-    def encode(self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype) -> Sent:
+    def encode(
+        self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype
+    ) -> Sent:
         check_bits(layout, 31)
         rounded = values.to(dtype)
         payload = torch.cat((indices.to(torch.int32).view(torch.uint8), rounded.view(torch.uint8)))
         return Sent(payload, indices, rounded)
 
-    def decode(self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode(
+        self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         count = payload.numel() // (INDEX_BYTES + dtype.itemsize)
         split = count * INDEX_BYTES
         # A copy is aligned, wherever the payload begins.
@@ -63,21 +71,29 @@ class Signs:
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
 
-    def encode(self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype) -> Sent:
+    def encode(
+        self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype
+    ) -> Sent:
         check_bits(layout, 30)
         strange = ~values.isfinite()
         words = torch.where(strange, indices + self.STRANGE, indices)
         words = torch.where(values < 0, ~words, words).to(torch.int32)
         return Sent(words.view(torch.uint8), indices, self._values(values < 0, strange, dtype))
 
-    def decode(self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode(
+        self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         words = payload.clone().view(torch.int32)
         negative = words < 0
         marked = torch.where(negative, ~words, words)
         strange = marked >= self.STRANGE
-        return torch.where(strange, marked - self.STRANGE, marked), self._values(negative, strange, dtype)
+        return torch.where(strange, marked - self.STRANGE, marked), self._values(
+            negative, strange, dtype
+        )
 
-    def _values(self, negative: torch.Tensor, strange: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _values(
+        self, negative: torch.Tensor, strange: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
         values = torch.full(negative.shape, self.threshold, dtype=dtype, device=negative.device)
         return torch.where(negative, -values, values).masked_fill_(strange, float("nan"))
 
@@ -94,26 +110,43 @@ class Powers:
     D_MAX = 7
     STRANGE = 1 << 15
 
-    def encode(self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype) -> Sent:
+    def encode(
+        self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype
+    ) -> Sent:
         check_bits(layout, self.INDEX_BITS)
         parameter = self._parameter_of(indices, layout)
         fractions, exponents = torch.frexp(values.abs())
         # A fraction is in [0.5, 1): the power below is 2^(e-1), that above 2^e.
         floors = exponents.to(torch.int32) - 1
-        tops = torch.full((len(layout.sizes),), -self.STRANGE, dtype=torch.int32, device=values.device)
-        tops.scatter_reduce_(0, parameter, torch.where(values.isfinite(), floors, self.STRANGE), "amax")
+        tops = torch.full(
+            (len(layout.sizes),), -self.STRANGE, dtype=torch.int32, device=values.device
+        )
+        tops.scatter_reduce_(
+            0, parameter, torch.where(values.isfinite(), floors, self.STRANGE), "amax"
+        )
         top = tops[parameter]
-        distance = (top - torch.minimum(floors + (fractions >= 0.75), top)).masked_fill_(top == self.STRANGE, 0)
+        distance = (top - torch.minimum(floors + (fractions >= 0.75), top)).masked_fill_(
+            top == self.STRANGE, 0
+        )
         kept = ((distance <= self.D_MAX) & (values != 0)).nonzero().view(-1)
         indices, distance, negative = indices[kept], distance[kept], values[kept] < 0
         words = (indices << 4) | (negative.to(torch.int64) << 3) | distance
         # The upper half of 32 bits are the negative numbers.
-        payload = torch.cat((tops, torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)))
-        return Sent(payload.view(torch.uint8), indices, self._values(top[kept], distance, negative, dtype))
+        payload = torch.cat(
+            (tops, torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32))
+        )
+        return Sent(
+            payload.view(torch.uint8), indices, self._values(top[kept], distance, negative, dtype)
+        )
 
-    def decode(self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        tops, words = payload.clone().view(torch.int32).to(torch.int64).split(
-            (len(layout.sizes), payload.numel() // INDEX_BYTES - len(layout.sizes))
+    def decode(
+        self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        tops, words = (
+            payload.clone()
+            .view(torch.int32)
+            .to(torch.int64)
+            .split((len(layout.sizes), payload.numel() // INDEX_BYTES - len(layout.sizes)))
         )
         indices = (words >> 4) & ((1 << self.INDEX_BITS) - 1)
         top = tops[self._parameter_of(indices, layout)]
@@ -125,7 +158,9 @@ class Powers:
         # What lies beyond is refused when it is used.
         return torch.bucketize(indices, ends, right=True).clamp_(max=len(layout.sizes) - 1)
 
-    def _values(self, top: torch.Tensor, distance: torch.Tensor, negative: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _values(
+        self, top: torch.Tensor, distance: torch.Tensor, negative: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
         ones = torch.where(negative, -1.0, 1.0).to(torch.float64)
         values = torch.ldexp(ones, top - distance).to(dtype)
         return values.masked_fill_(top == self.STRANGE, float("nan"))
@@ -134,4 +169,6 @@ class Powers:
 def check_bits(layout: Layout, bits: int) -> None:
     """Raise if an index into the bucket needs more bits."""
     if sum(layout.sizes) > 1 << bits:
-        raise InvalidArgument(f"a bucket of more than 2^{bits} elements; give DDP a smaller bucket_cap_mb")
+        raise InvalidArgument(
+            f"a bucket of more than 2^{bits} elements; give DDP a smaller bucket_cap_mb"
+        )
