@@ -34,7 +34,7 @@ fn helped(world_size: usize, helpers: impl Fn(usize) -> Helpers) -> Vec<Communic
     let constants = Constants::derive(&machine, world_size);
     let ranks = local::local(world_size).into_iter().enumerate();
     ranks
-        .map(|(rank, mut transport)| {
+        .map(|(rank, transport)| {
             let health = Box::new(watch.register(transport.waker()));
             let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
             let mut engine = Engine::new(Box::new(transport), rank, world_size, Pool::default());

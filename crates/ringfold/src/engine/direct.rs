@@ -11,6 +11,7 @@
 use super::steps::{Context, Operation, windows};
 use crate::error::Result;
 use crate::schedule::{Buffer, Span};
+use crate::transport::Wake;
 
 /// The phases in which inputs and sums are there; `schedule::direct` has the same.
 const INPUTS: u8 = 1;
@@ -58,13 +59,13 @@ impl Operation {
     pub(super) fn straight_absent(&self, at: &Straight, context: &mut Context<'_>) -> Vec<usize> {
         let rank = context.rank;
         let others = (0..context.world_size).filter(|peer| *peer != rank);
-        let Some(windows) = context.transport.windows() else {
+        let Some(windows) = context.windows.as_deref() else {
             return Vec::new();
         };
         if at.published == at.taken && at.published < self.slices {
             return windows.behind(self.generation(at.published));
         }
-        let mut lacks = |peer: usize, slice: u32, before: u32, phase| {
+        let lacks = |peer: usize, slice: u32, before: u32, phase| {
             slice < before
                 && !windows
                     .has_reached(peer, self.generation(slice), phase, &self.call)
@@ -89,7 +90,7 @@ impl Operation {
             return Ok(false);
         }
         let generation = self.generation(slice);
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         if !windows.is_free(generation) {
             return Ok(false);
         }
@@ -99,10 +100,12 @@ impl Operation {
             if len > 0 {
                 let part = span(Buffer::Input, first, len);
                 let offset = self.slot_offset(Buffer::Input, first, slice);
-                windows.write(generation, offset, self.region(part, slice));
+                let from = self.region(part, slice);
+                let slot = windows.slot(context.rank, generation, offset..offset + from.bytes());
+                slot.copy_from(from);
             }
         }
-        windows.publish(generation, INPUTS, &self.call)?;
+        windows.publish(generation, INPUTS, &self.call, Wake::Peers);
         at.published += 1;
         Ok(true)
     }
@@ -115,7 +118,7 @@ impl Operation {
         }
         let generation = self.generation(slice);
         let own = context.rank;
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         while at.heard < context.world_size {
             if at.heard != own {
                 if !windows.has_reached(at.heard, generation, INPUTS, &self.call)? {
@@ -136,7 +139,7 @@ impl Operation {
                 let source = if rank == own {
                     mine.part(block.clone())
                 } else {
-                    windows.view(rank, generation, offset + block.start..offset + block.end)
+                    windows.slot(rank, generation, offset + block.start..offset + block.end)
                 };
                 context.operands.push(source);
             }
@@ -149,7 +152,7 @@ impl Operation {
                 }
             }
         }
-        windows.publish(generation, REDUCED, &self.call)?;
+        windows.publish(generation, REDUCED, &self.call, Wake::Peers);
         at.reduced += 1;
         at.heard = 0;
         Ok(true)
@@ -163,7 +166,7 @@ impl Operation {
         }
         let generation = self.generation(slice);
         let own = context.rank;
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         while at.taken_from < context.world_size {
             let peer = at.taken_from;
             if peer != own {
@@ -173,11 +176,11 @@ impl Operation {
                 context.lateness.heard(peer);
                 let into = self.region(span(Buffer::Output, peer as u32, 1), slice);
                 let offset = self.slot_offset(Buffer::Output, peer as u32, slice);
-                into.copy_from(windows.view(own, generation, offset..offset + into.bytes()));
+                into.copy_from(windows.slot(own, generation, offset..offset + into.bytes()));
             }
             at.taken_from += 1;
         }
-        windows.finish(generation);
+        windows.finish(generation, Wake::Peers);
         self.finish_slice(0, slice)?;
         at.taken += 1;
         at.taken_from = 0;

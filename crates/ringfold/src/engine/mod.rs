@@ -22,7 +22,6 @@ pub mod lateness;
 pub mod p2p;
 pub mod plan;
 mod prepare;
-pub mod slots;
 pub mod steps;
 pub mod tiny;
 mod unverified;
@@ -36,7 +35,7 @@ use crate::error::{Error, Result, Site};
 use crate::helpers::Helpers;
 use crate::memory::{Foreign, Pool, Region, Registry};
 use crate::schedule::{Action, Medium, Spec, Weights};
-use crate::transport::{Ticket, Time, Transport, Windows, mismatch};
+use crate::transport::{Ticket, Time, Transport, Wake, Windows, mismatch};
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 use geometry::Blocks;
 use late_ring::run::Run;
@@ -124,6 +123,8 @@ pub struct Finished {
 /// Runs the calls of one rank over one transport.
 pub struct Engine {
     transport: Box<dyn Transport>,
+    /// The transport's windows, where it has them.
+    windows: Option<Windows>,
     rank: usize,
     world_size: usize,
     plans: Vec<(PlanKey, Arc<Plan>, Option<Vec<ChannelProgress>>)>,
@@ -175,6 +176,7 @@ impl Engine {
         let mut lateness = Lateness::new(world_size);
         lateness.reset(PREPARED);
         Engine {
+            windows: transport.windows(),
             transport,
             rank,
             world_size,
@@ -291,7 +293,7 @@ impl Engine {
         if let Some(foreign) = &self.foreign {
             foreign.withdraw();
         }
-        if let Some(windows) = self.transport.windows() {
+        if let Some(windows) = &self.windows {
             windows.withdraw();
         }
     }
@@ -483,6 +485,7 @@ impl Engine {
     ) -> R {
         let mut context = Context {
             transport: self.transport.as_mut(),
+            windows: self.windows.as_mut(),
             rank: self.rank,
             world_size: self.world_size,
             id,
@@ -554,8 +557,8 @@ impl Engine {
         let Some(refused) = self.operations[id].take_if(|operation| operation.is_refused) else {
             return Ok(false);
         };
-        if let Some(windows) = self.transport.windows() {
-            windows.finish(refused.last_generation());
+        if let Some(windows) = self.windows.as_mut() {
+            windows.finish(refused.last_generation(), Wake::Peers);
         }
         let (deadline, refused_algorithm) = (refused.deadline, refused.call.algorithm);
         let mut operation = self.prepare_instead(refused)?;
@@ -589,7 +592,7 @@ impl Engine {
     pub fn compare_media(&mut self) -> Result<()> {
         let first = self.collectives.front().copied();
         let running = first.and_then(|id| self.operations[id].as_ref());
-        let (Some(operation), Some(windows)) = (running, self.transport.windows()) else {
+        let (Some(operation), Some(windows)) = (running, &self.windows) else {
             return Ok(());
         };
         if operation.publishes() {
@@ -607,14 +610,14 @@ impl Engine {
     }
 
     fn verify_while_waiting(&mut self) -> Result<()> {
-        match self.transport.windows() {
+        match &self.windows {
             Some(windows) => self.unverified.verify_oldest(windows),
             None => Ok(()),
         }
     }
 
     fn verify_calls(&mut self) -> Result<()> {
-        match self.transport.windows() {
+        match &self.windows {
             Some(windows) => self.unverified.verify_all(windows),
             None => Ok(()),
         }
@@ -646,6 +649,6 @@ impl Engine {
 }
 
 /// The windows of an engine's transport, where it has them.
-pub fn windows(engine: &mut Engine) -> Option<&mut dyn Windows> {
-    engine.transport.windows()
+pub fn windows(engine: &mut Engine) -> Option<&mut Windows> {
+    engine.windows.as_mut()
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::geometry::{Blocks, Geometry};
 use super::plan::Plan;
-use super::slots::SlotUse;
 use super::steps::{Buffers, ChannelProgress, Operation, Straight, scratch_bytes};
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
@@ -14,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::{Cut, LL_SHARED_BYTES, Medium, Spec, Weights};
+use crate::transport::SlotUse;
 use crate::types::{Algorithm, Collective, Op, Protocol};
 
 impl Engine {
@@ -243,7 +243,7 @@ impl Engine {
         if job.medium != Medium::Shared {
             return Ok(());
         }
-        let slot_bytes = match self.transport.windows() {
+        let slot_bytes = match &self.windows {
             Some(windows) => windows.slot_bytes(),
             None => {
                 return Err(Error::Unsupported(

@@ -6,7 +6,7 @@
 //! root of a broadcast) returns as soon as it has published, as long as its slots are free.
 //!
 //! A store waits until its line has come from the core that read it last, as long as the whole rest of such a call takes. So
-//! after each call the lines of a later one are asked for ([`Windows::prepare`]).
+//! after each call the lines of a later one are asked for ([`Windows::prefetch`]).
 //!
 //! By the protocol `ll` the payload travels beside the call in the slot's head: one line says that the rank has come and what
 //! it brings.
@@ -17,20 +17,20 @@ pub mod part;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::slots::{PREPARED_BYTES_MAX, SlotUse};
 use super::steps::phase;
 use super::{Engine, announce};
 use crate::call::Call;
 use crate::error::{Error, Result, Site};
 use crate::memory::Region;
 use crate::reduce::Kernel;
-use crate::transport::{ATTACHED_WORDS, Time, Windows};
+use crate::transport::shm::PREFETCHED_BYTES_MAX;
+use crate::transport::{ATTACHED_WORDS, SlotUse, Time, Wake, Windows};
 use crate::types::{Collective, DType, Op, Protocol};
 use inline::Inline;
 use part::{Awaited, Part, Taken, Told};
 
 /// How many calls ahead a slot's lines are asked for: those of the next one would come too late, if it follows at once.
-const PREPARED_AHEAD: u64 = 2;
+const PREFETCHED_AHEAD: u64 = 2;
 
 /// Blocks of a call of one slice begin at multiples of this in their slot.
 pub const BLOCK_ALIGN_BYTES: usize = 64;
@@ -159,7 +159,7 @@ struct Tiny {
     inline_words: usize,
     slot_use: SlotUse,
     /// What a later call of this kind is likely to write, as far as it is asked for ahead.
-    prepared_bytes: usize,
+    prefetched_bytes: usize,
     /// Whether this rank waits for all others, so that it has seen which call they are in.
     hears_all: bool,
     /// Whether all ranks wait for all others, so that nobody gets ahead.
@@ -179,7 +179,7 @@ impl Engine {
             return Ok(false);
         }
         let generation = self.generation;
-        let Some(windows) = self.transport.windows() else {
+        let Some(windows) = self.windows.as_mut() else {
             return Ok(false);
         };
         if !windows.is_free(generation) || !self.tiny.select(job, self.rank, self.world_size)? {
@@ -193,7 +193,7 @@ impl Engine {
         (tiny.call.sequence, tiny.generation) = (self.sequence, generation);
         (tiny.deadline, tiny.awaited, tiny.last) = (None, 0, None);
         self.tiny.is_active = true;
-        tiny.tell(windows, self.rank, self.world_size)?;
+        tiny.tell(windows, self.rank, self.world_size);
         Ok(true)
     }
 
@@ -202,7 +202,7 @@ impl Engine {
         if !self.tiny.is_active {
             return Ok(true);
         }
-        let Some(windows) = self.transport.windows() else {
+        let Some(windows) = self.windows.as_mut() else {
             return Ok(true);
         };
         let TinyCalls {
@@ -243,17 +243,18 @@ impl Engine {
             kernel.fold(tiny.output, &self.operands);
             for (peer, read) in self.operands.iter().enumerate() {
                 if peer != self.rank {
-                    tiny.slot_use.leave(*read);
+                    tiny.slot_use.done_reading(*read);
                 }
             }
         }
         *is_active = false;
         if tiny.meets {
-            windows.finish_heard(tiny.generation);
+            windows.all_entered(tiny.generation);
+            windows.finish(tiny.generation, Wake::None);
         } else {
-            windows.finish(tiny.generation);
+            windows.finish(tiny.generation, Wake::Peers);
         }
-        windows.prepare(tiny.generation + PREPARED_AHEAD, tiny.prepared_bytes);
+        windows.prefetch(tiny.generation + PREFETCHED_AHEAD, tiny.prefetched_bytes);
         if !tiny.hears_all {
             let (generation, call) = (tiny.generation, tiny.call);
             self.unverified.note(generation, call);
@@ -294,11 +295,11 @@ impl Engine {
         let Some(tiny) = self.tiny.active() else {
             return Vec::new();
         };
-        let Some(windows) = self.transport.windows() else {
+        let Some(windows) = &self.windows else {
             return Vec::new();
         };
         let (rank, world_size) = (self.rank, self.world_size);
-        let mut is_absent = |peer: &usize| {
+        let is_absent = |peer: &usize| {
             tiny.part.awaits(*peer, rank, tiny.root)
                 && !windows
                     .has_reached(*peer, tiny.generation, tiny.part.phase, &tiny.call)
@@ -369,11 +370,11 @@ impl Tiny {
                 0
             },
             slot_use,
-            prepared_bytes: match part.told {
+            prefetched_bytes: match part.told {
                 Told::Presence => 0,
                 // It is here: this rank has read it.
                 _ if slot_use == SlotUse::Traded => 0,
-                _ => block_bytes.min(PREPARED_BYTES_MAX),
+                _ => block_bytes.min(PREFETCHED_BYTES_MAX),
             },
             hears_all: (0..world_size)
                 .all(|peer| peer == rank || part.awaits(peer, rank, job.root)),
@@ -405,14 +406,14 @@ impl Tiny {
     }
 
     /// Publishes this rank's part, and copies at home what is its own.
-    fn tell(&self, windows: &mut dyn Windows, rank: usize, world_size: usize) -> Result<()> {
+    fn tell(&self, windows: &mut Windows, rank: usize, world_size: usize) {
         let (input, generation) = (self.input, self.generation);
         match self.part.told {
             Told::Presence => windows.enter(generation, &self.call),
             _ if self.inline_words > 0 => {
                 let mut words = [0; ATTACHED_WORDS];
                 let words = Inline::words(input, &mut words);
-                windows.offer(generation, self.part.phase, &self.call, words)?;
+                windows.attach(generation, words);
             }
             Told::Input => self.place(windows, rank, 0..input.bytes()).copy_from(input),
             Told::Blocks => {
@@ -422,31 +423,28 @@ impl Tiny {
                 }
             }
         }
-        if self.part.told != Told::Presence && self.inline_words == 0 {
-            windows.publish(generation, self.part.phase, &self.call)?;
+        if self.part.told != Told::Presence {
+            windows.publish(generation, self.part.phase, &self.call, Wake::Peers);
         }
         if let Some((from, into)) = self.part.kept {
             let kept = input.part(self.range(from));
             self.output.part(self.range(into)).copy_from(kept);
         }
-        Ok(())
     }
 
     /// Whether `peer` has published; what it attached is put where `view` finds it.
-    fn hear(&self, windows: &mut dyn Windows, inline: &Inline, peer: usize) -> Result<bool> {
-        let mut words = [0; ATTACHED_WORDS];
-        let words = &mut words[..self.inline_words];
-        if !windows.collect(peer, self.generation, self.part.phase, &self.call, words)? {
+    fn hear(&self, windows: &Windows, inline: &Inline, peer: usize) -> Result<bool> {
+        if !windows.has_reached(peer, self.generation, self.part.phase, &self.call)? {
             return Ok(false);
         }
-        for (index, word) in words.iter().enumerate() {
-            inline.put(peer, index, *word);
+        for index in 0..self.inline_words {
+            inline.put(peer, index, windows.attached(peer, self.generation, index));
         }
         Ok(true)
     }
 
     /// Copies what is to be had of `peer`, who has published.
-    fn take(&self, windows: &dyn Windows, inline: &Inline, peer: usize) {
+    fn take(&self, windows: &Windows, inline: &Inline, peer: usize) {
         let (block, into) = match self.part.taken {
             Taken::Nothing | Taken::Folded(_) => return,
             Taken::Collected(block) => (block, peer),
@@ -455,16 +453,16 @@ impl Tiny {
         let target = self.output.part(self.range(into));
         let read = self.view(windows, inline, peer, block);
         target.copy_from(read);
-        self.slot_use.leave(read);
+        self.slot_use.done_reading(read);
     }
 
     /// Where `range` of the slot of `writer` stands.
-    fn place(&self, windows: &dyn Windows, writer: usize, range: Range<usize>) -> Region {
+    fn place(&self, windows: &Windows, writer: usize, range: Range<usize>) -> Region {
         self.slot_use.place(windows, writer, self.generation, range)
     }
 
     /// A block that `peer` has published.
-    fn view(&self, windows: &dyn Windows, inline: &Inline, peer: usize, block: usize) -> Region {
+    fn view(&self, windows: &Windows, inline: &Inline, peer: usize, block: usize) -> Region {
         if self.inline_words > 0 {
             inline.place(peer).part(self.range(block))
         } else {

@@ -42,7 +42,7 @@ impl Unverified {
 
     /// Looks at the oldest, and forgets it once all peers were in it: for a rank that waits anyway,
     /// so that it does not cost the end of a call.
-    pub fn verify_oldest(&mut self, windows: &mut dyn Windows) -> Result<()> {
+    pub fn verify_oldest(&mut self, windows: &Windows) -> Result<()> {
         if let Some((generation, call)) = self.0.front()
             && windows.verify(*generation, call)?
         {
@@ -53,7 +53,7 @@ impl Unverified {
 
     /// Looks at those whose slots are used again from `generation` on, which is free.
     #[inline]
-    pub fn verify_before(&mut self, windows: &mut dyn Windows, generation: u64) -> Result<()> {
+    pub fn verify_before(&mut self, windows: &Windows, generation: u64) -> Result<()> {
         if self.0.is_empty() {
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl Unverified {
     }
 
     /// Looks at all: the ranks meet.
-    pub fn verify_all(&mut self, windows: &mut dyn Windows) -> Result<()> {
+    pub fn verify_all(&mut self, windows: &Windows) -> Result<()> {
         while let Some((generation, call)) = self.0.pop_front() {
             windows.verify(generation, &call)?;
         }

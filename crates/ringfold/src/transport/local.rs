@@ -1,32 +1,37 @@
 //! Ranks as threads of one process, for tests.
 //!
-//! Every rank has a mailbox: a mutex, a condition variable, and one queue a stream. A send puts a message into the
-//! peer's mailbox; the peer takes it out when its receive is posted. With [`local`] a send copies its payload and is
-//! complete at once; with [`rendezvous`] it lends its payload and is complete when the peer has absorbed it, so that a
-//! schedule which needs buffering shows itself by hanging.
+//! Every rank has a mailbox: a mutex and one queue a stream. A send puts a message into the peer's
+//! mailbox; the peer takes it out when its receive is posted. With [`local`] a send copies its payload
+//! and is complete at once; with [`rendezvous`] it lends its payload and is complete when the peer has
+//! absorbed it, so that a schedule which needs buffering shows itself by hanging.
 //!
-//! Published memory ([`Windows`]) is plain heap memory with its flags under the mailbox's mutex.
+//! Windows and doorbells are those of shared memory ([`shm`](super::shm)), in a segment of this process.
 //!
-//! Clarity comes before speed here: the data path locks and allocates.
+//! Clarity comes before speed here: messages lock and allocate.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use super::shm::{Armed, Segment, Shape};
 use super::{
-    ATTACHED_WORDS, HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport,
-    Waker, Windows, mismatch,
+    HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows,
 };
-use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 
-/// Generations that can be open at once.
-const SLOTS: usize = 4;
-
-/// Bytes of a slot: small, so that tests with modest buffers go around all slots.
-const SLOT_BYTES: usize = 64 << 10;
+/// How the segment of `ranks` ranks is divided. Few and small slots, so that tests with modest buffers
+/// go around all of them; no rings.
+fn shape(ranks: usize) -> Shape {
+    Shape {
+        ranks,
+        slots: 4,
+        slot_bytes: 64 << 10,
+        channels: 0,
+        cells: 0,
+        cell_bytes: 0,
+    }
+}
 
 /// The ranks of a world whose sends are complete at once.
 pub fn local(world_size: usize) -> Vec<Local> {
@@ -39,14 +44,16 @@ pub fn rendezvous(world_size: usize) -> Vec<Local> {
 }
 
 fn ranks(world_size: usize, sending: Sending) -> Vec<Local> {
-    let boxes: Arc<[Mailbox]> = (0..world_size).map(|_| Mailbox::new()).collect();
+    let segment = Segment::unshared(shape(world_size));
+    let boxes: Arc<[Mailbox]> = (0..world_size).map(|_| Mailbox::default()).collect();
     (0..world_size)
         .map(|rank| Local {
             rank,
             sending,
+            segment: segment.clone(),
             boxes: boxes.clone(),
             receives: BTreeMap::new(),
-            failure: None,
+            armed: None,
         })
         .collect()
 }
@@ -61,11 +68,12 @@ enum Sending {
 pub struct Local {
     rank: usize,
     sending: Sending,
+    segment: Arc<Segment>,
     boxes: Arc<[Mailbox]>,
     /// What was posted, by peer and channel; no empty queues.
     receives: BTreeMap<(usize, usize), VecDeque<Receive>>,
-    /// Found where no error could be returned; `poll` returns it.
-    failure: Option<Error>,
+    /// A sleep that was announced.
+    armed: Option<Armed>,
 }
 
 struct Receive {
@@ -75,12 +83,8 @@ struct Receive {
 }
 
 /// What one rank has for the others to see and change.
-struct Mailbox {
-    contents: Mutex<Contents>,
-    changed: Condvar,
-    /// The slots it publishes.
-    window: Owned,
-}
+#[derive(Default)]
+struct Mailbox(Mutex<Contents>);
 
 #[derive(Default)]
 struct Contents {
@@ -90,43 +94,8 @@ struct Contents {
     sent: Vec<Ticket>,
     /// Lent sends of this rank that were not absorbed yet, with their receivers.
     lent: Vec<(Ticket, usize)>,
-    /// Something happened since the last `block` ended.
-    news: bool,
     /// This rank was dropped.
     left: bool,
-    /// What this rank has published, by slot.
-    published: [Option<Published>; SLOTS],
-    /// What it has attached to its slots.
-    attached: [[u64; ATTACHED_WORDS]; SLOTS],
-    /// Generations that this rank has finished.
-    finished: u64,
-    /// Rank 0's: the blocks that were claimed and completed, by slot.
-    desks: [Desk; SLOTS],
-}
-
-/// The blocks of one generation.
-#[derive(Clone, Default)]
-struct Desk {
-    generation: u64,
-    claimed: u32,
-    /// By home, where there is one.
-    claimed_of: Vec<u32>,
-    complete: u32,
-    /// Who has claimed a block and not completed it.
-    claimants: Vec<usize>,
-}
-
-impl Desk {
-    /// The desk, emptied if it is still an earlier generation's.
-    fn of(&mut self, generation: u64) -> &mut Desk {
-        if self.generation != generation {
-            *self = Desk {
-                generation,
-                ..Desk::default()
-            };
-        }
-        self
-    }
 }
 
 struct Message {
@@ -140,34 +109,10 @@ enum Payload {
     Lent(Region, Ticket),
 }
 
-#[derive(Clone, Copy)]
-struct Published {
-    generation: u64,
-    phase: u8,
-    call: Call,
-}
-
 impl Mailbox {
-    fn new() -> Mailbox {
-        Mailbox {
-            contents: Mutex::default(),
-            changed: Condvar::new(),
-            window: Owned::zeroed(SLOTS * SLOT_BYTES),
-        }
-    }
-
     /// A test's panic on one thread must not hide behind a poisoned lock on another.
     fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the contents and tells the owner.
-    fn change<T>(&self, change: impl FnOnce(&mut Contents) -> T) -> T {
-        let mut contents = self.lock();
-        let result = change(&mut contents);
-        contents.news = true;
-        self.changed.notify_all();
-        result
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -206,10 +151,11 @@ impl Local {
             };
             drop(contents);
             if let Some(ticket) = lent {
-                self.boxes[peer].change(|theirs| {
-                    theirs.lent.retain(|(lent, _)| *lent != ticket);
-                    theirs.sent.push(ticket);
-                });
+                let mut theirs = self.boxes[peer].lock();
+                theirs.lent.retain(|(lent, _)| *lent != ticket);
+                theirs.sent.push(ticket);
+                drop(theirs);
+                self.segment.doorbell(peer).ring();
             }
             done.push(receive.ticket);
             queue.pop_front();
@@ -262,15 +208,14 @@ impl Transport for Local {
             header: header.encode(0),
             payload,
         };
-        let rank = self.rank;
-        self.boxes[stream.peer].change(|theirs| {
-            if theirs.left {
-                return Err(has_left(stream.peer));
-            }
-            let key = (rank, stream.channel);
-            theirs.messages.entry(key).or_default().push_back(message);
-            Ok(())
-        })?;
+        let mut theirs = self.boxes[stream.peer].lock();
+        if theirs.left {
+            return Err(has_left(stream.peer));
+        }
+        let key = (self.rank, stream.channel);
+        theirs.messages.entry(key).or_default().push_back(message);
+        drop(theirs);
+        self.segment.doorbell(stream.peer).ring();
         Ok(if lent { Posted::Pending } else { Posted::Done })
     }
 
@@ -295,7 +240,7 @@ impl Transport for Local {
         Ok(Posted::Pending)
     }
 
-    /// The condition variable tells of every message.
+    /// Every message rings the receiver's doorbell anyway.
     fn listen(&mut self, _stream: Stream, _is_wanted: bool) -> Result<()> {
         Ok(())
     }
@@ -314,9 +259,6 @@ impl Transport for Local {
     }
 
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
-        if let Some(failure) = self.failure.clone() {
-            return Err(failure);
-        }
         let streams: Vec<_> = self.receives.keys().copied().collect();
         for key in streams {
             self.progress(key, done)?;
@@ -335,26 +277,13 @@ impl Transport for Local {
         }
     }
 
-    fn windows(&mut self) -> Option<&mut dyn Windows> {
-        Some(self)
+    fn windows(&self) -> Option<Windows> {
+        Some(Windows::new(self.segment.clone(), self.rank, 1))
     }
 
     fn block(&mut self, timeout: Duration) -> Result<()> {
-        let mailbox = &self.boxes[self.rank];
-        let deadline = Instant::now() + timeout;
-        let mut contents = mailbox.lock();
-        while !contents.news {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            contents = mailbox
-                .changed
-                .wait_timeout(contents, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-        contents.news = false;
+        let doorbell = self.segment.doorbell(self.rank);
+        doorbell.block(&mut self.armed, timeout);
         Ok(())
     }
 
@@ -363,189 +292,30 @@ impl Transport for Local {
     }
 
     fn waker(&self) -> Waker {
-        let (boxes, rank) = (self.boxes.clone(), self.rank);
-        Arc::new(move || boxes[rank].change(|_| ()))
+        let (segment, rank) = (self.segment.clone(), self.rank);
+        Arc::new(move || segment.doorbell(rank).wake())
     }
-}
-
-impl Windows for Local {
-    fn slots(&self) -> usize {
-        SLOTS
-    }
-
-    fn slot_bytes(&self) -> usize {
-        SLOT_BYTES
-    }
-
-    fn is_free(&mut self, generation: u64) -> bool {
-        for peer in self.others() {
-            let theirs = self.boxes[peer].lock();
-            if theirs.finished + SLOTS as u64 <= generation {
-                if theirs.left {
-                    self.failure = Some(has_left(peer));
-                }
-                return false;
-            }
-        }
-        true
-    }
-
-    fn attach(&mut self, generation: u64, words: &[u64]) {
-        assert!(self.is_free(generation), "attached to a slot in use");
-        self.boxes[self.rank].lock().attached[slot(generation)][..words.len()]
-            .copy_from_slice(words);
-    }
-
-    fn attached(&self, peer: usize, generation: u64, word: usize) -> u64 {
-        self.boxes[peer].lock().attached[slot(generation)][word]
-    }
-
-    fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region {
-        assert!(self.is_free(generation), "written into a slot in use");
-        assert!(range.end <= SLOT_BYTES);
-        let start = slot(generation) * SLOT_BYTES;
-        let window = self.boxes[self.rank].window.region();
-        window.part(start + range.start..start + range.end)
-    }
-
-    fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
-        assert!(self.is_free(generation), "published in a slot in use");
-        let mailbox = &self.boxes[self.rank];
-        let slot = slot(generation);
-        mailbox.lock().published[slot] = Some(Published {
-            generation,
-            phase,
-            call: *call,
-        });
-        for peer in self.others() {
-            self.boxes[peer].change(|_| ());
-        }
-        Ok(())
-    }
-
-    fn has_reached(
-        &mut self,
-        peer: usize,
-        generation: u64,
-        phase: u8,
-        call: &Call,
-    ) -> Result<bool> {
-        let theirs = self.boxes[peer].lock();
-        match theirs.published[slot(generation)] {
-            Some(published) if published.generation == generation => {
-                if published.call != *call {
-                    return Err(mismatch([self.rank, peer], [call, &published.call]));
-                }
-                if published.phase >= phase {
-                    return Ok(true);
-                }
-            }
-            _ => {}
-        }
-        if theirs.left {
-            return Err(has_left(peer));
-        }
-        Ok(false)
-    }
-
-    fn entered(&mut self, peer: usize, generation: u64) -> Option<Call> {
-        let theirs = self.boxes[peer].lock();
-        let published = theirs.published[slot(generation)];
-        published
-            .filter(|published| published.generation == generation)
-            .map(|published| published.call)
-    }
-
-    fn claim(&mut self, generation: u64, blocks: u32) -> Option<u32> {
-        let mut contents = self.boxes[0].lock();
-        let desk = contents.desks[slot(generation)].of(generation);
-        if desk.claimed >= blocks {
-            return None;
-        }
-        desk.claimants.push(self.rank);
-        desk.claimed += 1;
-        Some(desk.claimed - 1)
-    }
-
-    fn claim_of(&mut self, home: usize, generation: u64, blocks: u32) -> Option<u32> {
-        let mut contents = self.boxes[0].lock();
-        let desk = contents.desks[slot(generation)].of(generation);
-        desk.claimed_of.resize(self.boxes.len(), 0);
-        if desk.claimed_of[home] >= blocks {
-            return None;
-        }
-        desk.claimants.push(self.rank);
-        desk.claimed_of[home] += 1;
-        Some(desk.claimed_of[home] - 1)
-    }
-
-    fn complete(&mut self, generation: u64, blocks: u32) {
-        let mut contents = self.boxes[0].lock();
-        let desk = contents.desks[slot(generation)].of(generation);
-        desk.complete += 1;
-        desk.claimants.retain(|rank| *rank != self.rank);
-        let is_last = desk.complete == blocks;
-        drop(contents);
-        if is_last {
-            for peer in self.others() {
-                self.boxes[peer].change(|_| ());
-            }
-        }
-    }
-
-    fn is_complete(&self, generation: u64, blocks: u32) -> bool {
-        let mut contents = self.boxes[0].lock();
-        contents.desks[slot(generation)].of(generation).complete == blocks
-    }
-
-    fn claimants(&self, generation: u64) -> Vec<usize> {
-        let mut contents = self.boxes[0].lock();
-        contents.desks[slot(generation)]
-            .of(generation)
-            .claimants
-            .clone()
-    }
-
-    fn view(&self, peer: usize, generation: u64, range: Range<usize>) -> Region {
-        let start = slot(generation) * SLOT_BYTES;
-        let whole = self.boxes[peer].window.region();
-        whole.part(start..start + SLOT_BYTES).part(range)
-    }
-
-    fn finish(&mut self, generation: u64) {
-        let mut mine = self.boxes[self.rank].lock();
-        assert_eq!(mine.finished, generation, "generations finish in order");
-        mine.finished = generation + 1;
-        drop(mine);
-        for peer in self.others() {
-            self.boxes[peer].change(|_| ());
-        }
-    }
-}
-
-/// The slot that a generation uses.
-fn slot(generation: u64) -> usize {
-    (generation % SLOTS as u64) as usize
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        self.boxes[self.rank].change(|mine| mine.left = true);
+        self.boxes[self.rank].lock().left = true;
         for peer in self.others() {
-            self.boxes[peer].change(|theirs| {
-                for ((sender, _), queue) in &mut theirs.messages {
-                    if *sender == self.rank {
-                        queue.retain(|message| matches!(message.payload, Payload::Copied(_)));
-                    }
+            let mut theirs = self.boxes[peer].lock();
+            for ((sender, _), queue) in &mut theirs.messages {
+                if *sender == self.rank {
+                    queue.retain(|message| matches!(message.payload, Payload::Copied(_)));
                 }
-            });
+            }
+            drop(theirs);
+            self.segment.doorbell(peer).ring();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::suite::{self, call};
+    use super::super::suite;
     use super::*;
 
     suite::transport_tests!(local);
@@ -594,45 +364,5 @@ mod tests {
             }
             taking.join().unwrap();
         }
-    }
-
-    #[test]
-    fn slots_are_reused_only_when_all_peers_have_finished() {
-        let mut ranks = local(3);
-        let call = call(0);
-        let data = suite::pattern(64, 3);
-        for generation in 0..SLOTS as u64 {
-            assert!(ranks[0].is_free(generation));
-            ranks[0].publish(generation, 1, &call).unwrap();
-            ranks[0].write(generation, 0, data.region());
-        }
-        assert!(!ranks[0].is_free(SLOTS as u64));
-        assert!(ranks[1].has_reached(0, 0, 1, &call).unwrap());
-        assert!(!ranks[1].has_reached(0, 0, 2, &call).unwrap());
-        let seen = Owned::copy_of(ranks[1].view(0, 0, 0..64));
-        assert_eq!(
-            suite::bytes_of(seen.region()),
-            suite::bytes_of(data.region())
-        );
-        ranks[1].finish(0);
-        assert!(!ranks[0].is_free(SLOTS as u64));
-        ranks[2].finish(0);
-        assert!(ranks[0].is_free(SLOTS as u64));
-    }
-
-    #[test]
-    fn published_memory_of_another_call_is_a_mismatch() {
-        let mut ranks = local(2);
-        ranks[0].publish(0, 1, &call(0)).unwrap();
-        let error = ranks[1].has_reached(0, 0, 1, &call(9)).unwrap_err();
-        assert_eq!(error.class(), "Mismatch");
-    }
-
-    #[test]
-    fn a_publisher_that_left_is_a_failed_peer() {
-        let mut ranks = local(2);
-        drop(ranks.pop());
-        let error = ranks[0].has_reached(1, 0, 1, &call(0)).unwrap_err();
-        assert_eq!(error.class(), "PeerFailed");
     }
 }

@@ -36,8 +36,8 @@ pub mod tcp;
 use std::time::Duration;
 
 pub use header::{HEADER_BYTES, Header, mismatch};
+pub use shm::{SlotUse, Wake, Windows};
 
-use crate::call::Call;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::reduce::Kernel;
@@ -208,8 +208,9 @@ pub trait Transport: Send {
         None
     }
 
-    /// The memory published between the ranks, if all of them are on this host.
-    fn windows(&mut self) -> Option<&mut dyn Windows> {
+    /// The memory published between the ranks, as this rank uses it, if all of them are on this host.
+    /// Made anew by each call: the engine takes it once, before the first operation.
+    fn windows(&self) -> Option<Windows> {
         None
     }
 
@@ -233,144 +234,3 @@ pub type Waker = std::sync::Arc<dyn Fn() + Send + Sync>;
 
 /// Words that can be attached to a slot: what a cache line holds beside the stamp and the call.
 pub const ATTACHED_WORDS: usize = 4;
-
-/// Published memory: every rank has `slots` slots of `slot_bytes` that all ranks of the host can read.
-///
-/// A *generation* is one slice of one call, counted up equally on all ranks; it uses slot `generation % slots` of every
-/// rank. Within it a rank publishes phases in ascending order.
-pub trait Windows {
-    /// Generations that can be open at once.
-    fn slots(&self) -> usize;
-
-    /// Bytes that one rank can publish in one generation.
-    fn slot_bytes(&self) -> usize;
-
-    /// Whether all peers have finished the generation that used this one's slot before.
-    fn is_free(&mut self, generation: u64) -> bool;
-
-    /// Says that this rank is in `call`, for a rank that publishes nothing in it: whoever waits for it in another call
-    /// learns that.
-    fn enter(&mut self, generation: u64, call: &Call) {
-        let _ = (generation, call);
-    }
-
-    /// Compares `call`, which was this rank's in a finished generation, with the peers', as far as theirs can still be
-    /// seen: for calls in which this rank did not hear from all of them. False when a peer is not that far yet.
-    fn verify(&mut self, generation: u64, call: &Call) -> Result<bool> {
-        let _ = (generation, call);
-        Ok(true)
-    }
-
-    /// Has what this rank is likely to write in `generation` at hand by then: its head and the first `bytes` bytes of its
-    /// slot. A hint.
-    fn prepare(&mut self, generation: u64, bytes: usize) {
-        let _ = (generation, bytes);
-    }
-
-    /// Says that no call of this rank runs any more, and that what it exposed goes back to its owner: before the owner is
-    /// told. See [`has_withdrawn`](Windows::has_withdrawn).
-    fn withdraw(&self) {}
-
-    /// Whether `peer` has said so. If not, everything that was read of its exposed memory until now is good.
-    fn has_withdrawn(&self, peer: usize) -> bool {
-        let _ = peer;
-        false
-    }
-
-    /// Attaches at most [`ATTACHED_WORDS`] words to this rank's slot; they travel in the same cache line as the next
-    /// `publish`.
-    fn attach(&mut self, generation: u64, words: &[u64]);
-
-    /// One of the words that `peer` attached to its slot. Only after `has_reached` said so.
-    fn attached(&self, peer: usize, generation: u64, word: usize) -> u64;
-
-    /// Part `range` of this rank's slot, to be written. Peers may look once the next `publish` says so.
-    fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region;
-
-    /// Copies `bytes` to `offset` of this rank's slot.
-    fn write(&mut self, generation: u64, offset: usize, bytes: Region) {
-        self.target(generation, offset..offset + bytes.bytes())
-            .copy_from(bytes);
-    }
-
-    /// `attach` and `publish`.
-    fn offer(&mut self, generation: u64, phase: u8, call: &Call, words: &[u64]) -> Result<()> {
-        self.attach(generation, words);
-        self.publish(generation, phase, call)
-    }
-
-    /// `has_reached`, and if so the words that `peer` attached, as many as there is room for.
-    fn collect(
-        &mut self,
-        peer: usize,
-        generation: u64,
-        phase: u8,
-        call: &Call,
-        words: &mut [u64],
-    ) -> Result<bool> {
-        if !self.has_reached(peer, generation, phase, call)? {
-            return Ok(false);
-        }
-        for (index, word) in words.iter_mut().enumerate() {
-            *word = self.attached(peer, generation, index);
-        }
-        Ok(true)
-    }
-
-    /// Says that this rank has reached `phase` in `call`.
-    fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()>;
-
-    /// Whether `peer` has reached `phase` of this generation; `Mismatch` if it did so in another call than `call`.
-    fn has_reached(&mut self, peer: usize, generation: u64, phase: u8, call: &Call)
-    -> Result<bool>;
-
-    /// The call that `peer` has entered as this generation, which is one that this rank has not begun; `None` if there is none
-    /// that means anything.
-    fn entered(&mut self, peer: usize, generation: u64) -> Option<Call>;
-
-    /// What `peer` published at `range` of its slot. Only after `has_reached` said so; to be written only by a schedule's
-    /// `GiveBack`, and touched or traded as the engine's `slots` says.
-    fn view(&self, peer: usize, generation: u64, range: std::ops::Range<usize>) -> Region;
-
-    /// The peers that have not finished the generation that used this one's slot before, for error messages.
-    fn behind(&self, generation: u64) -> Vec<usize> {
-        let _ = generation;
-        Vec::new()
-    }
-
-    /// This rank will not look at `generation` or an earlier one again. In order, once each.
-    fn finish(&mut self, generation: u64);
-
-    /// Like `publish`, but wakes nobody: for what a rank need not see before somebody else has combined it.
-    fn publish_quietly(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
-        self.publish(generation, phase, call)
-    }
-
-    /// Takes one of the `blocks` blocks of this generation, which nobody else gets then; `None` when all are taken. At most
-    /// [`BLOCKS_MAX`](shm::claims::BLOCKS_MAX) blocks.
-    fn claim(&mut self, generation: u64, blocks: u32) -> Option<u32>;
-
-    /// Takes one of the `blocks` blocks of this generation that are `home`'s, as long as there are any; anybody may. In one
-    /// generation at a time: nobody claims before all are done with the one before.
-    fn claim_of(&mut self, home: usize, generation: u64, blocks: u32) -> Option<u32>;
-
-    /// Says that the claimed block is combined. Wakes the peers with the last one of the generation.
-    fn complete(&mut self, generation: u64, blocks: u32);
-
-    /// Whether all blocks of the generation are combined. What they hold is visible then.
-    fn is_complete(&self, generation: u64, blocks: u32) -> bool;
-
-    /// The peers that have claimed a block of this generation and not completed it, for error messages.
-    fn claimants(&self, generation: u64) -> Vec<usize>;
-
-    /// Like `finish`, but wakes nobody: when no rank can be a whole round of slots ahead.
-    fn finish_quietly(&mut self, generation: u64) {
-        self.finish(generation);
-    }
-
-    /// Like `finish`, after this rank has heard from all others in `generation`, which each of them entered with nothing
-    /// earlier under way. Wakes nobody: no rank can be a whole round of slots ahead.
-    fn finish_heard(&mut self, generation: u64) {
-        self.finish(generation);
-    }
-}

@@ -157,7 +157,7 @@ impl Transport for Slowed {
         self.inner.next_event()
     }
 
-    fn windows(&mut self) -> Option<&mut dyn Windows> {
+    fn windows(&self) -> Option<Windows> {
         self.inner.windows()
     }
 

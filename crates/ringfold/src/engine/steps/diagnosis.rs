@@ -70,7 +70,7 @@ impl Operation {
             return Vec::new();
         }
         let (rank, world_size) = (context.rank, context.world_size);
-        let Some(windows) = context.transport.windows() else {
+        let Some(windows) = context.windows.as_deref() else {
             return Vec::new();
         };
         let generation = self.first_generation + at.slice as u64;
@@ -87,7 +87,7 @@ impl Operation {
                     Peers::Others => *peer != rank,
                     Peers::One(one) => *peer == one as usize,
                 };
-                let mut absent = |peer: &usize| {
+                let absent = |peer: &usize| {
                     !windows
                         .has_reached(*peer, generation, phase, &self.call)
                         .unwrap_or(false)

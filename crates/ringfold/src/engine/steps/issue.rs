@@ -11,7 +11,7 @@ use crate::helpers::Helpers;
 use crate::memory::Region;
 use crate::reduce::{self, Kernel, Store};
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
-use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Work, WorkKind};
+use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Wake, Work, WorkKind};
 
 /// What one rank combines at a time: large enough that taking it costs little, small enough that nobody waits long for a
 /// rank that loses its core meanwhile.
@@ -298,7 +298,7 @@ impl Operation {
     /// cache of its own.
     fn leave(&self, read: Region) {
         if !self.is_helped {
-            self.slot_use.leave(read);
+            self.slot_use.done_reading(read);
         }
     }
 
@@ -325,10 +325,10 @@ impl Operation {
         let is_combined = self.plan.is_combined;
         match action {
             Action::Publish { span, phase } => {
-                let windows = windows(context.transport)?;
+                let windows = windows(&mut context.windows)?;
                 if Inline::carries(&self.call) {
                     Inline::send(windows, generation, self.buffers.input);
-                    windows.publish(generation, phase, &self.call)?;
+                    windows.publish(generation, phase, &self.call, Wake::Peers);
                     return Ok(Issue::Done);
                 }
                 for part in self.contiguous_in_slot(span) {
@@ -340,18 +340,20 @@ impl Operation {
                         .place(windows, context.rank, generation, range);
                     self.copy(target, from, context.helpers);
                 }
-                if is_combined {
-                    windows.publish_quietly(generation, phase, &self.call)?;
-                } else {
-                    windows.publish(generation, phase, &self.call)?;
-                }
+                let wake = match is_combined {
+                    true => Wake::None,
+                    false => Wake::Peers,
+                };
+                windows.publish(generation, phase, &self.call, wake);
             }
             Action::Await {
                 peers: Peers::One(peer),
                 phase,
             } => {
                 let peer = peer as usize;
-                if !windows(context.transport)?.has_reached(peer, generation, phase, &self.call)? {
+                if !windows(&mut context.windows)?
+                    .has_reached(peer, generation, phase, &self.call)?
+                {
                     return Ok(Issue::Blocked);
                 }
                 context.lateness.heard(peer);
@@ -360,7 +362,7 @@ impl Operation {
                 peers: Peers::Others,
                 phase,
             } => {
-                let windows = windows(context.transport)?;
+                let windows = windows(&mut context.windows)?;
                 let awaited = &mut self.channels[channel].awaited;
                 while (*awaited as usize) < context.world_size {
                     let peer = *awaited as usize;
@@ -377,7 +379,7 @@ impl Operation {
             Action::CopyFrom { peer, first, into } => {
                 let target = self.region(into, slice);
                 let (peer, bytes) = (peer as usize, target.bytes());
-                let windows = windows(context.transport)?;
+                let windows = windows(&mut context.windows)?;
                 if Inline::carries(&self.call) {
                     let range = self.inline_range(first, bytes);
                     target.copy_from(context.inline.take(windows, peer, generation, range));
@@ -431,18 +433,18 @@ impl Operation {
             Action::GiveBack { span, phase } => {
                 let source = self.region(span, slice);
                 let offset = self.slot_offset(span.buffer, span.first, slice);
-                let windows = windows(context.transport)?;
+                let windows = windows(&mut context.windows)?;
                 for peer in (0..context.world_size).filter(|&peer| peer != context.rank) {
-                    let place = windows.view(peer, generation, offset..offset + source.bytes());
+                    let place = windows.slot(peer, generation, offset..offset + source.bytes());
                     self.copy(place, source, context.helpers);
                 }
-                windows.publish(generation, phase, &self.call)?;
+                windows.publish(generation, phase, &self.call, Wake::Peers);
             }
             Action::TakeBack { into, .. } => {
                 let target = self.region(into, slice);
                 let offset = self.slot_offset(into.buffer, into.first, slice);
-                let windows = windows(context.transport)?;
-                let from = windows.view(context.rank, generation, offset..offset + target.bytes());
+                let windows = windows(&mut context.windows)?;
+                let from = windows.slot(context.rank, generation, offset..offset + target.bytes());
                 self.copy(target, from, context.helpers);
             }
             Action::Combine { first, len } => self.combine(first, len, slice, context)?,
@@ -471,11 +473,11 @@ impl Operation {
             self.region(span, slice).bytes(),
         );
         let blocks = blocks(bytes);
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         while let Some(block) = windows.claim(generation, blocks) {
             let begin = block as usize * BLOCK_BYTES;
             let end = bytes.min(begin + BLOCK_BYTES);
-            let part = |rank: usize| windows.view(rank, generation, offset + begin..offset + end);
+            let part = |rank: usize| windows.slot(rank, generation, offset + begin..offset + end);
             context.operands.clear();
             context.operands.extend((0..context.world_size).map(part));
             self.kernel().fold(part(0), context.operands);
@@ -489,11 +491,11 @@ impl Operation {
         let generation = self.first_generation + slice as u64;
         let target = self.region(into, slice);
         let offset = self.slot_offset(Buffer::Input, into.first, slice);
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         if !windows.is_complete(generation, blocks(target.bytes())) {
             return Ok(Issue::Blocked);
         }
-        target.copy_from(windows.view(0, generation, offset..offset + target.bytes()));
+        target.copy_from(windows.slot(0, generation, offset..offset + target.bytes()));
         Ok(Issue::Done)
     }
 
@@ -508,7 +510,7 @@ impl Operation {
         let generation = self.first_generation + slice as u64;
         let mine = self.region(own, slice);
         let offset = self.slot_offset(own.buffer, own.first, slice);
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         context.operands.clear();
         for rank in among.ranks().map(|rank| rank as usize) {
             context.operands.push(if rank == context.rank {

@@ -34,7 +34,6 @@ use super::late_ring::Keeper;
 use super::late_ring::run::Run;
 use super::lateness::Lateness;
 use super::plan::Plan;
-use super::slots::SlotUse;
 use super::tiny::inline::Inline;
 use super::unverified::Unverified;
 use crate::call::Call;
@@ -43,7 +42,7 @@ use crate::helpers::Helpers;
 use crate::memory::{Block, Foreign, Pool, Region, Registry};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::Action;
-use crate::transport::{Ticket, Time, Transport, Windows};
+use crate::transport::{SlotUse, Ticket, Time, Transport, Wake, Windows};
 
 /// The memory of one call and how it is cut.
 #[derive(Debug)]
@@ -133,6 +132,8 @@ struct Flight {
 pub struct Context<'a> {
     /// Where messages go.
     pub transport: &'a mut dyn Transport,
+    /// The published memory, where all ranks share a host.
+    pub windows: Option<&'a mut Windows>,
     /// This rank.
     pub rank: usize,
     /// The number of ranks.
@@ -338,14 +339,14 @@ impl Operation {
         }
         let generation = self.first_generation + slice as u64;
         if self.publishes() {
-            let windows = windows(context.transport)?;
+            let windows = windows(&mut context.windows)?;
             if !windows.is_free(generation) {
                 return Ok(false);
             }
             context.unverified.verify_before(windows, generation)?;
         }
         if self.publishes() && !self.plan.is_heard {
-            windows(context.transport)?.enter(generation, &self.call);
+            windows(&mut context.windows)?.enter(generation, &self.call);
         }
         let at = &mut self.channels[channel];
         at.started += 1;
@@ -366,19 +367,20 @@ impl Operation {
             self.finish_slice(channel, slice)?;
             if self.publishes() {
                 let generation = self.first_generation + slice as u64;
-                let windows = windows(context.transport)?;
-                // Who collects has heard all others, so it is at most two flights ahead of the last of them. The last slice
-                // rings: whoever comes next may not have heard all.
-                if self.plan.is_combined
+                let windows = windows(&mut context.windows)?;
+                // A rank that collects has heard all others, so it is at most two flights ahead of the
+                // last of them. The last slice wakes: the next call may not hear all.
+                let is_near = self.plan.is_combined
                     && slice + 1 < self.slices
-                    && windows.slots() >= 2 * self.plan.slices_in_flight as usize
-                {
-                    windows.finish_quietly(generation);
-                } else if self.plan.is_served {
-                    windows.finish_heard(generation);
-                } else {
-                    windows.finish(generation);
+                    && windows.slots() >= 2 * self.plan.slices_in_flight as usize;
+                if self.plan.is_served {
+                    windows.all_entered(generation);
                 }
+                let wake = match is_near || self.plan.is_served {
+                    true => Wake::None,
+                    false => Wake::Peers,
+                };
+                windows.finish(generation, wake);
             }
             self.channels[channel].retired += 1;
             progressed = true;
@@ -410,8 +412,9 @@ impl Operation {
     }
 }
 
-pub(super) fn windows(transport: &mut dyn Transport) -> Result<&mut dyn Windows> {
-    transport
-        .windows()
+#[inline]
+pub(super) fn windows<'a>(windows: &'a mut Option<&mut Windows>) -> Result<&'a mut Windows> {
+    windows
+        .as_deref_mut()
         .ok_or_else(|| Error::Unsupported("published memory between ranks of several hosts".into()))
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Foreign, Region};
 use crate::reduce::{self, Store};
 use crate::schedule::{Buffer, Ranks};
-use crate::transport::ATTACHED_WORDS;
+use crate::transport::{ATTACHED_WORDS, Wake};
 
 /// What one attempt copies, at most: some 100 µs of work, after which a verdict is seen.
 const COPIED_BYTES: usize = 512 << 10;
@@ -81,15 +81,16 @@ impl Operation {
             [0; ATTACHED_WORDS]
         };
         let generation = self.first_generation + slice as u64;
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         windows.attach(generation, &words);
-        windows.publish(generation, phase, &self.call)
+        windows.publish(generation, phase, &self.call, Wake::Peers);
+        Ok(())
     }
 
     /// Whether all ranks' buffers can be read: the same answer on all of them.
     fn is_readable(&self, slice: u32, context: &mut Context<'_>) -> Result<bool> {
         let generation = self.first_generation + slice as u64;
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         context.bench.lying.clear();
         for rank in 0..context.world_size {
             let words = std::array::from_fn(|word| windows.attached(rank, generation, word));

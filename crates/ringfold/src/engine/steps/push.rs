@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::memory::{Handle, Region};
 use crate::reduce::{self, Store};
 use crate::schedule::{Buffer, Ranks, Span};
-use crate::transport::ATTACHED_WORDS;
+use crate::transport::{ATTACHED_WORDS, Wake};
 
 /// What one attempt reads and stores, at most: some 100 µs of work, after which a verdict is seen.
 const ATTEMPT_BYTES: usize = 4 << 20;
@@ -108,18 +108,20 @@ impl Operation {
             _ => [0; ATTACHED_WORDS],
         };
         let generation = self.first_generation + slice as u64;
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         windows.attach(generation, &words);
-        if self.plan.is_served {
-            return windows.publish_quietly(generation, phase, &self.call);
-        }
-        windows.publish(generation, phase, &self.call)
+        let wake = match self.plan.is_served {
+            true => Wake::None,
+            false => Wake::Peers,
+        };
+        windows.publish(generation, phase, &self.call, wake);
+        Ok(())
     }
 
     /// Whether all ranks have exposed registered buffers: the same answer on all of them.
     pub(super) fn is_agreed(&self, slice: u32, context: &mut Context<'_>) -> Result<bool> {
         let generation = self.first_generation + slice as u64;
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         context.bench.exposed.clear();
         for rank in 0..context.world_size {
             let words = std::array::from_fn(|word| windows.attached(rank, generation, word));
@@ -169,7 +171,7 @@ impl Operation {
     /// Whether some peer's memory is not what it had there in the call. What was read before the answer no is good.
     pub(super) fn is_withdrawn(context: &mut Context<'_>) -> Result<bool> {
         let (own, world_size) = (context.rank, context.world_size);
-        let windows = windows(context.transport)?;
+        let windows = windows(&mut context.windows)?;
         let mut peers = (0..world_size).filter(|rank| *rank != own);
         Ok(peers.any(|peer| windows.has_withdrawn(peer)))
     }

@@ -11,7 +11,7 @@ use super::push::Push;
 use super::{Context, Operation, windows};
 use crate::error::Result;
 use crate::schedule::Span;
-use crate::transport::shm::claims::BLOCKS_MAX;
+use crate::transport::Windows;
 
 /// What one rank takes at a time: small enough that nobody waits long for a rank that loses its core meanwhile.
 const BLOCK_BYTES_MAX: usize = 16 << 10;
@@ -33,7 +33,7 @@ struct Blocks {
 impl Blocks {
     fn new(bytes: usize, ranks: usize) -> Blocks {
         let wanted = (bytes / ranks).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
-        let least = bytes.div_ceil(BLOCKS_MAX as usize);
+        let least = bytes.div_ceil(Windows::BLOCKS_MAX as usize);
         Blocks {
             bytes,
             block_bytes: wanted.max(least).next_multiple_of(64),
@@ -93,12 +93,14 @@ impl Operation {
         for home in homes(context.rank, context.world_size) {
             let of_home = blocks.of(home);
             let count = of_home.len() as u32;
-            while let Some(number) = windows(context.transport)?.claim_of(home, generation, count) {
+            while let Some(number) =
+                windows(&mut context.windows)?.claim_of(home, generation, count)
+            {
                 let part = blocks.range(of_home.start + number);
                 let within =
                     |whole: &Range<usize>| whole.start + part.start..whole.start + part.end;
                 self.push_piece(push, within(&from), within(&into), context)?;
-                windows(context.transport)?.complete(generation, blocks.count());
+                windows(&mut context.windows)?.complete(generation, blocks.count());
                 left = left.saturating_sub(part.len() * ends as usize);
                 if left == 0 {
                     // Not 0, so that the ranks' agreement is not asked for again.
@@ -121,7 +123,7 @@ impl Operation {
         let generation = self.first_generation + slice as u64;
         let into = self.buffers.output_cut.range(span.first, span.len, slice);
         let count = Blocks::new(into.len(), context.world_size).count();
-        let is_complete = windows(context.transport)?.is_complete(generation, count);
+        let is_complete = windows(&mut context.windows)?.is_complete(generation, count);
         Ok(is_complete && !Self::is_withdrawn(context)?)
     }
 }
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn blocks_cover_a_vector_of_any_size_and_are_never_too_many() {
-        let most = BLOCK_BYTES_MAX * BLOCKS_MAX as usize;
+        let most = BLOCK_BYTES_MAX * Windows::BLOCKS_MAX as usize;
         for ranks in [2, 3, 8, 100] {
             for bytes in [
                 0,
@@ -146,7 +148,7 @@ mod tests {
                 1 << 40,
             ] {
                 let blocks = Blocks::new(bytes, ranks);
-                assert!(blocks.count() <= BLOCKS_MAX, "{bytes}");
+                assert!(blocks.count() <= Windows::BLOCKS_MAX, "{bytes}");
                 assert!(blocks.block_bytes.is_multiple_of(64));
                 let mut end = 0;
                 for block in (0..ranks).flat_map(|home| blocks.of(home)) {

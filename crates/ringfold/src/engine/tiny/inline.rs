@@ -45,7 +45,7 @@ impl Inline {
     }
 
     /// Attaches `payload` to this rank's slot.
-    pub(in crate::engine) fn send(windows: &mut dyn Windows, generation: u64, payload: Region) {
+    pub(in crate::engine) fn send(windows: &mut Windows, generation: u64, payload: Region) {
         let mut words = [0; ATTACHED_WORDS];
         windows.attach(generation, Inline::words(payload, &mut words));
     }
@@ -62,7 +62,7 @@ impl Inline {
     /// The bytes `range` of what `peer` attached. Valid until the next one from that peer is taken.
     pub(in crate::engine) fn take(
         &self,
-        windows: &dyn Windows,
+        windows: &Windows,
         peer: usize,
         generation: u64,
         range: Range<usize>,

@@ -110,6 +110,15 @@ impl Doorbell {
         futex::wake(&self.sequence);
     }
 
+    /// Blocks the owner in two calls: the first announces a sleep and returns, so that the caller
+    /// looks for something to do once more; the second sleeps.
+    pub fn block(&self, armed: &mut Option<Armed>, timeout: std::time::Duration) {
+        match armed.take() {
+            None => *armed = Some(self.arm()),
+            Some(armed) => self.sleep(armed, timeout),
+        }
+    }
+
     /// Sleeps until the doorbell is rung after `armed`, or `timeout` has passed.
     pub fn sleep(&self, armed: Armed, timeout: std::time::Duration) {
         futex::wait(&self.sequence, armed.0, timeout);

@@ -11,22 +11,24 @@
 //! * What a peer wrote is compared with what was due, and never becomes an offset, a length or a loop bound.
 
 mod barrier;
-pub mod claims;
+mod claims;
 mod doorbell;
 mod flag;
-pub mod ring;
-pub mod segment;
-pub mod window;
+mod ring;
+mod segment;
+mod slots;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use doorbell::Armed;
+pub(super) use doorbell::Armed;
 use ring::{Lane, Receiver, Sender};
 pub use segment::{Segment, Shape};
-use window::SharedWindows;
+pub use slots::{PREFETCHED_BYTES_MAX, SlotUse};
+pub use window::{Wake, Windows};
 
-use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows};
+use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 
@@ -38,7 +40,8 @@ const LEFT: &str = "it left (closed its communicator) while a message from it wa
 pub struct Shm {
     segment: Arc<Segment>,
     rank: usize,
-    windows: SharedWindows,
+    /// How many domains of equal size the ranks sit in.
+    domains: usize,
     /// One a peer and channel.
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
@@ -80,7 +83,7 @@ impl Shm {
                     })
                 })
                 .collect(),
-            windows: SharedWindows::new(segment.clone(), rank),
+            domains: 1,
             sending: Vec::with_capacity(ranks * channels),
             receiving: Vec::with_capacity(ranks * channels),
             posted: Vec::with_capacity(1),
@@ -92,27 +95,18 @@ impl Shm {
 
     /// The same for ranks that sit in so many domains of equal size, in rank order.
     pub fn in_domains(mut self, domains: usize) -> Shm {
-        self.windows.set_domains(domains);
+        self.domains = domains;
         self
     }
 
-    /// Announces a sleep. The caller looks for something to do once more, then calls `block` or `disarm`.
-    fn arm(&mut self) {
-        self.armed = Some(self.segment.doorbell(self.rank).arm());
-    }
-
-    /// Takes the announcement back.
-    fn disarm(&mut self) {
-        if self.armed.take().is_some() {
-            self.segment.doorbell(self.rank).disarm();
-        }
-    }
-
-    fn settle_queues(&mut self) {
+    /// Forgets the streams that have nothing queued any more, and an announced sleep.
+    fn forget_idle_streams(&mut self) {
         self.receiving
             .retain(|&index| !self.receivers[index].is_idle());
         self.sending.retain(|&index| !self.senders[index].is_idle());
-        self.disarm();
+        if self.armed.take().is_some() {
+            self.segment.doorbell(self.rank).disarm();
+        }
     }
 
     /// Fails when a message is due from a rank that has left. What it sent before it left is taken first.
@@ -124,7 +118,7 @@ impl Shm {
         };
         self.receivers[index].pump(&self.segment, done)?;
         if self.receivers[index].is_idle() {
-            self.settle_queues();
+            self.forget_idle_streams();
             return Ok(());
         }
         Err(Error::PeerFailed {
@@ -228,20 +222,18 @@ impl Transport for Shm {
         if done.len() == before {
             return self.check_departures(done);
         }
-        self.settle_queues();
+        self.forget_idle_streams();
         Ok(())
     }
 
-    fn windows(&mut self) -> Option<&mut dyn Windows> {
-        Some(&mut self.windows)
+    fn windows(&self) -> Option<Windows> {
+        let segment = self.segment.clone();
+        Some(Windows::new(segment, self.rank, self.domains))
     }
 
-    /// The first call announces the sleep and returns, so that the caller looks around once more; the second sleeps.
     fn block(&mut self, timeout: Duration) -> Result<()> {
-        match self.armed.take() {
-            None => self.arm(),
-            Some(armed) => self.segment.doorbell(self.rank).sleep(armed, timeout),
-        }
+        let doorbell = self.segment.doorbell(self.rank);
+        doorbell.block(&mut self.armed, timeout);
         Ok(())
     }
 
@@ -280,20 +272,5 @@ mod tests {
         }
 
         suite::transport_tests!(ranks);
-    }
-
-    #[test]
-    fn who_has_claimed_a_block_and_not_completed_it_can_be_named() {
-        let mut ranks = ranks(3);
-        assert_eq!(ranks[1].windows.claim(0, 2), Some(0));
-        assert_eq!(ranks[2].windows.claim(0, 2), Some(1));
-        assert_eq!(ranks[0].windows.claim(0, 2), None);
-        assert_eq!(ranks[0].windows.claimants(0), [1, 2]);
-        ranks[2].windows.complete(0, 2);
-        assert_eq!(ranks[0].windows.claimants(0), [1]);
-        assert!(!ranks[0].windows.is_complete(0, 2));
-        ranks[1].windows.complete(0, 2);
-        assert_eq!(ranks[0].windows.claimants(0), []);
-        assert!(ranks[0].windows.is_complete(0, 2));
     }
 }

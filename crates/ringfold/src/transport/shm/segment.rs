@@ -1,4 +1,5 @@
-//! The memory that the ranks of one host share: a sealed memfd, mapped by each of them.
+//! The memory that the ranks of one host share: a sealed memfd, mapped by each of them; or, where the
+//! ranks are threads of one process, a piece of its heap.
 //!
 //! # Layout
 //!
@@ -15,8 +16,8 @@ use std::sync::Arc;
 
 use super::doorbell::{DOORBELL_BYTES, Doorbell};
 use crate::error::{Error, Result};
-use crate::memory::Region;
 use crate::memory::mapping::{Mapping, make_sealed, size_and_seals};
+use crate::memory::{Owned, Region};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::transport::{ATTACHED_WORDS, HEADER_BYTES};
 
@@ -153,14 +154,23 @@ impl Shape {
     }
 }
 
-/// The shared memory, mapped.
+/// The shared memory.
 #[derive(Debug)]
 pub struct Segment {
-    /// Keeps `map`, which is all of it, mapped.
-    mapping: Mapping,
+    /// Keeps `map`, which is all of it, in place.
+    memory: Memory,
     map: Region,
     shape: Shape,
     windows: Strides,
+}
+
+/// Where a segment lies.
+#[derive(Debug)]
+enum Memory {
+    /// In a file that other processes have mapped too.
+    Mapped(Mapping),
+    /// On the heap, for ranks that are threads of this process.
+    Heap { _owned: Owned },
 }
 
 /// Where slots lie, worked out once: they are looked up several times a call.
@@ -185,6 +195,17 @@ impl Segment {
             segment.atomic64(index * 8).store(word, Ordering::Release);
         }
         Ok((Arc::new(segment), fd))
+    }
+
+    /// Memory of this process alone, for ranks that are its threads.
+    pub fn unshared(shape: Shape) -> Arc<Segment> {
+        let memory = Owned::zeroed(shape.total_bytes());
+        let map = memory.region();
+        Arc::new(Segment::divided(
+            Memory::Heap { _owned: memory },
+            map,
+            shape,
+        ))
     }
 
     /// Maps the memory behind a descriptor that came from a peer, once it is what it should be.
@@ -217,17 +238,22 @@ impl Segment {
             Error::system(format!("cannot map {bytes} bytes of shared memory"), error)
         })?;
         mapping.wish_for_huge_pages();
+        let map = mapping.region();
+        Ok(Segment::divided(Memory::Mapped(mapping), map, shape))
+    }
+
+    fn divided(memory: Memory, map: Region, shape: Shape) -> Segment {
         let windows = Strides {
             first: shape.window_offset(0),
             rank: shape.window_bytes(),
             slot: shape.slot_stride(),
         };
-        Ok(Segment {
-            map: mapping.region(),
-            mapping,
+        Segment {
+            memory,
+            map,
             shape,
             windows,
-        })
+        }
     }
 
     /// How it is divided.
@@ -237,12 +263,15 @@ impl Segment {
 
     /// Has the pages of all windows present, `rank`'s own first, so that the first call finds them.
     pub fn populate(&self, rank: usize) {
+        let Memory::Mapped(mapping) = &self.memory else {
+            return;
+        };
         let own = self.shape.window_offset(rank);
         let all = self.shape.window_offset(0);
         let window_bytes = self.shape.window_bytes();
         for (offset, bytes) in [(own, window_bytes), (all, self.shape.ranks * window_bytes)] {
             let part = self.map.part(offset..offset + bytes);
-            if let Err(error) = self.mapping.populate(part) {
+            if let Err(error) = mapping.populate(part) {
                 // Kernels before 5.14 lack it: the first call is then slower, nothing else.
                 log::debug!(target: "ringfold::transport", "shared memory was not populated: {error}");
             }
@@ -253,7 +282,8 @@ impl Segment {
     #[inline]
     pub fn doorbell(&self, rank: usize) -> &Doorbell {
         let word = self.word(self.shape.control_offset(rank), DOORBELL_BYTES);
-        // SAFETY: in bounds, 128-byte aligned, and made of atomics, which any process may write at any time.
+        // SAFETY: in bounds, at the beginning of a line, and made of atomics, which any process may
+        // write at any time.
         unsafe { &*word.address().cast::<Doorbell>() }
     }
 
@@ -318,8 +348,8 @@ impl Segment {
     #[inline]
     fn head_at(&self, offset: usize) -> &SlotHead {
         let line = self.word(offset, HEAD_BYTES);
-        // SAFETY: in bounds by `part`, aligned as windows begin at pages and slots at lines, and made of atomics, which
-        // any process may write at any time.
+        // SAFETY: in bounds by `part`, aligned as the memory, windows and slots begin at lines, and
+        // made of atomics, which any process may write at any time.
         unsafe { &*line.address().cast::<SlotHead>() }
     }
 
@@ -387,8 +417,8 @@ impl Segment {
     fn atomic64(&self, offset: usize) -> &AtomicU64 {
         let word = self.word(offset, 8);
         debug_assert!(offset.is_multiple_of(8));
-        // SAFETY: in bounds by `part`, aligned as the mapping is page-aligned and offsets are multiples of 8, and an
-        // atomic, which any process may write at any time.
+        // SAFETY: in bounds by `part`, aligned as the memory begins at a line and offsets are
+        // multiples of 8, and an atomic, which any process may write at any time.
         unsafe { &*word.address().cast::<AtomicU64>() }
     }
 }

@@ -1,15 +1,26 @@
-//! Published memory in a segment: each rank copies into its own slots, and all ranks of the host read them. Where a schedule
-//! says that one peer alone reads a part, that peer may also overwrite it (`GiveBack`), until it raises its own flag. For the same
-//! reason, that lines are best written by whoever has read them, two ranks may trade slots (`engine::slots`).
+//! Published memory: every rank has slots in the segment that all ranks of the host can read.
 //!
-//! A slot's stamp counts up through generations and, within one, from its beginning through the phases. Whoever sees a stamp also
-//! sees what was published before it. A slot is used again once all ranks have finished its generation; each rank says
-//! so in one counter of its own.
+//! Each rank copies into its own slots, and all ranks read them in place. Where a schedule says that
+//! one peer alone reads a part, that peer may also overwrite it (`GiveBack`), until it raises its own
+//! flag. For the same reason, that lines are best written by the rank that has read them, two ranks
+//! may trade slots ([`slots`](super::slots)).
 //!
-//! One reader in another domain (of another last-level cache, or on another socket) slows all others who look at a line down
-//! several times over: 0.22 to 0.82 µs for 4 bytes from one rank to 24 of its socket when one of the other socket joins them
-//! (published by the authors of XHC, 2023; not measured here). So where ranks sit in several domains, each writes its head
-//! twice: for its own domain, and then, behind the payload, for all others. Where they do not, there is one head and one store.
+//! # Generations and phases
+//!
+//! A *generation* is one slice of one call, counted up equally on all ranks; it uses slot
+//! `generation % slots` of every rank. Within it a rank publishes phases in ascending order. A
+//! slot's stamp counts up through generations and, within one, from its beginning through the
+//! phases. A rank that sees a stamp also sees what was published before it. A slot is used again
+//! once all ranks have finished its generation; each rank says so in one counter of its own.
+//!
+//! # Domains
+//!
+//! One reader in another domain (of another last-level cache, or on another socket) slows all others
+//! who look at a line down several times over: 0.22 to 0.82 µs for 4 bytes from one rank to 24 of its
+//! socket when one of the other socket joins them (published by the authors of XHC, 2023; not
+//! measured here). So where ranks sit in several domains, each writes its head twice: for its own
+//! domain, and then, behind the payload, for all others. Where they do not, there is one head and
+//! one store.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,29 +32,45 @@ use crate::call::{CALL_BYTES, Call};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::sync::Ordering;
-use crate::transport::{Windows, mismatch};
+use crate::transport::mismatch;
 
 /// Phases of a generation, at most.
 const PHASES: u64 = 8;
 
-/// The windows of one rank's host.
+/// Words of a call.
+const CALL_WORDS: usize = CALL_BYTES / 8;
+
+/// Which peers a change wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Every peer that sleeps: it may wait for this change.
+    Peers,
+    /// None: no peer waits for this change alone.
+    None,
+}
+
+/// One rank's view of the windows of its host.
 #[derive(Debug)]
-pub struct SharedWindows {
+pub struct Windows {
     segment: Arc<Segment>,
     rank: usize,
     /// Every peer has finished all generations below this one, as far as was seen.
     all_finished: u64,
     /// The generation whose call stands in this rank's slot head, plus one.
     headed: u64,
-    /// The ranks of this rank's domain, which look at the same heads; nothing where all ranks do.
+    /// The ranks of this rank's domain, which look at the same heads; `None` where all ranks do.
     near: Option<Range<usize>>,
 }
 
-impl SharedWindows {
-    /// The windows as `rank` (its number on this host) uses them.
-    pub fn new(segment: Arc<Segment>, rank: usize) -> SharedWindows {
-        SharedWindows {
-            near: None,
+impl Windows {
+    /// Blocks of a generation that ranks can share, at most; see [`Windows::claim_of`].
+    pub const BLOCKS_MAX: u32 = claims::BLOCKS_MAX;
+
+    /// The windows as `rank` (its number on this host) uses them, where the ranks sit in `domains`
+    /// domains of equal size, in rank order: the same number on all ranks.
+    pub fn new(segment: Arc<Segment>, rank: usize, domains: usize) -> Windows {
+        Windows {
+            near: near(rank, segment.shape().ranks, domains),
             segment,
             rank,
             all_finished: 0,
@@ -51,10 +78,220 @@ impl SharedWindows {
         }
     }
 
-    /// Says that the ranks sit in so many domains of equal size, in rank order, before anything is published. The same on
-    /// all ranks.
-    pub fn set_domains(&mut self, domains: usize) {
-        self.near = near(self.rank, self.segment.shape().ranks, domains);
+    /// Generations that can be open at once.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.segment.shape().slots
+    }
+
+    /// Bytes that one rank can publish in one generation.
+    pub fn slot_bytes(&self) -> usize {
+        self.segment.shape().slot_bytes
+    }
+
+    /// Whether all peers have finished the generation that used this one's slot before.
+    #[inline]
+    pub fn is_free(&mut self, generation: u64) -> bool {
+        let slots = self.slots() as u64;
+        if generation >= self.all_finished + slots {
+            self.all_finished = self
+                .peers()
+                .map(|peer| self.finished(peer))
+                .min()
+                .unwrap_or(u64::MAX - slots);
+        }
+        generation < self.all_finished.saturating_add(slots)
+    }
+
+    /// The peers that have not finished the generation that used this one's slot before, for error
+    /// messages.
+    pub fn behind(&self, generation: u64) -> Vec<usize> {
+        let slots = self.slots() as u64;
+        self.peers()
+            .filter(|peer| self.finished(*peer) + slots <= generation)
+            .collect()
+    }
+
+    /// Prefetches what this rank is likely to write in `generation`: its head and the first `bytes`
+    /// bytes of its slot.
+    #[inline]
+    pub fn prefetch(&self, generation: u64, bytes: usize) {
+        let slot = self.slot_index(generation);
+        self.segment
+            .slot_start(self.rank, slot, bytes)
+            .prefetch_for_writing();
+    }
+
+    /// Part `range` of the slot that `rank` has in `generation`.
+    ///
+    /// A rank writes its own before it publishes, and reads a peer's after
+    /// [`has_reached`](Windows::has_reached). A peer's is written only by a schedule's `GiveBack`,
+    /// and touched or traded as [`SlotUse`](super::slots::SlotUse) says.
+    #[inline]
+    pub fn slot(&self, rank: usize, generation: u64, range: Range<usize>) -> Region {
+        self.segment
+            .slot(rank, self.slot_index(generation))
+            .part(range)
+    }
+
+    /// Attaches at most [`ATTACHED_WORDS`](crate::transport::ATTACHED_WORDS) words to this rank's
+    /// slot; they travel in the same cache line as the next [`publish`](Windows::publish).
+    #[inline]
+    pub fn attach(&self, generation: u64, words: &[u64]) {
+        self.change_heads(generation, |head| {
+            for (place, word) in head.attached.iter().zip(words) {
+                // Made visible by the flag.
+                place.store(*word, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// One of the words that `peer` attached to its slot. Only after `has_reached`.
+    #[inline]
+    pub fn attached(&self, peer: usize, generation: u64, word: usize) -> u64 {
+        let head = self.peers_head(peer, generation);
+        // Ordered by the flag, which was seen raised before.
+        head.attached[word].load(Ordering::Relaxed)
+    }
+
+    /// Says that this rank is in `call`, for a rank that publishes nothing in it: a peer that waits
+    /// for it in another call finds the mismatch. No peer sleeps for this alone.
+    pub fn enter(&mut self, generation: u64, call: &Call) {
+        self.head(generation, call);
+        self.raise(generation, entered(generation));
+    }
+
+    /// Says that this rank has reached `phase` in `call`.
+    #[inline]
+    pub fn publish(&mut self, generation: u64, phase: u8, call: &Call, wake: Wake) {
+        assert!(phase as u64 + 2 < PHASES, "phase {phase}");
+        self.head(generation, call);
+        self.raise(generation, stamp(generation, phase));
+        self.wake(wake);
+    }
+
+    /// Whether `peer` has reached `phase` of this generation; `Mismatch` if it did so in another
+    /// call than `call`.
+    #[inline(always)]
+    pub fn has_reached(
+        &self,
+        peer: usize,
+        generation: u64,
+        phase: u8,
+        call: &Call,
+    ) -> Result<bool> {
+        let head = self.peers_head(peer, generation);
+        let height = flag::height(&head.stamp);
+        if height < entered(generation) {
+            return Ok(false);
+        }
+        // The peer writes its call again only after this rank has finished the generation.
+        self.compare(peer, generation, call)?;
+        Ok(height >= stamp(generation, phase))
+    }
+
+    /// The call that `peer` has entered as this generation, which is one that this rank has not
+    /// begun; `None` if there is none that means anything.
+    pub fn entered(&self, peer: usize, generation: u64) -> Option<Call> {
+        let head = self.peers_head(peer, generation);
+        if flag::height(&head.stamp) < entered(generation) {
+            return None;
+        }
+        // Ordered by the flag, and the peer writes its call again only after this rank has finished
+        // the generation.
+        decoded(words_of(head))
+    }
+
+    /// Compares `call`, which was this rank's in a finished generation, with the peers', as far as
+    /// theirs can still be seen: for calls in which this rank did not hear from all of them. False
+    /// when a peer is not that far yet.
+    pub fn verify(&self, generation: u64, call: &Call) -> Result<bool> {
+        let mut are_all_there = true;
+        for peer in self.peers() {
+            let head = self.peers_head(peer, generation);
+            let is_same_generation =
+                |height| (entered(generation)..begun(generation + 1)).contains(&height);
+            let height = flag::height(&head.stamp);
+            if !is_same_generation(height) {
+                are_all_there &= height >= entered(generation);
+                continue;
+            }
+            let compared = self.compare(peer, generation, call);
+            // The peer may have gone on meanwhile; then what was compared may be its next call.
+            if is_same_generation(flag::recheck(&head.stamp)) {
+                compared?;
+            }
+        }
+        Ok(are_all_there)
+    }
+
+    /// This rank will not look at `generation` or an earlier one again. In order, once each.
+    ///
+    /// [`Wake::None`] is correct where no peer can be a whole round of slots ahead and wait for this.
+    #[inline]
+    pub fn finish(&self, generation: u64, wake: Wake) {
+        flag::raise(self.segment.finished(self.rank), generation + 1);
+        self.wake(wake);
+    }
+
+    /// All peers were heard in `generation`, which each of them entered with nothing earlier under
+    /// way: they have finished those before it, and their counters need not be read for that.
+    #[inline]
+    pub fn all_entered(&mut self, generation: u64) {
+        self.all_finished = self.all_finished.max(generation);
+    }
+
+    /// Takes one of the `blocks` blocks of this generation; `None` when all are taken.
+    pub fn claim(&self, generation: u64, blocks: u32) -> Option<u32> {
+        let [claimed, _] = self.segment.desk(self.slot_index(generation));
+        let block = claims::claim(claimed, generation, blocks)?;
+        flag::raise(self.segment.claimed(self.rank), generation + 1);
+        Some(block)
+    }
+
+    /// Takes one of the `blocks` blocks of this generation that are `home`'s; `None` when all are
+    /// taken. Any rank may, in one generation at a time: none claims before all are done with the
+    /// one before.
+    pub fn claim_of(&self, home: usize, generation: u64, blocks: u32) -> Option<u32> {
+        let block = claims::claim(self.segment.shared_out(home), generation, blocks)?;
+        flag::raise(self.segment.claimed(self.rank), generation + 1);
+        Some(block)
+    }
+
+    /// Says that the claimed block is combined. The last one of the generation wakes the peers.
+    pub fn complete(&self, generation: u64, blocks: u32) {
+        let [_, complete] = self.segment.desk(self.slot_index(generation));
+        let is_last = claims::complete(complete, generation, blocks);
+        flag::raise(self.segment.claimed(self.rank), 0);
+        if is_last {
+            self.wake(Wake::Peers);
+        }
+    }
+
+    /// Whether all blocks of the generation are combined. What they hold is visible then.
+    pub fn is_complete(&self, generation: u64, blocks: u32) -> bool {
+        let [_, complete] = self.segment.desk(self.slot_index(generation));
+        claims::is_complete(complete, generation, blocks)
+    }
+
+    /// The peers that have claimed a block of this generation and not completed it, for error
+    /// messages.
+    pub fn claimants(&self, generation: u64) -> Vec<usize> {
+        let has_claimed =
+            |peer: &usize| flag::height(self.segment.claimed(*peer)) == generation + 1;
+        self.peers().filter(has_claimed).collect()
+    }
+
+    /// Says that no call of this rank runs any more, and that what it exposed goes back to its
+    /// owner. Called before the owner learns of it and may write there.
+    pub fn withdraw(&self) {
+        flag::begin(self.segment.withdrawn(self.rank), 1);
+    }
+
+    /// Whether `peer` has withdrawn. If not, everything that was read of its exposed memory until
+    /// now is good.
+    pub fn has_withdrawn(&self, peer: usize) -> bool {
+        flag::recheck(self.segment.withdrawn(peer)) != 0
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {
@@ -63,7 +300,7 @@ impl SharedWindows {
     }
 
     #[inline]
-    fn slot(&self, generation: u64) -> usize {
+    fn slot_index(&self, generation: u64) -> usize {
         // A power of two, so that this is no division.
         (generation & (self.segment.shape().slots as u64 - 1)) as usize
     }
@@ -71,17 +308,18 @@ impl SharedWindows {
     /// The head of a peer's slot that this rank looks at.
     #[inline(always)]
     fn peers_head(&self, peer: usize, generation: u64) -> &SlotHead {
-        let slot = self.slot(generation);
+        let slot = self.slot_index(generation);
         match &self.near {
             Some(near) if !near.contains(&peer) => self.segment.far_head(peer, slot),
             _ => self.segment.slot_head(peer, slot),
         }
     }
 
-    /// Has `change` change the heads of this rank's slot: what its own domain looks at comes first.
+    /// Applies `change` to the heads of this rank's slot: first to the one that its own domain looks
+    /// at.
     #[inline(always)]
     fn change_heads(&self, generation: u64, change: impl Fn(&SlotHead)) {
-        let slot = self.slot(generation);
+        let slot = self.slot_index(generation);
         change(self.segment.slot_head(self.rank, slot));
         if self.near.is_some() {
             change(self.segment.far_head(self.rank, slot));
@@ -98,7 +336,8 @@ impl SharedWindows {
         flag::height(self.segment.finished(peer))
     }
 
-    /// Writes this rank's call into its slot's head, once a generation. The next raise of the flag makes it visible.
+    /// Writes this rank's call into its slot's head, once a generation. The next raise of the flag
+    /// makes it visible.
     #[inline(always)]
     fn head(&mut self, generation: u64, call: &Call) {
         if self.headed == generation + 1 {
@@ -121,7 +360,8 @@ impl SharedWindows {
         let head = self.peers_head(peer, generation);
         // Ordered by the flag, which was seen raised before.
         let theirs = || head.call.iter().map(|word| word.load(Ordering::Relaxed));
-        // Word by word: an array compared as a whole is first stored, and then loaded wider than it was stored.
+        // Word by word: an array compared as a whole is first stored, and then loaded wider than it
+        // was stored.
         if theirs()
             .zip(call.words())
             .fold(0, |differs, (word, own)| differs | word ^ own)
@@ -129,25 +369,21 @@ impl SharedWindows {
         {
             return Ok(());
         }
-        let mut words = [0; CALL_BYTES / 8];
-        words.iter_mut().zip(theirs()).for_each(|(w, t)| *w = t);
-        Err(self.complain(peer, words, call))
+        Err(self.difference(peer, words_of(head), call))
     }
 
     #[inline]
-    fn ring_all(&self) {
-        for peer in self.peers() {
-            self.segment.doorbell(peer).ring();
+    fn wake(&self, wake: Wake) {
+        if wake == Wake::Peers {
+            for peer in self.peers() {
+                self.segment.doorbell(peer).ring();
+            }
         }
     }
 
     #[cold]
-    fn complain(&self, peer: usize, words: [u64; 3], call: &Call) -> Error {
-        let mut bytes = [0; CALL_BYTES];
-        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
-            chunk.copy_from_slice(&word.to_le_bytes());
-        }
-        match Call::decode(&bytes) {
+    fn difference(&self, peer: usize, words: [u64; CALL_WORDS], call: &Call) -> Error {
+        match decoded(words) {
             Some(theirs) => mismatch([self.rank, peer], [call, &theirs]),
             None => Error::Corrupt {
                 peer,
@@ -158,8 +394,22 @@ impl SharedWindows {
     }
 }
 
-/// The ranks of `rank`'s domain where `ranks` ranks sit in `domains` domains of equal size, several in each of several
-/// domains; otherwise nothing.
+/// The words of the call in a head, whose flag was seen raised.
+fn words_of(head: &SlotHead) -> [u64; CALL_WORDS] {
+    // Ordered by the flag.
+    std::array::from_fn(|word| head.call[word].load(Ordering::Relaxed))
+}
+
+fn decoded(words: [u64; CALL_WORDS]) -> Option<Call> {
+    let mut bytes = [0; CALL_BYTES];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    Call::decode(&bytes)
+}
+
+/// The ranks of `rank`'s domain where `ranks` ranks sit in `domains` domains of equal size, several
+/// in each of several domains; otherwise `None`.
 fn near(rank: usize, ranks: usize, domains: usize) -> Option<Range<usize>> {
     let size = ranks / domains.max(1);
     if domains < 2 || size < 2 || !ranks.is_multiple_of(domains) {
@@ -184,203 +434,21 @@ fn stamp(generation: u64, phase: u8) -> u64 {
     entered(generation) + 1 + phase as u64
 }
 
-impl Windows for SharedWindows {
-    fn slots(&self) -> usize {
-        self.segment.shape().slots
-    }
-
-    fn slot_bytes(&self) -> usize {
-        self.segment.shape().slot_bytes
-    }
-
-    fn is_free(&mut self, generation: u64) -> bool {
-        let slots = self.slots() as u64;
-        if generation >= self.all_finished + slots {
-            self.all_finished = self
-                .peers()
-                .map(|peer| self.finished(peer))
-                .min()
-                .unwrap_or(u64::MAX - slots);
-        }
-        generation < self.all_finished.saturating_add(slots)
-    }
-
-    fn withdraw(&self) {
-        // Before whatever the owner writes to memory that a peer may still read.
-        flag::begin(self.segment.withdrawn(self.rank), 1);
-    }
-
-    fn has_withdrawn(&self, peer: usize) -> bool {
-        flag::recheck(self.segment.withdrawn(peer)) != 0
-    }
-
-    #[inline]
-    fn prepare(&mut self, generation: u64, bytes: usize) {
-        let slot = self.slot(generation);
-        self.segment
-            .slot_start(self.rank, slot, bytes)
-            .prefetch_for_writing();
-    }
-
-    #[inline]
-    fn attach(&mut self, generation: u64, words: &[u64]) {
-        self.change_heads(generation, |head| {
-            for (place, word) in head.attached.iter().zip(words) {
-                // Made visible by the flag.
-                place.store(*word, Ordering::Relaxed);
-            }
-        });
-    }
-
-    #[inline]
-    fn attached(&self, peer: usize, generation: u64, word: usize) -> u64 {
-        let head = self.peers_head(peer, generation);
-        // Ordered by the flag, which was seen raised before.
-        head.attached[word].load(Ordering::Relaxed)
-    }
-
-    fn target(&mut self, generation: u64, range: std::ops::Range<usize>) -> Region {
-        let slot = self.segment.slot(self.rank, self.slot(generation));
-        slot.part(range)
-    }
-
-    fn enter(&mut self, generation: u64, call: &Call) {
-        self.head(generation, call);
-        // Nobody sleeps for this alone, so nobody is woken.
-        self.raise(generation, entered(generation));
-    }
-
-    #[inline]
-    fn publish(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
-        self.publish_quietly(generation, phase, call)?;
-        self.ring_all();
-        Ok(())
-    }
-
-    #[inline]
-    fn publish_quietly(&mut self, generation: u64, phase: u8, call: &Call) -> Result<()> {
-        assert!(phase as u64 + 2 < PHASES, "phase {phase}");
-        self.head(generation, call);
-        self.raise(generation, stamp(generation, phase));
-        Ok(())
-    }
-
-    fn claim(&mut self, generation: u64, blocks: u32) -> Option<u32> {
-        let [claimed, _] = self.segment.desk(self.slot(generation));
-        let block = claims::claim(claimed, generation, blocks)?;
-        flag::raise(self.segment.claimed(self.rank), generation + 1);
-        Some(block)
-    }
-
-    fn claim_of(&mut self, home: usize, generation: u64, blocks: u32) -> Option<u32> {
-        let block = claims::claim(self.segment.shared_out(home), generation, blocks)?;
-        flag::raise(self.segment.claimed(self.rank), generation + 1);
-        Some(block)
-    }
-
-    fn complete(&mut self, generation: u64, blocks: u32) {
-        let [_, complete] = self.segment.desk(self.slot(generation));
-        let is_last = claims::complete(complete, generation, blocks);
-        flag::raise(self.segment.claimed(self.rank), 0);
-        if is_last {
-            self.ring_all();
-        }
-    }
-
-    fn is_complete(&self, generation: u64, blocks: u32) -> bool {
-        let [_, complete] = self.segment.desk(self.slot(generation));
-        claims::is_complete(complete, generation, blocks)
-    }
-
-    fn claimants(&self, generation: u64) -> Vec<usize> {
-        let has_claimed =
-            |peer: &usize| flag::height(self.segment.claimed(*peer)) == generation + 1;
-        self.peers().filter(has_claimed).collect()
-    }
-
-    fn finish_quietly(&mut self, generation: u64) {
-        flag::raise(self.segment.finished(self.rank), generation + 1);
-    }
-
-    fn entered(&mut self, peer: usize, generation: u64) -> Option<Call> {
-        let head = self.peers_head(peer, generation);
-        if flag::height(&head.stamp) < entered(generation) {
-            return None;
-        }
-        // Ordered by the flag, and the peer writes its call again only after this rank has finished the generation.
-        let mut bytes = [0; CALL_BYTES];
-        for (chunk, word) in bytes.chunks_exact_mut(8).zip(&head.call) {
-            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-        }
-        Call::decode(&bytes)
-    }
-
-    #[inline(always)]
-    fn has_reached(
-        &mut self,
-        peer: usize,
-        generation: u64,
-        phase: u8,
-        call: &Call,
-    ) -> Result<bool> {
-        let head = self.peers_head(peer, generation);
-        let height = flag::height(&head.stamp);
-        if height < entered(generation) {
-            return Ok(false);
-        }
-        // The peer writes its call again only after this rank has finished the generation.
-        self.compare(peer, generation, call)?;
-        Ok(height >= stamp(generation, phase))
-    }
-
-    fn verify(&mut self, generation: u64, call: &Call) -> Result<bool> {
-        let mut are_all_there = true;
-        for peer in self.peers() {
-            let head = self.peers_head(peer, generation);
-            let is_same_generation =
-                |height| (entered(generation)..begun(generation + 1)).contains(&height);
-            let height = flag::height(&head.stamp);
-            if !is_same_generation(height) {
-                are_all_there &= height >= entered(generation);
-                continue;
-            }
-            let compared = self.compare(peer, generation, call);
-            // The peer may have gone on meanwhile; then what was compared may be its next call.
-            if is_same_generation(flag::recheck(&head.stamp)) {
-                compared?;
-            }
-        }
-        Ok(are_all_there)
-    }
-
-    fn view(&self, peer: usize, generation: u64, range: Range<usize>) -> Region {
-        self.segment.slot(peer, self.slot(generation)).part(range)
-    }
-
-    fn behind(&self, generation: u64) -> Vec<usize> {
-        let slots = self.slots() as u64;
-        self.peers()
-            .filter(|peer| self.finished(*peer) + slots <= generation)
-            .collect()
-    }
-
-    fn finish(&mut self, generation: u64) {
-        self.finish_quietly(generation);
-        self.ring_all();
-    }
-
-    fn finish_heard(&mut self, generation: u64) {
-        flag::raise(self.segment.finished(self.rank), generation + 1);
-        // Whoever entered this generation has finished those before it, so nobody's counter need be read for that.
-        self.all_finished = self.all_finished.max(generation);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Shape;
     use super::*;
+    use crate::memory::Owned;
     use crate::topology::layout::equal_domains;
     use crate::topology::layout::tests::{EPYC, GRACE, SMALL, XEON};
+    use crate::transport::suite::{bytes_of, call, pattern};
+
+    fn ranks(count: usize, domains: usize) -> Vec<Windows> {
+        let segment = Segment::unshared(Shape::new(count, 1, 1 << 20));
+        (0..count)
+            .map(|rank| Windows::new(segment.clone(), rank, domains))
+            .collect()
+    }
 
     #[test]
     fn near_are_the_bound_ranks_of_the_same_cache() {
@@ -415,17 +483,57 @@ mod tests {
 
     #[test]
     fn ranks_of_another_domain_look_at_lines_of_their_own() {
-        let shape = super::super::Shape::new(4, 1, 1 << 20);
-        let (segment, _fd) = Segment::create(shape).expect("shared memory");
-        let mut windows: Vec<_> = (0..4)
-            .map(|rank| SharedWindows::new(segment.clone(), rank))
-            .collect();
-        for window in &mut windows {
-            window.set_domains(2);
-        }
+        let windows = ranks(4, 2);
         let place = |rank: usize, peer| std::ptr::from_ref(windows[rank].peers_head(peer, 5));
         assert_eq!(place(0, 1), place(1, 1));
         assert_eq!(place(2, 1), place(3, 1));
         assert_ne!(place(0, 1), place(2, 1));
+    }
+
+    #[test]
+    fn slots_are_reused_only_when_all_peers_have_finished() {
+        let mut ranks = ranks(3, 1);
+        let slots = ranks[0].slots() as u64;
+        let data = pattern(64, 3);
+        for generation in 0..slots {
+            assert!(ranks[0].is_free(generation));
+            let slot = ranks[0].slot(0, generation, 0..64);
+            slot.copy_from(data.region());
+            ranks[0].publish(generation, 1, &call(0), Wake::Peers);
+        }
+        assert!(!ranks[0].is_free(slots));
+        assert_eq!(ranks[0].behind(slots), [1, 2]);
+        assert!(ranks[1].has_reached(0, 0, 1, &call(0)).unwrap());
+        assert!(!ranks[1].has_reached(0, 0, 2, &call(0)).unwrap());
+        let seen = Owned::copy_of(ranks[1].slot(0, 0, 0..64));
+        assert_eq!(bytes_of(seen.region()), bytes_of(data.region()));
+        ranks[1].finish(0, Wake::Peers);
+        assert!(!ranks[0].is_free(slots));
+        assert_eq!(ranks[0].behind(slots), [2]);
+        ranks[2].finish(0, Wake::Peers);
+        assert!(ranks[0].is_free(slots));
+    }
+
+    #[test]
+    fn published_memory_of_another_call_is_a_mismatch() {
+        let mut ranks = ranks(2, 1);
+        ranks[0].publish(0, 1, &call(0), Wake::Peers);
+        let error = ranks[1].has_reached(0, 0, 1, &call(9)).unwrap_err();
+        assert_eq!(error.class(), "Mismatch");
+    }
+
+    #[test]
+    fn a_rank_that_has_claimed_a_block_and_not_completed_it_can_be_named() {
+        let ranks = ranks(3, 1);
+        assert_eq!(ranks[1].claim(0, 2), Some(0));
+        assert_eq!(ranks[2].claim(0, 2), Some(1));
+        assert_eq!(ranks[0].claim(0, 2), None);
+        assert_eq!(ranks[0].claimants(0), [1, 2]);
+        ranks[2].complete(0, 2);
+        assert_eq!(ranks[0].claimants(0), [1]);
+        assert!(!ranks[0].is_complete(0, 2));
+        ranks[1].complete(0, 2);
+        assert_eq!(ranks[0].claimants(0), []);
+        assert!(ranks[0].is_complete(0, 2));
     }
 }

@@ -1,45 +1,47 @@
-//! Into whose slot a rank writes, and how a reader leaves what it has read there.
+//! Whose slot a rank writes into, and what a reader does with the lines that it has read.
 //!
-//! What costs time in published memory is not reading lines that another core has just written, but writing lines that
-//! another core has read: its copy is asked for first, one line after the other, at a tenth of the rate. A line that the other
-//! core has changed comes over at once. So lines are best written next by whoever has read them, and second best by somebody
-//! else once their reader has changed them.
+//! What costs time in published memory is not reading lines that another core has just written, but
+//! writing lines that another core has read: its copy is invalidated first, one line after the other,
+//! at a tenth of the rate. A line that the other core has changed comes over at once. So lines are
+//! best written next by the rank that has read them, and second best by another rank once their
+//! reader has changed them.
 //!
-//! Either is right only where a part of a slot has one reader. Flags and calls always stand in a rank's own slot.
+//! Either is correct only where a part of a slot has one reader, which follows from the collective
+//! and the algorithm of the call. Stamps and calls always stand in a rank's own slot.
 
 use std::ops::Range;
 
+use super::Windows;
 use crate::call::Call;
 use crate::memory::Region;
-use crate::transport::Windows;
 use crate::types::{Algorithm, Collective};
 
-/// Of a payload so much can be asked for ahead ([`Windows::prepare`]), which is better still: a core has some sixteen misses
-/// under way, and needs them for other things too.
-pub const PREPARED_BYTES_MAX: usize = 1 << 10;
+/// The most of a payload that is prefetched ([`Windows::prefetch`]), which is better still: a core has
+/// some sixteen misses under way, and needs them for other things too.
+pub const PREFETCHED_BYTES_MAX: usize = 1 << 10;
 
 /// How the slots of a call are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotUse {
     /// Every rank writes into its own.
     Own,
-    /// Every rank writes into its own, and the one reader of a part touches it.
+    /// Every rank writes into its own, and the one reader of a part changes its lines.
     Touched,
-    /// Two ranks that read each other's slots whole write into their own and into the other's in turn: into the one that they
-    /// have read when it was used last.
+    /// Two ranks that read each other's slots whole write into their own and into the other's in
+    /// turn: into the one that they read when it was used last.
     Traded,
 }
 
 impl SlotUse {
-    /// How those of `call` are used, which all its ranks know alike.
+    /// How those of `call` are used: the same on all its ranks.
     pub fn of(call: &Call, world_size: usize) -> SlotUse {
         use Collective::{AllGather, AllReduce, AllToAll, Gather, Reduce, ReduceScatter, Scatter};
         let bytes = call.count.saturating_mul(call.dtype.size_bytes() as u64);
-        if world_size == 2 && bytes <= PREPARED_BYTES_MAX as u64 {
+        if world_size == 2 && bytes <= PREFETCHED_BYTES_MAX as u64 {
             return SlotUse::Touched;
         }
         match (call.collective, call.algorithm) {
-            // Who reduces gives back what it reads, or anybody reads anything.
+            // The rank that reduces gives back what it reads, or all ranks read everything.
             (AllReduce, Algorithm::OneShot) if world_size == 2 => SlotUse::Traded,
             (AllReduce, _) => SlotUse::Own,
             (AllGather | AllToAll | ReduceScatter, _) if world_size == 2 => SlotUse::Traded,
@@ -49,8 +51,8 @@ impl SlotUse {
         }
     }
 
-    /// The rank whose slot holds what `writer` publishes in `generation`, among `slots` slots a rank. All slots of one
-    /// number are free together, so it does not matter whose was written before.
+    /// The rank whose slot holds what `writer` publishes in `generation`, among `slots` slots a rank.
+    /// All slots of one number are free together, so it does not matter whose was written before.
     fn holder(self, writer: usize, generation: u64, slots: usize) -> usize {
         match self {
             SlotUse::Own | SlotUse::Touched => writer,
@@ -58,26 +60,28 @@ impl SlotUse {
         }
     }
 
-    /// Where the part that `writer` publishes as `range` of its slot stands. A traded slot has one part, always in one place.
+    /// Where the part that `writer` publishes as `range` of its slot stands. A traded slot has one
+    /// part, always in one place.
     #[inline(always)]
     pub fn place(
         self,
-        windows: &dyn Windows,
+        windows: &Windows,
         writer: usize,
         generation: u64,
         range: Range<usize>,
     ) -> Region {
         match self {
-            SlotUse::Own | SlotUse::Touched => windows.view(writer, generation, range),
+            SlotUse::Own | SlotUse::Touched => windows.slot(writer, generation, range),
             SlotUse::Traded => {
                 let holder = self.holder(writer, generation, windows.slots());
-                windows.view(holder, generation, 0..range.len())
+                windows.slot(holder, generation, 0..range.len())
             }
         }
     }
 
-    /// Leaves what was read of a slot so that it is soon written again.
-    pub fn leave(self, read: Region) {
+    /// Called by the reader of `read` when it is done, so that the next write there is quick.
+    #[inline(always)]
+    pub fn done_reading(self, read: Region) {
         if self == SlotUse::Touched {
             read.touch();
         }
@@ -88,7 +92,7 @@ impl SlotUse {
 mod tests {
     use super::*;
 
-    /// Whatever is done in between: what a rank reads in a slot, it writes when that is used next.
+    /// What a rank reads in a slot, it writes when the slot is used next.
     #[test]
     fn traded_slots_are_written_by_their_last_reader() {
         const SLOTS: usize = 8;
