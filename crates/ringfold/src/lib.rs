@@ -43,7 +43,6 @@ pub mod element;
 pub mod engine;
 pub mod env;
 pub mod error;
-mod helpers;
 pub mod memory;
 pub mod random;
 pub mod reduce;

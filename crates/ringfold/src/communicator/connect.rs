@@ -383,7 +383,7 @@ fn assemble(
         engine.set_foreign(foreign);
     }
     engine.set_domains(domains as u32);
-    *engine.helpers() = placement.helpers(&settings, local_ranks.len(), &terms.limits);
+    *engine.parallel() = placement.parallel(&settings, local_ranks.len(), &terms.limits);
     let late = settings.late_rank;
     let late_rank = late.and_then(|late| group.world_ranks.iter().position(|rank| *rank == late));
     // Parts to which the late rank does not belong do what they find best.

@@ -10,8 +10,8 @@ use super::watch::ThreadWatch;
 use super::weigh::Agreed;
 use super::{Communicator, Place, Policy};
 use crate::engine::Engine;
-use crate::helpers::Helpers;
 use crate::memory::{Life, Pool};
+use crate::reduce::Parallel;
 use crate::topology::Machine;
 use crate::transport::{Transport, local};
 use crate::tune::{Constants, Limits, Tuning};
@@ -22,11 +22,11 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One communicator a thread.
 pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
-    helped(world_size, |_| Helpers::none())
+    helped(world_size, |_| Parallel::none())
 }
 
 /// The same, each rank with its helpers.
-fn helped(world_size: usize, helpers: impl Fn(usize) -> Helpers) -> Vec<Communicator> {
+fn helped(world_size: usize, parallel: impl Fn(usize) -> Parallel) -> Vec<Communicator> {
     let watch = Arc::new(ThreadWatch::default());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let machine = Machine::here();
@@ -38,7 +38,7 @@ fn helped(world_size: usize, helpers: impl Fn(usize) -> Helpers) -> Vec<Communic
             let health = Box::new(watch.register(transport.waker()));
             let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
             let mut engine = Engine::new(Box::new(transport), rank, world_size, Pool::default());
-            *engine.helpers() = helpers(rank);
+            *engine.parallel() = parallel(rank);
             let place = Place {
                 rank,
                 world_size,
@@ -229,8 +229,8 @@ mod tests {
         for world_size in [2, 3, 5] {
             // A call that helpers share goes by the schedule's steps.
             let helpers = |rank: usize| match rank % 2 {
-                0 => Helpers::none(),
-                _ => Helpers::new(1, 0),
+                0 => Parallel::none(),
+                _ => Parallel::new(1, 0),
             };
             let communicators = helped(world_size, helpers);
             let results = on_each(communicators, |communicator| {

@@ -8,7 +8,7 @@ use super::group::{Group, Verdict};
 use super::settings::Settings;
 use crate::config::Bind;
 use crate::error::{Error, Result};
-use crate::helpers::{self, Helpers};
+use crate::reduce::parallel::{self, Parallel};
 use crate::topology::binding::{self, Decision, Question};
 use crate::topology::cores;
 use crate::topology::layout::{self, Layout};
@@ -73,13 +73,13 @@ impl Placement {
     }
 
     /// The helpers of a rank that shares its host with `local_ranks` ranks.
-    pub fn helpers(&self, settings: &Settings, local_ranks: usize, limits: &Limits) -> Helpers {
+    pub fn parallel(&self, settings: &Settings, local_ranks: usize, limits: &Limits) -> Parallel {
         let least = limits.helper_bytes_min;
         match settings.helpers {
-            Some(count) => Helpers::new(count, least.min(HELPED_BYTES_MIN)),
-            None => Helpers::new(
+            Some(count) => Parallel::new(count, least.min(HELPED_BYTES_MIN)),
+            None => Parallel::new(
                 // A neighbour's core is not idle.
-                helpers::automatic(
+                parallel::automatic(
                     self.cores.saturating_sub(self.neighbours),
                     local_ranks,
                     self.own_cores,

@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use crate::call::{Call, PREPARED};
 use crate::error::{Error, Result, Site};
-use crate::helpers::Helpers;
 use crate::memory::{Foreign, Pool, Region, Registry};
+use crate::reduce::Parallel;
 use crate::schedule::{Action, Medium, Spec, Weights};
 use crate::transport::{Ticket, Time, Transport, Wake, Windows, mismatch};
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
@@ -144,7 +144,7 @@ pub struct Engine {
     bench: Workbench,
     /// Whether the log says that a push was refused.
     is_refusal_told: bool,
-    helpers: Helpers,
+    parallel: Parallel,
     /// How many domains of equal size the ranks sit in.
     domains: u32,
     tiny: TinyCalls,
@@ -195,7 +195,7 @@ impl Engine {
             operands: Vec::new(),
             bench: Workbench::default(),
             is_refusal_told: false,
-            helpers: Helpers::none(),
+            parallel: Parallel::none(),
             domains: 1,
             tiny: TinyCalls::new(world_size),
             unverified: Unverified::default(),
@@ -206,9 +206,9 @@ impl Engine {
         }
     }
 
-    /// The threads that share the large steps: nobody, unless replaced here.
-    pub(crate) fn helpers(&mut self) -> &mut Helpers {
-        &mut self.helpers
+    /// What copies and combines, by this thread alone unless replaced here.
+    pub(crate) fn parallel(&mut self) -> &mut Parallel {
+        &mut self.parallel
     }
 
     /// Who was late until now, in the calls that are done.
@@ -490,7 +490,7 @@ impl Engine {
             world_size: self.world_size,
             id,
             operands: &mut self.operands,
-            helpers: &mut self.helpers,
+            parallel: &mut self.parallel,
             inline: &self.tiny.inline,
             registry: &self.registry,
             foreign: self.foreign.as_ref(),
@@ -545,6 +545,7 @@ impl Engine {
             && !operation.is_begun
         {
             (operation.is_begun, operation.first_generation) = (true, next);
+            self.parallel.begin_call(operation.buffers.bytes());
             self.lateness.begin_call();
             if operation.publishes() {
                 self.generation += operation.slices as u64;

@@ -151,27 +151,25 @@ impl Engine {
         if job.medium == Medium::Shared && Inline::carries(&call) {
             check_inline(&call, self.world_size)?;
         }
-        let is_helped = self
-            .helpers
-            .serve(job.input.bytes().max(job.output.bytes()));
-        // A call that helpers share goes by the schedule, step by step.
-        let is_straight = plan.has_straight_way() && !is_helped;
+        let buffers = Buffers {
+            input: job.input,
+            output: job.output,
+            scratch,
+            input_cut,
+            output_cut,
+            owned,
+        };
+        // Steps can be divided, blocks of the written-out loop are too small.
+        let is_divided = self.parallel.divides(buffers.bytes());
+        let is_straight = plan.has_straight_way() && !is_divided;
         #[cfg(test)]
         let is_straight = is_straight && !job.by_steps;
         let straight = is_straight.then(Straight::default);
         let mut operation = Operation {
-            buffers: Buffers {
-                input: job.input,
-                output: job.output,
-                scratch,
-                input_cut,
-                output_cut,
-                owned,
-            },
+            buffers,
             kernel,
             finish,
-            is_helped,
-            slot_use: SlotUse::of(&call, self.world_size),
+            slot_use: SlotUse::of(&call, self.world_size, is_divided),
             call,
             slices,
             first_generation: 0,

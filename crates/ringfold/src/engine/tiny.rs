@@ -352,7 +352,7 @@ impl Tiny {
             true => Some(Kernel::new(job.op, job.dtype)?),
             false => None,
         };
-        let slot_use = SlotUse::of(&call, world_size);
+        let slot_use = SlotUse::of(&call, world_size, false);
         Ok(Some(Tiny {
             input: job.input,
             output: job.output,

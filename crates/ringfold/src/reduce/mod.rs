@@ -19,6 +19,7 @@ mod environment;
 mod kernels;
 mod level;
 mod ops;
+pub(crate) mod parallel;
 mod scale;
 mod spread;
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +29,7 @@ mod x86;
 mod tests;
 
 pub use level::Level;
+pub(crate) use parallel::Parallel;
 pub use scale::{Factor, scale};
 use spread::Targets;
 pub use spread::{Store, spread_copy};

@@ -55,7 +55,7 @@ impl Driver {
         }
         // Somebody who still drives ends the helpers with the engine.
         if let Some(mut state) = self.try_state() {
-            state.engine.helpers().end();
+            state.engine.parallel().end();
         }
     }
 

@@ -139,7 +139,7 @@ impl Run {
         } else {
             operands[0]
         };
-        operation.fold(into, &operands, context.helpers);
+        context.parallel.fold(operation.kernel(), into, &operands);
         *context.operands = operands;
         let watch_ps = keeper(context).estimates.watch_ps(own.bytes());
         let watches = keeper(context).policy.signals.watches();

@@ -7,9 +7,8 @@ use super::push::Push;
 use super::{Context, Operation, ticket, windows};
 use crate::call::{Call, LISTED_MAX, PAIRWISE, list_digest};
 use crate::error::{Error, Result};
-use crate::helpers::Helpers;
 use crate::memory::Region;
-use crate::reduce::{self, Kernel, Store};
+use crate::reduce::{Kernel, Store};
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
 use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Wake, Work, WorkKind};
 
@@ -74,7 +73,7 @@ impl Operation {
             }
             Action::Copy { from, into } => {
                 let (into, from) = (self.region(into, slice), self.region(from, slice));
-                self.deliver(into, from, context.helpers)?;
+                context.parallel.copy(into, from, self.store())?;
                 match into.is_same(from) {
                     true => Posted::Done,
                     false => self.tell(WorkKind::Copy, into, channel, slice, index, context)?,
@@ -83,7 +82,7 @@ impl Operation {
             Action::Reduce { with, from, into } => {
                 let operands = [self.region(with, slice), self.region(from, slice)];
                 let into = self.region(into, slice);
-                self.fold(into, &operands, context.helpers);
+                context.parallel.fold(self.kernel(), into, &operands);
                 self.tell(WorkKind::Reduce, into, channel, slice, index, context)?
             }
             shared => return self.issue_shared(shared, channel, slice, context),
@@ -263,42 +262,12 @@ impl Operation {
         })
     }
 
-    /// Copies, with help where the call is large.
-    fn copy(&self, into: Region, from: Region, helpers: &mut Helpers) {
-        if self.is_helped {
-            helpers.copy(into, from);
-        } else {
-            into.copy_from(from);
-        }
-    }
-
-    /// Copies what is a result as it is: of a large call past the caches, which would fetch each line before it is overwritten
-    /// and lose others for it.
-    fn deliver(&self, into: Region, from: Region, helpers: &mut Helpers) -> Result<()> {
-        if !self.streams || into.overlaps(from) {
-            self.copy(into, from, helpers);
-        } else if self.is_helped {
-            helpers.spread_copy(&[into], from, Store::Streamed)?;
-        } else {
-            reduce::spread_copy(&[into], from, Store::Streamed);
-        }
-        Ok(())
-    }
-
-    /// Combines, with help where the call is large.
-    pub(in crate::engine) fn fold(&self, into: Region, sources: &[Region], helpers: &mut Helpers) {
-        if self.is_helped {
-            helpers.fold(self.kernel(), into, sources);
-        } else {
-            self.kernel().fold(into, sources);
-        }
-    }
-
-    /// Leaves what was read of a slot so that it is soon written again. Helpers have read it in parts, each of them with a
-    /// cache of its own.
-    fn leave(&self, read: Region) {
-        if !self.is_helped {
-            self.slot_use.done_reading(read);
+    /// How results that are copied as they are are stored: of a large call past the caches, which
+    /// would fetch each line before it is overwritten and lose others for it.
+    fn store(&self) -> Store {
+        match self.streams {
+            true => Store::Streamed,
+            false => Store::Cached,
         }
     }
 
@@ -338,7 +307,7 @@ impl Operation {
                     let target = self
                         .slot_use
                         .place(windows, context.rank, generation, range);
-                    self.copy(target, from, context.helpers);
+                    context.parallel.copy(target, from, Store::Cached)?;
                 }
                 let wake = match is_combined {
                     true => Wake::None,
@@ -389,8 +358,8 @@ impl Operation {
                 let from = self
                     .slot_use
                     .place(windows, peer, generation, offset..offset + bytes);
-                self.deliver(target, from, context.helpers)?;
-                self.leave(from);
+                context.parallel.copy(target, from, self.store())?;
+                self.slot_use.done_reading(from);
             }
             Action::ReduceFrom { among, own, into } => {
                 self.reduce_from(among, own, into, slice, context)?
@@ -436,7 +405,7 @@ impl Operation {
                 let windows = windows(&mut context.windows)?;
                 for peer in (0..context.world_size).filter(|&peer| peer != context.rank) {
                     let place = windows.slot(peer, generation, offset..offset + source.bytes());
-                    self.copy(place, source, context.helpers);
+                    context.parallel.copy(place, source, Store::Cached)?;
                 }
                 windows.publish(generation, phase, &self.call, Wake::Peers);
             }
@@ -445,7 +414,7 @@ impl Operation {
                 let offset = self.slot_offset(into.buffer, into.first, slice);
                 let windows = windows(&mut context.windows)?;
                 let from = windows.slot(context.rank, generation, offset..offset + target.bytes());
-                self.copy(target, from, context.helpers);
+                context.parallel.copy(target, from, Store::Cached)?;
             }
             Action::Combine { first, len } => self.combine(first, len, slice, context)?,
             Action::Collect { into } => return self.collect(into, slice, context),
@@ -523,10 +492,11 @@ impl Operation {
                     .place(windows, rank, generation, offset..offset + mine.bytes())
             });
         }
-        self.fold(self.region(into, slice), context.operands, context.helpers);
+        let into = self.region(into, slice);
+        context.parallel.fold(self.kernel(), into, context.operands);
         for (rank, read) in among.ranks().zip(&*context.operands) {
             if rank as usize != context.rank {
-                self.leave(*read);
+                self.slot_use.done_reading(*read);
             }
         }
         Ok(())

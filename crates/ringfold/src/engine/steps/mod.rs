@@ -38,9 +38,8 @@ use super::tiny::inline::Inline;
 use super::unverified::Unverified;
 use crate::call::Call;
 use crate::error::{Error, Result};
-use crate::helpers::Helpers;
 use crate::memory::{Block, Foreign, Pool, Region, Registry};
-use crate::reduce::{self, Factor, Kernel};
+use crate::reduce::{self, Factor, Kernel, Parallel};
 use crate::schedule::Action;
 use crate::transport::{SlotUse, Ticket, Time, Transport, Wake, Windows};
 
@@ -61,6 +60,13 @@ pub struct Buffers {
     pub owned: Vec<Block>,
 }
 
+impl Buffers {
+    /// The size of the call, for thresholds.
+    pub fn bytes(&self) -> usize {
+        self.input.bytes().max(self.output.bytes())
+    }
+}
+
 /// A call under way.
 #[derive(Debug)]
 pub struct Operation {
@@ -74,8 +80,6 @@ pub struct Operation {
     pub kernel: Option<Kernel>,
     /// What every element of the result is scaled by at the end.
     pub finish: Option<Factor>,
-    /// Whether the call is large enough to be helped with.
-    pub is_helped: bool,
     /// Whose slots are written to.
     pub slot_use: SlotUse,
     /// How many slices.
@@ -142,8 +146,8 @@ pub struct Context<'a> {
     pub id: usize,
     /// A list to build operands in, kept so that it is not allocated each time.
     pub operands: &'a mut Vec<Region>,
-    /// Who shares the large steps.
-    pub helpers: &'a mut Helpers,
+    /// What copies and combines.
+    pub parallel: &'a mut Parallel,
     /// Payloads in the heads of slots.
     pub inline: &'a Inline,
     /// The buffers that peers have mapped, and theirs.

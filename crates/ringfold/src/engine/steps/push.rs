@@ -16,7 +16,7 @@ use super::pull::Lying;
 use super::{Context, Operation, windows};
 use crate::error::Result;
 use crate::memory::{Handle, Region};
-use crate::reduce::{self, Store};
+use crate::reduce::Store;
 use crate::schedule::{Buffer, Ranks, Span};
 use crate::transport::{ATTACHED_WORDS, Wake};
 
@@ -204,18 +204,13 @@ impl Operation {
         };
         let sources = &*context.operands;
         match (&self.kernel, push.sources) {
-            (Some(kernel), Ranks::All) if self.is_helped => {
-                let how = (self.finish, store);
-                context.helpers.spread(kernel, targets, sources, how, parts)
-            }
             (Some(kernel), Ranks::All) => {
-                kernel.spread(targets, sources, self.finish, store, parts)
+                let how = (self.finish, store);
+                context
+                    .parallel
+                    .spread(kernel, targets, sources, how, parts)
             }
-            _ if self.is_helped => context.helpers.spread_copy(targets, sources[0], store),
-            _ => {
-                reduce::spread_copy(targets, sources[0], store);
-                Ok(())
-            }
+            _ => context.parallel.spread_copy(targets, sources[0], store),
         }
     }
 

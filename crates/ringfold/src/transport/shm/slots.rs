@@ -33,8 +33,16 @@ pub enum SlotUse {
 }
 
 impl SlotUse {
-    /// How those of `call` are used: the same on all its ranks.
-    pub fn of(call: &Call, world_size: usize) -> SlotUse {
+    /// How those of `call` are used. All its ranks find the same places; on a rank whose reads are
+    /// divided among threads, each with a cache of its own, what was read is not touched.
+    pub fn of(call: &Call, world_size: usize, is_divided: bool) -> SlotUse {
+        match SlotUse::by_readers(call, world_size) {
+            SlotUse::Touched if is_divided => SlotUse::Own,
+            slot_use => slot_use,
+        }
+    }
+
+    fn by_readers(call: &Call, world_size: usize) -> SlotUse {
         use Collective::{AllGather, AllReduce, AllToAll, Gather, Reduce, ReduceScatter, Scatter};
         let bytes = call.count.saturating_mul(call.dtype.size_bytes() as u64);
         if world_size == 2 && bytes <= PREFETCHED_BYTES_MAX as u64 {

@@ -1,10 +1,11 @@
-//! Helped steps against the same steps alone.
+//! Divided steps against the same steps alone.
 
 use super::*;
 use crate::memory::Owned;
 use crate::types::{DType, Op};
 
-/// Bytes from a small generator, the same each time. No float among them is a NaN, whose payload is nobody's promise.
+/// Bytes from a small generator, the same each time. No float among them is a NaN,
+/// whose payload is not promised.
 fn noise(bytes: usize, seed: u64) -> Owned {
     let mut state = seed | 1;
     let data: Vec<u8> = (0..bytes)
@@ -20,6 +21,19 @@ fn noise(bytes: usize, seed: u64) -> Owned {
     owned
 }
 
+/// So many helpers, in a call that is large enough.
+fn helped(helpers: usize) -> Parallel {
+    let mut parallel = Parallel::new(helpers, 1 << 20);
+    parallel.begin_call(1 << 20);
+    parallel
+}
+
+fn copy(parallel: &mut Parallel, into: Region, from: Region) {
+    for store in [Store::Cached, Store::Streamed] {
+        parallel.copy(into, from, store).expect("a copy");
+    }
+}
+
 fn content(region: Region) -> Vec<u8> {
     let mut bytes = vec![0; region.bytes()];
     region.read(&mut bytes);
@@ -28,7 +42,7 @@ fn content(region: Region) -> Vec<u8> {
 
 #[test]
 fn a_helped_fold_has_the_bits_of_a_lonely_one() {
-    let mut helpers = Helpers::new(3, 0);
+    let mut parallel = helped(3);
     // Odd lengths: the last piece is short, and may end inside a vector register.
     for (dtype, bytes) in [
         (DType::F32, 400_004),
@@ -42,13 +56,13 @@ fn a_helped_fold_has_the_bits_of_a_lonely_one() {
             let (alone, helped) = (Owned::zeroed(bytes), Owned::zeroed(bytes));
             let kernel = Kernel::new(Op::Sum, dtype).expect("a sum");
             kernel.fold(alone.region(), &regions);
-            helpers.fold(kernel, helped.region(), &regions);
+            parallel.fold(kernel, helped.region(), &regions);
             assert!(
                 content(alone.region()) == content(helped.region()),
                 "{dtype}, {sources}"
             );
             // In place, into the last source.
-            helpers.fold(kernel, regions[regions.len() - 1], &regions);
+            parallel.fold(kernel, regions[regions.len() - 1], &regions);
             assert!(
                 content(alone.region()) == content(regions[regions.len() - 1]),
                 "{dtype}"
@@ -59,7 +73,7 @@ fn a_helped_fold_has_the_bits_of_a_lonely_one() {
 
 #[test]
 fn a_helped_spread_fills_every_target_with_the_same_bits() {
-    let mut helpers = Helpers::new(2, 0);
+    let mut parallel = helped(2);
     let bytes = 300_004;
     let inputs: Vec<Owned> = (0..3).map(|seed| noise(bytes, seed + 11)).collect();
     let sources: Vec<Region> = inputs.iter().map(Owned::region).collect();
@@ -72,13 +86,13 @@ fn a_helped_spread_fills_every_target_with_the_same_bits() {
         kernel
             .spread(&[alone.region()], &sources, factor, store, &mut parts)
             .expect("a spread");
-        helpers
+        parallel
             .spread(&kernel, &targets, &sources, (factor, store), &mut parts)
             .expect("a spread");
         for target in &targets {
             assert!(content(*target) == content(alone.region()), "{store:?}");
         }
-        helpers
+        parallel
             .spread_copy(&targets, sources[0], store)
             .expect("a copy");
         for target in &targets {
@@ -86,7 +100,7 @@ fn a_helped_spread_fills_every_target_with_the_same_bits() {
         }
     }
     let wrong = Some(Factor::Divide(0));
-    let error = helpers.spread(
+    let error = parallel.spread(
         &kernel,
         &sources,
         &sources,
@@ -98,29 +112,32 @@ fn a_helped_spread_fills_every_target_with_the_same_bits() {
 
 #[test]
 fn a_helped_copy_is_whole_and_one_that_overlaps_is_right() {
-    let mut helpers = Helpers::new(2, 0);
+    let mut parallel = helped(2);
     let from = noise(3_000_001, 3);
     let into = Owned::zeroed(3_000_001);
-    helpers.copy(into.region(), from.region());
+    copy(&mut parallel, into.region(), from.region());
     assert!(content(into.region()) == content(from.region()));
     let expected = content(from.region().part(0..2_999_000));
     let (first, shifted) = (0..2_999_000, 1001..3_000_001);
-    helpers.copy(
+    let (into, from_first) = (
         from.region().part(shifted.clone()),
         from.region().part(first),
     );
+    parallel
+        .copy(into, from_first, Store::Streamed)
+        .expect("a copy");
     assert!(content(from.region().part(shifted)) == expected);
 }
 
 #[test]
 fn many_steps_in_a_row_and_pauses_between_them_lose_nothing() {
-    let mut helpers = Helpers::new(2, 0);
+    let mut parallel = helped(2);
     let ones = noise(512 << 10, 1);
     let sum = Owned::zeroed(512 << 10);
     let mut expected = vec![0u8; 512 << 10];
     let kernel = Kernel::new(Op::Sum, DType::U8).expect("a sum");
     for turn in 0..60 {
-        helpers.fold(kernel, sum.region(), &[sum.region(), ones.region()]);
+        parallel.fold(kernel, sum.region(), &[sum.region(), ones.region()]);
         if turn % 20 == 19 {
             // Long enough that helpers fall asleep; the result does not depend on it.
             std::thread::sleep(std::time::Duration::from_millis(2));
@@ -135,21 +152,21 @@ fn many_steps_in_a_row_and_pauses_between_them_lose_nothing() {
 #[test]
 fn small_steps_start_no_thread_and_an_end_leaves_none() {
     // Enough that some take part whatever the other tests have under way.
-    let mut helpers = Helpers::new(15, 0);
+    let mut parallel = helped(15);
     let (from, into) = (noise(64 << 10, 1), Owned::zeroed(64 << 10));
-    helpers.copy(into.region(), from.region());
-    assert!(helpers.pool.is_none());
+    copy(&mut parallel, into.region(), from.region());
+    assert!(parallel.pool.is_none());
     let (from, into) = (noise(1 << 20, 1), Owned::zeroed(1 << 20));
-    helpers.copy(into.region(), from.region());
-    assert!(helpers.pool.is_some());
-    helpers.end();
-    assert!(helpers.pool.is_none());
-    helpers.copy(into.region(), from.region());
+    copy(&mut parallel, into.region(), from.region());
+    assert!(parallel.pool.is_some());
+    parallel.end();
+    assert!(parallel.pool.is_none());
+    copy(&mut parallel, into.region(), from.region());
     assert!(content(into.region()) == content(from.region()));
 }
 
 #[test]
-fn only_cores_that_nobody_needs_help() {
+fn only_cores_that_no_rank_needs_help() {
     assert_eq!(automatic(2, 2, 2), 0);
     assert_eq!(automatic(2, 8, 2), 0);
     assert_eq!(automatic(16, 4, 16), 3);
@@ -196,7 +213,7 @@ fn no_more_take_part_than_gain_from_it() {
 fn steps_of_several_communicators_at_once_have_the_bits_of_lonely_ones() {
     let bytes = 1_000_004;
     let steps = |seed: u64| {
-        let mut helpers = Helpers::new(3, 0);
+        let mut parallel = helped(3);
         let inputs: Vec<Owned> = (0..2).map(|source| noise(bytes, seed + source)).collect();
         let regions: Vec<Region> = inputs.iter().map(Owned::region).collect();
         let kernel = Kernel::new(Op::Sum, DType::F32).expect("a sum");
@@ -204,7 +221,7 @@ fn steps_of_several_communicators_at_once_have_the_bits_of_lonely_ones() {
         kernel.fold(alone.region(), &regions);
         for _ in 0..50 {
             helped.region().write(&vec![0; bytes]);
-            helpers.fold(kernel, helped.region(), &regions);
+            parallel.fold(kernel, helped.region(), &regions);
             assert!(content(alone.region()) == content(helped.region()));
         }
     };
@@ -213,4 +230,14 @@ fn steps_of_several_communicators_at_once_have_the_bits_of_lonely_ones() {
             scope.spawn(move || steps(100 * seed));
         }
     });
+}
+
+#[test]
+fn a_small_call_is_not_divided() {
+    let mut parallel = helped(3);
+    parallel.begin_call((1 << 20) - 1);
+    let (from, into) = (noise(1 << 20, 1), Owned::zeroed(1 << 20));
+    copy(&mut parallel, into.region(), from.region());
+    assert!(parallel.pool.is_none());
+    assert!(content(into.region()) == content(from.region()));
 }

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use super::piece_bytes;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::reduce::{self, Factor, Kernel, Store};
+use crate::reduce::{Factor, Kernel, Store, spread_copy};
 use crate::threads;
 
 /// Looks at the word before a helper sleeps: some 30 µs, the time between two steps of a call.
@@ -72,7 +72,7 @@ impl Task {
         match self.work {
             Work::Copy => targets[0].copy_from(sources[0]),
             Work::Fold(kernel) => kernel.fold(targets[0], sources),
-            Work::SpreadCopy(store) => reduce::spread_copy(targets, sources[0], store),
+            Work::SpreadCopy(store) => spread_copy(targets, sources[0], store),
             Work::Spread(kernel, factor, store) => {
                 kernel.spread(targets, sources, factor, store, &mut room.parts)?;
             }
@@ -91,7 +91,7 @@ pub(super) struct Pool {
 
 #[derive(Debug)]
 struct Shared {
-    /// Number of the task: 32 bits, its pieces: 16, the next one that nobody has claimed: 16.
+    /// Number of the task: 32 bits, its pieces: 16, the next one to be claimed: 16.
     claims: AtomicU64,
     /// Pieces that are done.
     done: AtomicU32,
@@ -99,7 +99,8 @@ struct Shared {
     task: RwLock<Task>,
     /// Why a piece could not be done.
     failure: Mutex<Option<Failure>>,
-    /// How many threads take part in the task: those with the lowest numbers. A hint; one that comes late may join the next.
+    /// How many threads take part in the task: those with the lowest numbers. A hint; one that comes
+    /// late may join the next.
     invited: AtomicUsize,
     /// Whether each thread sleeps, or is about to.
     asleep: Vec<AtomicBool>,
@@ -162,8 +163,8 @@ impl Pool {
         }
     }
 
-    /// Carries out one task on regions of one length, with `invited` threads beside the calling one. Returns when all of it is
-    /// done.
+    /// Carries out one task on regions of one length, with `invited` threads beside the calling one.
+    /// Returns when all of it is done.
     pub fn run(
         &mut self,
         work: Work,
@@ -188,13 +189,14 @@ impl Pool {
             task.sources.extend_from_slice(sources);
             task.piece_bytes = piece_bytes;
         }
-        // Nobody counts before the claims change, which publishes it.
+        // No thread counts before the claims change, which publishes it.
         self.shared.done.store(0, Ordering::Relaxed);
         self.shared.invited.store(invited, Ordering::Relaxed);
         let number = self.shared.claims.load(Ordering::Relaxed) >> 32;
         let claims = (number + 1) << 32 | (count as u64) << PIECE_BITS;
-        // SeqCst, for either this thread sees below that a helper sleeps, or that helper sees this task before it does:
-        // the other half is in `Shared::sleep`. As a release it pairs with the claim in `Shared::claim`.
+        // SeqCst, for either this thread sees below that a helper sleeps, or that helper sees this
+        // task before it does: the other half is in `Shared::sleep`. As a release it pairs with the
+        // claim in `Shared::claim`.
         self.shared.claims.store(claims, Ordering::SeqCst);
         let wanted = invited.min(count - 1);
         for (thread, asleep) in self.threads.iter().zip(&self.shared.asleep).take(wanted) {
@@ -237,7 +239,7 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// The life of helper `index`.
+    /// What helper `index` runs.
     fn help(&self, index: usize) {
         let mut room = Room::default();
         let mut looks = 0;
@@ -255,7 +257,8 @@ impl Shared {
         }
     }
 
-    /// Whether helper `index` takes part in the task. Written before the claims, so it is the task's for whoever saw these.
+    /// Whether helper `index` takes part in the task. Written before the claims, so a thread that saw
+    /// those sees this.
     fn invites(&self, index: usize) -> bool {
         index < self.invited.load(Ordering::Relaxed)
     }
@@ -268,7 +271,7 @@ impl Shared {
             {
                 // Never waits: the claimed piece keeps the writer away.
                 let task = self.task.read().unwrap_or_else(PoisonError::into_inner);
-                // A piece that is not counted would be waited for for ever.
+                // A piece that is not counted would be waited for without end.
                 let outcome = catch_unwind(AssertUnwindSafe(|| task.carry_out(piece, room)));
                 let failed = match outcome {
                     Ok(Ok(())) => None,
@@ -286,11 +289,12 @@ impl Shared {
         found
     }
 
-    /// The next piece that nobody has.
+    /// Claims the next piece.
     fn claim(&self) -> Option<usize> {
         let mut claims = self.claims.load(Ordering::Relaxed);
         while !is_exhausted(claims) {
-            // Acquire: pairs with the store in `Pool::run`, so that the task is seen as it was written.
+            // Acquire: pairs with the store in `Pool::run`, so that the task is seen as it was
+            // written.
             let claimed = self.claims.compare_exchange_weak(
                 claims,
                 claims + 1,
