@@ -6,23 +6,15 @@
     with ringfold.init() as comm:
         print(comm.all_reduce(np.ones(4)))
 
-Start it with `ringfold run --ranks 4 -- python program.py`, or under torchrun, mpirun or srun; alone it is a job of one.
+Start it with `ringfold run --ranks 4 -- python program.py`, or under torchrun, mpirun or srun.
+Started alone, it is a job of one rank.
 """
 
 import atexit
 import os
 
 from ringfold import _native
-from ringfold.communicator import (
-    Communicator,
-    Operation,
-    PeerStats,
-    PremulSum,
-    Standing,
-    Stats,
-    close_all,
-    premul_sum,
-)
+from ringfold.communicator import Communicator, close_all
 from ringfold.errors import (
     Aborted,
     BootstrapError,
@@ -36,7 +28,9 @@ from ringfold.errors import (
     Timeout,
     Unsupported,
 )
+from ringfold.operation import Operation, PremulSum, premul_sum
 from ringfold.registration import Registration
+from ringfold.stats import PeerStats, Standing, Stats
 from ringfold.work import Work
 
 __version__ = _native.__version__
@@ -89,26 +83,33 @@ def init(
 ) -> Communicator:
     """Join a job and return its communicator.
 
-    What is not given comes from the environment: `RINGFOLD_*`, then the launcher's variables (torchrun, Slurm, Open MPI,
-    PMI, Kubernetes). A process without either is a job of one rank.
+    Defaults come from the environment: `RINGFOLD_*`, then the launcher's variables (torchrun,
+    Slurm, Open MPI, PMI, Kubernetes). A process without either is a job of one rank.
 
-    rank, world_size: this process' number, and how many there are.
-    address: where rank 0 is met, `host:port`, or `unix:@name` on one host; several, separated by commas, are tried in order.
-    secret: the job's secret; without one nothing listens beyond this host.
-    timeout: the deadline in seconds of every call that has none of its own.
+    rank, world_size: this process' rank, and the number of ranks.
+    address: the address of rank 0, `host:port`, or `unix:@name` on one host. Several addresses,
+        separated by commas, are tried in order.
+    secret: the job's secret. Without one, no socket listens beyond this host.
+    timeout: the default deadline of a call, in seconds.
     transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
-    algorithm: that of every collective which has it, instead of the tuner's choice.
-    channels: independent pipelines of every collective that goes by messages; connections per pair of ranks on TCP.
-    straggler: "off", "next2" or "tail": whether large all_reduce and reduce_scatter calls go around a slow rank; see
-        docs/stragglers.md. The same on all ranks.
-    deterministic: insists on the same bits in every run, and refuses a straggler policy, which adds in another order.
-    connect_timeout: the deadline in seconds for bringing the ranks together.
-    peer_timeout: how long another host may give no sign of life, in seconds from 2 to 120. Rank 0's holds for all ranks.
-    protocol: "ll", "simple" or "zero_copy", for every call that can go by it; see docs/tuning.md.
-    min_channels, max_channels: the bounds of channels, instead of one number. The same on all ranks.
-    chunk_bytes: what one message, or one piece of published memory, carries. The same on all ranks.
-    tuner_config: a file of rules for the tuner, instead of RINGFOLD_TUNER_CONFIG's. Rank 0's holds for all ranks.
-    tuner_plugin: a shared library with NCCL's tuner interface. The same on all ranks.
+    algorithm: the algorithm of every collective that has it, instead of the tuner's choice.
+    channels: independent pipelines of every collective over messages; connections per pair of ranks
+        on TCP.
+    straggler: "off", "next2" or "tail": whether large all_reduce and reduce_scatter calls bypass a
+        slow rank; see docs/stragglers.md. Must be the same on all ranks.
+    deterministic: require the same bits in every run; refuses a straggler policy, which changes the
+        order of additions.
+    connect_timeout: the deadline for joining, in seconds.
+    peer_timeout: how long another host may give no sign of life, in seconds from 2 to 120. Rank 0's
+        value applies to all ranks.
+    protocol: "ll", "simple" or "zero_copy", for every call that supports it; see docs/tuning.md.
+    min_channels, max_channels: bounds on the channels, instead of a fixed number. Must be the same
+        on all ranks.
+    chunk_bytes: the size of one message, or of one piece of published memory. Must be the same on
+        all ranks.
+    tuner_config: a file of rules for the tuner; overrides RINGFOLD_TUNER_CONFIG. Rank 0's rules
+        apply to all ranks.
+    tuner_plugin: a shared library with NCCL's tuner interface. Must be the same on all ranks.
     """
     native = _native.Communicator.connect(
         rank=rank,

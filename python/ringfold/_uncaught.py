@@ -1,7 +1,8 @@
-"""The exception that ends the program, for those who say goodbye at its end.
+"""The exception that ends the program; read at exit to tell the other ranks.
 
-`sys.last_value` does not tell: a prompt, a notebook or a test runner sets it, too, and goes on. So the hook that the
-interpreter calls before it ends is wrapped, and what it prints at a prompt does not count.
+`sys.last_value` is not enough: a prompt, a notebook or a test runner sets it, too, and continues.
+This module therefore wraps the hook that the interpreter calls before it exits, and ignores
+exceptions at a prompt.
 """
 
 import sys
@@ -12,7 +13,7 @@ _is_installed = False
 
 
 def install() -> None:
-    """Has `sys.excepthook` remember what it is called with, and go on as before. Once a process."""
+    """Make `sys.excepthook` record its exception and continue as before. Once per process."""
     global _is_installed
     if _is_installed:
         return
@@ -31,5 +32,5 @@ def install() -> None:
 
 
 def uncaught() -> BaseException | None:
-    """What ends the program, if it ends by an exception of its main thread."""
+    """The exception of the main thread that ends the program, if any."""
     return _uncaught

@@ -1,6 +1,6 @@
-"""Making outputs: arrays of the kind that the caller works with."""
+"""Output arrays, of the framework that the caller uses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ringfold._native import Buffer
@@ -10,19 +10,25 @@ Shape = tuple[int, ...]
 
 
 class Output(NamedTuple):
-    """What a call fills, and what the caller gets when it is done."""
+    """The buffer that a call fills, and a function that returns the caller's result."""
 
     buffer: Buffer
     finish: Callable[[], Any]
 
 
+def output(like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
+    """The caller's `out`, or a new array like `like`, for a result of this shape."""
+    return made(like, source, shape) if out is None else given(out, source.dtype, shape)
+
+
 def given(out: Any, dtype: str, shape: Shape) -> Output:
-    """The caller's own output, which must hold what the call gives: the type and the number of elements."""
+    """The caller's own output, which must have the result's type and number of elements."""
     buffer = Buffer(out, True)
     count = element_count(shape)
     if buffer.count != count or buffer.dtype != dtype:
         raise InvalidArgument(
-            f"`out` has {buffer.count} elements of {buffer.dtype}; the result has {count} of {dtype}, shape {shape}"
+            f"`out` has {buffer.count} elements of {buffer.dtype}; "
+            f"the result has {count} of {dtype}, shape {shape}"
         )
     return Output(buffer, lambda: out)
 
@@ -67,15 +73,15 @@ def registered(shape: int | Shape, dtype: Any, alloc: Callable[[int], Any]) -> A
 
 
 def restored(like: Any, array: Any) -> Any:
-    """`array` as its framework has it, when `like` belongs to one that follows the array API standard."""
+    """`array` converted to the framework of `like`, if that follows the array API standard."""
     namespace = getattr(like, "__array_namespace__", None)
     if namespace is None or type(like).__module__ == "numpy":
         return array
     try:
         return namespace().from_dlpack(array)
     except BufferError:
-        # NumPy lends no types of ml_dtypes (bfloat16), which a framework that uses them takes as
-        # arrays.
+        # NumPy does not export types of ml_dtypes (bfloat16) by DLPack; a framework that uses them
+        # accepts the arrays.
         return namespace().asarray(array)
 
 
@@ -103,7 +109,48 @@ def resized(shape: Shape, rows: int) -> Shape:
 
 
 def split_first(shape: Shape) -> tuple[int, Shape]:
-    """Axis 0 and the others."""
+    """The length of axis 0, and the lengths of the others."""
     if not shape:
         raise InvalidArgument("an array without axes cannot be divided; give it at least one axis")
     return shape[0], shape[1:]
+
+
+def gathered(
+    source: Buffer, counts: Sequence[int] | None, rank: int, world_size: int
+) -> tuple[Shape, int | list[int]]:
+    """The shape of all ranks' inputs together, and the number of elements from each."""
+    if counts is None:
+        return (world_size, *source.shape), source.count
+    rows = counts[rank] if len(counts) > rank else 0
+    return resized(source.shape, sum(counts)), element_counts(counts, source, rows, world_size)
+
+
+def scattered(
+    source: Buffer, counts: Sequence[int] | None, rank: int, world_size: int
+) -> tuple[Shape, int | list[int]]:
+    """The shape of this rank's part of an input, and the number of elements for each rank."""
+    if counts is None:
+        shape = divided(source.shape, world_size)
+        return shape, element_count(shape)
+    elements = element_counts(counts, source, sum(counts), world_size)
+    return resized(source.shape, counts[rank]), elements
+
+
+def element_counts(counts: Sequence[int], buffer: Buffer, rows: int, world_size: int) -> list[int]:
+    """`counts` along axis 0 in elements, after checking that `buffer` has `rows` there."""
+    check_counts(counts, world_size)
+    length, rest = split_first(buffer.shape)
+    if length != rows:
+        raise InvalidArgument(
+            f"counts {list(counts)} ask for {rows} along axis 0; "
+            f"the array's shape is {buffer.shape}"
+        )
+    return [count * element_count(rest) for count in counts]
+
+
+def check_counts(counts: Sequence[int], world_size: int) -> None:
+    """Every rank has a count, and none is negative."""
+    if len(counts) != world_size or min(counts) < 0:
+        raise InvalidArgument(
+            f"counts {list(counts)}: one for each of {world_size} ranks, 0 or more"
+        )

@@ -3,76 +3,24 @@
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from ringfold import _native, _uncaught, arrays
 from ringfold._native import Buffer, Request
 from ringfold.arrays import Output, Shape
 from ringfold.errors import InvalidArgument, RingfoldError, in_words
+from ringfold.operation import Operation, PremulSum
 from ringfold.registration import Registration
+from ringfold.stats import PeerStats, Standing, Stats
 from ringfold.work import Work
 
-
-@dataclass(frozen=True)
-class PremulSum:
-    """The operation made by `premul_sum`."""
-
-    factor: float
-
-
-def premul_sum(factor: float) -> PremulSum:
-    """The sum of every rank's input times that rank's own `factor` (floats only). An `op`."""
-    return PremulSum(factor)
-
-
-Operation = Literal["sum", "prod", "min", "max", "avg", "mean", "band", "bor", "bxor"] | PremulSum
 Counts = int | list[int] | tuple[list[int], list[int]]
 
 
-class Standing(NamedTuple):
-    """How far a rank is; the numbers, the same for the same call on all ranks, say who is ahead of whom."""
-
-    finished: int
-    """Collectives that are done on this rank."""
-    begun: int
-    """Collectives that it has begun."""
-    call: str
-    """What it has been waiting in for a while, and for whom, in words; empty if it waits in nothing."""
-
-
-class PeerStats(NamedTuple):
-    """What a rank knows of a peer's lateness."""
-
-    last: int
-    """Calls in which this peer was the last whose first sign this rank waited for."""
-    lateness: float
-    """By how many seconds it was late in these, together."""
-    most: float
-    """The most of them, in seconds."""
-    waited: float
-    """Seconds of all waits that this peer ended, also later in a call."""
-    histogram: list[int]
-    """These calls by lateness: below 1024 ns (or too short to be timed), below 2, 4, 8, ... times that, and what is above."""
-
-
-class Stats(NamedTuple):
-    """How a rank waited in the collective calls of a communicator."""
-
-    calls: int
-    """Collective calls that are done."""
-    unawaited: int
-    """Those in which this rank was the last: it waited for no peer's first sign."""
-    waited: float
-    """Seconds in which it could do nothing but wait."""
-    peers: list[PeerStats]
-    """By rank; this rank's own stays empty."""
-
-
 class How(NamedTuple):
-    """What every call takes besides its arrays."""
+    """The arguments common to all calls."""
 
     async_: bool
     timeout: float | None
@@ -80,7 +28,7 @@ class How(NamedTuple):
 
 
 class _Collected(NamedTuple):
-    """A call of a group that is not started."""
+    """A call of a group that has not been started yet."""
 
     request: Request
     work: Work
@@ -90,21 +38,24 @@ class _Collected(NamedTuple):
 class Communicator:
     """A group of ranks that communicate.
 
-    Every rank makes the same calls in the same order, with the same shapes, types and operations. Arrays are NumPy
-    arrays, torch tensors in host memory, and whatever else has the buffer protocol or DLPack. A result is a new array of
-    the same framework (a NumPy array for what is no array), or `out`, which must be C-contiguous; `out=x` works in place.
+    Every rank makes the same calls in the same order, with the same shapes, types and operations.
+    Arrays are NumPy arrays, torch tensors in host memory, and other objects that support the buffer
+    protocol or DLPack. A result is a new array of the same framework (a NumPy array if the input is
+    not an array), or `out`, which must be C-contiguous; `out=x` works in place.
 
-    What all calls take: `timeout` in seconds, instead of the communicator's; with `async_=True` they return a `Work` at
-    once. The collectives but `sendrecv` take `algorithm` by name, instead of the communicator's or the tuner's choice.
-    Waiting holds no GIL; Ctrl-C ends it on all ranks. Errors are those of `ringfold.errors`. Any thread may call; calls
-    are carried out in the order in which they came.
+    All calls accept `timeout` in seconds, instead of the communicator's. With `async_=True` they
+    return a `Work` at once. All collectives except `sendrecv` accept `algorithm` by name, instead
+    of the communicator's or the tuner's choice. The GIL is released while a call waits; Ctrl-C ends
+    the wait on all ranks. Errors are those of `ringfold.errors`. Any thread may call; calls run in
+    the order in which they were made.
 
-    As a context manager it is closed at the end, or aborted on all ranks when an exception leaves the block.
+    As a context manager, a communicator is closed at the end, or aborted on all ranks if an
+    exception leaves the block.
     """
 
     def __init__(self, native: _native.Communicator) -> None:
         self._native = native
-        # What a thread's open group has collected, by the thread's number.
+        # The calls collected in each thread's open group, by thread number.
         self._groups: dict[int, list[_Collected]] = {}
         _open.add(self)
         _uncaught.install()
@@ -146,7 +97,7 @@ class Communicator:
     ) -> Any:
         """Every rank gets the reduction of all `x`."""
         source = Buffer(x)
-        target = self._output(x, source, source.shape, out)
+        target = arrays.output(x, source, source.shape, out)
         return self._call(
             "all_reduce", source.count, source, target, How(async_, timeout, algorithm), op=op
         )
@@ -161,9 +112,9 @@ class Communicator:
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """Every rank gets the root's `x`. On the other ranks `x` gives shape and type; `out=x` overwrites it."""
+        """Every rank gets the root's `x`; elsewhere `x` determines shape and type."""
         source = Buffer(x)
-        target = self._output(x, source, source.shape, out)
+        target = arrays.output(x, source, source.shape, out)
         given = source if self.rank == root else None
         return self._call(
             "broadcast", source.count, given, target, How(async_, timeout, algorithm), root=root
@@ -180,9 +131,9 @@ class Communicator:
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """The root gets the reduction of all `x`; the others get `None`, and their `out` is left alone."""
+        """The root gets the reduction of all `x`; the others get `None`, `out` is unchanged."""
         source = Buffer(x)
-        target = self._output(x, source, source.shape, out) if self.rank == root else None
+        target = arrays.output(x, source, source.shape, out) if self.rank == root else None
         how = How(async_, timeout, algorithm)
         return self._call("reduce", source.count, source, target, how, op=op, root=root)
 
@@ -198,11 +149,12 @@ class Communicator:
     ) -> Any:
         """Every rank gets all `x` in rank order: shape `(world_size, *x.shape)`.
 
-        With `counts`, the same on all ranks, rank `i` gives `counts[i]` along axis 0 and the results are joined there.
+        With `counts`, the same list on all ranks, rank `i` has `counts[i]` rows along axis 0, and
+        the result is their concatenation.
         """
         source = Buffer(x)
-        shape, elements = self._gathered(source, counts)
-        target = self._output(x, source, shape, out)
+        shape, elements = arrays.gathered(source, counts, self.rank, self.world_size)
+        target = arrays.output(x, source, shape, out)
         return self._call("all_gather", elements, source, target, How(async_, timeout, algorithm))
 
     def gather(
@@ -216,10 +168,10 @@ class Communicator:
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """The root gets what `all_gather` gives; the others get `None`, and their `out` is left alone."""
+        """The root gets the result of `all_gather`; the others get `None`, `out` is unchanged."""
         source = Buffer(x)
-        shape, elements = self._gathered(source, counts)
-        target = self._output(x, source, shape, out) if self.rank == root else None
+        shape, elements = arrays.gathered(source, counts, self.rank, self.world_size)
+        target = arrays.output(x, source, shape, out) if self.rank == root else None
         return self._call(
             "gather", elements, source, target, How(async_, timeout, algorithm), root=root
         )
@@ -235,10 +187,13 @@ class Communicator:
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """Rank `i` gets block `i`, along axis 0, of the reduction of all `x`: equal blocks, or `counts[i]` long."""
+        """Rank `i` gets block `i` of the reduction of all `x`.
+
+        Blocks are equal parts of axis 0, or have `counts[i]` rows.
+        """
         source = Buffer(x)
-        shape, elements = self._scattered(source, counts)
-        target = self._output(x, source, shape, out)
+        shape, elements = arrays.scattered(source, counts, self.rank, self.world_size)
+        target = arrays.output(x, source, shape, out)
         return self._call(
             "reduce_scatter", elements, source, target, How(async_, timeout, algorithm), op=op
         )
@@ -254,25 +209,26 @@ class Communicator:
         timeout: float | None = None,
         algorithm: str | None = None,
     ) -> Any:
-        """Rank `i` gets block `i`, along axis 0, of the root's `x`: equal blocks, or `counts[i]` long.
+        """Rank `i` gets block `i` of the root's `x`.
 
-        Ranks other than the root give `out`, which tells them shape and type; their `x` is not looked at.
+        Blocks are equal parts of axis 0, or have `counts[i]` rows. Ranks other than the root pass
+        `out`, which determines shape and type; their `x` is ignored.
         """
         how = How(async_, timeout, algorithm)
         if self.rank == root:
             source = Buffer(x)
-            shape, elements = self._scattered(source, counts)
-            target = self._output(x, source, shape, out)
+            shape, elements = arrays.scattered(source, counts, self.rank, self.world_size)
+            target = arrays.output(x, source, shape, out)
             return self._call("scatter", elements, source, target, how, root=root)
         if out is None:
             raise InvalidArgument(
-                "`scatter` needs `out` on every rank but the root: it tells shape and type"
+                "`scatter` needs `out` on every rank except the root: it determines shape and type"
             )
         buffer = Buffer(out, True)
         elements = (
             buffer.count
             if counts is None
-            else self._element_counts(counts, buffer, counts[self.rank])
+            else arrays.element_counts(counts, buffer, counts[self.rank], self.world_size)
         )
         return self._call("scatter", elements, None, Output(buffer, lambda: out), how, root=root)
 
@@ -289,21 +245,21 @@ class Communicator:
     ) -> Any:
         """Block `j` of rank `i`'s `x` becomes block `i` of rank `j`'s result.
 
-        Blocks are equal parts of axis 0, or as long there as this rank's `send_counts` (one for each rank) say; what it
-        gets from each rank is in `recv_counts`.
+        Blocks are equal parts of axis 0, or have this rank's `send_counts` rows (one entry per
+        rank); `recv_counts` has the rows that it receives from each rank.
         """
         source = Buffer(x)
         how = How(async_, timeout, algorithm)
         if send_counts is None and recv_counts is None:
             block = arrays.element_count(arrays.divided(source.shape, self.world_size))
-            target = self._output(x, source, source.shape, out)
+            target = arrays.output(x, source, source.shape, out)
             return self._call("all_to_all", block, source, target, how)
         if send_counts is None or recv_counts is None:
             raise InvalidArgument("`send_counts` and `recv_counts` go together")
-        given = self._element_counts(send_counts, source, sum(send_counts))
-        self._check_counts(recv_counts)
+        given = arrays.element_counts(send_counts, source, sum(send_counts), self.world_size)
+        arrays.check_counts(recv_counts, self.world_size)
         row = arrays.element_count(arrays.split_first(source.shape)[1])
-        target = self._output(x, source, arrays.resized(source.shape, sum(recv_counts)), out)
+        target = arrays.output(x, source, arrays.resized(source.shape, sum(recv_counts)), out)
         return self._call(
             "all_to_all", (given, [count * row for count in recv_counts]), source, target, how
         )
@@ -311,15 +267,16 @@ class Communicator:
     def barrier(
         self, *, async_: bool = False, timeout: float | None = None, algorithm: str | None = None
     ) -> Any:
-        """Nobody leaves before everybody has entered."""
+        """Block until all ranks have called it."""
         return self._call("barrier", 0, None, None, How(async_, timeout, algorithm))
 
     def send(
         self, x: Any, peer: int, tag: int = 0, *, async_: bool = False, timeout: float | None = None
     ) -> Any:
-        """Send `x` to `peer`, which receives as many elements of the same type under the same `tag`.
+        """Send `x` to `peer`.
 
-        Messages go beside the collectives and neither waits for the other. May wait until the peer receives.
+        The peer receives as many elements of the same type under the same `tag`. Messages run
+        alongside collectives and neither waits for the other. May block until the peer receives.
         """
         source = Buffer(x)
         return self._call(
@@ -337,8 +294,9 @@ class Communicator:
     ) -> Any:
         """Fill `x` with the oldest message that `peer` sent under `tag`, and return it.
 
-        What was sent before under other tags stays available. With `None` as peer any rank may have sent: the result is then
-        `x` and that rank, and no rank waits for ever behind others. Another type or count than `x` has is a `Mismatch`.
+        Earlier messages under other tags remain available. With `None` as peer, any rank may be the
+        sender: the result is then `x` and that rank, and no sender is starved. If type or count
+        differ from `x`, it is a `Mismatch`.
         """
         target = Output(Buffer(x, True), lambda: x)
         return self._call(
@@ -348,93 +306,98 @@ class Communicator:
     def sendrecv(
         self, x: Any, *, out: Any = None, async_: bool = False, timeout: float | None = None
     ) -> Any:
-        """Give `x` to the next rank and get what the previous one gives, around the ring."""
+        """Send `x` to the next rank and return what the previous one sends, around the ring."""
         source = Buffer(x)
-        target = self._output(x, source, source.shape, out)
+        target = arrays.output(x, source, source.shape, out)
         return self._call("sendrecv", source.count, source, target, How(async_, timeout))
 
     def empty(self, shape: int | Shape, dtype: Any = "float32") -> Any:
-        """Make a NumPy array of zeros in registered memory: calls on it reach the peers' arrays of this host directly.
+        """Make a NumPy array of zeros in registered memory.
 
-        Every rank calls it, as it calls a collective; shapes may differ. `torch.from_numpy` makes a tensor of it. The memory
-        lives as long as the array or a view of it, and goes without regard to the other ranks.
+        Peers on this host access it directly. A collective call; shapes may differ between ranks.
+        `torch.from_numpy` makes a tensor of it. The memory lives as long as the array or a view of
+        it; freeing it does not involve the other ranks.
         """
         return arrays.registered(shape, dtype, self._native.alloc)
 
     def register(self, x: Any) -> Registration:
-        """Register the memory of an array that exists, until the registration is closed (see there).
+        """Register the memory of an existing array, until the registration is closed (see there).
 
-        Every rank calls it, as it calls a collective; shapes may differ. It costs about as much as 6 to 12 calls on the
-        array save: memory of `empty` is better where there is a choice.
+        A collective call; shapes may differ between ranks. It costs about as much as 6 to 12 calls
+        on the array save: prefer memory of `empty` where you can.
         """
         return Registration(self._native.register(Buffer(x, True)), x)
 
     def split(self, color: int | None, key: int = 0) -> "Communicator | None":
         """Make communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
 
-        Every rank calls it; with `None` as color a rank takes part and gets `None`.
+        A collective call; a rank that passes `None` as color takes part and gets `None`.
         """
         native = self._native.split(color, key)
         return None if native is None else Communicator(native)
 
     def standing(self, timeout: float = 1.0) -> "list[Standing | None]":
-        """How far all ranks are, by rank; `None` for one that does not answer within `timeout` seconds, or has left.
+        """The progress of all ranks, by rank.
 
-        Not collective, and any thread may ask while others are stuck in a call; no call is disturbed by it.
+        `None` stands for a rank that does not answer within `timeout` seconds, or has left. Not
+        collective. Any thread may call it while others are stuck in a call; no call is disturbed.
         """
         return [
             None if rank is None else Standing(*rank) for rank in self._native.standing(timeout)
         ]
 
     def stats(self) -> Stats:
-        """Who was late in the collective calls until now, as this rank saw it: counted always. Not collective.
+        """Which ranks were late in the collective calls so far, as seen by this rank.
 
-        One rank's view is a hint, because lateness is passed on. Whoever finds everybody there (`unawaited`) while the
-        others wait was the one.
+        Always counted. Not collective. One rank's view is a hint, because lateness is passed on.
+        The late rank is the one that finds all others waiting (`unawaited`) while they wait for it.
         """
         calls, unawaited, waited, peers = self._native.stats()
         return Stats(calls, unawaited, waited, [PeerStats(*peer) for peer in peers])
 
     def reset_stats(self) -> None:
-        """Have `stats` count from zero again. Not collective."""
+        """Reset the counters of `stats`. Not collective."""
         self._native.reset_stats()
 
     @property
     def weights(self) -> list[int] | None:
-        """How much each rank owns of large all-reduces; `None` if all own the same."""
+        """Each rank's share of large all-reduces; `None` if all are equal."""
         return self._native.weights
 
     def set_weights(self, weights: Sequence[int] | None) -> None:
-        """Have rank `i` own `weights[i]` parts of their sum in all-reduces above 32 KiB, which then go by weighted `direct`.
+        """Set the ranks' shares of large all-reduces: rank `i` owns `weights[i]` parts.
 
-        For a rank whose link or core stays slow: it owns less, or nothing (0). Every rank calls this with the same weights
-        at the same place in its order of calls; `None` ends it. It does not communicate.
+        All-reduces above 32 KiB then use weighted `direct`. For a rank whose link or core stays
+        slow: it owns less, or nothing (0). Every rank calls this with the same weights at the same
+        place in its order of calls; `None` resets them. It does not communicate.
         """
         self._native.set_weights(None if weights is None else list(weights))
 
     def rebalance(self) -> list[int] | None:
-        """Measure how fast each rank sends, receives and adds, and set weights accordingly, which are returned.
+        """Measure how fast each rank sends, receives and adds, set weights and return them.
 
-        Collective; takes some milliseconds on fast links and up to a few seconds on slow ones. `None`: all ranks own
-        the same, because they are alike or because calls with weights were not measured to be faster.
+        Collective; takes some milliseconds on fast links and up to a few seconds on slow ones.
+        `None` means equal shares, because the ranks are equally fast or because weights were not
+        measured to help.
         """
         return self._native.rebalance()
 
     def abort(self, reason: str = "no reason given") -> None:
-        """End this communicator on all ranks: whoever waits in it gets `Aborted` with this rank and `reason`."""
+        """End this communicator on all ranks: waiting calls raise `Aborted` with `reason`."""
         self._native.abort(reason)
 
     def close(self) -> None:
-        """Wait for this rank's outstanding calls, say goodbye, free everything. Not collective; may be repeated.
+        """Wait for this rank's outstanding calls, say goodbye, and free all resources.
 
-        It waits for calls in which other threads are, too, until their deadlines; `abort` ends these at once. In a signal
-        handler that runs while this thread is in a call of this communicator it waits for nothing: that call raises `Closed`.
+        Not collective; may be repeated. It also waits for calls in other threads, until their
+        deadlines; `abort` ends these at once. In a signal handler that runs while this thread is in
+        a call of this communicator, it does not wait: that call raises `Closed`.
         """
         self._native.close()
         _open.discard(self)
 
     def _close_at_exit(self) -> None:
-        """`close`, for the end of the interpreter: daemon threads, which will never learn how their calls end, get a moment."""
+        """`close` with a short grace period: daemon threads are not resumed at exit."""
         self._native.close(EXIT_GRACE_S)
         _open.discard(self)
 
@@ -456,11 +419,12 @@ class Communicator:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Make the calls of a `with` block together.
+        """Group the calls of a `with` block.
 
-        The calls that this thread makes in the block return a `Work` and are started at its end, in their order; those
-        without `async_=True` are waited for there. The tuner knows how many they are, and gives each fewer channels. Every rank makes the
-        same groups. When the block raises, or one of its calls is wrong, none is started.
+        Within the block, calls of this thread return a `Work`. They are started in order at its
+        end, which waits for those without `async_=True`. The tuner knows their number, and gives
+        each fewer channels. Every rank must make the same groups. If the block raises, or one of
+        its calls is invalid, none is started.
         """
         thread = get_ident()
         if thread in self._groups:
@@ -504,7 +468,7 @@ class Communicator:
             algorithm=how.algorithm,
             timeout=how.timeout,
         )
-        finish = nothing if target is None else target.finish
+        finish = (lambda: None) if target is None else target.finish
         if self._groups and (collected := self._groups.get(get_ident())) is not None:
             pending = Work(None, finish if root is not None else lambda: (finish(), pending.source))
             collected.append(_Collected(request, pending, not how.async_))
@@ -515,63 +479,15 @@ class Communicator:
         sender = self._native.run(request)
         return finish() if root is not None else (finish(), sender)
 
-    def _output(self, like: Any, source: Buffer, shape: Shape, out: Any) -> Output:
-        return (
-            arrays.made(like, source, shape)
-            if out is None
-            else arrays.given(out, source.dtype, shape)
-        )
-
-    def _gathered(
-        self, source: Buffer, counts: Sequence[int] | None
-    ) -> tuple[Shape, int | list[int]]:
-        """The shape of all ranks' inputs together, and how many elements each gives."""
-        if counts is None:
-            return (self.world_size, *source.shape), source.count
-        elements = self._element_counts(
-            counts, source, counts[self.rank] if len(counts) > self.rank else 0
-        )
-        return arrays.resized(source.shape, sum(counts)), elements
-
-    def _scattered(
-        self, source: Buffer, counts: Sequence[int] | None
-    ) -> tuple[Shape, int | list[int]]:
-        """The shape of this rank's part of an input, and how many elements each rank gets."""
-        if counts is None:
-            shape = arrays.divided(source.shape, self.world_size)
-            return shape, arrays.element_count(shape)
-        elements = self._element_counts(counts, source, sum(counts))
-        return arrays.resized(source.shape, counts[self.rank]), elements
-
-    def _element_counts(self, counts: Sequence[int], buffer: Buffer, rows: int) -> list[int]:
-        """`counts` along axis 0 in elements, when `buffer` has `rows` there."""
-        self._check_counts(counts)
-        length, rest = arrays.split_first(buffer.shape)
-        if length != rows:
-            raise InvalidArgument(
-                f"counts {list(counts)} ask for {rows} along axis 0; the array's shape is {buffer.shape}"
-            )
-        return [count * arrays.element_count(rest) for count in counts]
-
-    def _check_counts(self, counts: Sequence[int]) -> None:
-        if len(counts) != self.world_size or min(counts) < 0:
-            raise InvalidArgument(
-                f"counts {list(counts)}: one for each of {self.world_size} ranks, 0 or more"
-            )
-
 
 EXIT_GRACE_S = 1.0
-"""How long the end of the interpreter waits for calls in which daemon threads are."""
+"""How long interpreter exit waits for calls in daemon threads."""
 
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
 
 
-def nothing() -> None:
-    """The result of calls that give this rank nothing."""
-
-
 def close_all() -> None:
-    """The end of the interpreter: an orderly goodbye, or after an uncaught exception an abort that tells the others of it."""
+    """At interpreter exit: say goodbye, or abort with the uncaught exception as the reason."""
     error = _uncaught.uncaught()
     for communicator in list(_open):
         try:
@@ -579,5 +495,5 @@ def close_all() -> None:
                 communicator.abort(in_words(error))
             communicator._close_at_exit()
         except RingfoldError:
-            # It is dead already; whoever used it was told.
+            # It has failed already, and its user got the error.
             pass

@@ -1,12 +1,13 @@
-"""What can go wrong. One class for each kind of error of the core, which makes them; the attributes say what it knows.
+"""Errors: one class per kind of error of the core, which raises them; attributes carry the details.
 
-After `PeerFailed`, `Timeout`, `Mismatch`, `Corrupt` or `Aborted` the communicator is dead: outputs hold undefined data,
-every later call raises the same, and only `close` remains. The others leave it usable.
+After `PeerFailed`, `Timeout`, `Mismatch`, `Corrupt` or `Aborted` the communicator is unusable:
+outputs hold undefined data, every later call raises the same error, and only `close` remains. After
+the others it remains usable.
 """
 
 
 def in_words(error: BaseException) -> str:
-    """An exception as the reason of an abort: what the other ranks read."""
+    """An exception as the reason of an abort, which the other ranks see."""
     name, text = type(error).__name__, str(error)
     return f"{name}: {text}" if text else name
 
@@ -21,41 +22,41 @@ class PeerFailed(RingfoldError):
     rank: int
     """The rank that is gone."""
     reason: str
-    """How it was noticed."""
+    """How the failure was detected."""
 
 
 class Timeout(RingfoldError, TimeoutError):
     """A call's deadline passed."""
 
     waiting_for: list[int]
-    """The ranks that did not come, as far as it could be found out."""
+    """The ranks that did not arrive, as far as is known."""
     after_ms: int
-    """How long was waited."""
+    """The time waited."""
 
 
 class Mismatch(RingfoldError):
     """Two ranks are in different calls: the program is wrong."""
 
     ranks: tuple[int, int]
-    """The two ranks; the one that noticed stands first."""
+    """The two ranks; the one that detected the mismatch comes first."""
     calls: tuple[str, str]
     """The call that each of them is in."""
 
 
 class Corrupt(RingfoldError):
-    """What a peer sent is not what it can have sent."""
+    """Data from a peer is invalid."""
 
     peer: int
     """The sender."""
 
 
 class Aborted(RingfoldError):
-    """Somebody called `abort`."""
+    """A rank called `abort`."""
 
     rank: int
-    """The rank that did."""
+    """The rank that called it."""
     reason: str
-    """What it gave as its reason."""
+    """The reason it gave."""
 
 
 class Closed(RingfoldError):
@@ -67,12 +68,12 @@ class InvalidArgument(RingfoldError, ValueError):
 
 
 class Unsupported(RingfoldError, NotImplementedError):
-    """Something that this build, machine or data type does not offer."""
+    """The build, the machine or the data type does not support the request."""
 
 
 class BootstrapError(RingfoldError):
-    """The ranks could not be brought together; the text says what was tried."""
+    """The ranks could not join; the text says what was tried."""
 
 
 class RingfoldSystemError(RingfoldError, OSError):
-    """The system refused something."""
+    """A system call failed."""

@@ -1,4 +1,4 @@
-"""The handle of memory that is registered for a while."""
+"""The handle of a memory registration."""
 
 from types import TracebackType
 from typing import Any
@@ -7,10 +7,12 @@ from ringfold import _native
 
 
 class Registration:
-    """What `Communicator.register` gives: as a context manager it is the array, and ends the registration at the end.
+    """The result of `Communicator.register`. As a context manager it is the array, and the
+    registration ends with the block.
 
-    Until then the array is registered memory of its communicator, is kept alive, and cannot be resized (NumPy and
-    `bytearray` refuse to). The end is this rank's own affair: it waits for the calls under way on this rank, nothing else.
+    Until it ends, the array is registered memory of its communicator, is kept alive, and cannot be
+    resized (NumPy and `bytearray` refuse to). Ending it is local: it waits only for this rank's
+    calls in progress.
     """
 
     def __init__(self, native: _native.Registration, array: Any) -> None:
@@ -24,7 +26,7 @@ class Registration:
 
     @property
     def shared(self) -> bool:
-        """Whether the peers can reach it: not over TCP, nor in a job of one rank."""
+        """Whether the peers can access it: not over TCP, nor in a job of one rank."""
         return self._native.shared
 
     @property
@@ -33,7 +35,7 @@ class Registration:
         return self._native.closed
 
     def close(self) -> None:
-        """End the registration: the memory is this process' own again. May be repeated."""
+        """End the registration: the memory is private to this process again. May be repeated."""
         self._native.close()
 
     def __enter__(self) -> Any:

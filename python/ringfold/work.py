@@ -1,4 +1,4 @@
-"""The handle of a call under way."""
+"""The handle of an asynchronous call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,9 @@ from ringfold import _native
 class Work:
     """A call that was started with `async_=True`.
 
-    Its arrays are in use until it is done: do not write to the input, do not touch the output. They are kept alive, also
-    when the handle is dropped. Calls of one communicator are carried out in the order in which they were started.
+    Until it is done, do not write to its input and do not access its output. Both are kept alive,
+    even if the handle is dropped. Calls of one communicator run in the order in which they were
+    started.
     """
 
     def __init__(self, native: _native.Work | None, finish: Callable[[], Any]) -> None:
@@ -19,49 +20,50 @@ class Work:
 
     @property
     def _call(self) -> _native.Work:
-        """The call, once it is started: those of a group are at the end of its block."""
+        """The call, once it is started; calls of a group are started at the end of its block."""
         if self._started is None:
             raise RuntimeError("the call's group is not started; leave the `with` block first")
         return self._started
 
     def _start(self, native: _native.Work) -> None:
-        """The group was started."""
+        """Called when the group is started."""
         self._started = native
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Wait until the call is done and return its result; raise what went wrong in it.
+        """Wait until the call is done and return its result, or raise its error.
 
-        After `timeout` seconds raise the builtin `TimeoutError`; the call goes on then and can be waited for again.
-        (The call's own deadline, which is the end of the communicator, is `ringfold.Timeout`.)
+        After `timeout` seconds raise the builtin `TimeoutError`; the call then continues and can be
+        waited for again. (If the call's own deadline passes, `ringfold.Timeout` is raised, and the
+        communicator fails.)
         """
         if not self._call.wait(timeout):
-            raise TimeoutError(f"the call is not done after {timeout} s; it goes on")
+            raise TimeoutError(f"the call is not done after {timeout} s; it continues")
         return self._finish()
 
     def done(self) -> bool:
-        """Whether the call is done, well or not."""
+        """Whether the call has completed, successfully or not."""
         return self._started is not None and self._started.done()
 
     @property
     def source(self) -> int:
-        """The rank that sent, once a receive is done well; `RuntimeError` before, and for whatever is no receive."""
+        """The sender, after a successful receive; otherwise a `RuntimeError`."""
         return self._call.source
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Have `call()` made once, when the call is done, well or not.
+        """Run `call()` once, when the call has completed, successfully or not.
 
-        A thread of the library does it, `ringfold-done`, one call after the other; if the call is done already, it is done
-        here and now. It may make calls and wait for them, and for what they have to call. What it raises goes to
-        `sys.unraisablehook`.
+        The library's thread `ringfold-done` runs callbacks one at a time; if the call has completed
+        already, `call()` runs at once in this thread. It may make calls and wait for them and for
+        their callbacks. Its exceptions go to `sys.unraisablehook`.
         """
         self._call.when_done(call)
 
     def result(self) -> Any:
-        """The result, waited for if need be."""
+        """The result; waits if necessary."""
         return self.wait()
 
     def exception(self) -> BaseException | None:
-        """What went wrong in the call, waited for if need be; `None` if nothing did."""
+        """The error of the call, or `None`; waits if necessary."""
         try:
             self._call.wait()
         except RuntimeError as error:
@@ -69,4 +71,4 @@ class Work:
         return None
 
     def __repr__(self) -> str:
-        return f"<ringfold.Work, {'done' if self.done() else 'under way'}>"
+        return f"<ringfold.Work, {'done' if self.done() else 'in progress'}>"
