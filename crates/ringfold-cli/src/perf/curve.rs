@@ -21,7 +21,6 @@ pub fn draw(path: &Path, arguments: &Arguments, ranks: usize, rows: &[Measuremen
         y: Axis::new("bus bandwidth (GB/s)", Scale::Logarithmic),
         legend: Corner::LowerRight,
         curves: curves(rows),
-        marks: Vec::new(),
     };
     chart.draw(path)
 }

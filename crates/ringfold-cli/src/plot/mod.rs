@@ -1,4 +1,4 @@
-//! Charts as SVG: curves over a common axis, with their names, marked points and a note.
+//! Charts as SVG: curves over a common axis, with their names.
 //!
 //! What is drawn says how each axis is scaled; marks and labels follow from that. Whoever has data makes a [`Chart`] of
 //! it; nobody else knows plotters.
@@ -68,13 +68,6 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// A point that the picture is about.
-#[derive(Clone, Debug)]
-pub struct Mark {
-    pub at: (f64, f64),
-    pub label: String,
-}
-
 /// Where the names of few curves stand inside the chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corner {
@@ -90,7 +83,6 @@ pub struct Chart {
     pub y: Axis,
     pub legend: Corner,
     pub curves: Vec<Curve>,
-    pub marks: Vec<Mark>,
 }
 
 impl Style {
@@ -234,11 +226,6 @@ impl Chart {
                 }))?;
             }
         }
-        chart.draw_series(self.marks.iter().map(|mark| {
-            EmptyElement::at(self.place(mark.at))
-                + Circle::new((0, 0), 8, BLACK.stroke_width(2))
-                + Text::new(mark.label.clone(), (12, -20), ("sans-serif", 15))
-        }))?;
         if !is_crowded {
             chart
                 .configure_series_labels()
@@ -288,10 +275,6 @@ mod tests {
             y: Axis::new("bus bandwidth (GB/s)", Scale::Logarithmic),
             legend: Corner::LowerRight,
             curves,
-            marks: vec![Mark {
-                at: (1024.0, 1.0),
-                label: "here".into(),
-            }],
         }
     }
 
@@ -306,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_names_its_axes_curves_and_marks() {
+    fn a_picture_names_its_axes_and_curves() {
         let curves = vec![
             curve("out of place", Style::Filled),
             curve("in place", Style::Hollow),
@@ -317,7 +300,6 @@ mod tests {
             "all_reduce, 4 ranks, ring over shm",
             "out of place",
             "formula",
-            "here",
             "8 B",
             "32 MiB",
             "bus bandwidth (GB/s)",

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use super::outcome::Method;
-use super::paper::Paper;
 use super::settings::Settings;
 use super::vary::Sweep;
 
@@ -38,12 +37,8 @@ pub struct Arguments {
     #[arg(long, value_name = "HOW", value_enum, default_value = "auto", help_heading = RUNS)]
     pub method: Method,
 
-    /// Reproduce a publication's figures and tables; --plot takes a folder then
-    #[arg(long, value_name = "NAME", value_enum, help_heading = RUNS, conflicts_with_all = ["what", "sweep", "compare"])]
-    pub paper: Option<Paper>,
-
     /// Fit the constants of links and reductions to what `ringfold perf --csv` has measured, and print them as flags
-    #[arg(long, value_name = "FILE.csv", help_heading = RUNS, conflicts_with_all = ["what", "sweep", "compare", "paper"])]
+    #[arg(long, value_name = "FILE.csv", help_heading = RUNS, conflicts_with_all = ["what", "sweep", "compare"])]
     pub calibrate: Option<PathBuf>,
 
     /// Write everything as JSON; - is standard output, without the table
@@ -82,7 +77,7 @@ Examples:
   ringfold sim --algorithm ring --sweep bytes=1K..1G --plot curve.svg
   ringfold sim examples/sim/slow-rank.toml --gantt ranks.svg --trace ranks.json
   ringfold sim --algorithm ring --slow rank=1,step=1,delay=8us --sweep delay=0us..30us+2us
-  ringfold sim --paper bupt2024 --plot figures
+  ringfold sim examples/papers/bupt2024.toml --sweep delay=0us..30us+2us
   ringfold perf --algorithm ring --csv rows.csv && ringfold sim --calibrate rows.csv";
 
 impl Arguments {
@@ -103,7 +98,7 @@ impl Arguments {
                 "`{one} -` and `{other} -` would mix on standard output; write one of them to a file"
             );
         }
-        if self.plot.is_some() && self.sweep.is_none() && self.paper.is_none() {
+        if self.plot.is_some() && self.sweep.is_none() {
             bail!(
                 "`--plot` draws curves over what `--sweep` varies; `--gantt` draws one simulation"
             );

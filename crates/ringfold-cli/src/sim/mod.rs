@@ -13,7 +13,6 @@ mod disturbances;
 mod files;
 mod fit;
 mod outcome;
-mod paper;
 mod parse;
 mod pictures;
 mod policy;
@@ -46,9 +45,6 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     arguments.check()?;
     if let Some(path) = &arguments.calibrate {
         return calibrate::run(path, &arguments).map(|()| 0);
-    }
-    if let Some(paper) = arguments.paper {
-        return paper::run(paper, &arguments).map(|()| 0);
     }
     let (name, settings) = base(&arguments)?;
     let variants = vary::variants(&settings, &name, arguments.compare.as_deref())?;

@@ -75,7 +75,6 @@ pub fn curves(sweep: &Sweep, outcomes: &[Outcome]) -> Chart {
             Corner::UpperLeft
         },
         curves,
-        marks: Vec::new(),
     }
 }
 

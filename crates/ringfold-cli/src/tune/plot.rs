@@ -226,7 +226,6 @@ impl Picture<'_> {
             y: Axis::new(title, scale),
             legend,
             curves,
-            marks: Vec::new(),
         };
         chart.draw(&self.arguments.output)
     }

@@ -1,5 +1,6 @@
 //! `ringfold sim`: times, files, pictures, and what it says when something is mistyped.
 
+mod calibrate;
 mod papers;
 
 use std::path::{Path, PathBuf};
@@ -418,7 +419,6 @@ fn what_is_mistyped_gets_its_right_word() {
         ("--plot x.svg", 1, "--sweep"),
         ("all_redcue", 1, "all_reduce"),
         ("nothing.toml", 1, "nothing.toml"),
-        ("--paper bupt2042", 2, "'bupt2024'"),
         ("--policy tial", 2, "'tail'"),
         ("--alpha-threshold 0.5", 2, "above 1"),
         ("--compare off,tial", 1, "`tail`"),
