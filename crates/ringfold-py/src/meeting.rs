@@ -4,7 +4,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use ringfold::control::{Address, Explicit, Launch};
+use ringfold::control::{Address, Launch};
+use ringfold::setup::Explicit;
 use ringfold::topology::HostId;
 
 use crate::exceptions::{exception, invalid_argument};
@@ -14,12 +15,12 @@ use crate::exceptions::{exception, invalid_argument};
 #[derive(Debug)]
 pub struct Meeting {
     address: String,
-    open: Mutex<Option<ringfold::Meeting>>,
+    open: Mutex<Option<ringfold::RendezvousListener>>,
 }
 
 impl Meeting {
     /// The listeners, to be used up.
-    pub fn take(&self) -> PyResult<ringfold::Meeting> {
+    pub fn take(&self) -> PyResult<ringfold::RendezvousListener> {
         let open = self
             .open
             .lock()
@@ -38,7 +39,7 @@ impl Meeting {
     #[pyo3(signature = (toward=None))]
     fn open(py: Python<'_>, toward: Option<&str>) -> PyResult<Meeting> {
         let meeting = py
-            .detach(|| ringfold::Meeting::open(toward))
+            .detach(|| ringfold::RendezvousListener::open(toward))
             .map_err(exception)?;
         Ok(Meeting {
             address: meeting.address(),

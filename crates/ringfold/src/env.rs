@@ -2,7 +2,7 @@
 //!
 //! [`VARIABLES`] is the table of all `RINGFOLD_*` names, from which `docs/env.md` is made. [`Environment`] is what they
 //! say, parsed; it is made from a lookup function, so that tests need no process of their own. Launchers' variables are
-//! looked up through the same function by [`Launch`](crate::control::Launch).
+//! looked up through the same function by `setup::launch`.
 
 mod diagnosis;
 pub(crate) mod files;
@@ -18,7 +18,7 @@ pub use logging::{Logging, init_logging, note_rank};
 pub use variables::{VARIABLES, Variable, document};
 
 use crate::config::{Bind, Straggler, TransportChoice};
-use crate::control::socket::addresses;
+use crate::control::address::addresses;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
 use crate::schedule::Weighting;

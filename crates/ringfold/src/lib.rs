@@ -28,7 +28,7 @@
 //!
 //! # Where to look
 //!
-//! [`Communicator`] for the calls, [`Config`] for how to join ([`Meeting`] where ranks can pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the
+//! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] where ranks can pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the
 //! environment. The modules below it are public for the command, the bindings and those who want to look inside:
 //! [`schedule`] says what each rank does in a collective, [`tune`] chooses, [`engine`] runs it over a [`transport`], and
 //! [`control`] brings the ranks together and spreads the word of failures. ARCHITECTURE.md in the repository is the map.
@@ -47,6 +47,7 @@ pub mod memory;
 pub mod random;
 pub mod reduce;
 pub mod schedule;
+pub mod setup;
 pub mod silence;
 pub mod simulate;
 #[cfg(test)]
@@ -64,7 +65,7 @@ pub mod wait;
 
 pub use communicator::{Choice, Communicator, Counts, RegisteredMut, Registration, Request, Work};
 pub use config::{Bind, Config, TransportChoice};
-pub use control::{Cancel, Meeting, Standing};
+pub use control::{Cancel, RendezvousListener, Standing};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
 pub use error::{Error, Result};

@@ -9,9 +9,10 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ringfold::control::{Explicit, Launch};
+use ringfold::control::Launch;
 use ringfold::env::Environment;
 use ringfold::reduce::Level;
+use ringfold::setup::Explicit;
 use ringfold::topology::neighbours::{Neighbour, neighbours};
 use ringfold::topology::{self, cores, interfaces};
 use ringfold::tune::Limits;

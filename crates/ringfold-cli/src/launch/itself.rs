@@ -5,7 +5,8 @@ use std::io::IsTerminal;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use ringfold::control::{Explicit, Launch};
+use ringfold::control::Launch;
+use ringfold::setup::Explicit;
 use ringfold::{Bind, Error};
 use rustix::process::Signal;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use ringfold::memory::Region;
 use ringfold::{
-    Collective, Communicator, Config, Counts, DType, Error, Meeting, Op, Registered, Request,
-    Result,
+    Collective, Communicator, Config, Counts, DType, Error, Op, Registered, RendezvousListener,
+    Request, Result,
 };
 use rustix::process::Signal;
 
@@ -206,7 +206,7 @@ fn join() -> Result<Communicator> {
         return Communicator::init();
     };
     if std::env::var("RINGFOLD_RANK").is_ok_and(|rank| rank == "0") {
-        let meeting = Meeting::open(None)?;
+        let meeting = RendezvousListener::open(None)?;
         let draft = path.with_extension("draft");
         std::fs::write(&draft, meeting.address()).expect("the test's own folder");
         std::fs::rename(&draft, &path).expect("the test's own folder");

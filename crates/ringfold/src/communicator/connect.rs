@@ -13,14 +13,15 @@ use super::watch::{SessionWatch, Watch, renumbered};
 use super::weigh::Agreed;
 use super::{Communicator, Place, Policy, agree, placement, probe, share};
 use crate::config::{Config, Straggler, TransportChoice};
-use crate::control::launch::Explicit;
+use crate::control::address::addresses;
 use crate::control::limit::{Cancelled, Limit};
-use crate::control::socket::{addresses, remaining};
-use crate::control::{Cancel, Health, Launch, Meeting, Secret, Session};
+use crate::control::poll::remaining;
+use crate::control::{Cancel, Health, Launch, RendezvousListener, Secret, Session};
 use crate::engine::{Engine, late_ring};
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
 use crate::memory::{Foreign, Life, Pool};
+use crate::setup::Explicit;
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
 use crate::transport::slowed::Slowed;
@@ -70,13 +71,28 @@ impl Joint {
     }
 }
 
-/// Joins a job; rank 0 may have a place where it is met.
-pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator> {
+impl RendezvousListener {
+    /// Opens listeners on free ports of this host's addresses: those that `RINGFOLD_SOCKET_IFNAME`
+    /// chooses, or all but loopback, which is taken only where there is nothing else. `toward` is a
+    /// host name or an address: the address by which that is reached from here comes first, which is
+    /// its own if it is this host's.
+    ///
+    /// # Errors
+    /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that is
+    /// not known here is ignored. Blocks as long as looking up its name takes, 10 s at most.
+    pub fn open(toward: Option<&str>) -> Result<RendezvousListener> {
+        let choice = env::process("RINGFOLD_SOCKET_IFNAME");
+        RendezvousListener::on(choice.as_deref(), toward)
+    }
+}
+
+/// Joins a job; rank 0 may bring listeners that are open already.
+pub fn connect(config: Config, listener: Option<RendezvousListener>) -> Result<Communicator> {
     env::init_logging()?;
     let environment = Environment::read()?;
     let mut settings = Settings::new(&config, &environment)?;
     let addresses = config.address.as_deref().map(addresses).transpose()?;
-    if meeting.is_some() && addresses.is_some() {
+    if listener.is_some() && addresses.is_some() {
         return Err(Error::InvalidArgument(
             "a meeting and an address; rank 0 gives one, the others the address".into(),
         ));
@@ -90,10 +106,10 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
         rank: config.rank,
         world_size: config.world_size,
         addresses: addresses.unwrap_or_default(),
-        has_meeting: meeting.is_some(),
+        has_listener: listener.is_some(),
         secret: secret.clone(),
     })?;
-    if meeting.is_some() && launch.rank != 0 {
+    if listener.is_some() && launch.rank != 0 {
         return Err(Error::InvalidArgument(format!(
             "rank {} is not met by anybody; give it the address of rank 0's meeting",
             launch.rank
@@ -119,7 +135,7 @@ pub fn connect(config: Config, meeting: Option<Meeting>) -> Result<Communicator>
         Some(_) => Limit::new(deadline, &given_up),
         None => deadline.into(),
     };
-    let session = Session::join_at(&launch, meeting, secret, limit)?;
+    let session = Session::join_at(&launch, listener, secret, limit)?;
     log::info!(
         target: "ringfold::init",
         "rank {} of {}, as {} says",

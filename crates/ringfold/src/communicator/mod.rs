@@ -34,7 +34,7 @@ pub use work::Work;
 
 use crate::call::PREPARED;
 use crate::config::Config;
-use crate::control::{Cancel, Meeting, Standing};
+use crate::control::{Cancel, RendezvousListener, Standing};
 use crate::engine::lateness::Stats;
 use crate::engine::{Job, TinyJob, tiny};
 use crate::error::{Error, Result};
@@ -170,16 +170,16 @@ impl Communicator {
         connect::connect(config, None)
     }
 
-    /// Joins a job as its rank 0, which the others meet at `meeting`; they [`connect`](Communicator::connect) with its
-    /// [`address`](Meeting::address). The secret, in `config` or the environment, is not optional here. Blocks as `connect`
-    /// does; afterwards the meeting is closed.
+    /// Joins a job as its rank 0, which the others reach at `listener`: they
+    /// [`connect`](Communicator::connect) with its [`address`](RendezvousListener::address). The secret, in `config` or the environment, is not optional here. Blocks as `connect`
+    /// does; afterwards the listener is closed.
     ///
     /// ```
-    /// use ringfold::{Communicator, Config, Meeting, Op};
+    /// use ringfold::{Communicator, Config, Op, RendezvousListener};
     ///
-    /// let meeting = Meeting::open(None)?;
+    /// let listener = RendezvousListener::open(None)?;
     /// // What a store, a queue or a file carries to the other ranks.
-    /// let address = meeting.address();
+    /// let address = listener.address();
     /// let config = |rank| Config {
     ///     rank: Some(rank),
     ///     world_size: Some(2),
@@ -190,7 +190,7 @@ impl Communicator {
     ///     let config = Config { address: Some(address), ..config(1) };
     ///     Communicator::connect(config)?.all_reduce(&mut [2.0f32], Op::Sum)
     /// });
-    /// let comm = Communicator::connect_at(config(0), meeting)?;
+    /// let comm = Communicator::connect_at(config(0), listener)?;
     /// let mut sum = [1.0f32];
     /// comm.all_reduce(&mut sum, Op::Sum)?;
     /// assert_eq!(sum, [3.0]);
@@ -200,8 +200,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of `connect`, and `InvalidArgument` if `config` has an address, or says or implies another rank.
-    pub fn connect_at(config: Config, meeting: Meeting) -> Result<Communicator> {
-        connect::connect(config, Some(meeting))
+    pub fn connect_at(config: Config, listener: RendezvousListener) -> Result<Communicator> {
+        connect::connect(config, Some(listener))
     }
 
     /// Communicators of `world_size` ranks that are threads of this process: for tests and examples. Move each to its

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use rustix::event::PollFd;
 
+use super::address::Address;
 use super::auth::{self, Claim, Failure, Purpose, Refusal, Secret};
-use super::door::{self, Door};
 use super::frame::Frame;
+use super::handshake::{self, HandshakeListener};
 use super::limit::Limit;
-use super::socket::{Address, Listener, Socket, wait_for};
+use super::poll::wait_for;
+use super::socket::{Listener, Socket};
 use crate::error::{Error, Result};
 
 /// The pause between attempts to reach rank 0, which may not listen yet.
@@ -60,7 +62,7 @@ impl Absence {
         let mut missed = Some(missed);
         while !limit.is_over() {
             if let Ok(socket) = Socket::connect(&self.address, limit) {
-                let patience = door::patience(&socket, limit);
+                let patience = handshake::patience(&socket, limit);
                 match auth::initiate(&socket, &self.secret, claim, patience) {
                     Ok(()) => {
                         if let Some(missed) = missed.take() {
@@ -89,17 +91,17 @@ impl Absence {
             // Somebody else serves there.
             return Ok(());
         };
-        let mut door = Door::new(vec![listener], &self.secret, Purpose::Control);
+        let mut handshakes = HandshakeListener::new(vec![listener], &self.secret, Purpose::Control);
         let mut missed = Some(missed);
-        while !limit.is_over() && !door.was_probed() {
+        while !limit.is_over() && !handshakes.was_probed() {
             limit.check()?;
             let mut fds: Vec<PollFd<'_>> = Vec::new();
-            door.add_descriptors(&mut fds);
-            let next = door.next_deadline().unwrap_or(limit.deadline());
+            handshakes.add_descriptors(&mut fds);
+            let next = handshakes.next_deadline().unwrap_or(limit.deadline());
             wait_for(&mut fds, Some(limit.next_look().min(next)))
                 .map_err(|error| Error::system("cannot poll", error))?;
             let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            door.serve(&is_ready, &mut |claim| {
+            handshakes.serve(&is_ready, &mut |claim| {
                 // A rank that has ended, too, does not wait.
                 if let Some(missed) = missed.take_if(|_| claim.channel != EXCUSE) {
                     missed();

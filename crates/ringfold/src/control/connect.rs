@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
 use super::limit::Limit;
-use super::socket::{remaining, wait_for};
+use super::poll::{remaining, wait_for};
 use crate::threads;
 
 /// How long looking up a host's name may take by default.

@@ -180,7 +180,7 @@ fn a_mesh_joins_the_same_channel_of_each_pair() {
         const CHANNELS: usize = 3;
         let listeners: Vec<MeshListener> = (0..RANKS).map(|_| listener()).collect();
         let addresses: Vec<_> = listeners.iter().map(|l| l.addresses().to_vec()).collect();
-        // Strangers stand at every door and do not hinder.
+        // Strangers connect everywhere and do not hinder.
         let strangers: Vec<TcpStream> = addresses
             .iter()
             .map(|all| {

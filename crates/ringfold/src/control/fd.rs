@@ -15,10 +15,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
+use super::address::Address;
 use super::auth::{self, Claim, Purpose, Refusal, Secret, initiate};
-use super::door::Door;
+use super::handshake::HandshakeListener;
 use super::limit::{Cancelled, GLANCE, Limit};
-use super::socket::{Address, Listener, Socket, random, remaining, wait_for};
+use super::poll::{remaining, wait_for};
+use super::socket::{Listener, Socket, random};
 use crate::error::{Error, Ranks, Result};
 
 /// The bytes that accompany a descriptor, because something must.
@@ -41,7 +43,7 @@ impl FdListener {
         Ok(FdListener { listener, name })
     }
 
-    /// Takes in somebody and lets it go, as a door does with a stranger that is slow.
+    /// Takes in somebody and lets it go, as a [`HandshakeListener`] does with a slow stranger.
     #[cfg(test)]
     pub fn turn_one_away(&self) {
         while self.listener.accept().is_err() {
@@ -83,7 +85,7 @@ impl Handover<'_> {
         let listener = listener.listener.try_clone();
         let listener =
             listener.map_err(|error| Failure::Local(Error::system("cannot listen", error)))?;
-        let mut door = Door::new(vec![listener], self.secret, Purpose::Memory);
+        let mut handshakes = HandshakeListener::new(vec![listener], self.secret, Purpose::Memory);
         let mut is_served: Vec<bool> = members.iter().map(|_| false).collect();
         let mut left = members.len();
         while left > 0 {
@@ -96,13 +98,13 @@ impl Handover<'_> {
                 return Err(Failure::Late(missing.collect()));
             }
             let mut fds: Vec<PollFd<'_>> = Vec::new();
-            door.add_descriptors(&mut fds);
+            handshakes.add_descriptors(&mut fds);
             let limit = deadline.min(Instant::now() + GLANCE);
             wait_for(&mut fds, Some(limit))
                 .map_err(|e| Failure::Local(Error::system("cannot poll", e)))?;
             let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut judge = |claim: &Claim| self.judge(claim, members, &mut is_served);
-            for (claim, socket) in door.serve(&is_ready, &mut judge) {
+            for (claim, socket) in handshakes.serve(&is_ready, &mut judge) {
                 let rank = claim.from as usize;
                 send_fd(&socket, fd)
                     .map_err(|error| Failure::of(rank, "cannot pass memory on", error))?;

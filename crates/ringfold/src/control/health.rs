@@ -4,22 +4,22 @@
 //! stands; on all ranks it is the same, because the rendezvous server chooses it. A rank that cannot reach the server
 //! keeps its own suspicion as its verdict.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::connection::{ControlConnection, Reach};
 use super::fault::Fault;
 use super::frame::Frame;
 use super::hub::INQUIRY;
-use super::session::{Line, Reach};
-use super::socket::remaining;
+use super::poll::remaining;
 use super::standing::{Progress, Standing};
 use crate::call::Call;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::transport::Waker;
 
-/// How long `abort` waits to learn whether somebody else's verdict was first.
-const ABORT_GRACE: Duration = Duration::from_millis(50);
 /// How often a rank that waits for a verdict looks whether there is still somebody who could give it.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a rank that gives up while it joins waits for the verdict: it comes at once where rank
@@ -28,8 +28,41 @@ const GIVING_UP: Duration = Duration::from_millis(500);
 /// What a timeout's inquiry takes at most, there and back.
 const INQUIRY_GRACE: Duration = Duration::from_millis(2 * INQUIRY.as_millis() as u64);
 
-/// Tells of a rank of the communicator whether it has left in good order.
-pub type HasDeparted = Box<dyn Fn(usize) -> bool + Send + Sync>;
+/// The communicators that this process has open, by number.
+#[derive(Debug, Default)]
+pub(super) struct OpenCommunicators(Mutex<HashMap<u64, Arc<Health>>>);
+
+impl OpenCommunicators {
+    /// Adds one; an error if its number is taken.
+    pub fn add(&self, communicator: u64, health: &Arc<Health>) -> Result<()> {
+        match self.lock().entry(communicator) {
+            Entry::Vacant(entry) => {
+                entry.insert(health.clone());
+                Ok(())
+            }
+            Entry::Occupied(_) => Err(Error::InvalidArgument(format!(
+                "communicator {communicator:x} is open already"
+            ))),
+        }
+    }
+
+    /// Whether it was open.
+    pub fn remove(&self, communicator: u64) -> bool {
+        self.lock().remove(&communicator).is_some()
+    }
+
+    pub fn get(&self, communicator: u64) -> Option<Arc<Health>> {
+        self.lock().get(&communicator).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Health>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Health>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The health of one communicator, as this rank knows it.
 pub struct Health {
@@ -45,10 +78,8 @@ pub struct Health {
     /// How many of `left` are set, so that asking for any is one load.
     left_count: AtomicU32,
     progress: Progress,
-    /// What shared memory tells about orderly ends.
-    has_departed: OnceLock<HasDeparted>,
     waker: Waker,
-    line: Arc<Line>,
+    connection: Arc<ControlConnection>,
 }
 
 impl std::fmt::Debug for Health {
@@ -67,7 +98,7 @@ impl Health {
         members: Vec<u32>,
         me: usize,
         waker: Waker,
-        line: Arc<Line>,
+        connection: Arc<ControlConnection>,
     ) -> Health {
         let left = members.iter().map(|_| AtomicBool::new(false)).collect();
         Health {
@@ -80,9 +111,8 @@ impl Health {
             left,
             left_count: AtomicU32::new(0),
             progress: Progress::default(),
-            has_departed: OnceLock::new(),
             waker,
-            line,
+            connection,
         }
     }
 
@@ -113,7 +143,7 @@ impl Health {
             communicator: self.communicator,
             fault: fault.clone(),
         };
-        if !self.line.send(&frame) && !self.awaits_end_of_server() {
+        if !self.connection.send(&frame) && !self.awaits_end_of_server() {
             self.pronounce(&fault);
         }
     }
@@ -121,7 +151,7 @@ impl Health {
     /// Whether the server has just died, and with it a member: the monitor is about to say so, and other failures may be
     /// no more than its consequences.
     fn awaits_end_of_server(&self) -> bool {
-        self.members[0] == 0 && self.me != 0 && self.line.state().reach != Reach::Closed
+        self.members[0] == 0 && self.me != 0 && self.connection.state().reach != Reach::Closed
     }
 
     /// Tells all ranks and waits up to `grace` for the verdict of them all; without one the suspicion becomes this
@@ -141,7 +171,7 @@ impl Health {
                 return verdict;
             }
             // A server that left in good order while it was asked gives no verdict any more.
-            if next_look == deadline || self.line.state().reach == Reach::Closed {
+            if next_look == deadline || self.connection.state().reach == Reach::Closed {
                 break;
             }
         }
@@ -159,20 +189,13 @@ impl Health {
         let rank = self.me;
         let reason = reason.into();
         self.settle(Error::Aborted { rank, reason }, GIVING_UP);
-        self.line.announce();
+        self.connection.announce();
     }
 
     /// Whether `rank` has left this communicator in good order.
     pub fn has_left(&self, rank: usize) -> bool {
         // Pairs with the Release store in `mark_left`.
         self.left[rank].load(Ordering::Acquire)
-    }
-
-    /// Gives another source of knowledge about orderly ends, such as a flag in shared memory: asked before a process'
-    /// end is taken for a fault. Only the first one counts.
-    pub fn trust_departures(&self, has_departed: HasDeparted) {
-        // A second source is refused, as documented.
-        let _ = self.has_departed.set(has_departed);
     }
 
     /// Whether any rank has left this communicator in good order.
@@ -189,7 +212,7 @@ impl Health {
     /// How far all ranks are, as ranks of this communicator: nothing from those that do not answer within `timeout`, or
     /// have left. Waits no longer than that, and half a second more for the server.
     pub fn standing(&self, timeout: Duration) -> Vec<Option<Standing>> {
-        let asked = self.line.ask(self.communicator, timeout);
+        let asked = self.connection.ask(self.communicator, timeout);
         let mut standings = match asked {
             Some(standings) if standings.len() == self.members.len() => standings,
             _ => vec![None; self.members.len()],
@@ -204,17 +227,8 @@ impl Health {
         if !call.is_message() && !self.is_faulty() {
             let communicator = self.communicator;
             // Without a server calls are not compared; then the deadline ends the wait.
-            self.line.send(&Frame::Claim { communicator, call });
+            self.connection.send(&Frame::Claim { communicator, call });
         }
-    }
-
-    /// Ends this communicator on all ranks.
-    pub fn abort(&self, reason: &str) {
-        let error = Error::Aborted {
-            rank: self.me,
-            reason: reason.into(),
-        };
-        self.settle(error, ABORT_GRACE);
     }
 
     /// Waits for a verdict up to `grace`, and reports nothing.
@@ -268,13 +282,7 @@ impl Health {
         let Ok(place) = self.members.binary_search(&rank) else {
             return;
         };
-        if self
-            .has_departed
-            .get()
-            .is_some_and(|has_departed| has_departed(place))
-        {
-            self.mark_left(rank);
-        } else if !self.has_left(place) {
+        if !self.has_left(place) {
             self.pronounce(&Fault::peer_failed(rank, reason));
         }
     }
@@ -289,8 +297,9 @@ mod tests {
     fn orphan() -> Health {
         let (ours, theirs) = Socket::pair().expect("socket pairs are to be had");
         drop(theirs);
-        let line = Line::new(2, 3, Some(ours), Reach::Open).expect("an eventfd is to be had");
-        Health::new(7, vec![0, 1, 2], 2, Arc::new(|| ()), Arc::new(line))
+        let connection =
+            ControlConnection::new(2, 3, Some(ours), Reach::Open).expect("an eventfd is to be had");
+        Health::new(7, vec![0, 1, 2], 2, Arc::new(|| ()), Arc::new(connection))
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub struct Hub {
 
 /// A rank said something that no honest rank says.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Misconduct(pub &'static str);
+pub struct ProtocolViolation(pub &'static str);
 
 impl Hub {
     /// A job, with the number and the key that its ranks are told, of `world_size` ranks that must all have joined by `join_deadline`.
@@ -131,13 +131,18 @@ impl Hub {
     }
 
     /// Takes in a frame from `rank`, whose connection is authenticated.
-    pub fn receive(&mut self, rank: u32, frame: Frame, now: Instant) -> Result<(), Misconduct> {
+    pub fn receive(
+        &mut self,
+        rank: u32,
+        frame: Frame,
+        now: Instant,
+    ) -> Result<(), ProtocolViolation> {
         if let Frame::Join(presence) = frame {
             return self.join(rank, presence);
         }
         if !self.is_here(rank) {
             let Frame::Cancelled { reason, .. } = frame else {
-                return Err(Misconduct("spoke without having joined"));
+                return Err(ProtocolViolation("spoke without having joined"));
             };
             self.give_up(&[rank], &reason);
             return Ok(());
@@ -185,7 +190,7 @@ impl Hub {
                 self.ask(rank, communicator, token, now + patience);
             }
             Frame::Goodbye => self.depart(rank),
-            _ => return Err(Misconduct("sent what only the server sends")),
+            _ => return Err(ProtocolViolation("sent what only the server sends")),
         }
         Ok(())
     }
@@ -276,10 +281,10 @@ impl Hub {
             .collect()
     }
 
-    fn join(&mut self, rank: u32, presence: Presence) -> Result<(), Misconduct> {
+    fn join(&mut self, rank: u32, presence: Presence) -> Result<(), ProtocolViolation> {
         match self.ranks.get_mut(rank as usize) {
             Some(entry @ Rank::Absent) => *entry = Rank::Here(presence),
-            _ => return Err(Misconduct("joined twice")),
+            _ => return Err(ProtocolViolation("joined twice")),
         }
         if let Some(frame) = &self.cancellation {
             self.out.push((rank, frame.clone()));
@@ -339,14 +344,14 @@ impl Hub {
     }
 
     /// A list of members is ascending, within the world, and has the speaker.
-    fn check_members(&self, rank: u32, members: &[u32]) -> Result<(), Misconduct> {
+    fn check_members(&self, rank: u32, members: &[u32]) -> Result<(), ProtocolViolation> {
         let is_ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
         let is_inside = members
             .last()
             .is_some_and(|last| (*last as usize) < self.ranks.len());
         match is_ascending && is_inside && members.binary_search(&rank).is_ok() {
             true => Ok(()),
-            false => Err(Misconduct("gave an impossible list of members")),
+            false => Err(ProtocolViolation("gave an impossible list of members")),
         }
     }
 
@@ -385,3 +390,6 @@ impl Hub {
         self.forget_ended();
     }
 }
+
+#[cfg(test)]
+mod tests;

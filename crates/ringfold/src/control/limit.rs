@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::socket::remaining;
+use super::poll::remaining;
 use crate::error::{Error, Result};
 
 /// Finds out whether waiting has become pointless: by the communicator's verdict, or because the

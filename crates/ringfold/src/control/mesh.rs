@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFd;
 
 use super::auth::{Claim, Failure, Purpose, Refusal, Secret, initiate};
-use super::door::{Door, HANDSHAKE};
+use super::handshake::{HANDSHAKE, HandshakeListener};
 pub use super::limit::Cancelled;
 use super::limit::{GLANCE, Limit};
-use super::socket::{Bell, Listener, Socket, remaining, wait_for};
+use super::poll::{EventFd, remaining, wait_for};
+use super::socket::{Listener, Socket};
 use crate::error::{Error, Result};
 use crate::sys::fork::Unshared;
 use crate::threads;
@@ -254,7 +255,7 @@ impl Mesh<'_> {
         cancelled: Cancelled<'_>,
     ) -> Result<()> {
         let listeners = listener.listeners.into_iter().map(Listener::Tcp).collect();
-        let mut door = Door::new(listeners, self.secret, Purpose::Data);
+        let mut handshakes = HandshakeListener::new(listeners, self.secret, Purpose::Data);
         let mut is_taken = vec![false; self.world_size * self.channels];
         let mut missing = above.len() * self.channels;
         while missing > 0 {
@@ -267,18 +268,18 @@ impl Mesh<'_> {
             if remaining(deadline).is_zero() {
                 return Err(self.nobody_came(above, &is_taken));
             }
-            let mut fds = vec![PollFd::new(&made.bell, rustix::event::PollFlags::IN)];
-            door.add_descriptors(&mut fds);
+            let mut fds = vec![PollFd::new(&made.wake, rustix::event::PollFlags::IN)];
+            handshakes.add_descriptors(&mut fds);
             let limit = deadline.min(Instant::now() + GLANCE);
             wait_for(&mut fds, Some(limit)).map_err(|e| Error::system("cannot poll", e))?;
             let is_ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut judge = |claim: &Claim| self.judge(claim, above, &mut is_taken);
-            for (claim, socket) in door.serve(&is_ready, &mut judge) {
+            for (claim, socket) in handshakes.serve(&is_ready, &mut judge) {
                 let stream = TcpStream::from(socket.into_fd());
                 made.add(claim.from as usize, claim.channel as usize, stream);
                 missing -= 1;
             }
-            if let Some(want) = door.want() {
+            if let Some(want) = handshakes.want() {
                 return Err(Error::Bootstrap(format!(
                     "rank {} cannot take more connections for data: {want}",
                     self.rank
@@ -339,7 +340,7 @@ struct Made {
     failure: Mutex<Option<Error>>,
     is_failed: AtomicBool,
     /// Tells the accepting thread of a failure.
-    bell: Bell,
+    wake: EventFd,
 }
 
 impl Made {
@@ -349,7 +350,7 @@ impl Made {
             streams: Mutex::new((0..world_size).map(|_| row()).collect()),
             failure: Mutex::new(None),
             is_failed: AtomicBool::new(false),
-            bell: Bell::new().map_err(|error| Error::system("cannot make an eventfd", error))?,
+            wake: EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error))?,
         })
     }
 
@@ -369,7 +370,7 @@ impl Made {
         failure.get_or_insert(error);
         // A hint to stop early; the failure itself is behind the lock.
         self.is_failed.store(true, Ordering::Relaxed);
-        self.bell.ring();
+        self.wake.signal();
     }
 
     fn is_failed(&self) -> bool {

@@ -18,40 +18,42 @@
 //! fails, and the others go on without abort propagation.
 
 pub mod absence;
+pub mod address;
 pub mod auth;
 mod cancel;
 pub mod claims;
 mod connect;
-pub mod door;
+mod connection;
 pub mod fault;
 pub mod fd;
 pub mod frame;
+pub mod handshake;
 pub mod health;
 pub mod hub;
 pub mod launch;
 pub mod limit;
-pub mod meeting;
+pub mod listener;
 pub mod mesh;
 mod monitor;
+pub(crate) mod poll;
 mod rendezvous;
 pub mod server;
 pub mod session;
 pub mod socket;
 pub mod standing;
 pub(crate) mod watch;
+pub(crate) mod wire;
 
+pub use address::Address;
 pub use auth::Secret;
 pub use cancel::Cancel;
 pub use health::Health;
-pub use launch::{Explicit, Launch};
-pub use meeting::Meeting;
+pub use launch::Launch;
+pub use listener::RendezvousListener;
 pub use session::Session;
-pub use socket::Address;
 pub use standing::Standing;
 
 #[cfg(test)]
 mod connection_tests;
-#[cfg(test)]
-mod hub_tests;
 #[cfg(test)]
 mod tests;

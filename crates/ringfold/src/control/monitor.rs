@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use log::{debug, warn};
 use rustix::event::{PollFd, PollFlags};
 
+use super::connection::{ControlConnection, Gathered, Reach};
 use super::frame::{Frame, Presence, Splitter};
-use super::health::Health;
-use super::session::{Gathered, Line, Reach};
-use super::socket::{Socket, is_transient, wait_for};
+use super::health::OpenCommunicators;
+use super::poll::{is_transient, wait_for};
+use super::socket::Socket;
 use super::standing::Standing;
 use super::watch::{Watched, watch};
 use crate::silence::Silence;
@@ -28,7 +29,8 @@ const QUIET_LOOK: Duration = Duration::from_millis(20);
 
 /// The monitor's own state.
 pub(super) struct Monitor {
-    line: Arc<Line>,
+    connection: Arc<ControlConnection>,
+    communicators: Arc<OpenCommunicators>,
     splitter: Splitter,
     watched: Vec<Watched>,
     /// How long rank 0's host may be silent.
@@ -42,14 +44,16 @@ pub(super) struct Monitor {
 
 impl Monitor {
     pub(super) fn new(
-        line: Arc<Line>,
+        connection: Arc<ControlConnection>,
+        communicators: Arc<OpenCommunicators>,
         splitter: Splitter,
         silence: Silence,
         ranks: &[Presence],
     ) -> Monitor {
-        let watched = watch(ranks, line.rank as usize);
+        let watched = watch(ranks, connection.rank as usize);
         Monitor {
-            line,
+            connection,
+            communicators,
             splitter,
             watched,
             silence,
@@ -60,8 +64,8 @@ impl Monitor {
     }
 
     pub(super) fn run(mut self) {
-        let line = self.line.clone();
-        let Some(socket) = &line.socket else {
+        let connection = self.connection.clone();
+        let Some(socket) = &connection.socket else {
             return;
         };
         let gone = self.watched.extract_if(.., |watched| watched.is_gone());
@@ -77,7 +81,7 @@ impl Monitor {
                     return self.lose("the monitor could not poll");
                 }
             };
-            if self.line.state().is_stopping {
+            if self.connection.state().is_stopping {
                 return;
             }
             // What was said before a death counts before it.
@@ -93,8 +97,8 @@ impl Monitor {
 
     /// Waits; the neighbours whose process has ended meanwhile.
     fn wait(&mut self, socket: &Socket) -> std::io::Result<Vec<u32>> {
-        let is_open = self.line.state().reach == Reach::Open;
-        let mut fds = vec![PollFd::new(&self.line.bell, PollFlags::IN)];
+        let is_open = self.connection.state().reach == Reach::Open;
+        let mut fds = vec![PollFd::new(&self.connection.wake, PollFlags::IN)];
         let descriptors = self.watched.iter().filter_map(Watched::descriptor);
         fds.extend(descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         if is_open {
@@ -105,7 +109,7 @@ impl Monitor {
         let deadline = suspects.chain(is_far.then_some(self.next_look)).min();
         wait_for(&mut fds, deadline)?;
         if !fds[0].revents().is_empty() {
-            self.line.bell.answer();
+            self.connection.wake.clear();
         }
         let has_ended: Vec<bool> = fds[1..=self.watched.len()]
             .iter()
@@ -121,7 +125,7 @@ impl Monitor {
 
     /// Reads and acts on everything that has arrived.
     fn read(&mut self, socket: &Socket) {
-        while self.line.state().reach == Reach::Open {
+        while self.connection.state().reach == Reach::Open {
             match socket.read(&mut self.buffer) {
                 Ok(0) => return self.lose("its control connection was closed"),
                 Ok(count) => self.splitter.push(&self.buffer[..count]),
@@ -146,14 +150,14 @@ impl Monitor {
                 communicator,
                 fault,
             } => {
-                if let Some(health) = self.health(communicator) {
+                if let Some(health) = self.communicators.get(communicator) {
                     health.pronounce(&fault);
                     // An exchange for this communicator has become pointless.
-                    self.line.announce();
+                    self.connection.announce();
                 }
             }
             Frame::Left { communicator, rank } => {
-                if let Some(health) = self.health(communicator) {
+                if let Some(health) = self.communicators.get(communicator) {
                     health.mark_left(rank);
                 }
             }
@@ -162,7 +166,7 @@ impl Monitor {
                 communicator,
                 inquiry,
             } => {
-                let health = self.health(communicator);
+                let health = self.communicators.get(communicator);
                 // First, so that who waits in a different call is known before anybody is blamed
                 // for being late.
                 if let Some(health) = &health
@@ -171,7 +175,7 @@ impl Monitor {
                     health.claim(call);
                 }
                 let standing = health.map_or(Standing::default(), |h| h.progress().standing());
-                self.line.send(&Frame::Answer {
+                self.connection.send(&Frame::Answer {
                     communicator,
                     inquiry,
                     standing,
@@ -182,54 +186,46 @@ impl Monitor {
             }
             Frame::Ungathered { token, fault } => self.complete(token, Err(fault)),
             Frame::Standings { token, standings } => {
-                if let Some(entry) = self.line.state().surveys.get_mut(&token) {
+                if let Some(entry) = self.connection.state().surveys.get_mut(&token) {
                     *entry = Some(standings);
                 }
-                self.line.announce();
+                self.connection.announce();
             }
             Frame::Closing => {
                 debug!(target: "ringfold::control", "rank 0 has left");
-                self.line.state().reach = Reach::Closed;
+                self.connection.state().reach = Reach::Closed;
                 self.depart(0);
             }
             Frame::Ping => {
-                self.line.send(&Frame::Pong);
+                self.connection.send(&Frame::Pong);
             }
             other => debug!(target: "ringfold::control", "ignored {other:?}"),
         }
     }
 
-    fn health(&self, communicator: u64) -> Option<Arc<Health>> {
-        self.line.state().healths.get(&communicator).cloned()
-    }
-
-    fn healths(&self) -> Vec<Arc<Health>> {
-        self.line.state().healths.values().cloned().collect()
-    }
-
     fn complete(&mut self, token: u64, outcome: Gathered) {
-        if let Some(entry) = self.line.state().exchanges.get_mut(&token) {
+        if let Some(entry) = self.connection.state().exchanges.get_mut(&token) {
             *entry = Some(outcome);
         }
-        self.line.announce();
+        self.connection.announce();
     }
 
     /// A rank has left the job in good order.
     fn depart(&mut self, rank: u32) {
-        if let Some(departed) = self.line.state().departed.get_mut(rank as usize) {
+        if let Some(departed) = self.connection.state().departed.get_mut(rank as usize) {
             *departed = true;
         }
         self.suspects.retain(|(suspect, _)| *suspect != rank);
-        for health in self.healths() {
+        for health in self.communicators.all() {
             health.mark_left(rank);
         }
-        self.line.announce();
+        self.connection.announce();
     }
 
     /// The server is gone without a goodbye. When rank 0 itself had said goodbye, that is what its end looks like.
     fn lose(&mut self, reason: &str) {
         let has_left = {
-            let mut state = self.line.state();
+            let mut state = self.connection.state();
             let has_left = state.departed[0];
             state.reach = if has_left { Reach::Closed } else { Reach::Lost };
             has_left
@@ -237,13 +233,13 @@ impl Monitor {
         if !has_left {
             self.bury(0, reason);
         }
-        self.line.announce();
+        self.connection.announce();
     }
 
     /// A neighbour's process has ended.
     fn suspect(&mut self, rank: u32) {
         let (reach, has_departed) = {
-            let state = self.line.state();
+            let state = self.connection.state();
             (state.reach, state.departed[rank as usize])
         };
         if has_departed {
@@ -252,7 +248,7 @@ impl Monitor {
         match reach {
             Reach::Open if rank == 0 => self.lose("its process has ended"),
             Reach::Open => {
-                self.line.send(&Frame::Suspect { rank });
+                self.connection.send(&Frame::Suspect { rank });
                 self.suspects.push((rank, Instant::now() + GRACE));
             }
             // Nobody is left who could say whether it said goodbye. If it is still needed, that shows by itself.
@@ -265,7 +261,7 @@ impl Monitor {
     /// itself; but not as long as it waits for the acknowledgement of something that was sent in
     /// the meantime, a report for example.
     fn listen_for_server(&mut self, socket: &Socket, now: Instant) {
-        if now < self.next_look || self.line.state().reach != Reach::Open {
+        if now < self.next_look || self.connection.state().reach != Reach::Open {
             return;
         }
         let limit = self.silence.limit();
@@ -293,7 +289,7 @@ impl Monitor {
     }
 
     fn bury(&self, rank: u32, reason: &str) {
-        for health in self.healths() {
+        for health in self.communicators.all() {
             health.mark_dead(rank, reason);
         }
     }

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use log::{debug, info, warn};
 
+use super::address::Address;
 use super::auth::{self, Claim, Failure, Secret};
-use super::door;
 use super::frame::{Frame, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
+use super::handshake;
 use super::limit::Limit;
-use super::socket::{Address, Listener, Socket, Stranger, is_transient};
+use super::poll::is_transient;
+use super::socket::{Listener, Socket, Stranger};
 use crate::error::{Error, Refused, Result};
 use crate::silence::Silence;
 
@@ -232,7 +234,7 @@ fn attempt(
     limit: Limit<'_>,
 ) -> Result<Socket, Problem> {
     let socket = Socket::connect(address, candidate).map_err(|error| Problem::of(&error))?;
-    let patience = door::patience(&socket, limit);
+    let patience = handshake::patience(&socket, limit);
     match auth::initiate(&socket, secret, claim, patience) {
         Ok(()) => Ok(socket),
         Err(Failure::Refused(refusal)) if refusal.is_final() => {

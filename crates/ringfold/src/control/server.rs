@@ -1,6 +1,6 @@
 //! The rendezvous server: a thread in rank 0's process that owns every rank's control connection.
 //!
-//! One poll loop, in which nothing blocks: the [`Door`] until all ranks have joined, and the ranks. What to do about a
+//! One poll loop, in which nothing blocks: the [`HandshakeListener`] until all ranks have joined, and the ranks. What to do about a
 //! frame is [`Hub`]'s business; this module moves bytes.
 
 use std::collections::VecDeque;
@@ -13,11 +13,12 @@ use log::{debug, info, warn};
 use rustix::event::{PollFd, PollFlags};
 
 use super::auth::{Claim, Purpose, Refusal, Secret};
-use super::door::Door;
 use super::fault::Class;
 use super::frame::{Frame, RANK_FRAME_BYTES_MAX, Splitter};
+use super::handshake::HandshakeListener;
 use super::hub::Hub;
-use super::socket::{Bell, Listener, Socket, is_transient, random, remaining, wait_for};
+use super::poll::{EventFd, is_transient, remaining, wait_for};
+use super::socket::{Listener, Socket, random};
 use crate::error::{Error, Result};
 use crate::silence::{PING, Silence};
 use crate::threads;
@@ -34,7 +35,7 @@ const READ_BYTES: usize = 64 << 10;
 /// The server's thread; it ends when this is dropped, a moment later if other ranks are still in the job.
 #[derive(Debug)]
 pub struct Server {
-    stop: Arc<Bell>,
+    stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -48,8 +49,9 @@ impl Server {
         silence: Silence,
         deadline: Instant,
     ) -> Result<Server> {
-        let bell = || Bell::new().map_err(|error| Error::system("cannot make an eventfd", error));
-        let stop = Arc::new(bell()?);
+        let event =
+            || EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error));
+        let stop = Arc::new(event()?);
         let job = u64::from_le_bytes(random()?);
         // Travels in the clear, so only where nobody else can listen.
         let is_unix = |listener: &Listener| matches!(listener, Listener::Unix(_));
@@ -59,7 +61,7 @@ impl Server {
         };
         let mut state = State {
             hub: Hub::new(job, key, world_size, deadline).with_silence(silence),
-            door: Some(Door::new(listeners, &secret, Purpose::Control)),
+            listener: Some(HandshakeListener::new(listeners, &secret, Purpose::Control)),
             links: (0..world_size).map(|_| None).collect(),
             world_size,
             silence,
@@ -79,7 +81,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.ring();
+        self.stop.signal();
         if let Some(thread) = self.thread.take() {
             // A panic in the thread has been printed; there is nobody left to tell.
             let _ = thread.join();
@@ -135,8 +137,8 @@ fn accused(frame: &Frame) -> Vec<u32> {
 
 struct State {
     hub: Hub,
-    /// Open until all ranks have joined.
-    door: Option<Door>,
+    /// Until all ranks have joined.
+    listener: Option<HandshakeListener>,
     links: Vec<Option<Link>>,
     world_size: u32,
     silence: Silence,
@@ -145,15 +147,15 @@ struct State {
     accusations: Vec<(usize, Frame)>,
     /// Set when rank 0 leaves: until when it stays for the others.
     leaving: Option<Instant>,
-    stop: Arc<Bell>,
+    stop: Arc<EventFd>,
 }
 
 impl State {
     fn serve(mut self) {
         while !self.is_over()
-            && let Some((at_door, ranks)) = self.wait()
+            && let Some((connecting, ranks)) = self.wait()
         {
-            self.admit(&at_door);
+            self.admit(&connecting);
             for rank in ranks {
                 self.read(rank);
             }
@@ -162,7 +164,8 @@ impl State {
             self.hub.tick(now);
             self.ping(now);
             self.send();
-            if self.hub.is_complete() && !self.hub.is_cancelled() && self.door.take().is_some() {
+            if self.hub.is_complete() && !self.hub.is_cancelled() && self.listener.take().is_some()
+            {
                 info!(target: "ringfold::control", "all {} ranks have joined", self.world_size);
             }
         }
@@ -172,18 +175,19 @@ impl State {
     /// Whether rank 0 has left and need not stay for the others.
     fn is_over(&self) -> bool {
         // Ranks that come late to a job that was given up learn it.
-        let is_needed = self.hub.is_in_use() || (self.hub.is_cancelled() && self.door.is_some());
+        let is_needed =
+            self.hub.is_in_use() || (self.hub.is_cancelled() && self.listener.is_some());
         self.leaving
             .is_some_and(|until| !is_needed || remaining(until).is_zero())
     }
 
-    /// Waits for something to do: who is ready at the door, and which ranks. `None`: polling failed.
+    /// Waits for something to do: which of the connections that join, and which ranks, are ready. `None`: polling failed.
     fn wait(&mut self) -> Option<(Vec<bool>, Vec<usize>)> {
         let mut fds = vec![PollFd::new(&*self.stop, PollFlags::IN)];
-        if let Some(door) = &self.door {
-            door.add_descriptors(&mut fds);
+        if let Some(listener) = &self.listener {
+            listener.add_descriptors(&mut fds);
         }
-        let at_door = fds.len();
+        let connecting = fds.len();
         let mut ranks = Vec::with_capacity(self.links.len());
         let mut has_remote = false;
         for (rank, link) in self.links.iter().enumerate() {
@@ -196,7 +200,10 @@ impl State {
             ranks.push(rank);
             fds.push(PollFd::from_borrowed_fd(link.socket.as_fd(), flags));
         }
-        let impatient = self.door.as_ref().and_then(Door::next_deadline);
+        let impatient = self
+            .listener
+            .as_ref()
+            .and_then(HandshakeListener::next_deadline);
         let deadline = impatient
             .into_iter()
             .chain(self.hub.next_deadline())
@@ -209,19 +216,19 @@ impl State {
         }
         let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         if is_ready[0] {
-            self.stop.answer();
+            self.stop.clear();
             self.leaving = Some(Instant::now() + LINGER);
         }
-        let ready_ranks = ranks.into_iter().zip(&is_ready[at_door..]);
+        let ready_ranks = ranks.into_iter().zip(&is_ready[connecting..]);
         let ready_ranks = ready_ranks.filter(|(_, ready)| **ready);
         Some((
-            is_ready[1..at_door].to_vec(),
+            is_ready[1..connecting].to_vec(),
             ready_ranks.map(|(rank, _)| rank).collect(),
         ))
     }
 
-    fn admit(&mut self, at_door: &[bool]) {
-        let Some(door) = &mut self.door else {
+    fn admit(&mut self, connecting: &[bool]) {
+        let Some(listener) = &mut self.listener else {
             return;
         };
         let world_size = self.world_size;
@@ -245,16 +252,16 @@ impl State {
                 Ok(())
             }
         };
-        for (claim, socket) in door.serve(at_door, &mut judge) {
+        for (claim, socket) in listener.serve(connecting, &mut judge) {
             if let Err(error) = socket.watch_for_silence(self.silence) {
                 warn!(target: "ringfold::control", "rank {}'s host is watched as by default: {error}", claim.from);
             }
             self.links[claim.from as usize] = Some(Link::new(socket));
         }
-        if let Some(refused) = door.take_refused() {
+        if let Some(refused) = listener.take_refused() {
             self.hub.note_refused(refused);
         }
-        if let Some(want) = door.want() {
+        if let Some(want) = listener.want() {
             let reason = format!("rank 0's process cannot take more connections: {want}");
             self.hub.give_up(&self.hub.absent(), &reason);
         }
@@ -327,7 +334,7 @@ impl State {
             link.is_ended |= frame == Frame::Goodbye;
             self.hub
                 .receive(rank as u32, frame, Instant::now())
-                .map_err(|misconduct| misconduct.0)?;
+                .map_err(|violation| violation.0)?;
         }
         Ok(())
     }
@@ -414,141 +421,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::fault::Fault;
-    use super::super::frame::Presence;
-    use super::*;
-    use crate::topology::HostId;
-
-    /// A server of three ranks that have joined and opened communicator 7, and the ranks' ends.
-    fn job() -> (State, Vec<Socket>) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let mut hub = Hub::new(1, [0; 32], 3, deadline);
-        let host = HostId::here().expect("this host has a name");
-        let members = vec![0, 1, 2];
-        for rank in 0..3 {
-            let presence = Presence {
-                host,
-                pid: rank + 1,
-            };
-            let joined = hub.receive(rank, Frame::Join(presence), deadline);
-            joined.expect("a rank may join");
-        }
-        for rank in 0..3 {
-            let open = Frame::Open {
-                communicator: 7,
-                members: members.clone(),
-            };
-            let opened = hub.receive(rank, open, deadline);
-            opened.expect("a rank may open a communicator");
-        }
-        let pairs = (0..3).map(|_| Socket::pair().expect("socket pairs are to be had"));
-        let (ours, theirs): (Vec<_>, Vec<_>) = pairs.unzip();
-        let state = State {
-            hub,
-            door: None,
-            links: ours.into_iter().map(Link::new).map(Some).collect(),
-            world_size: 3,
-            silence: Silence::default(),
-            next_ping: deadline,
-            accusations: Vec::new(),
-            leaving: None,
-            stop: Arc::new(Bell::new().expect("eventfds are to be had")),
-        };
-        (state, theirs)
-    }
-
-    fn report(class: Class, rank: u32) -> Vec<u8> {
-        let fault = Fault {
-            class,
-            ..Fault::peer_failed(rank, "so it is said")
-        };
-        let frame = Frame::Report {
-            communicator: 7,
-            fault,
-        };
-        frame.encode()
-    }
-
-    #[test]
-    fn who_hears_a_verdict_in_rank_0_can_end_without_keeping_it_from_others() {
-        for _ in 0..500 {
-            let (mut state, mut ranks) = job();
-            let first = ranks.remove(0);
-            let listener = std::thread::spawn(move || {
-                let mut buffer = [0; 4096];
-                // It does not sleep, so that it looks at the others as soon as it can.
-                while first.read(&mut buffer).is_err() {}
-                ranks
-                    .iter()
-                    .all(|rank| rank.read(&mut buffer).is_ok_and(|count| count > 0))
-            });
-            let aborted = Fault {
-                class: Class::Aborted,
-                ..Fault::peer_failed(2, "so it is said")
-            };
-            let frame = Frame::Report {
-                communicator: 7,
-                fault: aborted,
-            };
-            // What the ranks were told when they joined.
-            drop(state.hub.take_output());
-            let told = state.hub.receive(2, frame, Instant::now());
-            told.expect("a rank may report");
-            state.send();
-            assert!(
-                listener.join().expect("it listens"),
-                "somebody has not been told"
-            );
-        }
-    }
-
-    #[test]
-    fn an_abort_counts_before_the_accusation_that_its_author_is_gone() {
-        let (mut state, ranks) = job();
-        let soon = Instant::now() + Duration::from_secs(60);
-        ranks[2]
-            .write_all(&report(Class::Aborted, 2), soon)
-            .expect("a small frame fits");
-        ranks[1]
-            .write_all(&report(Class::PeerFailed, 2), soon)
-            .expect("a small frame fits");
-        // As in a round of the server in which both are ready.
-        for rank in [1, 2] {
-            state.read(rank);
-        }
-        state.judge_accusations();
-        let verdicts = state.hub.take_output().into_iter();
-        let classes: Vec<Class> = verdicts
-            .filter_map(|(_, frame)| match frame {
-                Frame::Verdict { fault, .. } => Some(fault.class),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(classes, [Class::Aborted; 3]);
-    }
-    #[test]
-    fn a_rank_that_left_because_of_a_dead_one_is_not_blamed_for_it() {
-        let (mut state, mut ranks) = job();
-        let soon = Instant::now() + Duration::from_secs(60);
-        let write =
-            |rank: &Socket, bytes: &[u8]| rank.write_all(bytes, soon).expect("a small frame fits");
-        // Rank 2 has died, rank 1 has seen it and left, and rank 0 has seen rank 1 leave.
-        drop(ranks.pop());
-        write(&ranks[1], &Frame::Suspect { rank: 2 }.encode());
-        write(&ranks[1], &Frame::Close { communicator: 7 }.encode());
-        write(&ranks[0], &report(Class::PeerFailed, 1));
-        drop(state.hub.take_output());
-        // As in a round of the server that began before the others were ready.
-        state.read(0);
-        state.judge_accusations();
-        let verdicts = state.hub.take_output().into_iter();
-        let blamed: Vec<Vec<u32>> = verdicts
-            .filter_map(|(_, frame)| match frame {
-                Frame::Verdict { fault, .. } => Some(fault.ranks),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(blamed[0], [2]);
-    }
-}
+mod tests;

@@ -6,97 +6,19 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
-use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
+use super::address::Address;
 use super::connect;
 use super::limit::Limit;
+use super::poll::{is_transient, wait_for};
 use crate::error::{Error, Result};
 use crate::silence::Silence;
 use crate::sys::fork::Unshared;
 use crate::sys::{self, TcpState};
-
-/// Where rank 0 is met.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// A host name or address, and a port.
-    Tcp {
-        /// As given, without brackets.
-        host: String,
-        /// Never 0.
-        port: u16,
-    },
-    /// A name in the abstract namespace of UNIX sockets; reachable from this network namespace alone.
-    Unix {
-        /// Without the `@`.
-        name: String,
-    },
-}
-
-/// Bytes of an abstract name that every kernel takes.
-const UNIX_NAME_MAX: usize = 100;
-
-impl FromStr for Address {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Address> {
-        let wrong = |why: &str| {
-            Error::InvalidArgument(format!(
-                "address `{text}` {why}; give `host:port` or `unix:@name`"
-            ))
-        };
-        if let Some(rest) = text.strip_prefix("unix:") {
-            let name = rest
-                .strip_prefix('@')
-                .ok_or_else(|| wrong("is not an abstract UNIX name"))?;
-            if name.is_empty() || name.len() > UNIX_NAME_MAX {
-                return Err(wrong("has an empty or too long name"));
-            }
-            return Ok(Address::Unix { name: name.into() });
-        }
-        let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        match port.parse::<u16>() {
-            Ok(port) if port > 0 && !host.is_empty() => Ok(Address::Tcp {
-                host: host.into(),
-                port,
-            }),
-            _ => Err(wrong("has no usable host or port")),
-        }
-    }
-}
-
-/// The most places that rank 0 may be met at.
-const ADDRESSES_MAX: usize = 64;
-
-/// Reads a list of places, separated by commas, at which rank 0 may be met.
-pub fn addresses(text: &str) -> Result<Vec<Address>> {
-    let list: Result<Vec<Address>> = text
-        .split(',')
-        .map(|item| item.trim().parse())
-        .take(ADDRESSES_MAX + 1)
-        .collect();
-    let list = list?;
-    match list.len() <= ADDRESSES_MAX {
-        true => Ok(list),
-        false => Err(Error::InvalidArgument(format!(
-            "more than {ADDRESSES_MAX} addresses of rank 0; give those by which the ranks reach it"
-        ))),
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
-            Address::Unix { name } => write!(f, "unix:@{name}"),
-        }
-    }
-}
 
 /// The other end of a UNIX connection that belongs to another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -358,68 +280,6 @@ impl AsFd for Listener {
     }
 }
 
-/// Ends another thread's [`wait_for`].
-#[derive(Debug)]
-pub struct Bell(OwnedFd);
-
-impl Bell {
-    /// A silent bell.
-    pub fn new() -> io::Result<Bell> {
-        Ok(Bell(eventfd(
-            0,
-            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-        )?))
-    }
-
-    /// Rings until `answer`.
-    pub fn ring(&self) {
-        // A full counter refuses the write; the bell is ringing already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    /// Stops ringing.
-    pub fn answer(&self) {
-        // A silent bell refuses the read; there is nothing to stop.
-        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// Waits until one of `entries` has something or the deadline has passed (then 0).
-pub fn wait_for(entries: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<usize> {
-    loop {
-        let timeout = deadline.map(|deadline| {
-            let left = remaining(deadline);
-            Timespec {
-                tv_sec: left.as_secs() as _,
-                tv_nsec: left.subsec_nanos() as _,
-            }
-        });
-        match poll(entries, timeout.as_ref()) {
-            Err(rustix::io::Errno::INTR) => {}
-            other => return Ok(other?),
-        }
-    }
-}
-
-/// The time left until `deadline`.
-pub fn remaining(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now())
-}
-
-/// Whether the call can simply be made again later.
-pub fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
-}
-
 /// Fills an array with random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
@@ -437,40 +297,9 @@ pub fn random<const N: usize>() -> Result<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-
-    #[test]
-    fn addresses_read_back_as_they_were_written() {
-        for text in ["node1:29501", "[::1]:80", "10.0.0.1:1", "unix:@job-7"] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
-        }
-    }
-
-    #[test]
-    fn unusable_addresses_are_refused() {
-        for text in [
-            "",
-            "node1",
-            "node1:",
-            "node1:0",
-            ":1",
-            "node1:70000",
-            "unix:/tmp/x",
-            "unix:@",
-        ] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn lists_of_addresses_keep_their_order_and_are_bounded() {
-        let list = addresses("unix:@a, 10.0.0.1:1,[fd00::1]:2").unwrap();
-        let texts: Vec<String> = list.iter().map(Address::to_string).collect();
-        assert_eq!(texts, ["unix:@a", "10.0.0.1:1", "[fd00::1]:2"]);
-        for text in ["", ",", "a:1,", "a:1,,b:2", &vec!["a:1"; 65].join(",")] {
-            assert!(addresses(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_read_ends_at_its_deadline() {

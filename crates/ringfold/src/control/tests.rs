@@ -9,13 +9,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::address::Address;
 use super::auth::{self, Claim, Failure, Purpose, Refusal, Secret};
 use super::fault::Fault;
 use super::frame::{Frame, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
 use super::health::Health;
 use super::launch::Launch;
 use super::session::Session;
-use super::socket::{Address, Socket, random};
+use super::socket::{Socket, random};
 use crate::error::{Error, Result};
 use crate::topology::HostId;
 
@@ -176,7 +177,7 @@ fn one_rank_needs_no_socket() {
         [b"me"]
     );
     let health = session.open(1, &[0], quiet()).unwrap();
-    health.abort("enough");
+    health.give_up("enough");
     assert_eq!(health.fault().unwrap().class(), "Aborted");
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 
-use crate::control::socket::wait_for;
+use crate::control::poll::wait_for;
 
 /// How long the writer of a pipe may take.
 const PIPE: Duration = Duration::from_secs(10);

@@ -324,8 +324,8 @@ pub const VARIABLES: &[Variable] = &[
     ),
 ];
 
-/// The text of `docs/env.md`.
-pub fn document() -> String {
+/// The text of `docs/env.md`, which ends with the table `launchers`.
+pub fn document(launchers: &str) -> String {
     let mut text = String::from(
         "# Environment variables\n\n\
          Arguments come before `RINGFOLD_*`, and these before the launcher's variables: torchrun, Slurm, Open MPI, \
@@ -344,13 +344,14 @@ pub fn document() -> String {
          an address, rank 0 is met at `MASTER_ADDR` and `MASTER_PORT` + 1, in a Slurm step at its first host and a port \
          above 61439 that the job's number chooses, and on one host at a UNIX socket named after the launcher's job.\n\n",
     );
-    text.push_str(&crate::control::launch::launchers());
+    text.push_str(launchers);
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::setup::launch::launchers;
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/env.md");
 
@@ -359,7 +360,7 @@ mod tests {
         let page = std::fs::read_to_string(PAGE).unwrap();
         assert_eq!(
             page,
-            document(),
+            document(&launchers()),
             "docs/env.md is old; `cargo test -p ringfold --lib env:: -- --ignored` writes it anew"
         );
     }
@@ -367,6 +368,6 @@ mod tests {
     #[test]
     #[ignore = "writes docs/env.md"]
     fn write_the_page() {
-        std::fs::write(PAGE, document()).unwrap();
+        std::fs::write(PAGE, document(&launchers())).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Hub, Misconduct, OPEN_MAX, Rank};
+use super::{Hub, OPEN_MAX, ProtocolViolation, Rank};
 use crate::control::fault::Fault;
 use crate::control::frame::Frame;
 
@@ -30,12 +30,14 @@ impl Hub {
         topic: Topic,
         part: (u64, Vec<u8>),
         deadline: Instant,
-    ) -> Result<(), Misconduct> {
+    ) -> Result<(), ProtocolViolation> {
         if self.gatherings.len() >= OPEN_MAX {
-            return Err(Misconduct("began too many exchanges"));
+            return Err(ProtocolViolation("began too many exchanges"));
         }
         if self.open_exchanges(rank) >= OPEN_OF_RANK_MAX {
-            return Err(Misconduct("began more exchanges at once than a rank may"));
+            return Err(ProtocolViolation(
+                "began more exchanges at once than a rank may",
+            ));
         }
         let count = topic.1.len();
         // Checked by the caller: the speaker is a member.
@@ -48,7 +50,7 @@ impl Hub {
                 parts: vec![None; count],
             });
         if gathering.parts[place].is_some() {
-            return Err(Misconduct("gave two parts to one exchange"));
+            return Err(ProtocolViolation("gave two parts to one exchange"));
         }
         gathering.deadline = gathering.deadline.min(deadline);
         gathering.parts[place] = Some(part);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::survey::Survey;
-use super::{Hub, Misconduct, OPEN_MAX, Rank};
+use super::{Hub, OPEN_MAX, ProtocolViolation, Rank};
 use crate::control::claims::Claims;
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::Frame;
@@ -41,9 +41,9 @@ impl Hub {
         rank: u32,
         communicator: u64,
         members: Vec<u32>,
-    ) -> Result<(), Misconduct> {
+    ) -> Result<(), ProtocolViolation> {
         if self.groups.len() >= OPEN_MAX {
-            return Err(Misconduct("opened too many communicators"));
+            return Err(ProtocolViolation("opened too many communicators"));
         }
         let group = self.groups.entry(communicator).or_insert_with(|| Group {
             members: members.clone(),
@@ -55,7 +55,7 @@ impl Hub {
             claims: Claims::default(),
         });
         if group.members != members || group.opened.contains(&rank) {
-            return Err(Misconduct(
+            return Err(ProtocolViolation(
                 "opened a communicator twice or with other members",
             ));
         }

@@ -4,15 +4,16 @@ use super::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::control::absence::Absence;
+use crate::control::address::addresses;
 use crate::control::cancel::Cancel;
 use crate::control::launch::hidden_name;
 use crate::control::limit::Limit;
-use crate::control::meeting::Meeting;
-use crate::control::socket::{Listener, addresses};
+use crate::control::listener::RendezvousListener;
+use crate::control::socket::Listener;
 
 /// Rank 0 of two joins at `meeting`, the other one at `places`, both by `deadline`.
 fn meet(
-    meeting: Meeting,
+    meeting: RendezvousListener,
     places: Vec<Address>,
     secret_of_1: Secret,
     deadline: Instant,
@@ -32,11 +33,11 @@ fn meet(
 #[test]
 fn ranks_meet_at_any_of_the_places_that_rank_0_has_opened() {
     watched(|| {
-        let count = addresses(&Meeting::open(None).unwrap().address())
+        let count = addresses(&RendezvousListener::open(None).unwrap().address())
             .unwrap()
             .len();
         for index in 0..count {
-            let meeting = Meeting::open(None).unwrap();
+            let meeting = RendezvousListener::open(None).unwrap();
             let place = addresses(&meeting.address()).unwrap().remove(index);
             let [zero, one] = meet(meeting, vec![place], secret(), ample());
             drop((one.unwrap(), zero.unwrap()));
@@ -50,7 +51,7 @@ fn places_that_are_closed_silent_or_somebody_elses_are_passed_over() {
         let closed = tcp_address();
         let (silent, silent_place) = Listener::bind_free("127.0.0.1".parse().unwrap()).unwrap();
         // Another job's rank 0, still waiting for its ranks.
-        let other = Meeting::open(None).unwrap();
+        let other = RendezvousListener::open(None).unwrap();
         let other_place = addresses(&other.address()).unwrap().remove(0);
         let mut host = launch(0, 2, &unix_address());
         host.addresses.clear();
@@ -58,7 +59,7 @@ fn places_that_are_closed_silent_or_somebody_elses_are_passed_over() {
             let another = Some(Secret::new(*b"another"));
             Session::join_at(&host, Some(other), another, soon(6000).into()).map(drop)
         });
-        let meeting = Meeting::open(None).unwrap();
+        let meeting = RendezvousListener::open(None).unwrap();
         let mut places = vec![closed, other_place, silent_place];
         places.extend(addresses(&meeting.address()).unwrap());
         let [zero, one] = meet(meeting, places, secret(), ample());
@@ -70,7 +71,7 @@ fn places_that_are_closed_silent_or_somebody_elses_are_passed_over() {
 #[test]
 fn a_wrong_secret_is_a_clear_error_at_several_places_too() {
     watched(|| {
-        let meeting = Meeting::open(None).unwrap();
+        let meeting = RendezvousListener::open(None).unwrap();
         let places = addresses(&meeting.address()).unwrap();
         let first = places[0].to_string();
         let [_, one] = meet(meeting, places, Secret::new(*b"another"), soon(2000));
@@ -110,7 +111,7 @@ fn rank_0_listens_at_all_places_of_a_list() {
 fn without_a_secret_nobody_is_met() {
     let mut zero = launch(0, 2, &unix_address());
     zero.addresses.clear();
-    let meeting = Some(Meeting::open(None).unwrap());
+    let meeting = Some(RendezvousListener::open(None).unwrap());
     let error = Session::join_at(&zero, meeting, None, ample().into()).unwrap_err();
     assert!(error.to_string().contains("RINGFOLD_SECRET"), "{error}");
 }

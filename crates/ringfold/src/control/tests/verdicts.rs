@@ -13,7 +13,7 @@ fn a_verdict_ends_the_exchange_for_its_communicator() {
                 .unwrap();
             let outcome = match session.rank() {
                 1 => {
-                    health.abort("no memory left");
+                    health.give_up("no memory left");
                     Ok(vec![])
                 }
                 _ => session.exchange_unless("card", &[0, 1, 2], b"", ample(), &|| health.fault()),
@@ -38,7 +38,7 @@ fn an_abort_reaches_every_member_and_nobody_else() {
                 .exchange("opened", &[0, 1, 2, 3], b"", ample())
                 .unwrap();
             if session.rank() == 2 {
-                mine.abort("enough");
+                mine.give_up("enough");
             }
             let error = verdict(&mine);
             assert!(

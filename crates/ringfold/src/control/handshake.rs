@@ -1,6 +1,6 @@
 //! Listeners, and the strangers that stand before them until they have proved who they are.
 //!
-//! Nothing here blocks: whoever owns a [`Door`] polls its descriptors among its own. The number of strangers is bounded,
+//! Nothing here blocks: whoever owns a [`HandshakeListener`] polls its descriptors among its own. The number of strangers is bounded,
 //! each has a deadline, and one that is slow, talks nonsense or does not know the secret is counted, logged once and
 //! dropped, and delays nobody.
 
@@ -14,7 +14,8 @@ use super::auth::{
     Secret,
 };
 use super::limit::Limit;
-use super::socket::{Bell, Listener, Socket, is_transient, random};
+use super::poll::{EventFd, is_transient};
+use super::socket::{Listener, Socket, random};
 use crate::error::Refused;
 
 /// How long a stranger has for its handshake. One of this user's on this host may take longer while
@@ -32,7 +33,7 @@ const WANT: Duration = Duration::from_secs(1);
 pub fn patience<'a>(socket: &Socket, limit: Limit<'a>) -> Limit<'a> {
     match socket.is_unix() {
         true => limit,
-        // Longer than the door's, so that its verdict arrives.
+        // Longer than the listener's, so that its verdict arrives.
         false => limit.within(HANDSHAKE * 2),
     }
 }
@@ -41,7 +42,7 @@ pub fn patience<'a>(socket: &Socket, limit: Limit<'a>) -> Limit<'a> {
 pub type Admit<'a> = &'a mut dyn FnMut(&Claim) -> Result<(), Refusal>;
 
 /// Listeners for one purpose.
-pub struct Door {
+pub struct HandshakeListener {
     listeners: Vec<Listener>,
     strangers: Vec<Stranger>,
     secret: Secret,
@@ -57,7 +58,7 @@ pub struct Door {
 /// What becomes of connections for which there are no descriptors.
 struct Want {
     /// Given up for one connection, which gets the reason.
-    spare: Option<Bell>,
+    spare: Option<EventFd>,
     /// No connection is accepted until then.
     rests_until: Option<Instant>,
     /// Since when there has been a want, and what the system said.
@@ -92,10 +93,10 @@ enum Progress {
     Probed,
 }
 
-impl Door {
-    /// A door that lets in who knows `secret` and comes for `purpose`.
-    pub fn new(listeners: Vec<Listener>, secret: &Secret, purpose: Purpose) -> Door {
-        Door {
+impl HandshakeListener {
+    /// Admits the connections that know `secret` and come for `purpose`.
+    pub fn new(listeners: Vec<Listener>, secret: &Secret, purpose: Purpose) -> HandshakeListener {
+        HandshakeListener {
             listeners,
             strangers: Vec::new(),
             secret: secret.clone(),
@@ -104,7 +105,7 @@ impl Door {
             was_probed: false,
             refused: None,
             want: Want {
-                spare: Bell::new().ok(),
+                spare: EventFd::new().ok(),
                 rests_until: None,
                 since: None,
                 is_serious: false,
@@ -167,7 +168,7 @@ impl Door {
         self.strangers.len() >= STRANGERS_MAX
     }
 
-    /// Serves whom `is_ready`, in the order of [`Door::add_descriptors`]; those who are in now.
+    /// Serves whom `is_ready`, in the order of [`HandshakeListener::add_descriptors`]; those who are in now.
     pub fn serve(&mut self, is_ready: &[bool], admit: Admit<'_>) -> Vec<(Claim, Socket)> {
         let (listeners, strangers) = is_ready.split_at(self.listeners.len().min(is_ready.len()));
         let mut admitted = Vec::new();
@@ -256,7 +257,7 @@ impl Door {
         }
         let has_surplus = self.strangers.iter().any(|stranger| stranger.is_surplus);
         if self.want.spare.is_none() && !has_surplus {
-            self.want.spare = Bell::new().ok();
+            self.want.spare = EventFd::new().ok();
         }
     }
 
@@ -358,51 +359,54 @@ impl Stranger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::socket::Address;
+    use super::super::address::Address;
     use super::*;
 
-    /// A door with one stranger of this host that has said nothing for too long.
-    fn door(name: &str) -> (Door, Socket) {
-        let name = format!("ringfold-test-door-{name}-{}", std::process::id());
+    /// A listener with one stranger of this host that has said nothing for too long.
+    fn listener(name: &str) -> (HandshakeListener, Socket) {
+        let name = format!("ringfold-test-handshake-{name}-{}", std::process::id());
         let address = Address::Unix { name };
         let listener = Listener::bind(&address).unwrap();
         let secret = Secret::new(*b"sixteen bytes ok");
-        let mut door = Door::new(vec![listener], &secret, Purpose::Memory);
+        let mut handshakes = HandshakeListener::new(vec![listener], &secret, Purpose::Memory);
         let far = Instant::now() + Duration::from_secs(20);
         let stranger = Socket::connect(&address, far).unwrap();
-        door.serve(&[true], &mut |_| Ok(()));
-        door.strangers[0].deadline = Instant::now();
-        (door, stranger)
+        handshakes.serve(&[true], &mut |_| Ok(()));
+        handshakes.strangers[0].deadline = Instant::now();
+        (handshakes, stranger)
     }
 
     #[test]
     fn a_slow_process_of_this_user_is_waited_for_while_there_is_room() {
-        let (mut door, stranger) = door("slow");
-        door.serve(&[false, false], &mut |_| Ok(()));
-        assert_eq!((door.strangers.len(), door.next_deadline()), (1, None));
+        let (mut handshakes, stranger) = listener("slow");
+        handshakes.serve(&[false, false], &mut |_| Ok(()));
+        assert_eq!(
+            (handshakes.strangers.len(), handshakes.next_deadline()),
+            (1, None)
+        );
         // Where there is none, it makes room.
-        while door.strangers.len() < STRANGERS_MAX {
+        while handshakes.strangers.len() < STRANGERS_MAX {
             let (socket, _) = Socket::pair().unwrap();
-            door.let_near("another".into(), socket, false);
+            handshakes.let_near("another".into(), socket, false);
         }
-        door.serve(&[false], &mut |_| Ok(()));
-        assert_eq!(door.strangers.len(), STRANGERS_MAX - 1);
+        handshakes.serve(&[false], &mut |_| Ok(()));
+        assert_eq!(handshakes.strangers.len(), STRANGERS_MAX - 1);
         let mut byte = [0];
         assert_eq!(stranger.read(&mut byte).unwrap(), 0);
     }
 
     #[test]
     fn without_descriptors_nobody_is_let_near_for_a_moment() {
-        let (mut door, _stranger) = door("want");
-        door.want.spare = None;
-        door.lack(0, &std::io::Error::from_raw_os_error(24));
-        assert!(!door.is_open() && door.next_deadline().is_some());
-        assert_eq!(door.want(), None, "it may pass");
-        let (since, text) = door.want.since.as_mut().unwrap();
+        let (mut handshakes, _stranger) = listener("want");
+        handshakes.want.spare = None;
+        handshakes.lack(0, &std::io::Error::from_raw_os_error(24));
+        assert!(!handshakes.is_open() && handshakes.next_deadline().is_some());
+        assert_eq!(handshakes.want(), None, "it may pass");
+        let (since, text) = handshakes.want.since.as_mut().unwrap();
         *since -= 2 * WANT;
         assert!(text.contains("ulimit -n"), "{text}");
-        assert!(door.want().is_some());
-        door.recover(Instant::now() + REST);
-        assert!(door.is_open() && door.want.spare.is_some());
+        assert!(handshakes.want().is_some());
+        handshakes.recover(Instant::now() + REST);
+        assert!(handshakes.is_open() && handshakes.want.spare.is_some());
     }
 }

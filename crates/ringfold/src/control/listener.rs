@@ -1,13 +1,13 @@
-//! Where rank 0 is met, open before anybody knows where.
+//! Listeners of rank 0 that are open before their addresses are known to the others.
 //!
-//! A job that has a way of its own to pass on a line of text (a store, a queue, a launcher's environment) needs no port that
-//! is agreed upon and hoped to be free: rank 0 opens a [`Meeting`] on ports that are free, passes on its address, and joins
-//! with it; the others join by that address. It is a list, because rank 0 cannot know which of its addresses the others
-//! reach; they try them in order.
+//! A job that can pass on a line of text itself (a store, a queue, a launcher's environment) needs
+//! no port that is agreed upon and hoped to be free: rank 0 opens a [`RendezvousListener`] on free
+//! ports, passes on its address, and joins with it; the others join by that address. It is a list,
+//! because rank 0 cannot know which of its addresses the others reach; they try them in order.
 //!
-//! First comes an abstract UNIX name, by which ranks of rank 0's own host come in and no other host does, then the address
-//! by which the machine is reached that the caller names, then what [`interfaces`] offers.
-//! Nobody is let in without the job's secret; who connects before rank 0 joins waits.
+//! First comes an abstract UNIX name, which only ranks of rank 0's own host can use, then the
+//! address by which the machine that the caller names is reached, then what [`interfaces`] offers.
+//! A rank without the job's secret is refused; one that connects before rank 0 joins waits.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -15,63 +15,57 @@ use std::time::Instant;
 
 use log::{debug, info};
 
+use super::address::Address;
 use super::connect;
 use super::limit::Limit;
 use super::mesh::CANDIDATES_MAX;
-use super::socket::{Address, Listener, random};
-use crate::env;
+use super::socket::{Listener, random};
 use crate::error::{Error, Result};
 use crate::topology::interfaces;
 
-/// Any port serves to ask the kernel for a route; nothing is sent.
+/// Any port serves to ask the kernel for a route; no packet is sent.
 const SOME_PORT: u16 = 9;
 
-/// Listeners at which rank 0 will be met; see [the module](self).
+/// Listeners at which the other ranks will reach rank 0; see [the module](self).
 ///
 /// Dropping it without joining closes them.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct RendezvousListener {
     listeners: Vec<Listener>,
     addresses: Vec<Address>,
 }
 
-impl Meeting {
-    /// Opens listeners on free ports of this host's addresses: those that `RINGFOLD_SOCKET_IFNAME` chooses, or all but
-    /// loopback, which is taken only where there is nothing else. `toward` is a host name or an address: first comes the
-    /// address by which that is reached from here, which is its own if it is this host's.
-    ///
-    /// # Errors
-    /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that is not known here is no
-    /// error: it has no say then. Blocks as long as looking up its name takes, 10 s at most.
-    pub fn open(toward: Option<&str>) -> Result<Meeting> {
-        let choice = env::process("RINGFOLD_SOCKET_IFNAME");
-        let mut candidates = interfaces::candidates(choice.as_deref(), false)?;
+impl RendezvousListener {
+    /// Opens listeners on free ports of the addresses of the interfaces that `choice` selects (see
+    /// [`interfaces`]), with the address by which `toward` is reached first.
+    pub fn on(choice: Option<&str>, toward: Option<&str>) -> Result<RendezvousListener> {
+        let mut candidates = interfaces::candidates(choice, false)?;
         if let Some(first) = toward.and_then(route_toward) {
             prefer(&mut candidates, first, choice.is_some());
         }
         if candidates.is_empty() {
             candidates.push(Ipv4Addr::LOCALHOST.into());
         }
-        Meeting::at(&candidates)
+        RendezvousListener::at(&candidates)
     }
 
     /// Listens at the UNIX name and on `candidates`.
-    fn at(candidates: &[IpAddr]) -> Result<Meeting> {
+    fn at(candidates: &[IpAddr]) -> Result<RendezvousListener> {
         let number = u64::from_le_bytes(random()?);
         let user = rustix::process::getuid().as_raw();
         let name = format!("ringfold-{user}-meeting-{number:016x}");
-        let mut meeting = Meeting {
+        let mut rendezvous = RendezvousListener {
             listeners: Vec::new(),
             addresses: Vec::new(),
         };
         let mut failures = Vec::new();
-        if let Err(error) = meeting.add_unix(name) {
-            // Only a shorter way; some sandboxes have no such names.
+        if let Err(error) = rendezvous.add_unix(name) {
+            // Only a shortcut; some sandboxes have no such names.
             debug!(target: "ringfold::control", "no UNIX name to be met at: {error}");
         }
         let mut is_reachable = false;
         for candidate in candidates.iter().take(CANDIDATES_MAX) {
-            match meeting.add_tcp(*candidate) {
+            match rendezvous.add_tcp(*candidate) {
                 Ok(()) => is_reachable = true,
                 Err(error) => failures.push(format!("{candidate}: {error}")),
             }
@@ -82,8 +76,8 @@ impl Meeting {
                 "no address to be met at ({failures}); see RINGFOLD_SOCKET_IFNAME"
             )));
         }
-        info!(target: "ringfold::control", "rank 0 is met at {meeting}");
-        Ok(meeting)
+        info!(target: "ringfold::control", "rank 0 is met at {rendezvous}");
+        Ok(rendezvous)
     }
 
     fn add_unix(&mut self, name: String) -> std::io::Result<()> {
@@ -100,7 +94,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Where the other ranks find it: the `address` that they join by, candidates separated by commas.
+    /// The `address` by which the other ranks join: candidates separated by commas.
     pub fn address(&self) -> String {
         self.to_string()
     }
@@ -114,14 +108,14 @@ impl Meeting {
     }
 }
 
-impl fmt::Display for Meeting {
+impl fmt::Display for RendezvousListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let texts: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
         f.write_str(&texts.join(","))
     }
 }
 
-/// Puts `first` before the others; one that a choice has left out stays out.
+/// Puts `first` before the others; one that the choice of interfaces left out stays out.
 fn prefer(candidates: &mut Vec<IpAddr>, first: IpAddr, is_chosen: bool) {
     let place = candidates.iter().position(|candidate| *candidate == first);
     match place {
@@ -131,7 +125,8 @@ fn prefer(candidates: &mut Vec<IpAddr>, first: IpAddr, is_chosen: bool) {
     }
 }
 
-/// This host's address by which `host` is reached; nothing if it is not known, or is reached by loopback.
+/// This host's address by which `host` is reached; `None` if it is not known, or is reached by
+/// loopback.
 fn route_toward(host: &str) -> Option<IpAddr> {
     let limit = Limit::from(Instant::now() + connect::LOOKUP);
     let addresses = match connect::resolve(host, SOME_PORT, limit) {
@@ -190,9 +185,9 @@ mod tests {
 
     #[test]
     fn the_address_reads_back_as_a_list_of_open_places() {
-        let meeting = Meeting::open(Some("localhost")).unwrap();
-        let places = crate::control::socket::addresses(&meeting.address()).unwrap();
-        assert_eq!(places, meeting.addresses);
+        let rendezvous = RendezvousListener::open(Some("localhost")).unwrap();
+        let places = crate::control::address::addresses(&rendezvous.address()).unwrap();
+        assert_eq!(places, rendezvous.addresses);
         assert!(matches!(places[0], Address::Unix { .. }));
         assert!(places.len() > 1 && places.len() <= CANDIDATES_MAX + 1);
         for place in &places[1..] {

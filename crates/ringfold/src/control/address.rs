@@ -1,0 +1,123 @@
+//! The addresses at which rank 0 listens, and their text form.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// Where rank 0 listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host name or address, and a port.
+    Tcp {
+        /// As given, without brackets.
+        host: String,
+        /// Never 0.
+        port: u16,
+    },
+    /// A name in the abstract namespace of UNIX sockets; reachable from this network namespace alone.
+    Unix {
+        /// Without the `@`.
+        name: String,
+    },
+}
+
+/// Bytes of an abstract name that every kernel takes.
+const UNIX_NAME_MAX: usize = 100;
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Address> {
+        let wrong = |why: &str| {
+            Error::InvalidArgument(format!(
+                "address `{text}` {why}; give `host:port` or `unix:@name`"
+            ))
+        };
+        if let Some(rest) = text.strip_prefix("unix:") {
+            let name = rest
+                .strip_prefix('@')
+                .ok_or_else(|| wrong("is not an abstract UNIX name"))?;
+            if name.is_empty() || name.len() > UNIX_NAME_MAX {
+                return Err(wrong("has an empty or too long name"));
+            }
+            return Ok(Address::Unix { name: name.into() });
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        match port.parse::<u16>() {
+            Ok(port) if port > 0 && !host.is_empty() => Ok(Address::Tcp {
+                host: host.into(),
+                port,
+            }),
+            _ => Err(wrong("has no usable host or port")),
+        }
+    }
+}
+
+/// The most addresses that rank 0 may have.
+const ADDRESSES_MAX: usize = 64;
+
+/// Parses a list of addresses, separated by commas, at which rank 0 may listen.
+pub fn addresses(text: &str) -> Result<Vec<Address>> {
+    let list: Result<Vec<Address>> = text
+        .split(',')
+        .map(|item| item.trim().parse())
+        .take(ADDRESSES_MAX + 1)
+        .collect();
+    let list = list?;
+    match list.len() <= ADDRESSES_MAX {
+        true => Ok(list),
+        false => Err(Error::InvalidArgument(format!(
+            "more than {ADDRESSES_MAX} addresses of rank 0; give those by which the ranks reach it"
+        ))),
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Address::Unix { name } => write!(f, "unix:@{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_back_as_they_were_written() {
+        for text in ["node1:29501", "[::1]:80", "10.0.0.1:1", "unix:@job-7"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn unusable_addresses_are_refused() {
+        for text in [
+            "",
+            "node1",
+            "node1:",
+            "node1:0",
+            ":1",
+            "node1:70000",
+            "unix:/tmp/x",
+            "unix:@",
+        ] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_of_addresses_keep_their_order_and_are_bounded() {
+        let list = addresses("unix:@a, 10.0.0.1:1,[fd00::1]:2").unwrap();
+        let texts: Vec<String> = list.iter().map(Address::to_string).collect();
+        assert_eq!(texts, ["unix:@a", "10.0.0.1:1", "[fd00::1]:2"]);
+        for text in ["", ",", "a:1,", "a:1,,b:2", &vec!["a:1"; 65].join(",")] {
+            assert!(addresses(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! How a process joins a job.
+
+pub mod launch;
+
+pub use launch::Explicit;
