@@ -52,6 +52,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    ringfold_tuner_host::register();
     let outcome = match Cli::parse().command {
         Command::Perf(arguments) => perf::run(*arguments),
         Command::Run(arguments) => run::run(arguments),

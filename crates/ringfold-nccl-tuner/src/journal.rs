@@ -1,8 +1,9 @@
-//! NCCL's log, in its own format and subsystem: `NCCL INFO ringfold tuner: ...` with NCCL_DEBUG=INFO.
+//! NCCL's log, in its own format and subsystem: `NCCL INFO ringfold tuner: ...` with
+//! NCCL_DEBUG=INFO.
 
 use std::ffi::{CString, c_uint};
 
-use ringfold::tune::plugin::abi::{Logger, TUNING, level};
+use ringfold_tuner_host::abi::{Logger, TUNING, level};
 
 /// Where lines go.
 pub struct Journal(Logger);
@@ -31,8 +32,8 @@ impl Journal {
             return;
         };
         let (file, line) = (c"ringfold-nccl-tuner".as_ptr(), 0);
-        // SAFETY: the interface promises a function that takes these and what `format` stands for: one text; all three end
-        // with a zero and outlive the call.
+        // SAFETY: the interface promises a function that takes these and what `format` stands for:
+        // one text; all three end with a zero and outlive the call.
         unsafe { log(level, TUNING, file, line, c"%s".as_ptr(), text.as_ptr()) }
     }
 }

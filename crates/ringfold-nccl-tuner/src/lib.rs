@@ -1,19 +1,22 @@
 //! A tuner plugin that NCCL loads: an operator's rules decide there as they do in ringfold.
 //!
-//! `NCCL_TUNER_PLUGIN=/path/to/libringfold_nccl_tuner.so` makes NCCL 2.21 to 2.32 load it; each finds the newest version of
-//! the interface that it knows among `ncclTunerPlugin_v2` to `_v7`. Which rules hold is `tuner`'s; this file is the
-//! border, where C's pointers become values and nothing is decided.
+//! `NCCL_TUNER_PLUGIN=/path/to/libringfold_nccl_tuner.so` makes NCCL 2.21 to 2.32 load it; each
+//! finds the newest version of the interface that it knows among `ncclTunerPlugin_v2` to `_v7`.
+//! Which rules hold is `tuner`'s; this file is the border, where C's pointers become values and
+//! nothing is decided.
 //!
 //! # Invariants
 //!
-//! * No function ever fails or panics through C: NCCL ends a communicator or a call for that, whatever its documentation
-//!   says. What goes wrong is logged, and NCCL decides as without a plugin.
-//! * Of a cost table one entry is written, 0 where NCCL can go that way. -1 is never written, because some releases take
-//!   it for "never" and some for "best". Channels are written where a rule says so, and NCCL's constants never are.
-//! * Answers follow from the file and the call only, so that ranks with the same file answer the same. NCCL does not
-//!   compare them.
+//! * No function ever fails or panics through C: NCCL ends a communicator or a call for that,
+//!   whatever its documentation says. What goes wrong is logged, and NCCL decides as without a
+//!   plugin.
+//! * Of a cost table one entry is written, 0 where NCCL can go that way. -1 is never written,
+//!   because some releases take it for "never" and some for "best". Channels are written where a
+//!   rule says so, and NCCL's constants never are.
+//! * Answers follow from the file and the call only, so that ranks with the same file answer the
+//!   same. NCCL does not compare them.
 //!
-//! Source: the interface as [`ringfold::tune::plugin::abi`] has it.
+//! Source: the interface as [`ringfold_tuner_host::abi`] has it.
 
 mod journal;
 mod tuner;
@@ -23,7 +26,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
-use ringfold::tune::plugin::abi::{
+use ringfold_tuner_host::abi::{
     Code, Constants, Domains, Logger, SUCCESS, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6, TunerV7,
 };
 
@@ -33,14 +36,15 @@ use tuner::{Answer, Question, Tuner};
 /// What NCCL's log calls the plugin.
 const NAME: *const c_char = c"ringfold".as_ptr();
 
-/// The most rows or columns of a cost table; NCCL has 7 and 3, and a number above these is none of its.
+/// The most rows or columns of a cost table; NCCL has 7 and 3, and a number above these is none of
+/// its.
 const TABLE_SIDE_MAX: c_int = 64;
 
 /// A structure that NCCL finds by its name and only reads.
 #[repr(transparent)]
 pub struct Exported<T>(T);
 
-// SAFETY: nobody writes it, and what its pointers show is constant.
+// SAFETY: it is never written, and what its pointers show is constant.
 unsafe impl<T> Sync for Exported<T> {}
 
 /// Of NCCL 2.21.
@@ -162,7 +166,8 @@ unsafe extern "C" fn price(
             is_registered: is_registered != 0,
         };
         let (rows, columns) = (rows as usize, columns as usize);
-        // SAFETY: the interface promises one array of `rows * columns` floats, which nobody else uses during the call.
+        // SAFETY: the interface promises one array of `rows * columns` floats, which only
+        // this call uses meanwhile.
         let costs = unsafe { slice::from_raw_parts_mut(table.cast::<f32>(), rows * columns) };
         let can_go =
             |row, column| row < rows && column < columns && costs[row * columns + column] >= 0.0;
@@ -185,7 +190,8 @@ unsafe extern "C" fn price_unregistered(
     columns: c_int,
     channels: *mut c_int,
 ) -> Code {
-    // SAFETY: its arguments are those that the interface promises here, too; buffers count as not registered.
+    // SAFETY: its arguments are those that the interface promises here, too; buffers count as not
+    // registered.
     unsafe {
         price(
             context, function, bytes, group, table, rows, columns, 0, channels,
@@ -238,13 +244,15 @@ unsafe extern "C" fn pick(
 unsafe extern "C" fn finish(context: *mut c_void) -> Code {
     guarded(|| {
         if !context.is_null() {
-            // SAFETY: `init` made it of a box, and the interface promises that nobody uses it again.
+            // SAFETY: `init` made it of a box, and the interface promises not to use it
+            // again.
             drop(unsafe { Box::from_raw(context.cast::<Tuner>()) });
         }
     })
 }
 
-/// Does `work`, and says that all is well: a panic must not travel through C, and an error would end the call.
+/// Does `work`, and says that all is well: a panic must not travel through C, and an error would
+/// end the call.
 fn guarded(work: impl FnOnce()) -> Code {
     // What a panic leaves behind is at worst a line that was not logged.
     let _ = catch_unwind(AssertUnwindSafe(work));

@@ -1,10 +1,13 @@
-//! A communicator's rules: where they are read from, which one holds for a call, and what the log says about it.
+//! A communicator's rules: where they are read from, which one holds for a call, and what the log
+//! says about it.
 //!
-//! A table is read when a communicator begins, from the first of `NCCL_TUNER_CONFIG_FILE`, `RINGFOLD_TUNER_CONFIG` and
-//! `nccl_tuner.conf` in the current folder. The first rule in file order that matches and whose way NCCL can go holds. A
-//! file with an error holds nothing at all: half a table would tune half of the calls, and nobody would see which.
+//! A table is read when a communicator begins, from the first of `NCCL_TUNER_CONFIG_FILE`,
+//! `RINGFOLD_TUNER_CONFIG` and `nccl_tuner.conf` in the current folder. The first rule in file
+//! order that matches and whose way NCCL can go holds. A file with an error holds nothing at all:
+//! half a table would tune half of the calls, and it would not show which.
 //!
-//! Each decision is logged once: what a rule, or the lack of one, means for the first call that meets it.
+//! Each decision is logged once: what a rule, or the lack of one, means for the first call that
+//! meets it.
 
 #![forbid(unsafe_code)]
 
@@ -76,7 +79,8 @@ impl Tuner {
     pub fn begin(ranks: usize, hosts: usize, journal: Journal) -> Tuner {
         let rules = read(&journal);
         let doubts = rules.doubts_of("NCCL", ways::of);
-        // No more than a note: a rule for where an earlier one's way is missing is doubtful, and may be meant.
+        // No more than a note: a rule for where an earlier one's way is missing is doubtful, and
+        // may be meant.
         doubts.iter().for_each(|doubt| journal.info(doubt));
         Tuner {
             rules,
@@ -87,7 +91,8 @@ impl Tuner {
         }
     }
 
-    /// What the rules say about a call. `can_go` tells of a row and a column whether NCCL can go that way now.
+    /// What the rules say about a call. `can_go` tells of a row and a column whether NCCL can go
+    /// that way now.
     pub fn answer(
         &self,
         question: Question,
@@ -152,13 +157,17 @@ impl Tuner {
     }
 }
 
-/// The rules that a communicator begins with; none where there is no file, or where it cannot be read.
+/// The rules that a communicator begins with; none where there is no file, or where it cannot be
+/// read.
 fn read(journal: &Journal) -> Rules {
     let variable = |name| std::env::var(name).ok().filter(|path| !path.is_empty());
     let named = VARIABLES.into_iter().find_map(variable);
     if named.is_none() && !Path::new(FILE).exists() {
         let [first, second] = VARIABLES;
-        journal.info(&format!("neither {first} nor {second} names a file of rules, and there is no {FILE} here; NCCL decides"));
+        journal.info(&format!(
+            "neither {first} nor {second} names a file of rules, and there is no {FILE} here; \
+             NCCL decides"
+        ));
         return Rules::default();
     }
     let path = named.as_deref().unwrap_or(FILE);
@@ -170,7 +179,8 @@ fn read(journal: &Journal) -> Rules {
         Err(error) => {
             let text = format!("{error}; no rule holds, and NCCL decides");
             journal.warn(&text);
-            // NCCL says nothing at all unless it is told to, and an error in a table must not pass in silence.
+            // NCCL logs nothing by default, and an error in a table must not pass
+            // in silence.
             if variable("NCCL_DEBUG").is_none() {
                 eprintln!("ringfold tuner: {text}");
             }

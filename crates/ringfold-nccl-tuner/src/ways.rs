@@ -1,7 +1,7 @@
 //! What NCCL could ever do: which of its algorithms carry out which function, by which protocol.
 //!
-//! It serves to warn of rules that never hold, and version 2 of the interface, which shows no costs. From version 3 on
-//! NCCL's own table says what can be done.
+//! It serves to warn of rules that never hold, and version 2 of the interface, which shows no
+//! costs. From version 3 on NCCL's own table says what can be done.
 //!
 //! Source: `ncclTopoTuneModel` in `src/graph/tuning.cc` of NCCL 2.30.
 

@@ -1,14 +1,15 @@
-//! The plugin as NCCL meets it: called from C, every version of the interface, by one harness; and as ringfold's own host
-//! does.
+//! The plugin as NCCL meets it: called from C, every version of the interface, by one harness; and
+//! as ringfold's own host does.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use ringfold::tune::plugin::{Members, open};
+use ringfold::tune::plugin::{Members, PluginHost};
 use ringfold::tune::{CostTable, PluginCall};
 use ringfold::{Algorithm, Collective, Protocol};
+use ringfold_tuner_host::Host;
 
 /// All entries of the table can be chosen.
 const ALL: u32 = 0x1f_ffff;
@@ -37,7 +38,7 @@ fn harness() -> &'static Path {
         let program = folder().join("harness");
         let status = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
             .args(["-Wall", "-Wextra", "-Werror", "-I"])
-            .arg(here.join("../ringfold/tests/tuner_plugin"))
+            .arg(here.join("../ringfold-tuner-host/tests/plugins"))
             .arg(here.join("tests/harness.c"))
             .args(["-ldl", "-o"])
             .arg(&program)
@@ -316,7 +317,9 @@ fn as_the_host_sees_it() {
         ranks_per_host_max: 8,
     };
     let plugin = plugin();
-    let plugin = open(plugin.to_str().unwrap(), &members).expect("it is well");
+    let plugin = Host
+        .open(plugin.to_str().unwrap(), &members)
+        .expect("it is well");
     assert_eq!(plugin.name(), "ringfold");
     let mut call = PluginCall {
         collective: Collective::AllReduce,

@@ -30,6 +30,7 @@ use work::Work;
 
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    ringfold_tuner_host::register();
     module.add_class::<Buffer>()?;
     module.add_class::<Communicator>()?;
     module.add_class::<Meeting>()?;

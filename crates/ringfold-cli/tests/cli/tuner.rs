@@ -205,3 +205,11 @@ fn a_list_for_one_collective_bars_its_other_ways() {
         done.stderr
     );
 }
+
+#[test]
+fn the_command_has_a_plugin_host() {
+    let done = job(&[("RINGFOLD_TUNER_PLUGIN", "not-there")], ":", "");
+    assert!(done.status.success(), "{}", done.stderr);
+    let due = "libnccl-tuner-not-there.so";
+    assert!(done.stderr.contains(due), "{}", done.stderr);
+}

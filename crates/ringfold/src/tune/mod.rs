@@ -21,5 +21,6 @@ pub use allowed::Allowed;
 pub use constants::Constants;
 pub use cost_table::CostTable;
 pub use limits::Limits;
+pub use plugin::{Plugin, PluginCall, PluginHost, register_plugin_host};
 pub use rules::{Rule, RuleCall, Rules};
-pub use tuning::{Explanation, Plugin, PluginCall, Reason, Tuning};
+pub use tuning::{Explanation, Reason, Tuning};

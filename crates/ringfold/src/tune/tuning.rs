@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use super::channels::Bounds;
 use super::choose::Choice;
+use super::plugin::Plugin;
 use super::{Allowed, Constants, CostTable, Limits, Rules};
-use crate::types::{Collective, Protocol};
+use crate::types::Protocol;
 
 /// What the choices of a communicator are made from.
 #[derive(Clone, Debug)]
@@ -52,32 +53,6 @@ impl Tuning {
             plugin: None,
         }
     }
-}
-
-/// Whoever prices ways anew for every new kind of call: a shared library in NCCL's tuner ABI, or a test.
-pub trait Plugin: Send + Sync + fmt::Debug {
-    /// What the log calls it.
-    fn name(&self) -> &str;
-
-    /// Changes the costs of usable ways in `table`, and `channels`, where it has an opinion. It answers the same on all ranks.
-    ///
-    /// Entries that are unusable stay so, and what is negative or no number is ignored ([`CostTable::reprice`]). `channels`
-    /// begins as 0, which leaves the number to the scheduler. It may be called from several threads, never on the way of a
-    /// call whose kind was seen.
-    fn adjust(&self, call: &PluginCall, table: &mut CostTable, channels: &mut i32);
-}
-
-/// What a plugin is told of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PluginCall {
-    /// What is called.
-    pub collective: Collective,
-    /// Bytes of the vector, or of all blocks together.
-    pub bytes: u64,
-    /// How many calls are made together; 1 of one alone.
-    pub group: u32,
-    /// Whether the buffers are registered on all ranks.
-    pub is_registered: bool,
 }
 
 /// Who decided a choice.

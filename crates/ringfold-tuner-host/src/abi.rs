@@ -1,21 +1,24 @@
-//! NCCL's interface for tuner plugins, versions 2 to 7, as the structures that libraries export and are handed.
+//! NCCL's interface for tuner plugins, versions 2 to 7, as the structures that libraries export and
+//! are handed.
 //!
-//! A library exports a structure named `ncclTunerPlugin_v6`; of several versions the newest is taken. All functions return
-//! a [`Code`], 0 for success. The cost table that they are given is one array of floats, row after row, in microseconds,
-//! -1 for what cannot be chosen; that its type is a pointer to pointers is a slip that all versions keep.
+//! A library exports a structure named `ncclTunerPlugin_v6`; of several versions the newest is
+//! taken. All functions return a [`Code`], 0 for success. The cost table that they are given is one
+//! array of floats, row after row, in microseconds, -1 for what cannot be chosen; that its type is
+//! a pointer to pointers is a slip that all versions keep.
 //!
-//! Both ends of the interface use these types: the host beside this module, and `crates/ringfold-nccl-tuner`, which NCCL
-//! loads. `tests/tuner_plugin/tuner.h` says the same in C, and the tests of both call across.
+//! Both ends of the interface use these types: the host in this crate, and
+//! `crates/ringfold-nccl-tuner`, which NCCL loads. `tests/plugins/tuner.h` says the same in C, and
+//! the tests of both call across.
 //!
-//! Source: `src/include/plugin/tuner/tuner_v{2,3,4,5,6,7}.h` of NCCL 2.21 to 2.32, from which names, order and numbers are
-//! taken.
+//! Source: `src/include/plugin/tuner/tuner_v{2,3,4,5,6,7}.h` of NCCL 2.21 to 2.32, from which
+//! names, order and numbers are taken.
 
 #![forbid(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::mem::{offset_of, size_of};
 
-use crate::tune::names::{NCCL_ALGORITHMS, NCCL_PROTOCOLS};
+use ringfold::tune::names::{NCCL_ALGORITHMS, NCCL_PROTOCOLS};
 
 /// What a function returns: [`SUCCESS`] or the number of what went wrong (`ncclResult_t`).
 pub type Code = c_int;
@@ -44,7 +47,8 @@ pub mod level {
 /// The bit of the subsystem to which a tuner's log lines belong.
 pub const TUNING: c_ulong = 0x40;
 
-/// Writes a line to the log of whoever loads the plugin; its arguments are those of `printf` from `format` on.
+/// Writes a line to the log of the plugin's host; its arguments are those of `printf` from
+/// `format` on.
 pub type Logger = Option<
     unsafe extern "C" fn(
         level: c_uint,
@@ -67,7 +71,8 @@ pub type Init = unsafe extern "C" fn(
     context: *mut *mut c_void,
 ) -> Code;
 
-/// How versions 5 to 7 begin a communicator. `ROWS` is how many generations of GPUs the constants tell apart.
+/// How versions 5 to 7 begin a communicator. `ROWS` is how many generations of GPUs the constants
+/// tell apart.
 pub type InitWithConstants<const ROWS: usize> = unsafe extern "C" fn(
     context: *mut *mut c_void,
     communicator: u64,
@@ -217,8 +222,9 @@ pub struct Domains {
 /// For each algorithm and protocol a number.
 pub type ByWay = [[f64; NCCL_PROTOCOLS]; NCCL_ALGORITHMS];
 
-/// The constants of NCCL's model (`ncclTunerConstants_v5_t`, `_v7_t`), which a plugin may change when it begins: latencies
-/// in microseconds, bandwidths of a channel in GB/s by generation of GPU × one, two or four hosts.
+/// The constants of NCCL's model (`ncclTunerConstants_v5_t`, `_v7_t`), which a plugin may change
+/// when it begins: latencies in microseconds, bandwidths of a channel in GB/s by generation of GPU
+/// × one, two or four hosts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Constants<const ROWS: usize> {
@@ -255,8 +261,8 @@ const _: () = {
 };
 
 impl<const ROWS: usize> Constants<ROWS> {
-    /// Numbers that mean nothing: every hop costs as much, and every link carries 1 GB/s, so that whoever divides by them
-    /// gets a number.
+    /// Numbers that mean nothing: every hop costs as much, and every link carries 1 GB/s, so that
+    /// a division by one of them gives a number.
     pub const NEUTRAL: Constants<ROWS> = Constants {
         base_latencies: [[1.0; NCCL_PROTOCOLS]; NCCL_ALGORITHMS],
         link_latencies: [[[1.0; NCCL_PROTOCOLS]; NCCL_ALGORITHMS]; 3],

@@ -1,19 +1,21 @@
-//! A communicator's context in a plugin's library: what it is asked, and what of its answer is taken.
+//! A communicator's context in a plugin's library: what it is asked, and what of its answer is
+//! taken.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ringfold::tune::CostTable;
+use ringfold::tune::names::{
+    ALGORITHMS, COLLECTIVES, NCCL_ALGORITHMS, NCCL_PROTOCOLS, Name, PROTOCOLS,
+};
+use ringfold::types::{Algorithm, Protocol};
+
 use super::abi::{Code, Constants, Domains, IGNORED, SUCCESS, UNDEFINED};
 use super::library::{Ask, Begin, Library};
 use super::logger::logger;
 use super::{LOG, Members, Plugin, PluginCall};
-use crate::tune::CostTable;
-use crate::tune::names::{
-    ALGORITHMS, COLLECTIVES, NCCL_ALGORITHMS, NCCL_PROTOCOLS, Name, PROTOCOLS,
-};
-use crate::types::{Algorithm, Protocol};
 
 /// NCCL's cost table: one array, row after row.
 type Table = [[f32; NCCL_PROTOCOLS]; NCCL_ALGORITHMS];
@@ -47,8 +49,8 @@ struct Question {
     is_registered: c_int,
 }
 
-// SAFETY: the interface lets a communicator's calls come from different threads, one at a time, and `Library::turn` is held
-// in every one of them.
+// SAFETY: the interface lets a communicator's calls come from different threads, one at a time, and
+// `Library::turn` is held in every one of them.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -148,7 +150,10 @@ impl Plugin for Context {
             // A number by itself, as above.
             if !self.has_failed.swap(true, Ordering::Relaxed) {
                 let (name, collective, why) = (self.name(), call.collective, meaning(code));
-                log::warn!(target: LOG, "plugin `{name}` fails for {collective} ({why}); where it does, the model decides");
+                log::warn!(
+                    target: LOG,
+                    "plugin `{name}` fails for {collective} ({why}); where it does, the model decides"
+                );
             }
             return;
         }
@@ -167,7 +172,8 @@ impl Drop for Context {
             return;
         };
         let _turn = self.library.turn();
-        // SAFETY: `begin` succeeded with this context, and nobody uses it any more. What it returns changes nothing.
+        // SAFETY: `begin` succeeded with this context, and it is not used any more. What it returns
+        // changes nothing.
         let _ = unsafe { finish(self.context) };
     }
 }
@@ -229,12 +235,14 @@ fn begin(how: Begin, members: &Members, given: &mut Given, context: &mut *mut c_
     let (log, domains) = (logger(), &raw mut given.domains);
     match how {
         Begin::Plain(init) => {
-            // SAFETY: the interface promises these arguments to this function, and `context` is valid for a write.
+            // SAFETY: the interface promises these arguments to this function, and `context` is
+            // valid for a write.
             unsafe { init(ranks, hosts, log, context) }
         }
         Begin::Constants(init) => {
             let constants = &raw mut given.constants;
-            // SAFETY: as above; what is given is valid for reads and writes, and the context keeps it.
+            // SAFETY: as above; what is given is valid for reads and writes, and the context keeps
+            // it.
             unsafe { init(context, id, ranks, hosts, log, domains, constants) }
         }
         Begin::ConstantsV7(init) => {
@@ -264,8 +272,9 @@ fn ask(
     let costs = (&raw mut *table).cast::<*mut f32>();
     match how {
         Ask::Price(price) => {
-            // SAFETY: the interface promises these arguments to this function; `costs` is valid for reads and writes of
-            // `rows * columns` floats, `channels` of an int, and `context` is what `begin` got.
+            // SAFETY: the interface promises these arguments to this function; `costs` is valid for
+            // reads and writes of `rows * columns` floats, `channels` of an int, and `context` is
+            // what `begin` got.
             unsafe {
                 price(
                     context,

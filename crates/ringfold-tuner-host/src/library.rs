@@ -11,7 +11,8 @@ use super::abi::{
     TunerV5, TunerV6, TunerV7,
 };
 
-/// The name that stands for the program itself. Only in full: NCCL takes every beginning of it, such as `s`.
+/// The name that stands for the program itself. Only in full: NCCL takes every beginning of it,
+/// such as `s`.
 const PROGRAM: &str = "STATIC_PLUGIN";
 
 /// A library that is loaded for good.
@@ -53,7 +54,7 @@ pub enum Ask {
 }
 
 impl Library {
-    /// Waits until nobody else is in the library.
+    /// Waits until no other thread is in the library.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,15 +70,16 @@ struct Version {
 
 type Functions = (Begin, Ask, Option<Finish>);
 
-/// A version's entry: its layout has nothing in common with the others' but the names of some fields.
+/// A version's entry: its layout has nothing in common with the others' but the names of some
+/// fields.
 macro_rules! version {
     ($number:literal, $symbol:literal, $tuner:ty, $begin:path, $ask:path, $answer:ident) => {
         Version {
             number: $number,
             symbol: $symbol,
             read: |symbol| {
-                // SAFETY: `load` found the structure under the name by which the interface promises this layout, and every
-                // bit pattern of a pointer may stand there.
+                // SAFETY: `load` found the structure under the name by which the interface promises
+                // this layout, and every bit pattern of a pointer may stand there.
                 let tuner = unsafe { symbol.cast_const().cast::<$tuner>().read() };
                 let functions = tuner.init.zip(tuner.$answer);
                 let functions =
@@ -140,7 +142,8 @@ const VERSIONS: [Version; 6] = [
     ),
 ];
 
-/// The library that `name` stands for. The first call loads it, and says so or warns; later ones get the same answer.
+/// The library that `name` stands for. The first call loads it, and says so or warns; later ones
+/// get the same answer.
 pub fn library(name: &str) -> Option<&'static Library> {
     static LIBRARIES: Mutex<BTreeMap<String, Option<&'static Library>>> =
         Mutex::new(BTreeMap::new());
@@ -151,7 +154,10 @@ pub fn library(name: &str) -> Option<&'static Library> {
     let library = match load(name) {
         Ok(library) => {
             let (called, version) = (&library.name, library.version);
-            log::info!(target: LOG, "plugin `{called}` of `{name}`, version {version} of NCCL's interface");
+            log::info!(
+                target: LOG,
+                "plugin `{called}` of `{name}`, version {version} of NCCL's interface"
+            );
             // It is never unloaded, so what describes it need not go either.
             Some(&*Box::leak(Box::new(library)))
         }
@@ -201,7 +207,8 @@ fn called(name: *const c_char) -> String {
     if name.is_null() {
         return "unnamed".into();
     }
-    // SAFETY: the interface promises text that ends with a zero and lives as long as the library, which stays.
+    // SAFETY: the interface promises text that ends with a zero and lives as long as the library,
+    // which stays.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_string_lossy().into_owned()
 }
@@ -224,7 +231,8 @@ fn open(name: Option<&str>) -> Result<*mut c_void, String> {
     let name = name.map(CString::new).transpose();
     let name = name.map_err(|_| "a name has no zero byte".to_string())?;
     let name = name.as_deref().map_or(ptr::null(), CStr::as_ptr);
-    // SAFETY: `name` is null or ends with a zero. That the library's code runs now is what the user asked for.
+    // SAFETY: `name` is null or ends with a zero. That the library's code runs now is what the user
+    // asked for.
     let handle = unsafe { libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         Err(failure())
@@ -240,7 +248,8 @@ fn failure() -> String {
     if text.is_null() {
         return "the dynamic linker gives no reason".into();
     }
-    // SAFETY: text of the linker that ends with a zero and stays until its next call on this thread.
+    // SAFETY: text of the linker that ends with a zero and stays until its next call on this
+    // thread.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_string_lossy().into_owned()
 }

@@ -1,7 +1,7 @@
 //! Compiles the one function that has to be C: the logger of tuner plugins, which takes arguments as `printf` does.
 
 fn main() {
-    let source = "src/tune/plugin/logger.c";
+    let source = "src/logger.c";
     println!("cargo::rerun-if-changed={source}");
     cc::Build::new()
         .file(source)

@@ -29,7 +29,7 @@ static int begin(void **context, size_t ranks, size_t nodes, logger_t *log, cons
     mine->log = log;
     mine->constants = constants;
     log(INFO, TUNING, __FILE__, __LINE__, "began with %zu ranks, %s and %.2f", ranks, "words", 1.5);
-    log(TRACE, TUNING, __FILE__, __LINE__, "%s", (const char *)1); /* Nobody wants it, so nobody may look at it. */
+    log(TRACE, TUNING, __FILE__, __LINE__, "%s", (const char *)1); /* Not wanted, so it must not be read. */
     *context = mine;
     begun++;
     return BEHAVIOUR == DOES_NOT_BEGIN ? INVALID_USAGE : SUCCESS;
@@ -136,7 +136,7 @@ const tuner_v4_t ncclTunerPlugin_v4 = {"four", init, ASK, finish};
 const tuner_v5_t ncclTunerPlugin_v5 = {"five", init, ASK, finish};
 #elif VERSION == 6
 const tuner_v6_t ncclTunerPlugin_v6 = {"six", init, ASK, finish, NULL};
-/* An older version beside it, which nobody may take. */
+/* An older version beside it, which must not be taken. */
 const tuner_v2_t ncclTunerPlugin_v2 = {"two", NULL, NULL, NULL};
 #elif VERSION == 7
 const tuner_v7_t ncclTunerPlugin_v7 = {"seven", init, ASK, finish, NULL};

@@ -1,7 +1,8 @@
 //! Plugins' log lines become lines of our own log.
 //!
-//! A plugin is handed a function of C's variable arguments, which stable Rust can call but not be; `logger.c` is that
-//! function. It writes the line out and hands it over here, if lines of its level are wanted at all.
+//! A plugin is handed a function of C's variable arguments, which stable Rust can call but not be;
+//! `logger.c` is that function. It writes the line out and hands it over here, if lines of its
+//! level are wanted at all.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::panic::catch_unwind;
