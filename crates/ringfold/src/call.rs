@@ -276,7 +276,7 @@ impl fmt::Display for Call {
             write!(f, " to register memory")?;
         }
         write!(f, " by {}", self.algorithm)?;
-        if self.protocol != Protocol::Simple && !self.algorithm.is_zero_copy() {
+        if self.protocol != Protocol::Simple && !self.algorithm.works_in_registered() {
             write!(f, " ({})", self.protocol)?;
         }
         if self.channels() > 1 {

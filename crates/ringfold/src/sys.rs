@@ -142,31 +142,6 @@ pub fn write_at(file: BorrowedFd<'_>, body: Region, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// Where bytes of another process go.
-pub enum Room<'a> {
-    /// Memory that somebody vouched for.
-    Region(Region),
-    /// A few bytes to look at.
-    Bytes(&'a mut [u8]),
-}
-
-/// Reads what lies at `address` of process `pid`, as much as there is room. Gives how much there was, from the beginning.
-pub fn read_process(pid: u32, address: u64, into: Room<'_>) -> io::Result<usize> {
-    let local = match into {
-        Room::Region(region) => part(region.address(), region.bytes()),
-        Room::Bytes(bytes) => part(bytes.as_mut_ptr(), bytes.len()),
-    };
-    let remote = part(
-        std::ptr::without_provenance_mut(address as usize),
-        local.iov_len,
-    );
-    retry(|| {
-        // SAFETY: `local` is valid for writes of its length (an exclusive borrow; the contract of `Region::new`), and bytes of
-        // any value may stand there; `remote` the kernel checks itself.
-        unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) }
-    })
-}
-
 /// What lies at an address of this process.
 #[derive(Clone, Debug)]
 pub struct MappingAt {

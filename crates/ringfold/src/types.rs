@@ -256,15 +256,10 @@ named_byte! {
 }
 
 impl Algorithm {
-    /// Whether it works in all ranks' registered buffers, and gives way to another where they are not all registered.
+    /// Whether it works in all ranks' registered buffers: it goes by [`Protocol::ZeroCopy`], as no
+    /// other does, and gives way to another where they are not all registered.
     pub const fn works_in_registered(self) -> bool {
         matches!(self, Algorithm::Push | Algorithm::Serve)
-    }
-
-    /// Whether peers read and write the buffers themselves, registered or through the kernel: it goes by
-    /// [`Protocol::ZeroCopy`], and no other does.
-    pub const fn is_zero_copy(self) -> bool {
-        self.works_in_registered() || matches!(self, Algorithm::Pull)
     }
 }
 
@@ -309,12 +304,10 @@ named_byte! {
         Hierarchical = 8, "hierarchical";
         /// Whoever runs combines what all have published: for ranks that outnumber their cores.
         Claim = 9, "claim";
-        /// Every rank reads what it needs from the others' private memory, through the kernel.
-        Pull = 10, "pull";
         /// Whoever runs does a block of what `push` does: for ranks that outnumber their cores.
-        Serve = 11, "serve";
+        Serve = 10, "serve";
         /// One rank is known to come late: the others reduce before it comes.
-        Stragglar = 12, "stragglar";
+        Stragglar = 11, "stragglar";
     }
 }
 
@@ -325,7 +318,7 @@ named_byte! {
         Ll = 0, "ll";
         /// Staged and pipelined: through published memory, rings of shared memory or sockets.
         Simple = 1, "simple";
-        /// Not staged: peers read and write the buffers themselves, registered ones or through the kernel.
+        /// Not staged: peers read and write the registered buffers themselves.
         ZeroCopy = 2, "zero_copy";
     }
 }

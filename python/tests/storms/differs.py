@@ -36,7 +36,6 @@ ALGORITHMS = (
     "recursive_doubling",
     "flat",
     "push",
-    "pull",
 )
 REFUSALS = (ringfold.InvalidArgument, ringfold.Unsupported)
 

@@ -46,7 +46,6 @@ pub fn probe(machine: &Machine) -> Vec<Facility> {
         Facility::new("futex", shared_futex()),
         Facility::new("unix sockets", unix_sockets()),
         Facility::new("tcp", tcp()),
-        Facility::new("process_vm_readv", process_vm_readv()),
         Facility::new("io_uring", io_uring()),
         Facility::new("huge pages", huge_pages(machine)),
         Facility::new("locked memory", limit(Resource::Memlock, "bytes")),
@@ -85,16 +84,6 @@ fn tcp() -> Result<String> {
     match TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
         Ok(_) => Ok("IPv4 and IPv6".into()),
         Err(_) => Ok("IPv4 only".into()),
-    }
-}
-
-/// Whether ranks could read each other's memory: one is no descendant of the other.
-fn process_vm_readv() -> Result<String> {
-    let scope = machine::text("/proc/sys/kernel/yama/ptrace_scope".into());
-    match scope.as_deref() {
-        None | Some("0") => Ok("ranks of one user may read each other".into()),
-        Some("1") => Ok("only after PR_SET_PTRACER (kernel.yama.ptrace_scope is 1)".into()),
-        Some(scope) => anyhow::bail!("kernel.yama.ptrace_scope is {scope}"),
     }
 }
 

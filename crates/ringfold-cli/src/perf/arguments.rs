@@ -111,7 +111,7 @@ pub struct Arguments {
     #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
 
-    /// Carry out the collective this way instead of the tuner's: flat, ring, tree, recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, pull, serve, stragglar
+    /// Carry out the collective this way instead of the tuner's: flat, ring, tree, recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, serve, stragglar
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
     pub algorithm: Option<Algorithm>,
 

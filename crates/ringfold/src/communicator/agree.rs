@@ -6,7 +6,7 @@
 //!
 //! A tuner plugin that is not on all ranks is on none: ranks that choose differently would wait for each other.
 //!
-//! What a rank says is text, a line a word: `limits`, `constants` (rank 0's count), `pull`, `probe`, `straggler`, `plugin` and `rules`
+//! What a rank says is text, a line a word: `limits`, `constants` (rank 0's count), `probe`, `straggler`, `plugin` and `rules`
 //! with their length; behind an empty line the rules, if they are short. From a peer it is a claim: it is whole and within bounds, or
 //! refused.
 
@@ -41,8 +41,6 @@ pub struct Terms {
     pub limits: Limits,
     /// The operator's rules, as far as they are here.
     pub rules: RulesText,
-    /// Whether the ranks can read each other's memory.
-    pub can_pull: bool,
     /// Whether what is doubtful is probed before the first call.
     pub is_probed: bool,
     /// What the tuner plugin of all ranks is called, if all have the same.
@@ -68,8 +66,6 @@ pub struct Ready<'a> {
     pub sharing: Sharing,
     /// Whether all ranks share memory.
     pub is_shared: bool,
-    /// Whether it can read all others' memory.
-    pub can_pull: bool,
     /// Whether a probe would mean anything.
     pub can_probe: bool,
     /// Its rules, if they are the ones that hold.
@@ -159,11 +155,9 @@ fn decide(told: &[Vec<u8>]) -> Result<Terms> {
     let limits = all
         .iter()
         .fold(first.limits, |limits, other| limits.barring(&other.limits));
-    let can_pull = first.can_pull && all.iter().all(|terms| terms.can_pull);
     let plugin = first.plugin.clone();
     Ok(Terms {
         limits,
-        can_pull,
         plugin: plugin.filter(|name| all.iter().all(|terms| terms.plugin.as_ref() == Some(name))),
         ..first
     })
@@ -209,7 +203,6 @@ impl Terms {
             constants,
             limits: limits.with(&settings.limits),
             rules: RulesText::Told(Box::new(ready.rules.clone())),
-            can_pull: ready.can_pull,
             // Only where it is the job that begins: parts are made often, and beside each other.
             is_probed: ready.can_probe && settings.is_probing && group.id == 0 && !insists,
             plugin: ready.plugin.map(str::to_owned),
@@ -219,11 +212,8 @@ impl Terms {
 
     fn encode(&self) -> String {
         let mut text = format!("limits {}\nconstants {}\n", self.limits, self.constants);
-        for (word, is_said) in [("pull", self.can_pull), ("probe", self.is_probed)] {
-            if is_said {
-                text += word;
-                text.push('\n');
-            }
+        if self.is_probed {
+            text += "probe\n";
         }
         text += &format!("straggler {}\n", self.policy);
         if let Some(name) = &self.plugin {
@@ -246,7 +236,7 @@ impl Terms {
         let text = std::str::from_utf8(told).ok()?;
         let (words, rules) = text.split_once("\n\n")?;
         let (mut constants, mut limits, mut policy, mut length) = (None, None, None, None);
-        let (mut can_pull, mut is_probed, mut plugin) = (false, false, None);
+        let (mut is_probed, mut plugin) = (false, None);
         for line in words.lines() {
             match line.split_once(' ').unwrap_or((line, "")) {
                 ("limits", table) => limits = Some(Limits::decode(table.as_bytes())?),
@@ -254,7 +244,6 @@ impl Terms {
                 ("straggler", words) => policy = Some(words.to_owned()),
                 ("plugin", name) => plugin = Some(name.to_owned()),
                 ("rules", bytes) => length = Some(bytes.parse().ok()?),
-                ("pull", "") => can_pull = true,
                 ("probe", "") => is_probed = true,
                 _ => return None,
             }
@@ -270,7 +259,6 @@ impl Terms {
             constants: constants?,
             limits: limits?,
             rules,
-            can_pull,
             is_probed,
             plugin,
             policy: policy?,
@@ -290,7 +278,6 @@ mod tests {
             constants: Constants::derive(&machine, 2),
             limits: limits.with(&overrides.parse().expect("overrides")),
             rules: RulesText::Told(Box::default()),
-            can_pull: true,
             is_probed: false,
             plugin: None,
             policy: policy(Straggler::Off, None),
@@ -324,7 +311,10 @@ mod tests {
             assert_eq!(decided(&others), None, "{others:?}");
         }
         // A name is not a place for words of ours.
-        assert_eq!(decided(&[Some("mine\npull"); 2]), Some("mine pull".into()));
+        assert_eq!(
+            decided(&[Some("mine\nprobe"); 2]),
+            Some("mine probe".into())
+        );
     }
 
     #[test]
@@ -336,7 +326,7 @@ mod tests {
         first.rules = RulesText::Told(rules.into());
         let other = terms("shared_slice_bytes=32K,helper_bytes_min=never,stream_bytes_min=1M");
         let decided = decide(&told(&[first.clone(), other])).expect("terms");
-        assert!(decided.can_pull && decided.is_probed);
+        assert!(decided.is_probed);
         assert_eq!(decided.limits.shared_slice_bytes, 64 << 10);
         let barred = (
             decided.limits.helper_bytes_min,
@@ -345,19 +335,6 @@ mod tests {
         assert_eq!(barred, (NEVER, NEVER));
         assert_eq!(decided.constants, first.constants);
         assert_eq!(decided.rules, first.rules);
-    }
-
-    #[test]
-    fn a_rank_that_cannot_read_the_others_keeps_all_from_pulling() {
-        let wish = || terms("shared_slice_bytes=64K");
-        let refused = Terms {
-            can_pull: false,
-            ..wish()
-        };
-        let can_pull = |terms: &[Terms]| decide(&told(terms)).expect("terms").can_pull;
-        assert!(can_pull(&[wish(), wish(), wish()]));
-        assert!(!can_pull(&[wish(), refused.clone(), wish()]));
-        assert!(!can_pull(&[refused, wish()]));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::control::{Cancel, Health, Launch, RendezvousListener, Secret, Session
 use crate::engine::{Engine, late_ring};
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
-use crate::memory::{Foreign, Life, Pool};
+use crate::memory::{Life, Pool};
 use crate::setup::Explicit;
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
@@ -376,7 +376,6 @@ fn assemble(
     log_choice(&place, cores, settings.transport);
     // Nobody goes on before everybody can.
     let can_probe = slot_bytes.is_some() && local_ranks.len() <= cores;
-    let can_pull = links.foreign.as_ref().is_some_and(can_pull);
     let rules = match (&group.inherited, &settings.rules) {
         (Some(inherited), _) => inherited.rules.clone(),
         (None, Some(source)) if group.rank == 0 => source.read()?,
@@ -388,16 +387,11 @@ fn assemble(
         cores,
         sharing: placement.sharing,
         is_shared: slot_bytes.is_some(),
-        can_pull,
         can_probe,
         rules: &rules,
         plugin: plugin.as_ref().map(|plugin| plugin.name()),
     };
     let terms = agree::agree(&group, &ready, &verdict, deadline)?;
-    // By now nobody tries to read the beacon of this rank any more.
-    if let Some(foreign) = links.foreign.filter(|_| terms.can_pull) {
-        engine.set_foreign(foreign);
-    }
     engine.set_domains(domains as u32);
     *engine.parallel() = placement.parallel(&settings, local_ranks.len(), &terms.limits);
     let late = settings.late_rank;
@@ -422,7 +416,6 @@ fn assemble(
                 plugin: plugin.filter(|_| terms.plugin.is_some()),
                 ..Tuning::new(terms.constants, terms.limits)
             },
-            can_pull: terms.can_pull,
             // Until the ranks are together.
             timeout: deadline.saturating_duration_since(Instant::now()),
             domains,
@@ -451,7 +444,7 @@ fn assemble(
         corrections.points().next().is_some()
     };
     if terms.is_probed && !is_calibrated {
-        probe::probe(&mut communicator, terms.can_pull)?;
+        probe::probe(&mut communicator)?;
     }
     communicator.set_rules(rules);
     communicator.tell_model();
@@ -512,19 +505,6 @@ fn warm_up(communicator: &Communicator) -> Result<()> {
     communicator.all_reduce_into(&input, &mut output, Op::Sum)?;
     communicator.all_reduce(&mut output, Op::Sum)?;
     communicator.all_reduce(&mut output[..1], Op::Sum)
-}
-
-/// Whether the memory of all ranks can be read.
-fn can_pull(foreign: &Foreign) -> bool {
-    let refusal = foreign.refusal();
-    match &refusal {
-        Some(why) => log::info!(
-            target: "ringfold::init",
-            "ranks do not read each other's private memory (process_vm_readv): {why}"
-        ),
-        None => log::debug!(target: "ringfold::init", "ranks can read each other's private memory"),
-    }
-    refusal.is_none()
 }
 
 fn log_choice(place: &Place, cores: usize, asked: TransportChoice) {

@@ -61,7 +61,6 @@ fn helped(world_size: usize, parallel: impl Fn(usize) -> Parallel) -> Vec<Commun
                     late_rank: None,
                     goes_around: false,
                     tuning: Tuning::new(constants.clone(), limits),
-                    can_pull: false,
                     timeout: TIMEOUT,
                     domains: 1,
                     slot_bytes,

@@ -98,8 +98,6 @@ pub(crate) struct Policy {
     pub late_rank: Option<usize>,
     pub timeout: Duration,
     pub slot_bytes: Option<usize>,
-    /// Whether the ranks can read each other's private memory.
-    pub can_pull: bool,
     /// Domains of equal size that the ranks sit in.
     pub domains: usize,
     /// Whether rings go around slow ranks.
@@ -598,7 +596,6 @@ impl Communicator {
             hosts: self.place.hosts,
             domains: policy.domains,
             slot_bytes: policy.slot_bytes,
-            can_pull: policy.can_pull,
             is_registered: true,
             is_uneven: request.is_uneven(),
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),

@@ -12,7 +12,7 @@ use crate::memory::Region;
 use crate::tune::Constants;
 use crate::tune::constants::TEXT_BYTES_MAX;
 use crate::tune::probe::{Answer, DOUBTS, Doubt};
-use crate::types::{Collective, DType, Op};
+use crate::types::{DType, Op};
 
 /// After this no further call begins for a doubt: a third of what connecting may cost more.
 const BUDGET_US: f64 = 3000.0;
@@ -23,14 +23,10 @@ const ROUNDS: usize = 7;
 /// Bytes of a cache line, or fewer.
 const LINE_BYTES: usize = 64;
 
-/// Tries what is doubted and sets what follows. `can_pull`: whether the ranks can read each other's memory. Every rank of the
-/// communicator calls this.
-pub fn probe(communicator: &mut Communicator, can_pull: bool) -> Result<()> {
+/// Tries what is doubted and sets what follows. Every rank of the communicator calls this.
+pub fn probe(communicator: &mut Communicator) -> Result<()> {
     let mut constants = communicator.policy.tuning.constants.clone();
-    for doubt in DOUBTS
-        .iter()
-        .filter(|doubt| can_pull || !doubt.is_about_pull())
-    {
+    for doubt in DOUBTS {
         let (answers, elapsed) = try_both(communicator, doubt)?;
         if communicator.rank() == 0 {
             log_answers(doubt, &answers, elapsed);
@@ -59,10 +55,6 @@ fn try_both(communicator: &mut Communicator, doubt: &Doubt) -> Result<(Vec<Answe
     let longest = sizes.iter().max().map_or(0, |bytes| *bytes as usize);
     // Not zeros, of which the system would give no pages yet.
     let mut data = vec![1f32; longest / size_of::<f32>()];
-    let mut gathered = match doubt.collective {
-        Collective::AllGather => data.clone(),
-        _ => Vec::new(),
-    };
     let start = Instant::now();
     let answer = |bytes: &u64| Answer {
         bytes: *bytes,
@@ -74,30 +66,17 @@ fn try_both(communicator: &mut Communicator, doubt: &Doubt) -> Result<(Vec<Answe
     let calls = rounds.flat_map(|bytes| ways.map(|way| (*bytes, way)));
     let mut times_us = Vec::with_capacity(2 * (ROUNDS + 1) * sizes.len());
     for (bytes, way) in calls {
-        let whole = bytes as usize / size_of::<f32>();
-        let is_gathered = doubt.collective == Collective::AllGather;
-        let elements = match is_gathered {
-            true => whole / communicator.world_size(),
-            false => whole,
-        };
-        let data = &mut data[..elements];
+        let data = &mut data[..bytes as usize / size_of::<f32>()];
         communicator.insist(Some(way));
-        let mut call = |data: &mut [f32]| match is_gathered {
-            true => {
-                let into = &mut gathered[..elements * communicator.world_size()];
-                communicator.all_gather(data, into)
-            }
-            false => communicator.all_reduce(data, Op::Sum),
-        };
         // The first finds lines where the other way has left them, and its choice is remembered for the second.
         let mut is_time_left = meet(communicator, data, start)?;
         if is_time_left {
-            call(data)?;
+            communicator.all_reduce(data, Op::Sum)?;
             is_time_left = meet(communicator, data, start)?;
         }
         if is_time_left {
             let begun = Instant::now();
-            call(data)?;
+            communicator.all_reduce(data, Op::Sum)?;
             times_us.push(begun.elapsed().as_secs_f64() * 1e6);
         }
         communicator.insist(None);

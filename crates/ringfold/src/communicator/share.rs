@@ -12,9 +12,7 @@ use super::group::{Group, Verdict};
 use crate::config::TransportChoice;
 use crate::control::fd::{Failure, FdListener, Handover};
 use crate::control::mesh::{Mesh, MeshListener, Peer};
-use crate::control::socket;
 use crate::error::{Error, Result};
-use crate::memory::{BEACON_BYTES, Beacon, Foreign, Whereabouts};
 use crate::topology::interfaces;
 use crate::transport::Transport;
 use crate::transport::local;
@@ -29,8 +27,6 @@ pub struct Links {
     pub transport: Box<dyn Transport>,
     /// `shm`, `tcp`, `shm+tcp` or `self`.
     pub name: &'static str,
-    /// The memory of all ranks, if all share this host; whether it can be read is another question.
-    pub foreign: Option<Foreign>,
     /// Says in shared memory that this rank leaves in good order.
     pub depart: Option<Box<dyn Fn() + Send + Sync>>,
 }
@@ -87,14 +83,12 @@ pub fn link(
         return Ok(Links {
             transport: Box::new(alone),
             name: "self",
-            foreign: None,
             depart: None,
         });
     }
     let division = Division::new(group);
     let mesh = listen(group, &division)?;
     let memory = lead(group, &division)?;
-    let beacon = Beacon::new(socket::random()?);
     let card = Card {
         addresses: mesh
             .as_ref()
@@ -102,7 +96,6 @@ pub fn link(
         memory: memory
             .as_ref()
             .map(|memory| memory.listener.name().to_owned()),
-        whereabouts: division.remote.is_empty().then(|| beacon.whereabouts()),
         channels: group.settings.channels,
     };
     let cards = group.exchange("card", card.encode().as_bytes(), deadline, cancelled)?;
@@ -114,12 +107,7 @@ pub fn link(
     compare_channels(&cards)?;
     let segment = share_memory(group, &division, memory, &cards, deadline, cancelled)?;
     let tcp = connect(group, &division, mesh, &cards, deadline, cancelled)?;
-    let links = combine(group, &division, (cores, domains), segment, tcp)?;
-    let ranks: Option<Vec<_>> = cards.iter().map(|card| card.whereabouts).collect();
-    Ok(Links {
-        foreign: ranks.map(|ranks| Foreign::new(beacon, ranks)),
-        ..links
-    })
+    combine(group, &division, (cores, domains), segment, tcp)
 }
 
 /// All ranks have the same bounds, else some would wait for connections that the others never make.
@@ -161,7 +149,6 @@ fn combine(
     Ok(Links {
         transport,
         name,
-        foreign: None,
         depart,
     })
 }
@@ -293,13 +280,12 @@ fn connect(
     Tcp::new(group.rank, sockets, options).map(Some)
 }
 
-/// Where a rank can be met. As text, a line each: `address 10.0.0.1:4242`, `memory` and a socket's name, `process` and its
-/// number, its beacon's address and content, `channels` and their bounds.
+/// Where a rank can be met. As text, a line each: `address 10.0.0.1:4242`, `memory` and a socket's name,
+/// `channels` and their bounds.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Card {
     addresses: Vec<SocketAddr>,
     memory: Option<String>,
-    whereabouts: Option<Whereabouts>,
     channels: Bounds,
 }
 
@@ -309,10 +295,6 @@ impl Card {
             .addresses
             .iter()
             .map(|address| format!("address {address}\n"));
-        let process = |at: &Whereabouts| {
-            let beacon = u128::from_le_bytes(at.beacon);
-            format!("process {} {:x} {beacon:x}\n", at.pid, at.address)
-        };
         let channels = format!(
             "channels {} {}\n",
             self.channels.least(),
@@ -320,7 +302,6 @@ impl Card {
         );
         addresses
             .chain(self.memory.iter().map(|name| format!("memory {name}\n")))
-            .chain(self.whereabouts.iter().map(process))
             .chain([channels])
             .collect()
     }
@@ -342,9 +323,6 @@ impl Card {
                 ("memory", name) if name.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                     card.memory = Some(name.to_owned());
                 }
-                ("process", place) => {
-                    card.whereabouts = Some(Card::process(place).ok_or_else(nonsense)?);
-                }
                 ("channels", bounds) => {
                     channels = Some(Card::bounds(bounds).ok_or_else(nonsense)?);
                 }
@@ -358,20 +336,6 @@ impl Card {
     fn bounds(text: &str) -> Option<Bounds> {
         let (least, most) = text.split_once(' ')?;
         Bounds::new(Some(least.parse().ok()?), Some(most.parse().ok()?)).ok()
-    }
-
-    fn process(text: &str) -> Option<Whereabouts> {
-        let mut words = text.split(' ');
-        let pid = words.next()?.parse().ok()?;
-        let address = u64::from_str_radix(words.next()?, 16).ok()?;
-        let beacon: [u8; BEACON_BYTES] =
-            u128::from_str_radix(words.next()?, 16).ok()?.to_le_bytes();
-        let at = Whereabouts {
-            pid,
-            address,
-            beacon,
-        };
-        words.next().is_none().then_some(at)
     }
 }
 
@@ -388,7 +352,6 @@ mod tests {
         let card = Card {
             addresses,
             memory: Some("00ff".into()),
-            whereabouts: Some(Beacon::new([9; BEACON_BYTES]).whereabouts()),
             channels: Bounds::new(Some(2), Some(8)).expect("bounds"),
         };
         assert_eq!(
@@ -415,9 +378,6 @@ mod tests {
         for text in [
             "address nowhere",
             "memory ../x",
-            "process 1 2",
-            "process 1 2 3 4",
-            "process -1 2 3",
             "channels 4",
             "channels 4 2",
             "channels 1 65",

@@ -17,9 +17,8 @@ use crate::engine::late_ring::Policy;
 use crate::engine::tiny::part;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
-use crate::memory::{Beacon, Foreign, Owned, Pool, Region};
+use crate::memory::{Owned, Pool, Region};
 use crate::schedule::{Medium, Schedule, Weights, ll_bytes_max};
-use crate::skipped::skipped;
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
@@ -104,19 +103,7 @@ impl World {
         let world_size = ranks.len();
         let engine =
             |(rank, transport)| Engine::new(Box::new(transport), rank, world_size, Pool::default());
-        let mut engines: Vec<Engine> = ranks.into_iter().enumerate().map(engine).collect();
-        let beacon = |rank| Beacon::new((seed as u128 + rank as u128 + 1).to_le_bytes());
-        let beacons: Vec<Beacon> = (0..world_size).map(beacon).collect();
-        let places: Vec<_> = beacons.iter().map(Beacon::whereabouts).collect();
-        for (engine, beacon) in engines.iter_mut().zip(beacons) {
-            let foreign = Foreign::new(beacon, places.clone());
-            // Without it what asks for a pull does without.
-            if let Some(why) = foreign.refusal() {
-                skipped(&format!("no reading of private memory here: {why}"));
-                break;
-            }
-            engine.set_foreign(foreign);
-        }
+        let engines: Vec<Engine> = ranks.into_iter().enumerate().map(engine).collect();
         World {
             engines,
             random: Random(seed),

@@ -619,11 +619,8 @@ fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
 /// A rank that has left a call with an error may use its memory for something else: nobody takes what is there then for data.
 #[test]
 fn nobody_ends_a_call_with_memory_that_was_withdrawn() {
-    use crate::Algorithm::{Pull, Push, Serve};
+    use crate::Algorithm::{Push, Serve};
     for (collective, algorithm) in [
-        (Collective::AllToAll, Pull),
-        (Collective::Scatter, Pull),
-        (Collective::AllReduce, Pull),
         (Collective::Scatter, Push),
         (Collective::AllReduce, Serve),
         (Collective::Broadcast, Serve),

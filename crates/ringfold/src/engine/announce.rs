@@ -9,7 +9,6 @@ use crate::types::Algorithm;
 pub fn plan(job: &Job, world_size: usize) {
     let medium = match job.medium {
         Medium::Shared if job.algorithm.works_in_registered() => "registered buffers",
-        Medium::Shared if job.algorithm == Algorithm::Pull => "private memory",
         Medium::Shared => "published memory",
         Medium::Messages => "messages",
     };
@@ -28,13 +27,9 @@ pub fn plan(job: &Job, world_size: usize) {
 
 /// For the first time a call could not go by `refused`.
 pub fn refusal(refused: Algorithm, instead: &Call) {
-    let why = match refused {
-        Algorithm::Pull => "the kernel gives not all ranks' buffers",
-        _ => "not all ranks' buffers are registered",
-    };
     log::info!(
         target: "ringfold::tuning",
-        "{} of {} {}: {} instead of {refused}, because {why} (told once)",
+        "{} of {} {}: {} instead of {refused}, because not all ranks' buffers are registered (told once)",
         instead.collective,
         instead.count,
         instead.dtype,

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use crate::call::{Call, PREPARED};
 use crate::error::{Error, Result, Site};
-use crate::memory::{Foreign, Pool, Region, Registry};
+use crate::memory::{Pool, Region, Registry};
 use crate::reduce::Parallel;
 use crate::schedule::{Action, Medium, Spec, Weights};
 use crate::transport::{Ticket, Time, Transport, Wake, Windows, mismatch};
@@ -130,7 +130,6 @@ pub struct Engine {
     plans: Vec<(PlanKey, Arc<Plan>, Option<Vec<ChannelProgress>>)>,
     pool: Pool,
     registry: Registry,
-    foreign: Option<Foreign>,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     /// Collectives in order; only the first runs.
@@ -183,7 +182,6 @@ impl Engine {
             plans: Vec::new(),
             pool,
             registry: Registry::new(rank),
-            foreign: None,
             operations: Vec::new(),
             free: Vec::new(),
             collectives: VecDeque::new(),
@@ -282,17 +280,9 @@ impl Engine {
         &mut self.registry
     }
 
-    /// Says that the ranks can read each other's private memory, before the first call. All of them do, or none.
-    pub(crate) fn set_foreign(&mut self, foreign: Foreign) {
-        self.foreign = Some(foreign);
-    }
-
     /// No call will run any more, and the memory of those under way goes back to its owner: peers that still read it are to
     /// see that it is not what it was.
     pub(crate) fn withdraw(&mut self) {
-        if let Some(foreign) = &self.foreign {
-            foreign.withdraw();
-        }
         if let Some(windows) = &self.windows {
             windows.withdraw();
         }
@@ -493,7 +483,6 @@ impl Engine {
             parallel: &mut self.parallel,
             inline: &self.tiny.inline,
             registry: &self.registry,
-            foreign: self.foreign.as_ref(),
             bench: &mut self.bench,
             lateness: &mut self.lateness,
             unverified: &mut self.unverified,
@@ -526,10 +515,7 @@ impl Engine {
                 break;
             }
             self.collectives.pop_front();
-            if let Some(pushed) = self.operations[id]
-                .as_ref()
-                .filter(|o| o.plan.exposes && !o.plan.pulls)
-            {
+            if let Some(pushed) = self.operations[id].as_ref().filter(|o| o.plan.exposes) {
                 self.registry.take_back(pushed.buffers.output);
             }
             self.compare_calls(id)?;

@@ -37,8 +37,6 @@ pub struct Plan {
     pub hears_all: bool,
     /// Whether the ranks work in each other's buffers.
     pub exposes: bool,
-    /// Whether they read each other's private memory so.
-    pub pulls: bool,
     /// Whether what it publishes may be combined by anybody, so that only the result is waited for.
     pub is_combined: bool,
     /// Whether the ranks' buffers are worked in by anybody, so that only the end of that is waited for.
@@ -109,7 +107,6 @@ impl Plan {
                 )
             }),
             exposes: schedule.exposes(),
-            pulls: spec.algorithm == Algorithm::Pull && schedule.exposes(),
             is_combined: actions().any(|action| matches!(action, Action::Combine { .. })),
             is_served: actions().any(|action| matches!(action, Action::Serve { .. })),
             hears_all: (0..spec.world_size).all(awaited),

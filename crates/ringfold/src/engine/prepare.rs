@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::geometry::{Blocks, Geometry};
 use super::plan::Plan;
-use super::steps::{Buffers, ChannelProgress, Operation, Straight, scratch_bytes};
+use super::steps::{Buffers, ChannelProgress, Operation, Straight};
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
 use super::{Engine, Job, PLANS_MAX, PlanKey, late_ring};
@@ -26,32 +26,13 @@ impl Engine {
             job.tries.filter(|_| self.registry.is_used())
         };
         let Some(algorithm) = tried.filter(|_| self.world_size > 1) else {
-            return self.prepare_unregistered(job, None);
+            return self.ready(job, None);
         };
         let mut instead = job.clone();
         if is_asked_for {
             instead.algorithm = Algorithm::Direct;
         }
-        let operation = self.ready(Job { algorithm, ..job }, None)?;
-        Ok(operation.or(instead))
-    }
-
-    /// Makes `job` ready to run on memory that is not registered; `call` is what the peers are told, unless it is a new call.
-    fn prepare_unregistered(&mut self, job: Job, call: Option<Call>) -> Result<Operation> {
-        if self.world_size == 1 || job.algorithm != Algorithm::Pull {
-            return self.ready(job, call);
-        }
-        let algorithm = Algorithm::Direct;
-        let instead = Job {
-            algorithm,
-            ..job.clone()
-        };
-        // The same on all ranks.
-        if self.foreign.is_none() {
-            let call = call.map(|call| instead_of(call, &instead));
-            return self.ready(instead, call);
-        }
-        Ok(self.ready(job, call)?.or(instead))
+        Ok(self.ready(Job { algorithm, ..job }, None)?.or(instead))
     }
 
     /// Makes what is done instead of an operation that was refused ready to run.
@@ -60,7 +41,7 @@ impl Engine {
             .instead
             .expect("what can be refused was prepared with what to do instead");
         let call = instead_of(refused.call, &job);
-        let mut operation = self.prepare_unregistered(job, Some(call))?;
+        let mut operation = self.ready(job, Some(call))?;
         operation.buffers.owned.extend(refused.buffers.owned);
         self.keep(refused.plan, refused.channels);
         Ok(operation)
@@ -140,12 +121,6 @@ impl Engine {
         }
         if !plan.exposes {
             self.check_slot(&job, schedule.apart, &input_cut, &output_cut)?;
-        }
-        if plan.pulls && kernel.is_some() {
-            let bytes = scratch_bytes(slice_bytes(&job), self.world_size);
-            let block = self.pool.take(bytes);
-            scratch = block.region().part(0..bytes);
-            owned.push(block);
         }
         let call = call.unwrap_or_else(|| self.call(&job));
         if job.medium == Medium::Shared && Inline::carries(&call) {
@@ -388,7 +363,7 @@ fn lists(job: &Job) -> u32 {
 
 /// The protocol of `job` by its algorithm: one that was refused was another's.
 fn protocol(job: &Job) -> Protocol {
-    match (job.algorithm.is_zero_copy(), job.protocol) {
+    match (job.algorithm.works_in_registered(), job.protocol) {
         (true, _) => Protocol::ZeroCopy,
         (false, Protocol::ZeroCopy) => Protocol::Simple,
         (false, protocol) => protocol,

@@ -5,7 +5,6 @@
 //! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
 
 mod child;
-mod foreign;
 mod life;
 pub(crate) mod mapping;
 mod moved;
@@ -17,7 +16,6 @@ mod shared;
 
 use std::ops::Range;
 
-pub(crate) use foreign::{BEACON_BYTES, Beacon, Foreign, Whereabouts};
 pub(crate) use life::{Life, Stage};
 pub(crate) use moved::Moved;
 pub use owned::Owned;

@@ -6,15 +6,15 @@ use super::build::{Builder, input, output};
 use super::rounds::ByRound;
 use super::{Cut, Medium, Schedule, Spec};
 use super::{
-    claim, direct, flat, hierarchical, one_shot, point, pull, push, rabenseifner,
-    recursive_doubling, ring, serve, stragglar, tree,
+    claim, direct, flat, hierarchical, one_shot, point, push, rabenseifner, recursive_doubling,
+    ring, serve, stragglar, tree,
 };
 use crate::error::{Error, Result};
 use crate::types::{Algorithm, Collective};
 
 use Algorithm::{
-    Claim, Direct, Flat, Hierarchical, OneShot, Pull, Push, Rabenseifner, RecursiveDoubling, Ring,
-    Serve, Stragglar, Tree,
+    Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Serve,
+    Stragglar, Tree,
 };
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
@@ -34,8 +34,8 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
             OneShot,
             Stragglar,
         ],
-        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim, Pull, Serve],
-        (Broadcast, Medium::Shared) => &[Direct, Push, Pull, Serve],
+        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim, Serve],
+        (Broadcast, Medium::Shared) => &[Direct, Push, Serve],
         (Reduce, Medium::Shared) => &[Direct, Flat, Push, Serve],
         (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
         (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
@@ -44,8 +44,7 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
         (AllToAll | Send | Recv | SendRecv, Medium::Messages) => &[Direct],
         (Send | Recv | SendRecv, Medium::Shared) => &[],
         (Barrier, Medium::Shared) => &[Direct],
-        (Gather, Medium::Shared) => &[Direct, Push],
-        (_, Medium::Shared) => &[Direct, Push, Pull],
+        (_, Medium::Shared) => &[Direct, Push],
     }
 }
 
@@ -105,13 +104,6 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
         (Gather, Push) => push::gather,
         (Scatter, Push) => push::scatter,
         (AllToAll, Push) => push::all_to_all,
-        (AllReduce, Pull) => pull::all_reduce,
-        (Broadcast, Pull) => pull::broadcast,
-        (AllGather, Pull) => pull::all_gather,
-        // What is pushed into one's own memory only is pulled.
-        (ReduceScatter, Pull) => push::reduce_scatter,
-        (Scatter, Pull) => push::scatter,
-        (AllToAll, Pull) => push::all_to_all,
         (AllToAll, Direct) => direct::all_to_all,
         (Barrier, RecursiveDoubling) => recursive_doubling::barrier,
         (Barrier, Direct) => direct::barrier,

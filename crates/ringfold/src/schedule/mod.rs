@@ -37,7 +37,6 @@ mod hierarchical;
 mod one_shot;
 mod point;
 mod protocols;
-mod pull;
 mod push;
 mod rabenseifner;
 mod recursive_doubling;

@@ -96,7 +96,6 @@ pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
         hosts: scenario.ranks,
         domains: 1,
         slot_bytes: None,
-        can_pull: false,
         is_registered: false,
         is_uneven: false,
         is_pairwise: false,

@@ -49,7 +49,7 @@ pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
         .copied()
         .filter(|sample| sample.time_us.is_finite() && sample.time_us > 0.0)
         .collect();
-    let mut constants = start(&samples);
+    let mut constants = Constants::default();
     let mut least = error(&constants, &samples, machine);
     for step in STEPS {
         for _ in 0..ROUNDS_MAX {
@@ -80,21 +80,9 @@ fn is_fitted(field: &Field) -> bool {
     !NOT_FITTED.contains(&field.name)
 }
 
-/// Where the fit begins: the defaults, and a kernel that copies as somebody expects whose copies were measured.
-fn start(samples: &[Sample]) -> Constants {
-    let mut constants = Constants::default();
-    if samples.iter().any(|sample| sample.way.0 == Algorithm::Pull) {
-        constants.kernel_us_per_byte = MEASURED_KERNEL_US_PER_BYTE;
-    }
-    constants
-}
-
-/// What the kernel may take for a byte, to begin with.
-const MEASURED_KERNEL_US_PER_BYTE: f64 = 2e-4;
-
 /// How far the model is from what was measured.
 fn error(constants: &Constants, samples: &[Sample], machine: &Machine) -> f64 {
-    let origin = start(samples);
+    let origin = Constants::default();
     let off = |field: &Field| (field.value(constants) / field.value(&origin)).ln().powi(2);
     let inertia: f64 = FIELDS
         .iter()

@@ -186,7 +186,6 @@ mod tests {
             hosts: 4,
             domains: 1,
             slot_bytes: None,
-            can_pull: false,
             is_registered: false,
             is_uneven: false,
             is_pairwise: false,

@@ -32,8 +32,6 @@ pub struct Question {
     pub domains: usize,
     /// Bytes that one rank can publish in one slice, if all ranks are on one host.
     pub slot_bytes: Option<usize>,
-    /// Whether all ranks can read each other's private memory.
-    pub can_pull: bool,
     /// Whether the buffers are registered on all ranks.
     pub is_registered: bool,
     /// Whether counts differ from rank to rank.
@@ -118,7 +116,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
         Err(_) if question.protocol.is_some() => first,
         Err(error) => return Err(error),
     };
-    // Also where nothing is tried: a rule about private memory holds for memory of which nobody says more.
+    // Also where nothing is tried: a rule about ordinary memory holds for memory of which nothing is known.
     Ok(Choice {
         tries: tried.works_in_registered().then_some(tried),
         ..rest.choice(&unregistered, tuning)
@@ -335,14 +333,13 @@ fn is_usable(question: &Question, algorithm: Algorithm) -> bool {
         Algorithm::Stragglar => is_asked,
         // These give way to another where it shows that they cannot be.
         Algorithm::Push | Algorithm::Serve => is_asked || question.is_registered,
-        Algorithm::Pull => is_asked || question.can_pull,
         _ => true,
     }
 }
 
 /// By which protocols an algorithm can go.
 fn protocols(question: &Question, algorithm: Algorithm) -> [Option<Protocol>; 2] {
-    if algorithm.is_zero_copy() {
+    if algorithm.works_in_registered() {
         return [Some(Protocol::ZeroCopy), None];
     }
     let medium = medium(question, algorithm);

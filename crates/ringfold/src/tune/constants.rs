@@ -99,10 +99,6 @@ constants! {
     claim_us = 3.6, 0.0, EVENT_US_MAX;
     /// What a rank spends on finding out where others' registered buffers lie.
     expose_us = 0.5, 0.0, EVENT_US_MAX;
-    /// What a call to the kernel that reads a peer's memory costs.
-    kernel_us = 4.0, 0.0, EVENT_US_MAX;
-    /// Copying a byte through the kernel; absurdly much until it was measured, because it is written down nowhere.
-    kernel_us_per_byte = BYTE_US_MAX, 0.0, BYTE_US_MAX;
     /// From the sending of an empty message through a ring of shared memory until it is received.
     ring_hop_us = 0.4, 0.0, EVENT_US_MAX;
     /// What a rank spends on each further message through a ring.

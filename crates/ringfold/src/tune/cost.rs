@@ -324,11 +324,6 @@ fn over_shared_memory(
         (Collective::Reduce | Collective::ReduceScatter, Algorithm::Push) => [2.0, 0.0, share],
         (Collective::Gather | Collective::Scatter, Algorithm::Push) => [2.0, 1.0 / n, 0.0],
         (_, Algorithm::Push) => [2.0, 1.0, 0.0],
-        (Collective::AllReduce, Algorithm::Pull) => [3.0, share, share],
-        (Collective::ReduceScatter, Algorithm::Pull) => [2.0, 0.0, share],
-        (Collective::Scatter, Algorithm::Pull) => [2.0, 1.0 / n, 0.0],
-        (Collective::Broadcast, Algorithm::Pull) => [if n > 2.0 { 3.0 } else { 2.0 }, 1.0, 0.0],
-        (_, Algorithm::Pull) => [2.0, 1.0, 0.0],
         // The last to come may find that it does everything.
         (Collective::AllReduce, Algorithm::Serve) => [2.0, n - 1.0, n - 1.0],
         (Collective::Reduce, Algorithm::Serve) => [2.0, 0.0, n - 1.0],

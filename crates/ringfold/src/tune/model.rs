@@ -255,7 +255,6 @@ impl Call<'_> {
         match self.algorithm {
             Algorithm::Push => self.pushed(),
             Algorithm::Serve => self.served(),
-            Algorithm::Pull => self.pulled(),
             Algorithm::Claim => self.claimed(),
             _ => {
                 let slices = self.slices();
@@ -409,27 +408,6 @@ impl Call<'_> {
 
     fn exposed(&self) -> f64 {
         self.constants.call_us + self.constants.plan_us + self.constants.expose_us
-    }
-
-    /// Out of the peers' private memory, through the kernel.
-    fn pulled(&self) -> f64 {
-        let constants = self.constants;
-        let terms = self.terms();
-        let peers = self.n - 1.0;
-        let share = peers / self.n;
-        // Who reads whom in how many calls, and how much by each rank.
-        let (calls, read) = match self.collective {
-            Collective::AllReduce => (2.0 * peers, 2.0 * share),
-            Collective::Scatter => (1.0, 1.0 / self.n),
-            // All of them ask for the same pages.
-            Collective::Broadcast => (peers, peers),
-            _ => (peers, share),
-        };
-        let reading = calls * constants.kernel_us + self.size * read * constants.kernel_us_per_byte;
-        let combining = self.size * terms.reduced * self.reduce_us_per_byte();
-        let work = (reading + combining) * constants.load;
-        let port = self.at_the_port(self.n * (read + terms.reduced), work);
-        self.exposed() + self.syncs(terms.hops) + work + port
     }
 
     fn over_messages(&self) -> f64 {

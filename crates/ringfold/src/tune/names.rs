@@ -44,7 +44,7 @@ pub static COLLECTIVES: [Name<Collective>; 9] = [
 ];
 
 /// The algorithms.
-pub static ALGORITHMS: [Name<Algorithm>; 18] = [
+pub static ALGORITHMS: [Name<Algorithm>; 17] = [
     algorithm(Algorithm::Tree, Some(0)),
     algorithm(Algorithm::Ring, Some(1)),
     theirs("collnet_direct", 2),
@@ -60,7 +60,6 @@ pub static ALGORITHMS: [Name<Algorithm>; 18] = [
     algorithm(Algorithm::Push, None),
     algorithm(Algorithm::Hierarchical, None),
     algorithm(Algorithm::Claim, None),
-    algorithm(Algorithm::Pull, None),
     algorithm(Algorithm::Serve, None),
     algorithm(Algorithm::Stragglar, None),
 ];
@@ -72,6 +71,12 @@ pub static PROTOCOLS: [Name<Protocol>; 4] = [
     protocol(Protocol::Simple, Some(2)),
     protocol(Protocol::ZeroCopy, None),
 ];
+
+/// Algorithms that earlier versions had, and what to say where they are named.
+static REMOVED: [(&str, &str); 1] = [(
+    "pull",
+    "it was removed, because `direct` is quicker everywhere; use `direct`",
+)];
 
 const fn collective(text: &'static str, ours: Collective, nccl: Option<u8>) -> Name<Collective> {
     let own = ours.name();
@@ -141,9 +146,13 @@ impl<T: Copy + PartialEq> Name<T> {
         table.iter().find(|name| name.nccl == Some(number))
     }
 
-    /// What to say about a `word` that means nothing: which of the table is nearest, and what all of them are.
+    /// The advice for a `word` that is unknown: what replaced it, or the nearest of the table, and
+    /// all of them.
     pub fn advice(table: &'static [Name<T>], word: &str) -> String {
         let word = word.to_lowercase();
+        if let Some((_, why)) = REMOVED.iter().find(|(removed, _)| *removed == word) {
+            return (*why).to_owned();
+        }
         let nearest = units::nearest(&word, table.iter().map(|name| name.text));
         let all: Vec<_> = table.iter().map(|name| name.text).collect();
         format!("did you mean `{nearest}`? One of {}", all.join(", "))

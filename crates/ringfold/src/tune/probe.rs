@@ -1,6 +1,6 @@
 //! What the cost model is unsure of is asked of the machine itself when a communicator is made, and what follows.
 //!
-//! How long a line of memory travels between two cores, and how quickly the kernel copies, is written down nowhere. Whoever
+//! How long a line of memory travels between two cores is written down nowhere. Whoever
 //! probes carries calls out by two ways, in turn (`communicator/probe.rs`); here is what to try and what to conclude, without a
 //! clock. Neighbours, frequency and the two speeds of a line between cores shift times by more than the ways differ, but hardly
 //! one call against the next. So pairs are counted, not times averaged: where one way wins nearly all its pairs, the tried way
@@ -28,16 +28,7 @@ pub struct Doubt {
     pub sizes: &'static [u64],
 }
 
-/// At which size pulling is tried: large enough that what it saves is more than what it costs to begin, small enough for a
-/// probe.
-const PULLED_BYTES: u64 = 1 << 20;
-
-/// What a byte through the kernel takes where its price begins to be looked for: about what it takes on most machines. The default
-/// is absurd, so that nobody pulls who has not measured.
-const KERNEL_US_PER_BYTE: f64 = 2.5e-4;
-
 const DIRECT: (Algorithm, Protocol) = (Algorithm::Direct, Protocol::Simple);
-const PULL: (Algorithm, Protocol) = (Algorithm::Pull, Protocol::ZeroCopy);
 
 /// What is doubted.
 pub const DOUBTS: &[Doubt] = &[
@@ -47,18 +38,6 @@ pub const DOUBTS: &[Doubt] = &[
         tried: (Algorithm::OneShot, Protocol::Simple),
         known: DIRECT,
         sizes: &[2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10],
-    },
-    Doubt {
-        collective: Collective::AllReduce,
-        tried: PULL,
-        known: DIRECT,
-        sizes: &[PULLED_BYTES],
-    },
-    Doubt {
-        collective: Collective::AllGather,
-        tried: PULL,
-        known: DIRECT,
-        sizes: &[PULLED_BYTES],
     },
 ];
 
@@ -82,11 +61,6 @@ const PAIRS_MIN: usize = 4;
 const WINS_MIN: f64 = 0.8;
 
 impl Doubt {
-    /// Whether it is about reading the memory of others, which not everybody may.
-    pub fn is_about_pull(&self) -> bool {
-        self.tried.0 == Algorithm::Pull
-    }
-
     /// The constants that follow from the answers, each with a question about a call of its size.
     pub fn settle(&self, mut constants: Constants, answers: &[(Question, Answer)]) -> Constants {
         let way = Way {
@@ -100,9 +74,6 @@ impl Doubt {
             .collect();
         let ratios: Vec<f64> = clear.iter().map(|(_, answer)| answer.ratio()).collect();
         for (index, (question, answer)) in clear.into_iter().enumerate() {
-            if self.is_about_pull() {
-                constants.kernel_us_per_byte = constants.kernel_us_per_byte.min(KERNEL_US_PER_BYTE);
-            }
             let price = |(algorithm, protocol)| {
                 f64::from(model::price(question, algorithm, protocol, &constants))
             };
@@ -112,9 +83,7 @@ impl Doubt {
             let log2_bytes = answer.bytes.max(1).ilog2() as u8;
             constants.corrections.set(way, log2_bytes, factor * old);
         }
-        if !self.is_about_pull() {
-            self.bound(way, &mut constants);
-        }
+        self.bound(way, &mut constants);
         constants
     }
 

@@ -364,9 +364,6 @@ impl Operation {
             Action::ReduceFrom { among, own, into } => {
                 self.reduce_from(among, own, into, slice, context)?
             }
-            Action::Expose { phase } if self.plan.pulls => {
-                self.expose_private(phase, slice, context)?
-            }
             Action::Expose { phase } => self.expose(phase, slice, context)?,
             Action::Push {
                 sources,
@@ -388,8 +385,6 @@ impl Operation {
                 };
                 return if self.plan.is_served {
                     self.serve(push, channel, slice, context)
-                } else if self.plan.pulls {
-                    self.pull(push, channel, slice, context)
                 } else {
                     self.push(push, channel, slice, context)
                 };

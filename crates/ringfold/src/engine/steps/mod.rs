@@ -15,7 +15,6 @@
 
 mod diagnosis;
 mod issue;
-mod pull;
 mod push;
 mod serve;
 
@@ -25,7 +24,6 @@ use std::time::Duration;
 pub use super::direct::Straight;
 pub use diagnosis::phase;
 use issue::Issue;
-pub(super) use pull::scratch_bytes;
 pub use push::Workbench;
 
 use super::Job;
@@ -38,7 +36,7 @@ use super::tiny::inline::Inline;
 use super::unverified::Unverified;
 use crate::call::Call;
 use crate::error::{Error, Result};
-use crate::memory::{Block, Foreign, Pool, Region, Registry};
+use crate::memory::{Block, Pool, Region, Registry};
 use crate::reduce::{self, Factor, Kernel, Parallel};
 use crate::schedule::Action;
 use crate::transport::{SlotUse, Ticket, Time, Transport, Wake, Windows};
@@ -50,7 +48,7 @@ pub struct Buffers {
     pub input: Region,
     /// What is filled.
     pub output: Region,
-    /// The engine's memory, `slices_in_flight` slices of `input_cut.slice_bytes()`; in a pull room for what is read.
+    /// The engine's memory, `slices_in_flight` slices of `input_cut.slice_bytes()`.
     pub scratch: Region,
     /// How `input` and `scratch` are cut.
     pub input_cut: Geometry,
@@ -152,8 +150,6 @@ pub struct Context<'a> {
     pub inline: &'a Inline,
     /// The buffers that peers have mapped, and theirs.
     pub registry: &'a Registry,
-    /// The private memory of peers, where it can be read.
-    pub foreign: Option<&'a Foreign>,
     /// More such room.
     pub bench: &'a mut Workbench,
     /// Who is told when a peer is heard.

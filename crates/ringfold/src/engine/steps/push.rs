@@ -12,7 +12,6 @@
 use std::ops::Range;
 
 use super::issue::Issue;
-use super::pull::Lying;
 use super::{Context, Operation, windows};
 use crate::error::Result;
 use crate::memory::{Handle, Region};
@@ -72,8 +71,6 @@ impl Exposed {
 pub struct Workbench {
     /// By rank.
     exposed: Vec<Exposed>,
-    /// By rank, of buffers that are registered nowhere.
-    pub(super) lying: Vec<Lying>,
     targets: Vec<Region>,
     parts: Vec<Region>,
 }

@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_with_what_can() {
         "{text}"
     );
     let question = on_one_host(ALL_REDUCE, 1 << 20, 2);
-    let insists = with_allowed("allreduce:pull", "");
+    let insists = with_allowed("allreduce:push", "");
     let text = choose(&question, &insists).unwrap_err().to_string();
     assert!(text.contains("RINGFOLD_ALGO"), "{text}");
 }

@@ -35,7 +35,6 @@ pub(in crate::tune) fn on_one_host(
         protocol: None,
         group: 1,
         hosts: 1,
-        can_pull: false,
         is_registered: false,
         is_weighted: false,
         goes_around: false,
@@ -52,18 +51,14 @@ fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
 
 /// The cheapest staged way.
 fn best(question: &Question, constants: &Constants) -> Algorithm {
-    least(question, constants, |algorithm| !is_zero_copy(algorithm))
+    least(question, constants, |algorithm| {
+        !algorithm.works_in_registered()
+    })
 }
 
 /// The cheapest way where all buffers are registered.
 fn best_registered(question: &Question, constants: &Constants) -> Algorithm {
-    least(question, constants, |algorithm| {
-        algorithm != Algorithm::Pull
-    })
-}
-
-fn is_zero_copy(algorithm: Algorithm) -> bool {
-    algorithm.works_in_registered() || algorithm == Algorithm::Pull
+    least(question, constants, |_| true)
 }
 
 fn least(
@@ -185,7 +180,7 @@ fn registered_buffers_are_worth_it_from_some_kilobytes_on() {
     for (ranks, least) in [(2, 8 * KIB), (4, 8 * KIB), (8, 4 * KIB)] {
         let constants = Constants::derive(&two_cores(), ranks);
         let at = |bytes| on_one_host(Collective::AllReduce, bytes, ranks);
-        let is_staged = |bytes| !is_zero_copy(best_registered(&at(bytes), &constants));
+        let is_staged = |bytes| !best_registered(&at(bytes), &constants).works_in_registered();
         assert!(is_staged(1024), "{ranks} ranks");
         assert!(
             (0..12).all(|shift| !is_staged((8 * least) << shift)),
@@ -193,43 +188,6 @@ fn registered_buffers_are_worth_it_from_some_kilobytes_on() {
         );
         assert_eq!(best_registered(&at(16 * MIB), &constants), Algorithm::Push);
     }
-}
-
-#[test]
-fn the_kernel_is_not_asked_before_it_was_measured() {
-    for ranks in [2, 3, 4, 8] {
-        for cores in [2, 64] {
-            let machine = Machine {
-                cores,
-                ..two_cores()
-            };
-            let constants = Constants::derive(&machine, ranks);
-            for collective in Collective::ALL {
-                for bytes in (3..=30).map(|shift| 1 << shift) {
-                    let question = on_one_host(*collective, bytes, ranks);
-                    if !Schedule::algorithms(*collective, Medium::Shared).contains(&Algorithm::Pull)
-                    {
-                        continue;
-                    }
-                    let pulled = price(&question, Algorithm::Pull, Protocol::ZeroCopy, &constants);
-                    let direct = price(&question, Algorithm::Direct, Protocol::Simple, &constants);
-                    assert!(
-                        pulled > direct,
-                        "{collective} of {bytes} bytes, {ranks} ranks, {cores} cores"
-                    );
-                }
-            }
-        }
-    }
-    // A kernel that copies as quickly as the cores is worth a megabyte.
-    let quick = Constants {
-        kernel_us_per_byte: 5e-5,
-        kernel_us: 1.0,
-        ..Constants::derive(&two_cores(), 2)
-    };
-    let question = on_one_host(Collective::AllReduce, MIB, 2);
-    let pulled = price(&question, Algorithm::Pull, Protocol::ZeroCopy, &quick);
-    assert!(pulled < price(&question, Algorithm::Direct, Protocol::Simple, &quick));
 }
 
 #[test]

@@ -71,12 +71,8 @@ fn doubt<W: PartialEq>(
 /// The way that a rule names, if ringfold could ever go it.
 pub fn way_here(rule: &Rule) -> Option<(Algorithm, Protocol)> {
     let (algorithm, protocol) = rule.way()?;
-    let is_unstaged = matches!(
-        algorithm,
-        Algorithm::Push | Algorithm::Serve | Algorithm::Pull
-    );
     let serves = |medium| Schedule::algorithms(rule.collective, medium).contains(&algorithm);
-    let exists = is_unstaged == (protocol == Protocol::ZeroCopy)
+    let exists = algorithm.works_in_registered() == (protocol == Protocol::ZeroCopy)
         && (serves(Medium::Shared) || serves(Medium::Messages));
     exists.then_some((algorithm, protocol))
 }
