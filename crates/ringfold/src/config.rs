@@ -6,7 +6,7 @@ use crate::control::Cancel;
 use crate::engine::late_ring::Target;
 use crate::error::Error;
 use crate::schedule::Weighting;
-pub use crate::transport::slowed::Injection;
+pub use crate::testing::delay_injector::Injection;
 use crate::tune::Rules;
 use crate::types::{Algorithm, Protocol};
 

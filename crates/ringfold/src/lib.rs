@@ -55,6 +55,7 @@ pub mod simulate;
 mod skipped;
 mod sync;
 mod sys;
+pub(crate) mod testing;
 pub mod threads;
 pub mod topology;
 pub mod transport;

@@ -22,9 +22,9 @@ use crate::env::{self, Environment};
 use crate::error::{Error, Result};
 use crate::memory::{Life, Pool};
 use crate::setup::Explicit;
+use crate::testing::delay_injector::DelayInjector;
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
-use crate::transport::slowed::Slowed;
 use crate::tune::plugin::{self, Members};
 use crate::tune::{Rules, Tuning};
 use crate::types::{Algorithm, Op};
@@ -358,7 +358,7 @@ fn assemble(
     let pool = Pool::default();
     pool.prepare(PREPARED_SCRATCH_BYTES);
     if let Some(injection) = settings.injection.clone() {
-        transport = Box::new(Slowed::new(transport, group.rank, injection));
+        transport = Box::new(DelayInjector::new(transport, group.rank, injection));
     }
     let mut engine = Engine::new(transport, group.rank, world_size, pool);
     if let Some(target) = settings.straggler.target() {

@@ -8,7 +8,7 @@ use crate::communicator::Counts;
 use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 use crate::error::Error;
 use crate::schedule::Medium;
-use crate::transport::faulty::{Faults, Faulty};
+use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::local;
 use crate::transport::sim::model::Sending;
 use crate::types::{Algorithm, Collective, DType, Op};
@@ -189,7 +189,7 @@ fn a_spoiled_message_never_spoils_a_result() {
         };
         let wrap = |(rank, sim)| {
             let seed = seed * 100 + rank as u64;
-            Faulty::new(sim, rank, Faults { seed, ..faults })
+            FaultInjector::new(sim, rank, Faults { seed, ..faults })
         };
         let ranks = sim(3 + random.below(5), Sending::Eager);
         let ranks = ranks.into_iter().enumerate().map(wrap).collect();

@@ -13,7 +13,7 @@ use crate::engine::{Engine, JobId};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::schedule::Medium;
-use crate::transport::faulty::Faults;
+use crate::testing::fault_injector::Faults;
 use crate::transport::local::{local, rendezvous};
 use crate::transport::sim::model::Sending;
 use crate::transport::{Time, Transport};

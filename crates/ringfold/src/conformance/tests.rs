@@ -6,7 +6,7 @@ use super::{Case, Random, World, oracle, ways};
 use crate::communicator::Counts;
 use crate::error::Error;
 use crate::schedule::{Medium, Weights};
-use crate::transport::faulty::{Faults, Faulty};
+use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::sim::model::{Compute, Model, Network, Sending};
@@ -318,9 +318,9 @@ pub(super) fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {
     SimNetwork::new(world_size, model)
 }
 
-pub(super) fn faulty(world_size: usize, faults: Faults) -> Vec<Faulty<Local>> {
+pub(super) fn faulty(world_size: usize, faults: Faults) -> Vec<FaultInjector<Local>> {
     let seeded = |(rank, inner)| {
-        Faulty::new(
+        FaultInjector::new(
             inner,
             rank,
             Faults {

@@ -1,7 +1,8 @@
-//! A word that a fork wipes: whether this process has the open communicator that the word stands for.
+//! A word that a fork wipes: whether this process has the open communicator that the word stands
+//! for.
 //!
-//! A forked child has a copy of everything but the threads that serve it, and sockets and shared memory that are its
-//! parent's. One load tells before any harm is done.
+//! A forked child has a copy of everything but the threads that serve it, and sockets and shared
+//! memory that are its parent's. One load tells before any harm is done.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! * The file is sealed against resizing before anybody else sees it, and whoever maps a peer's file has checked seals and
-//!   size: no access faults.
-//! * A mapping lasts as long as its value, except in a forked child of a process that kept it to itself.
+//! * The file is sealed against resizing before anybody else sees it, and whoever maps a peer's
+//!   file has checked seals and size: no access faults.
+//! * A mapping lasts as long as its value, except in a forked child of a process that kept it to
+//!   itself.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -76,7 +77,8 @@ impl Mapping {
         self.region
     }
 
-    /// Has the pages of `part` present, which begins at a page. [`Errno::INVAL`] says that the kernel (before 5.14) cannot.
+    /// Has the pages of `part` present, which begins at a page. [`Errno::INVAL`] says that the
+    /// kernel (before 5.14) cannot.
     pub fn populate(&self, part: Region) -> Result<(), Errno> {
         self.advise(part, Advice::LinuxPopulateWrite)
     }
@@ -93,7 +95,8 @@ impl Mapping {
 
     fn advise(&self, part: Region, advice: Advice) -> Result<(), Errno> {
         assert!(self.region.contains(part));
-        // SAFETY: the range lies in our mapping, which nobody holds a reference to, and stays mapped.
+        // SAFETY: the range lies in our mapping, which nobody holds a reference to, and stays
+        // mapped.
         unsafe { madvise(part.address().cast(), part.bytes(), advice) }
     }
 }

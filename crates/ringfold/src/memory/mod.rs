@@ -1,8 +1,9 @@
 //! Memory that is addressed raw: users' buffers, staging, and what other processes can see.
 //!
-//! A [`Region`] is a pointer and a length with bounds-checked, copying access. It never becomes a reference, because the
-//! bytes may be written by another process, by a peer thread or through the user's aliasing buffer at any time. Whoever
-//! makes a region promises that the memory outlives its use; everything downstream (engine, transports) is then safe code.
+//! A [`Region`] is a pointer and a length with bounds-checked, copying access. It never becomes a
+//! reference, because the bytes may be written by another process, by a peer thread or through the
+//! user's aliasing buffer at any time. Whoever makes a region promises that the memory outlives its
+//! use; everything downstream (engine, transports) is then safe code.
 
 mod child;
 mod life;
@@ -25,7 +26,8 @@ pub(crate) use registered::{Own, Private};
 pub use registry::{Handle, Registry};
 pub(crate) use shared::Shared;
 
-/// Bytes of a cache line, on every machine that this is made for; where lines are longer, some are touched twice.
+/// Bytes of a cache line, on every machine that this is made for; where lines are longer, some are
+/// touched twice.
 const LINE_BYTES: usize = 64;
 
 /// A run of bytes that somebody else owns.
@@ -35,7 +37,8 @@ pub struct Region {
     bytes: usize,
 }
 
-// SAFETY: a region is an address; every access through it copies, and its maker vouches for the memory (see `new`).
+// SAFETY: a region is an address; every access through it copies, and its maker vouches for the
+// memory (see `new`).
 unsafe impl Send for Region {}
 // SAFETY: as above; a shared region offers the same copying access.
 unsafe impl Sync for Region {}
@@ -50,8 +53,8 @@ impl Region {
     /// The region of `bytes` bytes at `start`.
     ///
     /// # Safety
-    /// * `start` is valid for reads and writes of `bytes` bytes until the last copy of this region is no longer used
-    ///   (reads suffice if the region is only ever read).
+    /// * `start` is valid for reads and writes of `bytes` bytes until the last copy of this region
+    ///   is no longer used (reads suffice if the region is only ever read).
     /// * No Rust reference to the memory is live while the region is used for writing.
     pub unsafe fn new(start: *mut u8, bytes: usize) -> Region {
         Region { start, bytes }
@@ -110,30 +113,34 @@ impl Region {
             "copy between regions of different lengths"
         );
         if self.start != source.start && self.bytes > 0 {
-            // SAFETY: both regions are valid for their length (contract of `new`); `copy` allows overlap.
+            // SAFETY: both regions are valid for their length (contract of `new`); `copy` allows
+            // overlap.
             unsafe { std::ptr::copy(source.start, self.start, self.bytes) }
         }
     }
 
-    /// Stores to each cache line what stands there, so that the next core to write here does so quickly: lines that their
-    /// last reader has changed come over as they are, while of those that were only read every copy is asked for first.
-    /// Nobody else writes here meanwhile.
+    /// Stores to each cache line what stands there, so that the next core to write here does so
+    /// quickly: lines that their last reader has changed come over as they are, while of those that
+    /// were only read every copy is asked for first. Nobody else writes here meanwhile.
     pub fn touch(self) {
         for offset in (0..self.bytes).step_by(LINE_BYTES) {
             let place = self.start.wrapping_add(offset);
-            // SAFETY: `offset` is below the length for which the region is valid (contract of `new`).
+            // SAFETY: `offset` is below the length for which the region is valid (contract of
+            // `new`).
             let byte = unsafe { place.read_volatile() };
             // SAFETY: as above.
             unsafe { place.write_volatile(byte) }
         }
     }
 
-    /// Asks for each cache line so that later stores find it at hand: a hint, which waits for nothing and changes nothing.
+    /// Asks for each cache line so that later stores find it at hand: a hint, which waits for
+    /// nothing and changes nothing.
     #[inline]
     pub fn prefetch_for_writing(self) {
         for offset in (0..self.bytes).step_by(LINE_BYTES) {
             let place = self.start.wrapping_add(offset);
-            // SAFETY: a hint: it faults nowhere and touches no register. Processors without it do nothing.
+            // SAFETY: a hint: it faults nowhere and touches no register. Processors without it do
+            // nothing.
             #[cfg(target_arch = "x86_64")]
             unsafe {
                 std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags));
@@ -153,7 +160,8 @@ impl Region {
         unsafe { std::ptr::copy(source.as_ptr(), self.start, source.len()) }
     }
 
-    /// The `index`-th eight bytes of this region as a number in the machine's order; zeros behind its end.
+    /// The `index`-th eight bytes of this region as a number in the machine's order; zeros behind
+    /// its end.
     #[inline]
     pub fn word(self, index: usize) -> u64 {
         let rest = self.part(index * 8..self.bytes);

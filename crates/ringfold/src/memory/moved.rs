@@ -6,18 +6,18 @@
 //! file              | copy       |  the same | copy       |
 //! ```
 //!
-//! The interior's pages become the file's, at the addresses where they were. The head and the tail share their pages with
-//! other memory of the process and stay; the file has a copy of them, which is brought up to date before a call that reads
-//! the buffer (`lend`) and brought back after one that fills it (`take_back`). So for everybody who has the file mapped the
-//! buffer is whole.
+//! The interior's pages become the file's, at the addresses where they were. The head and the tail
+//! share their pages with other memory of the process and stay; the file has a copy of them, which
+//! is brought up to date before a call that reads the buffer (`lend`) and brought back after one
+//! that fills it (`take_back`). So for everybody who has the file mapped the buffer is whole.
 //!
 //! # Invariants
 //!
-//! * Only private, anonymous, writable memory is moved: replacing a file's or shared memory's pages would part them from
-//!   those who share them.
+//! * Only private, anonymous, writable memory is moved: replacing a file's or shared memory's pages
+//!   would part them from those who share them.
 //! * At every moment the buffer's addresses have its contents; nobody else uses it while it moves.
-//! * When it cannot be moved back (no memory, or its mapping was changed behind our back), it stays where it is and nothing
-//!   is freed: leaked, never lost.
+//! * When it cannot be moved back (no memory, or its mapping was changed behind our back), it stays
+//!   where it is and nothing is freed: leaked, never lost.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,8 +49,8 @@ impl Moved {
     /// Makes a file with the contents of `buffer`. The buffer stays where it is until `move_in`.
     ///
     /// # Safety
-    /// Until this value is dropped, and on drop, the memory of `buffer` is there, and nobody changes its mapping. Nobody
-    /// uses it while this, `move_in` or the drop runs.
+    /// Until this value is dropped, and on drop, the memory of `buffer` is there, and nobody
+    /// changes its mapping. Nobody uses it while this, `move_in` or the drop runs.
     pub unsafe fn copy_of(buffer: Region) -> Result<(Moved, Shared, OwnedFd)> {
         let page = rustix::param::page_size();
         let (start, end) = (
@@ -96,7 +96,8 @@ impl Moved {
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let offset = self.offset(self.interior) as u64;
-        // SAFETY: the range is the buffer's, which nobody uses now (contract of `copy_of`), and the file has its contents.
+        // SAFETY: the range is the buffer's, which nobody uses now (contract of `copy_of`), and the
+        // file has its contents.
         let mapped = unsafe { mmap(start, bytes, protection, flags, fd, offset) };
         mapped.map_err(|error| {
             Error::system(
@@ -167,8 +168,9 @@ impl Moved {
         (part.address() as usize).saturating_sub(self.origin)
     }
 
-    /// Whether the file is still what lies at `part`, where it was moved, and not something that was mapped there after the
-    /// buffer's memory had been freed behind our back. Kernels before 6.11 cannot be asked; there it is taken for granted.
+    /// Whether the file is still what lies at `part`, where it was moved, and not something that
+    /// was mapped there after the buffer's memory had been freed behind our back. Kernels before
+    /// 6.11 cannot be asked; there it is taken for granted.
     pub fn is_in_place(&self, part: Region) -> bool {
         let part = self.within_interior(part);
         if part.is_empty() {
@@ -210,8 +212,8 @@ impl Moved {
         copy.copy_from(self.interior);
         let flags = MremapFlags::MAYMOVE;
         let place = self.interior.address().cast();
-        // SAFETY: replaces the file's pages by their copy, in one step, at addresses that nobody uses now (contract of
-        // `copy_of`); `fresh` has no other user.
+        // SAFETY: replaces the file's pages by their copy, in one step, at addresses that nobody
+        // uses now (contract of `copy_of`); `fresh` has no other user.
         let moved = unsafe { mremap_fixed(fresh, bytes, bytes, flags, place) };
         if moved.is_err() {
             // SAFETY: our own mapping, which nobody knows.
@@ -301,7 +303,8 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn region(bytes: &mut [u8]) -> Region {
-        // SAFETY: the tests use regions while the slice lives, and the slice only when no region is in use.
+        // SAFETY: the tests use regions while the slice lives, and the slice only when no region is
+        // in use.
         unsafe { Region::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 

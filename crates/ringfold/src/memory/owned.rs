@@ -66,13 +66,15 @@ impl Drop for Owned {
     }
 }
 
-/// Asks for huge pages where whole ones fit in. Only a wish: without them there are more misses and faults, nothing else.
+/// Asks for huge pages where whole ones fit in. Only a wish: without them there are more misses and
+/// faults, nothing else.
 fn wish_for_huge_pages(region: Region) {
     let start = region.address().align_offset(HUGE_PAGE_BYTES);
     let bytes = region.bytes().saturating_sub(start) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if bytes > 0 {
         let part = region.part(start..start + bytes);
-        // SAFETY: whole pages inside memory that was just allocated and is all ours; the advice changes no contents.
+        // SAFETY: whole pages inside memory that was just allocated and is all ours; the advice
+        // changes no contents.
         let _ = unsafe { madvise(part.address().cast(), bytes, Advice::LinuxHugepage) };
     }
 }

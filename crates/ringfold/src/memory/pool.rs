@@ -1,7 +1,8 @@
-//! Reused memory: the engine's scratch, so that the data path does not allocate and the first call is as fast as the
-//! tenth.
+//! Reused memory: the engine's scratch, so that the data path does not allocate and the first call
+//! is as fast as the tenth.
 //!
-//! Blocks come in powers of two and go back to the pool when dropped. What a block holds is undefined.
+//! Blocks come in powers of two and go back to the pool when dropped. What a block holds is
+//! undefined.
 
 use std::sync::{Arc, Mutex};
 

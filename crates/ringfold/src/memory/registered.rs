@@ -12,12 +12,12 @@ use super::shared::{Shared, check_plausible, in_pages};
 use crate::element::Element;
 use crate::error::{Error, Result};
 
-/// Zeroed memory made by [`Communicator::alloc`](crate::Communicator::alloc), page-aligned, whose peers on this host can
-/// reach it in a call.
+/// Zeroed memory made by [`Communicator::alloc`](crate::Communicator::alloc), page-aligned, whose
+/// peers on this host can reach it in a call.
 ///
-/// Use it by slices of any [`Element`] type, or as a region. It is this rank's own: peers touch it only in calls that it
-/// is given to, and only as these say. (After a call that failed a peer may still write for a moment what it had begun;
-/// the contents are undefined then.)
+/// Use it by slices of any [`Element`] type, or as a region. It is this rank's own: peers touch it
+/// only in calls that it is given to, and only as these say. (After a call that failed a peer may
+/// still write for a moment what it had begun; the contents are undefined then.)
 ///
 /// Dropping it gives the memory back at once and waits for nothing, on this rank alone; the other
 /// ranks' parts stay. It may be dropped before or after its communicator. A forked child finds the
@@ -36,7 +36,8 @@ enum Memory {
     Private(#[allow(dead_code, reason = "held, not read")] Private),
 }
 
-/// This rank's own part of a registration. With the last of it the memory goes, or is moved back to where it was.
+/// This rank's own part of a registration. With the last of it the memory goes, or is moved back to
+/// where it was.
 #[derive(Debug)]
 pub struct Own {
     file: Shared,
@@ -229,7 +230,8 @@ impl Registered {
         matches!(self.memory, Memory::Shared(_))
     }
 
-    /// The memory as a region, for [`Request`](crate::Request)s. It is valid until this value is dropped.
+    /// The memory as a region, for [`Request`](crate::Request)s. It is valid until this value is
+    /// dropped.
     pub fn region(&self) -> Region {
         self.region
     }
@@ -240,8 +242,9 @@ impl Registered {
         if count == 0 {
             return &[];
         }
-        // SAFETY: valid for `bytes` as long as `self`, aligned to a page, any bytes are elements, and nobody writes while
-        // `self` is borrowed: this process writes by `as_mut_slice`, and peers in calls, which borrow what they fill.
+        // SAFETY: valid for `bytes` as long as `self`, aligned to a page, any bytes are elements,
+        // and nobody writes while `self` is borrowed: this process writes by `as_mut_slice`, and
+        // peers in calls, which borrow what they fill.
         unsafe { std::slice::from_raw_parts(self.region.address().cast(), count) }
     }
 

@@ -1,8 +1,10 @@
-//! Registered buffers: memory of this rank that its peers have mapped, and theirs that this rank has mapped.
+//! Registered buffers: memory of this rank that its peers have mapped, and theirs that this rank
+//! has mapped.
 //!
-//! A registration is made by all ranks together and has the same number on each. A number is never used twice, so a stale
-//! one can only be unknown. What a peer says about its buffers ([`Handle`]) is a claim: [`Registry::resolve`] checks it
-//! against the mapping that was made when the registration was.
+//! A registration is made by all ranks together and has the same number on each. A number is never
+//! used twice, so a stale one can only be unknown. What a peer says about its buffers ([`Handle`])
+//! is a claim: [`Registry::resolve`] checks it against the mapping that was made when the
+//! registration was.
 
 use std::sync::{Arc, Weak};
 
@@ -32,7 +34,8 @@ struct Registration {
 struct Backing {
     /// Its user's, and gone with it.
     own: Weak<Own>,
-    /// By rank; kept until the peer has given its memory up, because until then it may name it in a call.
+    /// By rank; kept until the peer has given its memory up, because until then it may name it in a
+    /// call.
     peers: Vec<Option<Shared>>,
 }
 
@@ -86,20 +89,21 @@ impl Registry {
         }
     }
 
-    /// Whether there has ever been a registration: then calls may be worth asking about. The same on all ranks at the same
-    /// call.
+    /// Whether there has ever been a registration: then calls may be worth asking about. The same
+    /// on all ranks at the same call.
     pub fn is_used(&self) -> bool {
         self.made > 0
     }
 
-    /// Adds what `mapped` says where each rank's memory lies; gives the registration's number. Somebody else keeps the
-    /// memory mapped until `remove`.
+    /// Adds what `mapped` says where each rank's memory lies; gives the registration's number.
+    /// Somebody else keeps the memory mapped until `remove`.
     pub fn add(&mut self, mapped: Vec<Region>) -> u32 {
         self.push(mapped, None)
     }
 
-    /// Adds this rank's `own` memory and its peers', by rank, with none at this rank's place; gives the registration's
-    /// number. Its own part is known as long as `own` lives elsewhere, a peer's until that peer has given it up.
+    /// Adds this rank's `own` memory and its peers', by rank, with none at this rank's place; gives
+    /// the registration's number. Its own part is known as long as `own` lives elsewhere, a peer's
+    /// until that peer has given it up.
     pub(crate) fn enlist(&mut self, own: &Arc<Own>, peers: Vec<Option<Shared>>) -> u32 {
         self.sweep();
         let region = |shared: &Option<Shared>| shared.as_ref().map_or(own.file(), Shared::data);
@@ -134,8 +138,9 @@ impl Registry {
             .retain(|registration| registration.number != number);
     }
 
-    /// The handle of `buffer`, if it lies whole in one of this rank's registrations that still stands. Of memory that was
-    /// there before it was registered, the kernel is asked if it still is what it was.
+    /// The handle of `buffer`, if it lies whole in one of this rank's registrations that still
+    /// stands. Of memory that was there before it was registered, the kernel is asked if it still
+    /// is what it was.
     pub fn find(&self, buffer: Region) -> Option<Handle> {
         self.registrations.iter().find_map(|registration| {
             let offset = registration.own_offset(self.rank, buffer)?;
@@ -146,14 +151,16 @@ impl Registry {
         })
     }
 
-    /// Makes sure that everybody finds in the registered memory what `buffer` holds; `find` has given `handle` for it.
+    /// Makes sure that everybody finds in the registered memory what `buffer` holds; `find` has
+    /// given `handle` for it.
     pub fn lend(&self, buffer: Region, handle: Handle) {
         if let Some(own) = self.own(handle.registration) {
             own.lend(buffer);
         }
     }
 
-    /// Makes sure that `buffer`, if it is registered, holds what everybody has left in the registered memory.
+    /// Makes sure that `buffer`, if it is registered, holds what everybody has left in the
+    /// registered memory.
     pub fn take_back(&self, buffer: Region) {
         let backings = self
             .registrations
@@ -172,8 +179,8 @@ impl Registry {
         known.backing.as_ref()?.own.upgrade()
     }
 
-    /// The memory of `peer` that `handle` names, `bytes` long, as all ranks share it. `peer` may be this rank, to which it
-    /// may lie elsewhere than its buffer does.
+    /// The memory of `peer` that `handle` names, `bytes` long, as all ranks share it. `peer` may be
+    /// this rank, to which it may lie elsewhere than its buffer does.
     pub fn resolve(&self, peer: usize, handle: Handle, bytes: usize) -> Result<Region> {
         let known = self.registrations.iter().find(|registration| {
             registration.number == handle.registration

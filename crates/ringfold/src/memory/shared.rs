@@ -4,8 +4,9 @@
 //! data, whole pages | notice page: one word, not 0 once the owner has given the memory up
 //! ```
 //!
-//! The file is sealed (see [`mapping`](super::mapping)), and no forked child shares it. What a peer writes there is data,
-//! and the one word a claim that costs nobody but its owner: it is neither an offset nor a length.
+//! The file is sealed (see [`mapping`](super::mapping)), and no forked child shares it. What a peer
+//! writes there is data, and the one word a claim that costs nobody but its owner: it is neither an
+//! offset nor a length.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +27,8 @@ pub fn in_pages(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(rustix::param::page_size())
 }
 
-/// Refuses more bytes than the machine can hold: the kernel would promise them and then end a process.
+/// Refuses more bytes than the machine can hold: the kernel would promise them and then end a
+/// process.
 pub fn check_plausible(bytes: usize) -> Result<()> {
     let info = rustix::system::sysinfo();
     let words = u128::from(info.totalram) + u128::from(info.totalswap);
@@ -107,7 +109,8 @@ impl Shared {
     pub fn free(&self) {
         let data = self.data();
         if !data.is_empty() {
-            // The owner has no more use for what is there, and a peer that looks (none should) reads zeros.
+            // The owner has no more use for what is there, and a peer that looks (none should)
+            // reads zeros.
             if let Err(error) = self.map.free(data) {
                 log::debug!(target: "ringfold::transport", "registered memory is freed later: {error}");
             }
@@ -121,7 +124,8 @@ impl Shared {
 
     fn notice(&self) -> &AtomicU32 {
         let word = self.map.region().part(self.data_bytes..self.data_bytes + 4);
-        // SAFETY: in bounds by `part`, aligned as it begins a page, and an atomic, which any process may write.
+        // SAFETY: in bounds by `part`, aligned as it begins a page, and an atomic, which any
+        // process may write.
         unsafe { &*word.address().cast::<AtomicU32>() }
     }
 

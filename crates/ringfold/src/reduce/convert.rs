@@ -1,21 +1,25 @@
 //! Conversions between `f32` and the shorter floating-point formats.
 //!
-//! Written without branches so that loops over them vectorise on every CPU level, and without touching `f32` denormals,
-//! so that a caller's flush-to-zero mode does not change a half-precision result. Rounding is to nearest, ties to even; a
-//! NaN stays a NaN. Half precision and both fp8 formats differ from each other only in the width of the mantissa,
-//! the bias and what overflow means, and share one pair of functions; bfloat16 is the upper half of an `f32`.
+//! Written without branches so that loops over them vectorise on every CPU level, and without
+//! touching `f32` denormals, so that a caller's flush-to-zero mode does not change a half-precision
+//! result. Rounding is to nearest, ties to even; a NaN stays a NaN. Half precision and both fp8
+//! formats differ from each other only in the width of the mantissa, the bias and what overflow
+//! means, and share one pair of functions; bfloat16 is the upper half of an `f32`.
 //!
-//! fp8 follows torch: `e4m3` (the "fn" format) has no infinity and overflows to NaN, `e5m2` overflows to infinity.
+//! fp8 follows torch: `e4m3` (the "fn" format) has no infinity and overflows to NaN, `e5m2`
+//! overflows to infinity.
 
 const SIGN: u32 = 0x8000_0000;
 const INFINITY: u32 = 0x7f80_0000;
 
-/// The `f32` bits of `magnitude`, a finite number of a format with `MANTISSA` explicit bits and `BIAS`, without its sign.
+/// The `f32` bits of `magnitude`, a finite number of a format with `MANTISSA` explicit bits and
+/// `BIAS`, without its sign.
 #[inline(always)]
 fn widen<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
     let shifted = magnitude << (23 - MANTISSA);
     let normal = shifted.wrapping_add((127 - BIAS) << 23);
-    // With the exponent of the smallest normal number put in, a denormal is too large by exactly that number.
+    // With the exponent of the smallest normal number put in, a denormal is too large by exactly
+    // that number.
     let smallest_normal = (128 - BIAS) << 23;
     let denormal = f32::from_bits(smallest_normal | shifted) - f32::from_bits(smallest_normal);
     if magnitude < 1 << MANTISSA {
@@ -25,7 +29,8 @@ fn widen<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
     }
 }
 
-/// The nearest number, as far as its exponent carries, to the `f32` bits `magnitude`; the inverse of [`widen`].
+/// The nearest number, as far as its exponent carries, to the `f32` bits `magnitude`; the inverse
+/// of [`widen`].
 #[inline(always)]
 fn narrow<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
     let shift = 23 - MANTISSA;
@@ -34,7 +39,8 @@ fn narrow<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 {
         .wrapping_add((1 << (shift - 1)) - 1 + odd)
         .wrapping_sub((127 - BIAS) << 23)
         >> shift;
-    // Adding a number whose last place is the format's smallest denormal makes the FPU round for us.
+    // Adding a number whose last place is the format's smallest denormal makes the FPU round for
+    // us.
     let magic = (127 + 24 - BIAS - MANTISSA) << 23;
     let denormal = (f32::from_bits(magnitude) + f32::from_bits(magic)).to_bits();
     if magnitude < (128 - BIAS) << 23 {
@@ -61,7 +67,8 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let magnitude = bits & !SIGN;
     let finite = narrow::<10, 15>(magnitude);
-    // From 2^16 on; what lies between the largest number and 2^16 has been rounded to one of the two.
+    // From 2^16 on; what lies between the largest number and 2^16 has been rounded to one of the
+    // two.
     let finite = if magnitude >= 0x4780_0000 {
         0x7c00
     } else {
@@ -112,7 +119,8 @@ pub(crate) fn e4m3_to_f32(byte: u8) -> f32 {
 pub(crate) fn f32_to_e4m3(value: f32) -> u8 {
     let bits = value.to_bits();
     let magnitude = bits & !SIGN;
-    // Infinity and NaN have exponents far above, and rounding goes to at most the code of NaN below 2^9.
+    // Infinity and NaN have exponents far above, and rounding goes to at most the code of NaN below
+    // 2^9.
     let code = narrow::<3, 7>(magnitude).min(0x7f);
     ((bits >> 24 & 0x80) | code) as u8
 }
@@ -139,8 +147,8 @@ pub(crate) fn f32_to_e5m2(value: f32) -> u8 {
 mod tests {
     use super::*;
 
-    /// Bits of all `f32` on which a rounding to 16 bits can go wrong: every 16-bit number, every midpoint between
-    /// neighbours, and the `f32` next to each, with both signs.
+    /// Bits of all `f32` on which a rounding to 16 bits can go wrong: every 16-bit number, every
+    /// midpoint between neighbours, and the `f32` next to each, with both signs.
     fn rounding_boundaries(to_f32: impl Fn(u16) -> f32) -> Vec<f32> {
         let mut values = Vec::new();
         for low in 0..0x7fff_u16 {

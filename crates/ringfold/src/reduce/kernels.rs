@@ -1,11 +1,14 @@
-//! The loops that combine buffers: one body for each way of holding an element, generic over the operation.
+//! The loops that combine buffers: one body for each way of holding an element, generic over the
+//! operation.
 //!
-//! Two sources are combined in one pass. With more, blocks that stay in the first-level cache are accumulated in a scratch
-//! array, so that every source and the result pass through memory once. 16-bit floats are accumulated in `f32`.
+//! Two sources are combined in one pass. With more, blocks that stay in the first-level cache are
+//! accumulated in a scratch array, so that every source and the result pass through memory once.
+//! 16-bit floats are accumulated in `f32`.
 //!
-//! The compiler vectorises these loops. Where the result replaces a source, it must be told so: it checks at run time that
-//! arrays do not overlap, and would take the scalar loop. All operations are commutative bit for bit (NaN payloads
-//! excepted), so that "the result replaces the first of two" covers both positions.
+//! The compiler vectorises these loops. Where the result replaces a source, it must be told so: it
+//! checks at run time that arrays do not overlap, and would take the scalar loop. All operations
+//! are commutative bit for bit (NaN payloads excepted), so that "the result replaces the first of
+//! two" covers both positions.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -100,8 +103,8 @@ impl<J: Join<F::Wide>, F: Format> Body<()> for Fold<J, F> {
     }
 }
 
-/// The folding loop for bfloat16. Two sources are combined two elements at a time, as the halves of a word: widening is
-/// then a shift or a mask, and nothing crosses vector lanes.
+/// The folding loop for bfloat16. Two sources are combined two elements at a time, as the halves of
+/// a word: widening is then a shift or a mask, and nothing crosses vector lanes.
 pub(super) struct FoldBrain<J>(PhantomData<J>);
 
 impl<J: Join<f32>> Body<()> for FoldBrain<J> {
@@ -129,8 +132,9 @@ fn join_brain_words<J: Join<f32>>(a: u32, b: u32) -> u32 {
     round_joined(lower) >> 16 | round_joined(upper) & UPPER
 }
 
-/// The nearest bfloat16 number to what was joined from such numbers, in the upper half. A NaN then has a bit set there and
-/// stays one as it is, which spares this loop, whose arithmetic else takes as long as memory, the usual care.
+/// The nearest bfloat16 number to what was joined from such numbers, in the upper half. A NaN then
+/// has a bit set there and stays one as it is, which spares this loop, whose arithmetic else takes
+/// as long as memory, the usual care.
 #[inline(always)]
 fn round_joined(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -138,7 +142,8 @@ fn round_joined(value: f32) -> u32 {
     bits.wrapping_add(if value.is_nan() { 0 } else { increment })
 }
 
-/// Bytes of scratch: large enough to hide the start of each loop, small enough to stay in the first-level cache.
+/// Bytes of scratch: large enough to hide the start of each loop, small enough to stay in the
+/// first-level cache.
 const SCRATCH_BYTES: usize = 4096;
 
 /// Folds three sources or more.
@@ -157,8 +162,9 @@ unsafe fn fold_blocks<J: Join<F::Wide>, F: Format>(into: Region, sources: &[Regi
     while done < count {
         let length = block.min(count - done);
         let at = |region: &Region| region.address().cast::<F::Stored>().wrapping_add(done);
-        // SAFETY: elements `done..done + length` are inside every region and `length` elements inside the scratch array,
-        // which overlaps nothing. A source that `into` replaces has been read up to here before it is written.
+        // SAFETY: elements `done..done + length` are inside every region and `length` elements
+        // inside the scratch array, which overlaps nothing. A source that `into` replaces has been
+        // read up to here before it is written.
         unsafe {
             zip(scratch, at(first), at(second), length, |a, b| {
                 J::join(F::widen(a), F::widen(b))

@@ -1,7 +1,8 @@
-//! CPU levels: which vector instructions the loops are compiled for, and which of them this machine has.
+//! CPU levels: which vector instructions the loops are compiled for, and which of them this machine
+//! has.
 //!
-//! Each loop is one generic body, compiled once per level; results are the same on all of them (which NaN comes out of an
-//! operation on NaNs excepted). The choice is made once per process.
+//! Each loop is one generic body, compiled once per level; results are the same on all of them
+//! (which NaN comes out of an operation on NaNs excepted). The choice is made once per process.
 
 use std::sync::OnceLock;
 
@@ -77,7 +78,8 @@ impl Level {
 
 /// A loop over buffers. `Extra` is what it takes besides them.
 pub(super) trait Body<Extra> {
-    /// Runs it. Must be `#[inline(always)]`, with everything that it calls, to be compiled for its caller's level.
+    /// Runs it. Must be `#[inline(always)]`, with everything that it calls, to be compiled for its
+    /// caller's level.
     ///
     /// # Safety
     /// * All regions have the same length, a multiple of the size of the loop's elements.

@@ -1,8 +1,9 @@
 //! Elementwise arithmetic over several buffers.
 //!
-//! A [`Kernel`] is one entry of the table operation × data type × CPU level. The loops behind it are generic bodies
-//! (`kernels`, for half precision on x86 `x86`) that are compiled once per level (`level`); what an operation does
-//! with two elements stands in `ops`, the 16- and 8-bit floats in `convert`.
+//! A [`Kernel`] is one entry of the table operation × data type × CPU level. The loops behind it
+//! are generic bodies (`kernels`, for half precision on x86 `x86`) that are compiled once per level
+//! (`level`); what an operation does with two elements stands in `ops`, the 16- and 8-bit floats in
+//! `convert`.
 //!
 //! Invariants: the order of the sources is the order of the additions; nothing is reassociated or
 //! contracted to a fused multiply-add, so that all levels give the same bits, NaN payloads
@@ -84,14 +85,16 @@ impl Kernel {
         self.dtype
     }
 
-    /// Sets every element of `into` to the combination of that element of `sources`, from first to last.
+    /// Sets every element of `into` to the combination of that element of `sources`, from first to
+    /// last.
     ///
-    /// All regions have the same length, a multiple of the element's size. `into` may be one of the sources; it may not
-    /// overlap one in part. At least one source. 16-bit floats are accumulated in `F32` and rounded once.
+    /// All regions have the same length, a multiple of the element's size. `into` may be one of the
+    /// sources; it may not overlap one in part. At least one source. 16-bit floats are accumulated
+    /// in `F32` and rounded once.
     pub fn fold(&self, into: Region, sources: &[Region]) {
         self.check(into, sources);
-        // SAFETY: the lengths are equal and no overlap is partial, as just checked; `at_level` has chosen a loop of this
-        // machine for elements of this size.
+        // SAFETY: the lengths are equal and no overlap is partial, as just checked; `at_level` has
+        // chosen a loop of this machine for elements of this size.
         unsafe { (self.run)(into, sources, ()) }
     }
 
@@ -195,8 +198,8 @@ fn half<J: Join<f32>>(level: Level) -> Run<()> {
     }
 }
 
-/// Vectors of 256 bits suffice: what is combined comes from memory or from another core, and there loops of wider ones were a
-/// sixth slower than memory where we measured.
+/// Vectors of 256 bits suffice: what is combined comes from memory or from another core, and there
+/// loops of wider ones were a sixth slower than memory where we measured.
 fn plain<J: Join<T>, T: Copy>(level: Level) -> Run<()> {
     compiled::<Fold<J, Plain<T>>, ()>(level.min(Level::Avx2))
 }

@@ -1,7 +1,8 @@
 //! What each operation does with two elements.
 //!
-//! Every operation is commutative bit for bit, NaN payloads excepted. Floating-point comparisons are written as selections
-//! that vectorise; a NaN wins over everything, and of two zeros `Min` gives `-0` and `Max` gives `+0`, whatever their order.
+//! Every operation is commutative bit for bit, NaN payloads excepted. Floating-point comparisons
+//! are written as selections that vectorise; a NaN wins over everything, and of two zeros `Min`
+//! gives `-0` and `Max` gives `+0`, whatever their order.
 
 /// An operation on two values of type `T`.
 pub(super) trait Join<T> {
@@ -29,7 +30,8 @@ macro_rules! joins {
     };
 }
 
-// Wrapping sums and products have the same bits signed or unsigned, and bit operations at any width: one type serves all.
+// Wrapping sums and products have the same bits signed or unsigned, and bit operations at any
+// width: one type serves all.
 joins! {
     Sum for u8 u16 u32 u64: |a, b| a.wrapping_add(b);
     Prod for u8 u16 u32 u64: |a, b| a.wrapping_mul(b);
@@ -48,7 +50,8 @@ macro_rules! float_extrema {
             impl Join<$t> for Min {
                 #[inline(always)]
                 fn join(a: $t, b: $t) -> $t {
-                    // A NaN in `b` fails both comparisons and is taken; equal numbers differ at most in a zero's sign.
+                    // A NaN in `b` fails both comparisons and is taken; equal numbers differ at
+                    // most in a zero's sign.
                     let smaller = if a < b { a } else { b };
                     let smaller = if a == b { $t::from_bits(a.to_bits() | b.to_bits()) } else { smaller };
                     if a.is_nan() { a } else { smaller }

@@ -1,4 +1,5 @@
-//! Multiplication of a whole buffer by one factor: the first step of `PremulSum` and the last of `Avg`.
+//! Multiplication of a whole buffer by one factor: the first step of `PremulSum` and the last of
+//! `Avg`.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -21,8 +22,9 @@ pub enum Factor {
 
 /// Sets every element of `into` to that of `from`, scaled.
 ///
-/// Both have the same length, a multiple of the element's size; `into` may be `from`, and may not overlap it in part. The
-/// factor is rounded to the element's type (`F32` for 16-bit floats) and the product is rounded once.
+/// Both have the same length, a multiple of the element's size; `into` may be `from`, and may not
+/// overlap it in part. The factor is rounded to the element's type (`F32` for 16-bit floats) and
+/// the product is rounded once.
 pub fn scale(dtype: DType, into: Region, from: Region, factor: Factor) -> Result<()> {
     scale_at_level(dtype, into, from, factor, Level::current())
 }
@@ -83,7 +85,8 @@ fn divide(dtype: DType, level: Level, into: Region, from: Region, divisor: u64) 
 }
 
 fn run<Extra>(run: Run<Extra>, into: Region, from: Region, extra: Extra) {
-    // SAFETY: `check_regions` has found equal lengths and no partial overlap; the level is one of this machine's.
+    // SAFETY: `check_regions` has found equal lengths and no partial overlap; the level is one of
+    // this machine's.
     unsafe { run(into, &[from], extra) }
 }
 
@@ -122,8 +125,9 @@ where
 /// The dividing loop over integers of type `T`.
 struct Divide<T>(PhantomData<T>);
 
-/// Division by way of a float, which unlike integer division has vector instructions. Exact: a quotient that is no integer is
-/// further from one, by at least `1 / divisor`, than the float rounds; a divisor too large for the float leaves less than 1.
+/// Division by way of a float, which unlike integer division has vector instructions. Exact: a
+/// quotient that is no integer is further from one, by at least `1 / divisor`, than the float
+/// rounds; a divisor too large for the float leaves less than 1.
 macro_rules! divide_as_float {
     ($($t:ty, $float:ty, $quotient:ty;)*) => {
         $(
@@ -134,7 +138,8 @@ macro_rules! divide_as_float {
                     let quotient = |value: $t| {
                         let quotient = <$float>::from(value) / divisor;
                         // `as` would saturate, which does not vectorise.
-                        // SAFETY: `divisor` is 1 or more, so that the quotient is no larger than `value`.
+                        // SAFETY: `divisor` is 1 or more, so that the quotient is no larger than
+                        // `value`.
                         unsafe { quotient.to_int_unchecked::<$quotient>() as $t }
                     };
                     // SAFETY: the same contract.
@@ -186,7 +191,8 @@ impl Body<u64> for Divide<i64> {
 unsafe fn map<T: Copy>(into: Region, from: Region, f: impl Fn(T) -> T) {
     let count = into.bytes() / size_of::<T>();
     let (into, from) = (into.address().cast::<T>(), from.address().cast::<T>());
-    // As in `kernels`: in place is a loop of its own, lest the compiler's check for overlap choose the scalar one.
+    // As in `kernels`: in place is a loop of its own, lest the compiler's check for overlap choose
+    // the scalar one.
     if into.cast_const() == from.cast_const() {
         for index in 0..count {
             // SAFETY: `index` is below `count`.

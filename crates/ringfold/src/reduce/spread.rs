@@ -1,11 +1,13 @@
 //! Folds whose result goes to several places at once, and copies that do.
 //!
-//! Every source is read once, and every target written once; a target may be one of the sources. Sums of a few sources into
-//! as many targets, what an all-reduce among a few ranks is, go through registers, a few elements at a time. All else goes by
-//! the general way: a block is folded where it stays in the first-level cache and is stored from there to all targets. The
-//! bits are the same.
+//! Every source is read once, and every target written once; a target may be one of the sources.
+//! Sums of a few sources into as many targets, what an all-reduce among a few ranks is, go through
+//! registers, a few elements at a time. All else goes by the general way: a block is folded where
+//! it stays in the first-level cache and is stored from there to all targets. The bits are the
+//! same.
 //!
-//! Stores may be *streamed*, past the caches: a line that nobody will read soon need not be fetched to be overwritten.
+//! Stores may be *streamed*, past the caches: a line that nobody will read soon need not be fetched
+//! to be overwritten.
 
 use std::marker::PhantomData;
 use std::ops::Mul;
@@ -20,8 +22,8 @@ use crate::error::Result;
 use crate::memory::Region;
 use crate::types::DType;
 
-/// Bytes of the general way's block: large enough to hide the start of each loop, small enough to stay in the first-level
-/// cache with what is read.
+/// Bytes of the general way's block: large enough to hide the start of each loop, small enough to
+/// stay in the first-level cache with what is read.
 const BLOCK_BYTES: usize = 4096;
 
 /// Elements that go through registers together. Of more, the compiler keeps them in memory.
@@ -38,8 +40,8 @@ const LINE_BYTES: usize = 64;
 pub enum Store {
     /// As usual: the lines stay in the cache.
     Cached,
-    /// Past the caches, where the CPU has stores for that and the target begins at a line. Slow for memory that is cached,
-    /// as what was just read is.
+    /// Past the caches, where the CPU has stores for that and the target begins at a line. Slow for
+    /// memory that is cached, as what was just read is.
     Streamed,
 }
 
@@ -48,12 +50,12 @@ pub enum Store {
 struct Block([u8; BLOCK_BYTES]);
 
 impl Kernel {
-    /// Sets every element of all `targets` to the combination of that element of `sources`, from first to last, scaled by
-    /// `factor`. `parts` is room for a list.
+    /// Sets every element of all `targets` to the combination of that element of `sources`, from
+    /// first to last, scaled by `factor`. `parts` is room for a list.
     ///
-    /// The regions are such as [`fold`](Kernel::fold) takes; each target may be one of the sources, and no two targets
-    /// overlap. The bits are those of a fold followed by a scaling. Streamed stores are over when this returns, for whoever
-    /// sees what this thread stores next.
+    /// The regions are such as [`fold`](Kernel::fold) takes; each target may be one of the sources,
+    /// and no two targets overlap. The bits are those of a fold followed by a scaling. Streamed
+    /// stores are over when this returns, for whoever sees what this thread stores next.
     pub fn spread(
         &self,
         targets: &[Region],
@@ -119,8 +121,9 @@ impl Kernel {
             factor,
             is_streamed,
         };
-        // SAFETY: lengths and overlap are those that `check_regions` has seen, cut to whole rows, and there is a loop for so
-        // many sources and targets; streamed targets begin at lines; `Kernel::at_level` has chosen a loop of this machine.
+        // SAFETY: lengths and overlap are those that `check_regions` has seen, cut to whole rows,
+        // and there is a loop for so many sources and targets; streamed targets begin at lines;
+        // `Kernel::at_level` has chosen a loop of this machine.
         unsafe { run(Region::EMPTY, sources, targets) };
         bytes
     }
@@ -253,7 +256,8 @@ where
 }
 
 /// # Safety
-/// As [`Body::run`]; the targets are as many as the sources, of which there are [`FEW`], and what [`Targets`] says.
+/// As [`Body::run`]; the targets are as many as the sources, of which there are [`FEW`], and what
+/// [`Targets`] says.
 #[inline(always)]
 unsafe fn by_count<F: Rows>(
     sources: &[Region],
@@ -315,7 +319,8 @@ unsafe fn sum_rows<F: Rows, const N: usize>(
     let from = sources.map(|source| source.address().cast::<F::Stored>());
     let into = into.map(|target| target.address().cast::<F::Stored>());
     for index in (0..count).step_by(ROW) {
-        // SAFETY: a whole row from `index` is inside every region; all sources are read before anything is written.
+        // SAFETY: a whole row from `index` is inside every region; all sources are read before
+        // anything is written.
         unsafe {
             let read = |from: *mut F::Stored| {
                 F::widen(from.add(index).cast::<[_; ROW]>().read_unaligned())
@@ -330,7 +335,8 @@ unsafe fn sum_rows<F: Rows, const N: usize>(
                 put(target.add(index), row);
             }
         }
-        // A row is what the compiler should make vectors of. It would rather interleave many rows, which is slow.
+        // A row is what the compiler should make vectors of. It would rather interleave many rows,
+        // which is slow.
         compiler_fence(Ordering::AcqRel);
     }
 }
@@ -368,7 +374,8 @@ fn put(into: Region, from: Region, store: Store) {
 /// Streams bytes, as far as the CPU can.
 ///
 /// # Safety
-/// `bytes` bytes, a multiple of 16, are readable at `from` and writable at `into`, which is aligned to as much.
+/// `bytes` bytes, a multiple of 16, are readable at `from` and writable at `into`, which is aligned
+/// to as much.
 #[inline(always)]
 unsafe fn stream(into: *mut u8, from: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -387,7 +394,8 @@ unsafe fn stream(into: *mut u8, from: *const u8, bytes: usize) {
     }
 }
 
-/// Orders streamed stores before all that this thread stores next, such as the flag that says that they are done.
+/// Orders streamed stores before all that this thread stores next, such as the flag that says that
+/// they are done.
 fn settle(store: Store) {
     #[cfg(target_arch = "x86_64")]
     if store == Store::Streamed {
@@ -398,126 +406,4 @@ fn settle(store: Store) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::Owned;
-    use crate::types::{DType, Op};
-
-    fn filled(bytes: usize, seed: u8) -> Owned {
-        let owned = Owned::zeroed(bytes);
-        let data: Vec<u8> = (0..bytes).map(|i| (i as u8).wrapping_mul(seed)).collect();
-        owned.region().write(&data);
-        owned
-    }
-
-    fn bytes_of(region: Region) -> Vec<u8> {
-        let mut bytes = vec![0; region.bytes()];
-        region.read(&mut bytes);
-        bytes
-    }
-
-    /// Compares a spread with the bits of a fold and a scaling, at every target.
-    fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
-        let Way {
-            factor,
-            store,
-            shift,
-            in_place,
-        } = way;
-        let size = kernel.dtype.size_bytes();
-        let (begin, bytes) = (shift * size, elements * size);
-        let part = |owned: &Owned| owned.region().part(begin..begin + bytes);
-        let memory = |rank: usize| filled(begin + bytes, 3 + 2 * rank as u8);
-        let inputs: Vec<_> = (0..ranks).map(memory).collect();
-        let outputs: Vec<_> = (0..ranks).map(memory).collect();
-        let sources: Vec<_> = inputs.iter().map(part).collect();
-        let expected = Owned::zeroed(bytes);
-        let expected = expected.region();
-        kernel.fold(expected, &sources);
-        if let Some(factor) = factor {
-            scale(kernel.dtype, expected, expected, factor).unwrap();
-        }
-        let targets: Vec<_> = if in_place {
-            sources.clone()
-        } else {
-            outputs.iter().map(part).collect()
-        };
-        kernel
-            .spread(&targets, &sources, factor, store, &mut Vec::new())
-            .unwrap();
-        for target in targets {
-            assert_eq!(
-                bytes_of(target),
-                bytes_of(expected),
-                "{} from {ranks}, {elements} elements, {way:?}",
-                kernel.dtype
-            );
-        }
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    struct Way {
-        factor: Option<Factor>,
-        store: Store,
-        /// Elements before the first.
-        shift: usize,
-        in_place: bool,
-    }
-
-    #[test]
-    fn a_spread_gives_all_targets_what_a_fold_gives_one() {
-        let (times, divide) = (Some(Factor::Multiply(0.3)), Some(Factor::Divide(3)));
-        let kinds = [
-            (DType::U8, Op::Sum, None),
-            (DType::I16, Op::Sum, divide),
-            (DType::I32, Op::Max, None),
-            (DType::U64, Op::Sum, None),
-            (DType::BF16, Op::Sum, None),
-            (DType::BF16, Op::Sum, times),
-            (DType::F16, Op::Sum, None),
-            (DType::F16, Op::Sum, times),
-            (DType::F32, Op::Sum, None),
-            (DType::F32, Op::Sum, times),
-            (DType::F64, Op::Prod, None),
-            (DType::F64, Op::Sum, times),
-        ];
-        let stores = [
-            (Store::Cached, 0),
-            (Store::Cached, 1),
-            (Store::Streamed, 0),
-            (Store::Streamed, 1),
-        ];
-        for level in Level::available() {
-            for (dtype, op, factor) in kinds {
-                let kernel = Kernel::at_level(op, dtype, level).unwrap();
-                for (ranks, elements) in [(2, 0), (2, 15), (2, 16), (3, 1000), (4, 3001), (5, 3001)]
-                {
-                    for (store, shift) in stores {
-                        for in_place in [false, true] {
-                            let way = Way {
-                                factor,
-                                store,
-                                shift,
-                                in_place,
-                            };
-                            compare(&kernel, ranks, elements, way);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_copy_reaches_all_targets() {
-        for store in [Store::Cached, Store::Streamed] {
-            let source = filled(10_000, 7);
-            let others = [filled(10_000, 1), filled(10_000, 1)];
-            let targets = [source.region(), others[0].region(), others[1].region()];
-            spread_copy(&targets, source.region(), store);
-            for target in targets {
-                assert_eq!(bytes_of(target), bytes_of(filled(10_000, 7).region()));
-            }
-        }
-    }
-}
+mod tests;

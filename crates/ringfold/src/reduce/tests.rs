@@ -194,7 +194,8 @@ impl Shifted {
     }
 }
 
-/// Folds copies of `sources`, into a place of its own or that of source `in_place`, and gives what is there then.
+/// Folds copies of `sources`, into a place of its own or that of source `in_place`, and gives what
+/// is there then.
 fn fold(kernel: Kernel, sources: &[Vec<u8>], in_place: Option<usize>, shift: usize) -> Vec<u8> {
     let mut buffers: Vec<_> = (sources.iter().enumerate())
         .map(|(i, s)| Shifted::new(s, (shift * (i + 1)) % 61))
@@ -283,7 +284,8 @@ fn extrema_know_the_zeros_apart_and_keep_nan() {
 
 #[test]
 fn sixteen_bit_sums_round_once() {
-    // 2048 + 1 is a tie in half precision, and 2048 + 1 + 1 would stay 2048 if each sum were rounded.
+    // 2048 + 1 is a tie in half precision, and 2048 + 1 + 1 would stay 2048 if each sum were
+    // rounded.
     let sources = [2048.0, 1.0, 1.0].map(|v| half::f16::from_f32(v).to_le_bytes().to_vec());
     for level in Level::available() {
         let kernel = Kernel::at_level(Op::Sum, DType::F16, level).unwrap();
@@ -294,7 +296,8 @@ fn sixteen_bit_sums_round_once() {
 
 #[test]
 fn half_conversions_of_every_level_are_those_in_software() {
-    // The sum with zero widens and narrows every value; a factor near 1 narrows what needs rounding.
+    // The sum with zero widens and narrows every value; a factor near 1 narrows what needs
+    // rounding.
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let scaled = |level, factor| {
         let (mut from, mut into) = (Shifted::new(&all, 1), Shifted::new(&all, 3));

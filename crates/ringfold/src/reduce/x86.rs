@@ -1,7 +1,9 @@
-//! Half precision by the conversion instructions of x86 (F16C, AVX-512): the one loop that the compiler does not find.
+//! Half precision by the conversion instructions of x86 (F16C, AVX-512): the one loop that the
+//! compiler does not find.
 //!
-//! Conversions work on fixed blocks held by value; the arithmetic in between is the ordinary generic one. A last, partial
-//! block goes through a padded copy. The results are those of the software conversions.
+//! Conversions work on fixed blocks held by value; the arithmetic in between is the ordinary
+//! generic one. A last, partial block goes through a padded copy. The results are those of the
+//! software conversions.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -11,8 +13,8 @@ use super::ops::{Join, Sum};
 use super::spread::{ROW, Rows};
 use crate::memory::Region;
 
-/// Elements of a block: few enough to stay in registers. Of 32, the compiler keeps the arrays in memory, which costs a
-/// factor of six.
+/// Elements of a block: few enough to stay in registers. Of 32, the compiler keeps the arrays in
+/// memory, which costs a factor of six.
 const BLOCK: usize = ROW;
 
 type Wide = [f32; BLOCK];
@@ -39,7 +41,8 @@ impl Convert for F16c {
     unsafe fn widen(from: *const u16) -> Wide {
         let mut wide = [0.0; BLOCK];
         for at in (0..BLOCK).step_by(8) {
-            // SAFETY: eight elements from `at` are inside the block, both sides; unaligned access; F16C by contract.
+            // SAFETY: eight elements from `at` are inside the block, both sides; unaligned access;
+            // F16C by contract.
             unsafe {
                 let halves = _mm_loadu_si128(from.add(at).cast());
                 _mm256_storeu_ps(wide.as_mut_ptr().add(at), _mm256_cvtph_ps(halves));
@@ -121,7 +124,8 @@ impl<J: Join<f32>, C: Convert> Body<()> for FoldHalf<J, C> {
         let as_it_is = |value| value;
         match sources {
             [only] => into.copy_from(*only),
-            // Apart from the general case for the compiler's sake, which unrolls what it knows the length of.
+            // Apart from the general case for the compiler's sake, which unrolls what it knows the
+            // length of.
             // SAFETY: the same contract.
             [a, b] => unsafe { fold_blocks::<J, C>(into, &[*a, *b], as_it_is) },
             // SAFETY: the same contract.
@@ -141,7 +145,8 @@ impl<C: Convert> Body<f32> for ScaleHalf<C> {
     }
 }
 
-/// Joins the blocks of all sources from first to last, and stores what `finish` makes of the result.
+/// Joins the blocks of all sources from first to last, and stores what `finish` makes of the
+/// result.
 ///
 /// # Safety
 /// As [`Body::run`].
@@ -155,7 +160,8 @@ unsafe fn fold_blocks<J: Join<f32>, C: Convert>(
     let whole = count - count % BLOCK;
     let element = |region: &Region, index| region.address().cast::<u16>().wrapping_add(index);
     for index in (0..whole).step_by(BLOCK) {
-        // SAFETY: a whole block from `index` is inside every region; every source's block is read before it is written.
+        // SAFETY: a whole block from `index` is inside every region; every source's block is read
+        // before it is written.
         unsafe {
             let mut wide = C::widen(element(&sources[0], index));
             for source in &sources[1..] {
@@ -171,7 +177,8 @@ unsafe fn fold_blocks<J: Join<f32>, C: Convert>(
     let padded = |source: &Region| {
         let mut block = [0_u8; BLOCK * 2];
         source.part(rest.clone()).read(&mut block[..rest.len()]);
-        // SAFETY: `BLOCK` elements, of which those beyond the rest are zeros; the instructions are the caller's contract.
+        // SAFETY: `BLOCK` elements, of which those beyond the rest are zeros; the instructions are
+        // the caller's contract.
         unsafe { C::widen(block.as_ptr().cast()) }
     };
     let mut wide = padded(&sources[0]);

@@ -7,8 +7,8 @@
 use super::run::run_over;
 use super::*;
 use crate::random::SplitMix64;
+use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::Transport;
-use crate::transport::faulty::{Faults, Faulty};
 use crate::transport::sim::Sim;
 use crate::types::{Algorithm, Collective, DType};
 
@@ -178,7 +178,7 @@ fn run_one(seed: u64, tally: &mut Tally) {
             None => Box::new(sim),
             Some(faults) => {
                 let seed = seed.wrapping_mul(64).wrapping_add(rank as u64);
-                Box::new(Faulty::new(sim, rank, Faults { seed, ..faults }))
+                Box::new(FaultInjector::new(sim, rank, Faults { seed, ..faults }))
             }
         }
     };

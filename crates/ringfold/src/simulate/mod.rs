@@ -47,11 +47,11 @@ mod sweep;
 mod tests;
 
 pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
-pub use crate::transport::faulty::Faults;
+pub use crate::testing::delay_spec::{Delay, Slow};
+pub use crate::testing::fault_injector::Faults;
 pub use crate::transport::sim::model::{
     Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch,
 };
-pub use crate::transport::slow::{Delay, Slow};
 pub use prepare::resolve;
 pub use report::{
     BrokenPromise, ChunkResult, Lane, LinkUse, PathKind, PathPart, Promise, RankReport, Report,

@@ -16,7 +16,7 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::random::SplitMix64;
-use crate::transport::faulty::{Faults, Faulty};
+use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::sim::{Sim, SimNetwork};
 use crate::transport::{Time, Transport};
 
@@ -31,7 +31,11 @@ pub fn run(scenario: &Scenario) -> Result<Report> {
     run_over(scenario, |rank, transport| match scenario.faults {
         Some(faults) => {
             let seed = SplitMix64::stream(faults.seed ^ scenario.seed, rank as u64).next_u64();
-            Box::new(Faulty::new(transport, rank, Faults { seed, ..faults }))
+            Box::new(FaultInjector::new(
+                transport,
+                rank,
+                Faults { seed, ..faults },
+            ))
         }
         None => Box::new(transport),
     })

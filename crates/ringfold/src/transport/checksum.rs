@@ -20,7 +20,8 @@ impl Checksum {
 
     /// Appends `region`.
     ///
-    /// Copies step by step, because nothing may borrow a region's bytes; it runs faster than a memory's bandwidth still.
+    /// Copies step by step, because nothing may borrow a region's bytes; it runs faster than a
+    /// memory's bandwidth still.
     pub fn extend(&mut self, region: Region) {
         let mut step = [0; STEP_BYTES];
         let mut offset = 0;

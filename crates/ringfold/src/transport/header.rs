@@ -30,7 +30,8 @@ impl Header {
         self.call.protocol == Protocol::Ll
     }
 
-    /// The wire form; `checksum` covers what the transport says it covers (0 where it checks nothing).
+    /// The wire form; `checksum` covers what the transport says it covers (0 where it checks
+    /// nothing).
     pub fn encode(&self, checksum: u32) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..CALL_BYTES].copy_from_slice(&self.call.encode());
@@ -41,8 +42,8 @@ impl Header {
         bytes
     }
 
-    /// The header that `received` claims, which came from rank `from`; the checksum is left aside. `Corrupt` if a number in it
-    /// means nothing.
+    /// The header that `received` claims, which came from rank `from`; the checksum is left aside.
+    /// `Corrupt` if a number in it means nothing.
     pub fn claimed(received: &[u8; HEADER_BYTES], from: usize) -> Result<Header> {
         let word =
             |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
@@ -55,8 +56,8 @@ impl Header {
         })
     }
 
-    /// Compares the bytes that came from rank `from` to rank `to` with this header, which is what was due. Gives the
-    /// checksum field.
+    /// Compares the bytes that came from rank `from` to rank `to` with this header, which is what
+    /// was due. Gives the checksum field.
     ///
     /// A different call is a `Mismatch`; the same call at another place, or nonsense, is `Corrupt`.
     pub fn expect(&self, received: &[u8; HEADER_BYTES], from: usize, to: usize) -> Result<u32> {

@@ -1,11 +1,12 @@
 //! Ranks as threads of one process, for tests.
 //!
 //! Every rank has a mailbox: a mutex and one queue a stream. A send puts a message into the peer's
-//! mailbox; the peer takes it out when its receive is posted. With [`local`] a send copies its payload
-//! and is complete at once; with [`rendezvous`] it lends its payload and is complete when the peer has
-//! absorbed it, so that a schedule which needs buffering shows itself by hanging.
+//! mailbox; the peer takes it out when its receive is posted. With [`local`] a send copies its
+//! payload and is complete at once; with [`rendezvous`] it lends its payload and is complete when
+//! the peer has absorbed it, so that a schedule which needs buffering shows itself by hanging.
 //!
-//! Windows and doorbells are those of shared memory ([`shm`](super::shm)), in a segment of this process.
+//! Windows and doorbells are those of shared memory ([`shm`](super::shm)), in a segment of this
+//! process.
 //!
 //! Clarity comes before speed here: messages lock and allocate.
 
@@ -20,8 +21,8 @@ use super::{
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 
-/// How the segment of `ranks` ranks is divided. Few and small slots, so that tests with modest buffers
-/// go around all of them; no rings.
+/// How the segment of `ranks` ranks is divided. Few and small slots, so that tests with modest
+/// buffers go around all of them; no rings.
 fn shape(ranks: usize) -> Shape {
     Shape {
         ranks,

@@ -2,33 +2,33 @@
 //!
 //! # Streams
 //!
-//! Between two ranks run independent, ordered, reliable streams, one a channel. Messages on a stream are matched in
-//! order: the k-th posted receive gets the k-th posted send. A transport compares the header that came with the one that
-//! was due ([`Header::expect`]) before it delivers a byte, and reports the difference as an error.
+//! Between two ranks run independent, ordered, reliable streams, one a channel. Messages on a
+//! stream are matched in order: the k-th posted receive gets the k-th posted send. A transport
+//! compares the header that came with the one that was due ([`Header::expect`]) before it delivers
+//! a byte, and reports the difference as an error.
 //!
-//! Who does not know what is due looks first: [`Transport::head`] shows the header of a stream's next message as long as no
-//! receive is posted there, and the receive is then posted with that very header.
+//! Who does not know what is due looks first: [`Transport::head`] shows the header of a stream's
+//! next message as long as no receive is posted there, and the receive is then posted with that
+//! very header.
 //!
 //! # Completion
 //!
-//! Posting never blocks and never fails for want of room: what cannot be done at once is queued and done by `poll`. The
-//! engine bounds what it posts, so the queues are bounded. A send is complete when its payload may be overwritten; it
-//! may wait until the peer has posted the receive. A receive is complete when its sink has absorbed all bytes.
+//! Posting never blocks and never fails for want of room: what cannot be done at once is queued and
+//! done by `poll`. The engine bounds what it posts, so the queues are bounded. A send is complete
+//! when its payload may be overwritten; it may wait until the peer has posted the receive. A
+//! receive is complete when its sink has absorbed all bytes.
 //!
 //! # Peer input
 //!
-//! Everything that comes from a peer is a claim until checked: lengths are compared with what was due, never used as loop
-//! bounds or indices.
+//! Everything that comes from a peer is a claim until checked: lengths are compared with what was
+//! due, never used as loop bounds or indices.
 
-mod checksum;
-pub mod faulty;
+pub(crate) mod checksum;
 pub mod header;
 pub mod local;
 pub mod routes;
 pub mod shm;
 pub mod sim;
-pub mod slow;
-pub mod slowed;
 #[cfg(test)]
 pub(crate) mod suite;
 pub mod tcp;
@@ -69,7 +69,8 @@ pub struct Stream {
     pub channel: usize,
 }
 
-/// The channel of `send` and `recv`, apart from the collectives' (1 and up) so that neither waits behind the other.
+/// The channel of `send` and `recv`, apart from the collectives' (1 and up) so that neither waits
+/// behind the other.
 pub const P2P_CHANNEL: usize = 0;
 
 /// The engine's name for something it posted. Never reused while it is under way.
@@ -89,7 +90,8 @@ pub enum Posted {
 pub enum Head {
     /// Nothing yet.
     Nothing,
-    /// A message with this header, which is the sender's claim: its numbers mean something, nothing else is known of them.
+    /// A message with this header, which is the sender's claim: its numbers mean something, nothing
+    /// else is known of them.
     Message(Header),
     /// Nothing, and nothing will come: the peer has left, noticed by this.
     End(&'static str),
@@ -131,7 +133,8 @@ pub enum WorkKind {
     Reduce,
 }
 
-/// Pieces of a message given to [`Sink::absorb`] begin at multiples of this, so that no element is cut.
+/// Pieces of a message given to [`Sink::absorb`] begin at multiples of this, so that no element is
+/// cut.
 pub const PIECE_ALIGN_BYTES: usize = 64;
 
 impl Sink {
@@ -143,8 +146,9 @@ impl Sink {
         }
     }
 
-    /// Takes in `piece`, which stands at `offset` of the message. `offset` is a multiple of [`PIECE_ALIGN_BYTES`], and
-    /// so is the piece's length unless it is the last. Every byte of the message is given exactly once.
+    /// Takes in `piece`, which stands at `offset` of the message. `offset` is a multiple of
+    /// [`PIECE_ALIGN_BYTES`], and so is the piece's length unless it is the last. Every byte of the
+    /// message is given exactly once.
     pub fn absorb(&self, offset: usize, piece: Region) {
         let range = offset..offset + piece.bytes();
         match self {
@@ -168,7 +172,8 @@ impl Sink {
 ///
 /// Used by one thread at a time. Errors are final: after one the transport is only closed.
 pub trait Transport: Send {
-    /// Queues a message. `payload` has `header.bytes` bytes and stays untouched until the send is complete.
+    /// Queues a message. `payload` has `header.bytes` bytes and stays untouched until the send is
+    /// complete.
     fn post_send(
         &mut self,
         stream: Stream,
@@ -177,7 +182,8 @@ pub trait Transport: Send {
         payload: Region,
     ) -> Result<Posted>;
 
-    /// Queues the reception of the message with exactly this header; `sink` has `header.bytes` bytes.
+    /// Queues the reception of the message with exactly this header; `sink` has `header.bytes`
+    /// bytes.
     fn post_recv(
         &mut self,
         stream: Stream,
@@ -186,43 +192,45 @@ pub trait Transport: Send {
         sink: Sink,
     ) -> Result<Posted>;
 
-    /// Says that the engine has done `work` by itself. Where computing takes virtual time it is complete later, and until then
-    /// the engine leaves what it touched alone.
+    /// Says that the engine has done `work` by itself. Where computing takes virtual time it is
+    /// complete later, and until then the engine leaves what it touched alone.
     fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {
         let _ = (ticket, work);
         Ok(Posted::Done)
     }
 
-    /// Whether from now on `poll` and `block` take notice of messages on `stream` for which no receive is posted.
+    /// Whether from now on `poll` and `block` take notice of messages on `stream` for which no
+    /// receive is posted.
     fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()>;
 
-    /// What stands at the beginning of `stream`, to which this rank listens and on which no receive is posted, as far as the
-    /// last `poll` or post found it.
+    /// What stands at the beginning of `stream`, to which this rank listens and on which no receive
+    /// is posted, as far as the last `poll` or post found it.
     fn head(&mut self, stream: Stream) -> Result<Head>;
 
     /// Does what can be done now without blocking; appends the tickets that are complete.
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()>;
 
-    /// When `poll` could next find something although no peer acts: a simulated arrival, an injected delay.
+    /// When `poll` could next find something although no peer acts: a simulated arrival, an
+    /// injected delay.
     fn next_event(&self) -> Option<Time> {
         None
     }
 
-    /// The memory published between the ranks, as this rank uses it, if all of them are on this host.
-    /// Made anew by each call: the engine takes it once, before the first operation.
+    /// The memory published between the ranks, as this rank uses it, if all of them are on this
+    /// host. Made anew by each call: the engine takes it once, before the first operation.
     fn windows(&self) -> Option<Windows> {
         None
     }
 
-    /// Whether all that `peer` sent before it left can be seen once its leaving is known. Over a network it cannot: there
-    /// the end of the stream says that nothing more comes.
+    /// Whether all that `peer` sent before it left can be seen once its leaving is known. Over a
+    /// network it cannot: there the end of the stream says that nothing more comes.
     fn is_departure_final(&self, peer: usize) -> bool {
         let _ = peer;
         false
     }
 
-    /// Blocks until `poll` may find something new, a [`Waker`] of this transport is used, or `timeout` has passed.
-    /// May return early for no reason.
+    /// Blocks until `poll` may find something new, a [`Waker`] of this transport is used, or
+    /// `timeout` has passed. May return early for no reason.
     fn block(&mut self, timeout: Duration) -> Result<()>;
 
     /// A handle by which another thread ends a `block`.

@@ -1,7 +1,8 @@
 //! Shared memory to the ranks of this host and TCP to the others, as one transport.
 //!
-//! Waiting is the only thing that the two do not do alike: a futex cannot be waited for together with sockets. A rank
-//! that has both kinds of peers sleeps on its sockets and looks at the shared memory every `MIXED_BLOCK`.
+//! Waiting is the only thing that the two do not do alike: a futex cannot be waited for together
+//! with sockets. A rank that has both kinds of peers sleeps on its sockets and looks at the shared
+//! memory every `MIXED_BLOCK`.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::memory::Region;
 /// How late a sleeping rank sees what a peer of its host did.
 const MIXED_BLOCK: Duration = Duration::from_micros(200);
 
-/// Shared memory and TCP together. For a communicator on several hosts, some of which have several ranks.
+/// Shared memory and TCP together. For a communicator on several hosts, some of which have several
+/// ranks.
 pub struct Routes {
     shm: Shm,
     tcp: Tcp,

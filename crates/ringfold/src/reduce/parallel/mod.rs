@@ -10,8 +10,8 @@
 //! One task at a time. Its pieces are claimed one by one from a word that holds the task's number,
 //! how many pieces there are and which one is next (`pool`). A helper that has not come is not
 //! waited for: each thread takes the next piece. Threads are made on the first task, spin for a
-//! moment after each and then sleep, so an idle communicator uses no core; they inherit the affinity
-//! of the thread that first calls.
+//! moment after each and then sleep, so an idle communicator uses no core; they inherit the
+//! affinity of the thread that first calls.
 //!
 //! # Invariants
 //!
@@ -185,7 +185,8 @@ impl Parallel {
         self.pool = None;
     }
 
-    /// The threads that take part in a step on so many bytes in so many regions, if any gain from it.
+    /// The threads that take part in a step on so many bytes in so many regions, if any gain from
+    /// it.
     fn party(&mut self, bytes: usize, regions: usize) -> Option<Party<'_>> {
         let touched = bytes.saturating_mul(regions);
         if !self.divides || touched < STEP_BYTES_MIN {
@@ -235,7 +236,8 @@ impl Drop for UnderWay {
     }
 }
 
-/// How long the pieces of a step are that touches `bytes` bytes in each of `regions` regions, for so many threads.
+/// How long the pieces of a step are that touches `bytes` bytes in each of `regions` regions, for
+/// so many threads.
 fn piece_bytes(bytes: usize, regions: usize, threads: usize) -> usize {
     let even = bytes.div_ceil(threads * PIECES_PER_THREAD);
     let least = PIECE_BYTES_MIN.div_ceil(regions);

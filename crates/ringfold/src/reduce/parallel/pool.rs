@@ -1,4 +1,5 @@
-//! The threads, and how they share one task: a word from which pieces are claimed, and a count of those that are done.
+//! The threads, and how they share one task: a word from which pieces are claimed, and a count of
+//! those that are done.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +18,8 @@ use crate::threads;
 /// Looks at the word before a helper sleeps: some 30 µs, the time between two steps of a call.
 const SPINS: u32 = 1000;
 
-/// Looks at the count before the caller lets others run: a helper that is still at work may need this core.
+/// Looks at the count before the caller lets others run: a helper that is still at work may need
+/// this core.
 const SPINS_BEFORE_YIELD: u32 = 1000;
 
 /// What is to be done with a task's regions.
@@ -99,8 +101,8 @@ struct Shared {
     task: RwLock<Task>,
     /// Why a piece could not be done.
     failure: Mutex<Option<Failure>>,
-    /// How many threads take part in the task: those with the lowest numbers. A hint; one that comes
-    /// late may join the next.
+    /// How many threads take part in the task: those with the lowest numbers. A hint; one that
+    /// comes late may join the next.
     invited: AtomicUsize,
     /// Whether each thread sleeps, or is about to.
     asleep: Vec<AtomicBool>,
@@ -163,8 +165,8 @@ impl Pool {
         }
     }
 
-    /// Carries out one task on regions of one length, with `invited` threads beside the calling one.
-    /// Returns when all of it is done.
+    /// Carries out one task on regions of one length, with `invited` threads beside the calling
+    /// one. Returns when all of it is done.
     pub fn run(
         &mut self,
         work: Work,
@@ -257,8 +259,8 @@ impl Shared {
         }
     }
 
-    /// Whether helper `index` takes part in the task. Written before the claims, so a thread that saw
-    /// those sees this.
+    /// Whether helper `index` takes part in the task. Written before the claims, so a thread that
+    /// saw those sees this.
     fn invites(&self, index: usize) -> bool {
         index < self.invited.load(Ordering::Relaxed)
     }

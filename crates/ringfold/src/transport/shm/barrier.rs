@@ -1,7 +1,9 @@
-//! A fence that one thread has all others pass, whatever process they belong to, so that they need not make their own.
+//! A fence that one thread has all others pass, whatever process they belong to, so that they need
+//! not make their own.
 //!
-//! Linux: membarrier, which interrupts the cores on which threads of registered processes run. It costs microseconds, and
-//! is for whoever is about to sleep anyway. Under loom there is none: the ordinary fences are what is checked.
+//! Linux: membarrier, which interrupts the cores on which threads of registered processes run. It
+//! costs microseconds, and is for whoever is about to sleep anyway. Under loom there is none: the
+//! ordinary fences are what is checked.
 
 #[cfg(not(loom))]
 mod membarrier {

@@ -1,10 +1,12 @@
 //! Who combines which block of a generation: two counters that all ranks of a host write.
 //!
-//! A block belongs to the rank that counts `claimed` up to it; who has combined a block counts `complete` up. Both words
-//! carry the generation that they are about, so that a slot's next generation begins at zero without anybody resetting
-//! them: all ranks have finished the generation before by then. Checked by loom in this file.
+//! A block belongs to the rank that counts `claimed` up to it; who has combined a block counts
+//! `complete` up. Both words carry the generation that they are about, so that a slot's next
+//! generation begins at zero without anybody resetting them: all ranks have finished the generation
+//! before by then. Checked by loom in this file.
 //!
-//! What a peer writes here is a claim: a block's number is compared with how many there are in this rank's own call.
+//! What a peer writes here is a claim: a block's number is compared with how many there are in this
+//! rank's own call.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -42,8 +44,8 @@ pub fn claim(claimed: &AtomicU64, generation: u64, blocks: u32) -> Option<u32> {
 
 /// Says that a block that this rank had claimed is combined; whether it was the last one.
 pub fn complete(complete: &AtomicU64, generation: u64, blocks: u32) -> bool {
-    // Release pairs with the Acquire load in `is_complete`, through the others' updates in between. What a peer counted
-    // beyond the blocks there are stays as it is.
+    // Release pairs with the Acquire load in `is_complete`, through the others' updates in between.
+    // What a peer counted beyond the blocks there are stays as it is.
     let before = complete.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
         let done = count(word, generation)?;
         (done < blocks).then(|| tag(generation) + u64::from(done) + 1)
@@ -173,8 +175,8 @@ mod loom_tests {
         });
     }
 
-    /// Publications wake nobody, only a complete generation does: of those that go to sleep, the last sees that all are
-    /// there. A lost wake would be a deadlock, which loom reports.
+    /// Publications wake nobody, only a complete generation does: of those that go to sleep, the
+    /// last sees that all are there. A lost wake would be a deadlock, which loom reports.
     #[test]
     fn loom_the_last_to_sleep_combines_and_wakes_the_others() {
         let mut bounded = loom::model::Builder::new();

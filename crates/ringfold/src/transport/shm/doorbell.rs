@@ -1,16 +1,19 @@
-//! How a rank sleeps until a peer has done something, without the peer paying for it when nobody sleeps.
+//! How a rank sleeps until a peer has done something, without the peer paying for it when nobody
+//! sleeps.
 //!
 //! # Protocol
 //!
-//! The sleeper *arms* its doorbell (reads `sequence`, sets `sleeping`, full fence), looks once more whether there is
-//! something to do, and then sleeps on `sequence`. The ringer makes its change visible (flag or counter), full fence,
-//! reads `sleeping`; if set it takes it back, counts `sequence` up and wakes. Of the two fences one comes first: either
-//! the sleeper's second look sees the change, or the ringer sees `sleeping`. Checked by loom in this file.
+//! The sleeper *arms* its doorbell (reads `sequence`, sets `sleeping`, full fence), looks once more
+//! whether there is something to do, and then sleeps on `sequence`. The ringer makes its change
+//! visible (flag or counter), full fence, reads `sleeping`; if set it takes it back, counts
+//! `sequence` up and wakes. Of the two fences one comes first: either the sleeper's second look
+//! sees the change, or the ringer sees `sleeping`. Checked by loom in this file.
 //!
-//! A fence costs the ringer as much as the line's transfer, every time, for a sleeper that is hardly ever there. Where the
-//! kernel can have all running threads of other processes pass a fence (membarrier), the sleeper asks for that, and the
-//! ringer's becomes one for the compiler only. A sleeper says in its doorbell whether it does; a ringer whose process is not
-//! registered for it keeps its fence.
+//! A fence costs the ringer as much as the line's transfer, every time, for a sleeper that is
+//! hardly ever there. Where the kernel can have all running threads of other processes pass a fence
+//! (membarrier), the sleeper asks for that, and the ringer's becomes one for the compiler only. A
+//! sleeper says in its doorbell whether it does; a ringer whose process is not registered for it
+//! keeps its fence.
 //!
 //! The futex is a shared one: a private one would never wake another process.
 
@@ -50,7 +53,8 @@ impl Doorbell {
         }
     }
 
-    /// Has the ringers spared their fence: for an owner that sleeps seldom. Called before anybody rings.
+    /// Has the ringers spared their fence: for an owner that sleeps seldom. Called before anybody
+    /// rings.
     pub fn fence_ringers(&self) {
         if barrier::is_registered() {
             // A ringer that does not see it yet makes its own fence.
@@ -58,12 +62,14 @@ impl Doorbell {
         }
     }
 
-    /// Announces that the owner is about to sleep. It looks for something to do once more before it does.
+    /// Announces that the owner is about to sleep. It looks for something to do once more before it
+    /// does.
     pub fn arm(&self) -> Armed {
         // Pairs with the increment in `ring`: a ring after this load ends the sleep.
         let sequence = self.sequence.load(Ordering::Acquire);
         self.sleeping.store(1, Ordering::Relaxed);
-        // Pairs with the fence in `ring`; SeqCst because each side stores one word and loads the other's.
+        // Pairs with the fence in `ring`; SeqCst because each side stores one word and loads the
+        // other's.
         fence(Ordering::SeqCst);
         if self.spares_fence() {
             barrier::fence_all_threads();
@@ -77,7 +83,8 @@ impl Doorbell {
         self.sleeping.store(0, Ordering::Relaxed);
     }
 
-    /// Wakes the owner if it sleeps. The change it is to see was made before, by a store of any ordering.
+    /// Wakes the owner if it sleeps. The change it is to see was made before, by a store of any
+    /// ordering.
     pub fn ring(&self) {
         if self.spares_fence() && barrier::is_registered() {
             // Pairs with the kernel's in `arm`: the processor's part is done there.
@@ -138,7 +145,8 @@ mod futex {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: timeout.subsec_nanos() as _,
         };
-        // Early returns (changed word, signal, timeout) are all the same to the caller, who looks again.
+        // Early returns (changed word, signal, timeout) are all the same to the caller, who looks
+        // again.
         let _ = futex_wait(word, Flags::empty(), expected, Some(&timeout));
     }
 
@@ -180,7 +188,8 @@ mod loom_tests {
 
     use super::Doorbell;
 
-    /// Three threads have too many interleavings to try all; no lost wake known to the field needs more than this.
+    /// Three threads have too many interleavings to try all; no lost wake known to the field needs
+    /// more than this.
     const PREEMPTIONS: usize = 3;
 
     fn doorbell() -> Doorbell {

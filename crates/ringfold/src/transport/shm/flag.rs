@@ -1,8 +1,9 @@
 //! The one synchronisation of shared memory: a counter that one rank raises and others look at.
 //!
-//! Slots' stamps, cells' stamps and the counters of what was finished or consumed are all flags: single-writer, never
-//! lowered. Who sees a flag raised sees everything that its owner did before raising it. Two flags back to back, one of
-//! the writer (published) and one of the reader (finished), hand a piece of memory to and fro; loom checks that here.
+//! Slots' stamps, cells' stamps and the counters of what was finished or consumed are all flags:
+//! single-writer, never lowered. Who sees a flag raised sees everything that its owner did before
+//! raising it. Two flags back to back, one of the writer (published) and one of the reader
+//! (finished), hand a piece of memory to and fro; loom checks that here.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -18,15 +19,16 @@ pub fn height(flag: &AtomicU64) -> u64 {
     flag.load(Ordering::Acquire)
 }
 
-/// Raises `flag` to `value` before what it guards is written anew, for those who may still look at the old.
+/// Raises `flag` to `value` before what it guards is written anew, for those who may still look at
+/// the old.
 pub fn begin(flag: &AtomicU64, value: u64) {
     flag.store(value, Ordering::Relaxed);
     // Pairs with the fence in `recheck`: who saw any of the new sees that it was begun.
     fence(Ordering::Release);
 }
 
-/// How high `flag` is after something was read that its owner may have begun to write anew: unless it is as before, what
-/// was read is worth nothing.
+/// How high `flag` is after something was read that its owner may have begun to write anew: unless
+/// it is as before, what was read is worth nothing.
 pub fn recheck(flag: &AtomicU64) -> u64 {
     // Pairs with the fence in `begin`.
     fence(Ordering::Acquire);
@@ -106,7 +108,8 @@ mod loom_tests {
         });
     }
 
-    /// Both ranks publish and await each other, twice over one slot: an all-reduce as the windows run it.
+    /// Both ranks publish and await each other, twice over one slot: an all-reduce as the windows
+    /// run it.
     #[test]
     fn loom_two_ranks_exchange_through_their_slots() {
         loom::model(|| {

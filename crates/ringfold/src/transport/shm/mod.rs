@@ -1,14 +1,15 @@
 //! Shared memory between the ranks of one host.
 //!
-//! Two ways through one [`Segment`]: published windows, which all ranks read in place (two copies of every byte, or one),
-//! and rings of cells between pairs, for schedules made of messages. Both are plain memory and flags; a system call is
-//! made only to sleep and to wake a sleeper.
+//! Two ways through one [`Segment`]: published windows, which all ranks read in place (two copies
+//! of every byte, or one), and rings of cells between pairs, for schedules made of messages. Both
+//! are plain memory and flags; a system call is made only to sleep and to wake a sleeper.
 //!
 //! # Invariants
 //!
-//! * Every word is written by one rank only, except a doorbell's, which anyone may ring, and those by which blocks are
-//!   claimed.
-//! * What a peer wrote is compared with what was due, and never becomes an offset, a length or a loop bound.
+//! * Every word is written by one rank only, except a doorbell's, which anyone may ring, and those
+//!   by which blocks are claimed.
+//! * What a peer wrote is compared with what was due, and never becomes an offset, a length or a
+//!   loop bound.
 
 mod barrier;
 mod claims;
@@ -54,7 +55,8 @@ pub struct Shm {
 }
 
 impl Shm {
-    /// The transport of the rank with this number on the segment, whose ranks have `cores` cores together.
+    /// The transport of the rank with this number on the segment, whose ranks have `cores` cores
+    /// together.
     pub fn new(segment: Arc<Segment>, rank: usize, cores: usize) -> Shm {
         let Shape {
             ranks, channels, ..
@@ -109,7 +111,8 @@ impl Shm {
         }
     }
 
-    /// Fails when a message is due from a rank that has left. What it sent before it left is taken first.
+    /// Fails when a message is due from a rank that has left. What it sent before it left is taken
+    /// first.
     fn check_departures(&mut self, done: &mut Vec<Ticket>) -> Result<()> {
         let channels = self.segment.shape().channels;
         let has_departed = |index: &&usize| self.segment.has_departed(**index / channels);

@@ -1,11 +1,12 @@
 //! Messages between two ranks of a host: a ring of cells for each direction and channel.
 //!
-//! The sender fills cell `produced % cells` and stamps it `produced + 1`; the receiver empties it and counts `consumed`
-//! up. A message takes one cell, or several in a row: the first carries the header, and both ends know from it how many
-//! follow. The sender never has more than `cells` cells ahead of the receiver: those are its credits.
+//! The sender fills cell `produced % cells` and stamps it `produced + 1`; the receiver empties it
+//! and counts `consumed` up. A message takes one cell, or several in a row: the first carries the
+//! header, and both ends know from it how many follow. The sender never has more than `cells` cells
+//! ahead of the receiver: those are its credits.
 //!
-//! The payload of an `ll` message that fits into what the header leaves of its line stands there: a receiver that sees the
-//! stamp has it, and asks for no second line.
+//! The payload of an `ll` message that fits into what the header leaves of its line stands there: a
+//! receiver that sees the stamp has it, and asks for no second line.
 
 use std::collections::VecDeque;
 
@@ -27,8 +28,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Where a message with this header has the first of its payload, if it begins in `cell`, and how much fits there. Both
-    /// ends know the header.
+    /// Where a message with this header has the first of its payload, if it begins in `cell`, and
+    /// how much fits there. Both ends know the header.
     fn place(self, segment: &Segment, header: &Header, cell: usize) -> Region {
         let Lane { from, to, channel } = self;
         if header.is_ll() && header.bytes as usize <= RIDER_BYTES {

@@ -1,5 +1,5 @@
-//! The memory that the ranks of one host share: a sealed memfd, mapped by each of them; or, where the
-//! ranks are threads of one process, a piece of its heap.
+//! The memory that the ranks of one host share: a sealed memfd, mapped by each of them; or, where
+//! the ranks are threads of one process, a piece of its heap.
 //!
 //! # Layout
 //!
@@ -8,8 +8,9 @@
 //! | rings, one an ordered pair and channel
 //! ```
 //!
-//! Every offset is computed from [`Shape`], which all ranks derive from their own configuration; the preamble repeats it,
-//! and a rank whose shape differs refuses to join. Nothing that a peer writes is used as an offset or a length.
+//! Every offset is computed from [`Shape`], which all ranks derive from their own configuration;
+//! the preamble repeats it, and a rank whose shape differs refuses to join. Nothing that a peer
+//! writes is used as an offset or a length.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::transport::{ATTACHED_WORDS, HEADER_BYTES};
 
 const PAGE_BYTES: usize = 4096;
 
-/// Writers of different ranks are kept this far apart: two lines, because processors fetch lines in pairs.
+/// Writers of different ranks are kept this far apart: two lines, because processors fetch lines in
+/// pairs.
 pub const APART_BYTES: usize = 128;
 
 /// The head of a slot or cell: stamp and header, one line.
@@ -35,7 +37,8 @@ pub const RIDER_BYTES: usize = HEAD_BYTES - 8 - HEADER_BYTES;
 /// `ringfld` and the layout's version.
 const MAGIC: u64 = 0x0466_6c64_7269_6e67;
 
-/// Bytes of a rank's control block: its doorbell, what it has finished and so on, each in lines of its own.
+/// Bytes of a rank's control block: its doorbell, what it has finished and so on, each in lines of
+/// its own.
 const CONTROL_BYTES: usize = 5 * APART_BYTES;
 
 /// The first line of a slot.
@@ -53,7 +56,8 @@ pub struct SlotHead {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SlotHead>() == HEAD_BYTES);
 
-/// Bytes of a desk, where the blocks of a generation are claimed and completed: two words, in lines of their own.
+/// Bytes of a desk, where the blocks of a generation are claimed and completed: two words, in lines
+/// of their own.
 const DESK_BYTES: usize = 2 * APART_BYTES;
 
 /// How the segment is divided: data that all ranks agree on.
@@ -328,7 +332,8 @@ impl Segment {
         unsafe { &*word.address().cast::<AtomicU32>() }
     }
 
-    /// Not 0 once no call of a rank runs any more, so that its memory is not what it was in the last one.
+    /// Not 0 once no call of a rank runs any more, so that its memory is not what it was in the
+    /// last one.
     pub fn withdrawn(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 2 * APART_BYTES + 8)
     }

@@ -1,10 +1,10 @@
 //! Whose slot a rank writes into, and what a reader does with the lines that it has read.
 //!
 //! What costs time in published memory is not reading lines that another core has just written, but
-//! writing lines that another core has read: its copy is invalidated first, one line after the other,
-//! at a tenth of the rate. A line that the other core has changed comes over at once. So lines are
-//! best written next by the rank that has read them, and second best by another rank once their
-//! reader has changed them.
+//! writing lines that another core has read: its copy is invalidated first, one line after the
+//! other, at a tenth of the rate. A line that the other core has changed comes over at once. So
+//! lines are best written next by the rank that has read them, and second best by another rank once
+//! their reader has changed them.
 //!
 //! Either is correct only where a part of a slot has one reader, which follows from the collective
 //! and the algorithm of the call. Stamps and calls always stand in a rank's own slot.
@@ -16,8 +16,8 @@ use crate::call::Call;
 use crate::memory::Region;
 use crate::types::{Algorithm, Collective};
 
-/// The most of a payload that is prefetched ([`Windows::prefetch`]), which is better still: a core has
-/// some sixteen misses under way, and needs them for other things too.
+/// The most of a payload that is prefetched ([`Windows::prefetch`]), which is better still: a core
+/// has some sixteen misses under way, and needs them for other things too.
 pub const PREFETCHED_BYTES_MAX: usize = 1 << 10;
 
 /// How the slots of a call are used.
@@ -59,8 +59,9 @@ impl SlotUse {
         }
     }
 
-    /// The rank whose slot holds what `writer` publishes in `generation`, among `slots` slots a rank.
-    /// All slots of one number are free together, so it does not matter whose was written before.
+    /// The rank whose slot holds what `writer` publishes in `generation`, among `slots` slots a
+    /// rank. All slots of one number are free together, so it does not matter whose was written
+    /// before.
     fn holder(self, writer: usize, generation: u64, slots: usize) -> usize {
         match self {
             SlotUse::Own | SlotUse::Touched => writer,

@@ -1,7 +1,7 @@
 //! What the simulated network and the simulated processors are like: numbers, and what they mean.
 
 use crate::error::{Error, Result};
-use crate::transport::slow::Slow;
+use crate::testing::delay_spec::Slow;
 use crate::types::DType;
 
 /// All that the simulated machines are like. The default is what the parts' defaults are, with data that is moved.

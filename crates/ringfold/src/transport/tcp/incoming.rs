@@ -1,12 +1,14 @@
 //! The receiving half of one connection: expected messages in order, as far as they have come.
 //!
-//! A message that is stored goes straight to where it belongs, once its header was checked. A message that is reduced, or
-//! that goes by `ll` (header and payload in one call, for one copy more), goes through the transport's one staging area, which is
-//! hot in the cache: what has come is absorbed at once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that waits here for what follows it. So the staging area is
-//! empty between calls and serves all connections.
+//! A message that is stored goes straight to where it belongs, once its header was checked. A
+//! message that is reduced, or that goes by `ll` (header and payload in one call, for one copy
+//! more), goes through the transport's one staging area, which is hot in the cache: what has come
+//! is absorbed at once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that waits here for what
+//! follows it. So the staging area is empty between calls and serves all connections.
 //!
-//! Reads no further than to the end of the message that is due. Where somebody listens for messages of which none is due,
-//! what stands behind a header is read with it, up to [`AHEAD_BYTES`], so that a small message costs one call all the same.
+//! Reads no further than to the end of the message that is due. Where somebody listens for messages
+//! of which none is due, what stands behind a header is read with it, up to [`AHEAD_BYTES`], so
+//! that a small message costs one call all the same.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +25,8 @@ use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Sink, Tick
 /// What is read with a header that somebody listens for, at most.
 const AHEAD_BYTES: usize = (8 << 10) + TRAILER_BYTES;
 
-/// Bytes taken from the socket straight to their place in one call; they are in the cache when they are summed.
+/// Bytes taken from the socket straight to their place in one call; they are in the cache when they
+/// are summed.
 const READ_BYTES: usize = 256 << 10;
 
 /// Messages to receive, the first one perhaps in part.
@@ -103,7 +106,8 @@ impl Incoming {
         !self.queue.is_empty() || (self.is_listened && is_open)
     }
 
-    /// Whether the next message's header is here, and nothing is due: what is posted now is that message.
+    /// Whether the next message's header is here, and nothing is due: what is posted now is that
+    /// message.
     pub fn has_begun(&self) -> bool {
         self.queue.is_empty() && self.header_came == HEADER_BYTES
     }
@@ -138,8 +142,8 @@ impl Incoming {
         });
     }
 
-    /// Receives until the queue is empty, the socket is empty or about `budget_bytes` have come. Then looks for a header if
-    /// somebody listens.
+    /// Receives until the queue is empty, the socket is empty or about `budget_bytes` have come.
+    /// Then looks for a header if somebody listens.
     pub fn read(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -202,8 +206,8 @@ impl Incoming {
         Ok(Progress::Idle)
     }
 
-    /// Fills the rest of the header, `body` and the trailer from its byte `trailer` on, in this order: with what was read
-    /// ahead, else from the socket.
+    /// Fills the rest of the header, `body` and the trailer from its byte `trailer` on, in this
+    /// order: with what was read ahead, else from the socket.
     fn receive(
         &mut self,
         socket: BorrowedFd<'_>,

@@ -2,22 +2,25 @@
 //!
 //! # Model
 //!
-//! Every stream has a queue of sends and a queue of receives. A message is a frame: header, payload, checksum (see
-//! docs/wire.md). Only streams with a posted receive are read, so a rank that is late holds its peers back by TCP's own
-//! flow control and nothing is buffered here but the beginning of what somebody listens for. A send is complete when the kernel has taken all of it.
+//! Every stream has a queue of sends and a queue of receives. A message is a frame: header,
+//! payload, checksum (see docs/wire.md). Only streams with a posted receive are read, so a rank
+//! that is late holds its peers back by TCP's own flow control and nothing is buffered here but the
+//! beginning of what somebody listens for. A send is complete when the kernel has taken all of it.
 //!
 //! # Cost
 //!
-//! A large message costs one system call for each 256 KiB and no copy but the kernel's; what is reduced comes in pieces
-//! that stay in the cache. With few idle streams they are simply tried; with many, one epoll call says which are worth it.
-//! After the queues have grown to their working size nothing allocates.
+//! A large message costs one system call for each 256 KiB and no copy but the kernel's; what is
+//! reduced comes in pieces that stay in the cache. With few idle streams they are simply tried;
+//! with many, one epoll call says which are worth it. After the queues have grown to their working
+//! size nothing allocates.
 //!
 //! # Failure
 //!
-//! A closed or reset connection is a failed peer as soon as something is due on it. So is one that does not even
-//! acknowledge: `TCP_USER_TIMEOUT` would find that too, but it also ends the connection to a peer that is alive and merely
-//! late to read (a window of zero for that long), so the kernel's books are looked at instead. A peer that is frozen
-//! still acknowledges; only the engine's deadline ends that wait.
+//! A closed or reset connection is a failed peer as soon as something is due on it. So is one that
+//! does not even acknowledge: `TCP_USER_TIMEOUT` would find that too, but it also ends the
+//! connection to a peer that is alive and merely late to read (a window of zero for that long), so
+//! the kernel's books are looked at instead. A peer that is frozen still acknowledges; only the
+//! engine's deadline ends that wait.
 //!
 //! Who is at the other end was settled before the sockets came here.
 
@@ -54,7 +57,8 @@ const QUEUE_ROOM: usize = 32;
 /// What is said of a peer whose end of a connection is closed.
 const CLOSED: &str = "closed its connection";
 
-/// Bytes that one stream may move in one direction in one poll, so that a large message does not starve the others.
+/// Bytes that one stream may move in one direction in one poll, so that a large message does not
+/// starve the others.
 const POLL_BYTES: usize = 1 << 20;
 
 /// Bytes that `post_send` may move at once.
@@ -69,7 +73,8 @@ const QUIET_CHECK: Duration = Duration::from_millis(100);
 /// What can be set about the TCP transport.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// The length of the pieces in which messages are reduced; a multiple of 64 that fits into the second-level cache.
+    /// The length of the pieces in which messages are reduced; a multiple of 64 that fits into the
+    /// second-level cache.
     pub piece_bytes: usize,
     /// The size of the kernel's buffers, each way; the kernel's own tuning if not given.
     pub socket_buffer_bytes: Option<usize>,
@@ -126,7 +131,8 @@ enum Progress {
 }
 
 impl Tcp {
-    /// The transport of `rank` over connected sockets: for each peer one for each channel; none to itself.
+    /// The transport of `rank` over connected sockets: for each peer one for each channel; none to
+    /// itself.
     pub fn new(rank: usize, sockets: Vec<Vec<TcpStream>>, options: TcpOptions) -> Result<Tcp> {
         if options.piece_bytes == 0 || !options.piece_bytes.is_multiple_of(PIECE_ALIGN_BYTES) {
             return Err(Error::InvalidArgument(format!(

@@ -1,4 +1,5 @@
-//! The sending half of one connection: messages in order, as frames, as far as the socket takes them.
+//! The sending half of one connection: messages in order, as frames, as far as the socket takes
+//! them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +11,8 @@ use crate::sys;
 use crate::transport::checksum::{self, Checksum};
 use crate::transport::{HEADER_BYTES, Header, Ticket};
 
-/// Bytes given to the socket in one call: as much as stays in the second-level cache between checksum and copy.
+/// Bytes given to the socket in one call: as much as stays in the second-level cache between
+/// checksum and copy.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Messages to send, the first one perhaps in part.

@@ -1,8 +1,9 @@
 //! Which sockets may be worth a try, and sleeping until one is.
 //!
-//! One epoll descriptor watches all sockets, edge-triggered: an edge is remembered by the connection until a call finds
-//! the socket empty or full. The waker's event counter is level-triggered and emptied only by a wait that may block, so
-//! that a wake is never lost to a poll that came between.
+//! One epoll descriptor watches all sockets, edge-triggered: an edge is remembered by the
+//! connection until a call finds the socket empty or full. The waker's event counter is
+//! level-triggered and emptied only by a wait that may block, so that a wake is never lost to a
+//! poll that came between.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -47,7 +48,8 @@ impl Readiness {
             .map_err(|error| Error::system("cannot watch a socket", error))
     }
 
-    /// Waits until something happens or `timeout` has passed; tells `ready` (id, readable, writable) of each socket.
+    /// Waits until something happens or `timeout` has passed; tells `ready` (id, readable,
+    /// writable) of each socket.
     pub fn wait(&self, timeout: Duration, mut ready: impl FnMut(usize, bool, bool)) -> Result<()> {
         let may_block = !timeout.is_zero();
         let timeout = Timespec {

@@ -1,29 +1,30 @@
-//! A transport that spoils what it carries, from a seed, for tests.
+//! A transport that damages what it carries, from a seed.
 //!
 //! # Model
 //!
-//! Wraps another transport; all ranks of a world are wrapped. Every message travels in an envelope, so that damage shows
-//! also where the transport inside checks nothing:
+//! Wraps another transport; all ranks of a world are wrapped. Every message travels in an envelope,
+//! so that damage shows also where the transport inside checks nothing:
 //!
 //! ```text
 //! 0 header: 40 bytes   40 payload   40 + bytes: CRC32C of both, as u64
 //! ```
 //!
-//! For each message that is posted one fault at most is drawn. The property to test with it: a call that says Ok has the
-//! right result; any other ends in a clean error, or by the deadline. Nothing hangs or panics.
+//! For each message that is posted one fault at most is drawn. The property to test with it: a call
+//! that returns Ok has the correct result; any other ends in a clean error, or by the deadline.
+//! Nothing hangs or panics.
 //!
 //! Published memory is not offered, since it bypasses all this. The data path copies and allocates.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::checksum::Checksum;
-use super::{
-    HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work,
-};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
+use crate::transport::checksum::Checksum;
+use crate::transport::{
+    HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work,
+};
 
 /// What the envelope adds to a message.
 const ENVELOPE_BYTES: usize = HEADER_BYTES + CHECKSUM_BYTES;
@@ -33,7 +34,7 @@ const CHECKSUM_BYTES: usize = 8;
 /// Which faults to make how often. The default makes none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// What all choices follow from; give each rank its own.
+    /// The seed of all random choices; give each rank its own.
     pub seed: u64,
     /// Messages per mille that are held back; their stream waits with them.
     pub delay: u16,
@@ -45,7 +46,7 @@ pub struct Faults {
     pub truncate: u16,
     /// Messages per mille with one bit flipped, anywhere in the envelope.
     pub flip: u16,
-    /// Messages per mille with which sending stops for good: from then on everything is dropped.
+    /// Messages per mille with which sending stops: from then on everything is dropped.
     pub half_close: u16,
     /// The longest that a message is held back.
     pub delay_limit: Duration,
@@ -64,7 +65,7 @@ enum Fault {
 }
 
 /// A transport with faults.
-pub struct Faulty<T> {
+pub struct FaultInjector<T> {
     // Dropped before the buffers that it may still look at.
     inner: T,
     rank: usize,
@@ -107,10 +108,10 @@ struct Held {
     envelope: Owned,
 }
 
-impl<T: Transport> Faulty<T> {
+impl<T: Transport> FaultInjector<T> {
     /// `inner`, the transport of `rank`, with faults.
-    pub fn new(inner: T, rank: usize, faults: Faults) -> Faulty<T> {
-        Faulty {
+    pub fn new(inner: T, rank: usize, faults: Faults) -> FaultInjector<T> {
+        FaultInjector {
             inner,
             rank,
             faults,
@@ -124,11 +125,6 @@ impl<T: Transport> Faulty<T> {
             released: Vec::new(),
             inner_done: Vec::new(),
         }
-    }
-
-    /// The faults made so far, delays not counted.
-    pub fn faults_made(&self) -> u32 {
-        self.faults_made
     }
 
     /// Draws what happens to the next message.
@@ -216,7 +212,7 @@ impl<T: Transport> Faulty<T> {
     }
 }
 
-impl<T: Transport> Transport for Faulty<T> {
+impl<T: Transport> Transport for FaultInjector<T> {
     fn post_send(
         &mut self,
         stream: Stream,

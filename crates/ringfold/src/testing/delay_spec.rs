@@ -1,5 +1,5 @@
-//! Slow reductions: which of a rank's reductions take longer, and by how much. Injected by the simulator in virtual time
-//! and by `ringfold perf` on real processes.
+//! Which of a rank's reductions take longer, and by how much. Injected by the simulator in virtual
+//! time and by `ringfold perf` on real processes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +15,8 @@ use crate::units::{nearest, parse_time_ps};
 pub struct Slow {
     /// The rank; `None` (`*`) is every rank.
     pub rank: Option<usize>,
-    /// The how-manieth reduction of that rank in a call, from 1: in a ring's one slice the position of the rank behind
-    /// the chunk's origin. `None` (`*`) is every reduction.
+    /// The ordinal of the reduction of that rank in a call, from 1: in a ring's one slice the
+    /// position of the rank behind the chunk's origin. `None` (`*`) is every reduction.
     pub step: Option<u32>,
     /// How much longer.
     pub delay: Delay,

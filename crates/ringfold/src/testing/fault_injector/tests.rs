@@ -1,10 +1,10 @@
 //! What each fault does to a message, and that no mixture of them gives a wrong result.
 
-use super::super::local::{local, rendezvous};
-use super::super::sim::model::{Compute, Links, Model, Network, Sending};
-use super::super::sim::{Sim, SimNetwork};
-use super::super::suite::{self, World, bytes_of, pattern};
 use super::*;
+use crate::transport::local::{local, rendezvous};
+use crate::transport::sim::model::{Compute, Links, Model, Network, Sending};
+use crate::transport::sim::{Sim, SimNetwork};
+use crate::transport::suite::{self, World, bytes_of, pattern};
 
 suite::transport_tests!(|world_size| wrap(local(world_size), Faults::default()));
 
@@ -31,10 +31,10 @@ const NONE: Faults = Faults {
     fault_limit: 1,
 };
 
-fn wrap<T: Transport>(ranks: Vec<T>, faults: Faults) -> Vec<Faulty<T>> {
+fn wrap<T: Transport>(ranks: Vec<T>, faults: Faults) -> Vec<FaultInjector<T>> {
     let seeded = |(rank, inner)| {
         let seed = faults.seed + rank as u64;
-        Faulty::new(inner, rank, Faults { seed, ..faults })
+        FaultInjector::new(inner, rank, Faults { seed, ..faults })
     };
     ranks.into_iter().enumerate().map(seeded).collect()
 }
@@ -119,7 +119,7 @@ fn nothing_comes_after_a_half_close() {
         world.round().unwrap();
         assert!(world.is_done(send) && !world.is_done(recv));
     }
-    assert_eq!(world.ranks[0].faults_made(), 1);
+    assert_eq!(world.ranks[0].faults_made, 1);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn what_is_reported_done_is_right_under_any_faults() {
 }
 
 /// Sends around a ring of ranks until all have come, somebody fails or nothing moves any more.
-fn exchange(ranks: Vec<Faulty<Sim>>, seed: u64) {
+fn exchange(ranks: Vec<FaultInjector<Sim>>, seed: u64) {
     const MESSAGES: u32 = 20;
     let mut world = World::new(ranks);
     let sources: Vec<_> = (0..MESSAGES)

@@ -1,21 +1,23 @@
-//! A transport on which reductions take longer, by the clock: an injection for experiments on real processes.
+//! A transport on which reductions take longer, by the clock: for experiments on real processes.
 //!
 //! # Model
 //!
-//! What is combined is combined at once, and its completion is reported later: each reduction takes a fixed time, and some of
-//! them take longer ([`Slow`]), as if a device did them side by side while this rank's thread goes on. Reductions are counted
-//! anew with each call, in the order in which their data came. Moving data takes no longer, and published memory is not slowed
-//! down: ask for an algorithm over messages.
+//! Data is combined at once, and its completion is reported later: each reduction takes a fixed
+//! time, and some of them take longer ([`Slow`]), as if a device did them side by side while this
+//! rank's thread goes on. Reductions are counted anew with each call, in the order in which their
+//! data came. Moving data takes no longer, and published memory is not slowed down: ask for an
+//! algorithm over messages.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::slow::Slow;
-use super::{
+use super::delay_spec::Slow;
+use crate::error::Result;
+use crate::memory::Region;
+use crate::random::SplitMix64;
+use crate::transport::{
     Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work, WorkKind,
 };
-use crate::error::Result;
-use crate::random::SplitMix64;
 
 /// How much longer reductions take.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,12 +26,12 @@ pub struct Injection {
     pub reduce: Duration,
     /// Reductions that take longer.
     pub slow: Vec<Slow>,
-    /// What chance follows from, together with the rank.
+    /// The seed of all random choices, together with the rank.
     pub seed: u64,
 }
 
 /// A transport with slow reductions.
-pub struct Slowed {
+pub struct DelayInjector {
     inner: Box<dyn Transport>,
     rank: usize,
     injection: Injection,
@@ -39,15 +41,15 @@ pub struct Slowed {
     reductions: u32,
     /// Receives that combine, until the transport inside has them whole.
     receives: BTreeSet<Ticket>,
-    /// What is done and not reported yet.
+    /// Reductions that are done and not reported yet.
     held: BTreeSet<(Instant, Ticket)>,
     inner_done: Vec<Ticket>,
 }
 
-impl Slowed {
+impl DelayInjector {
     /// `inner`, the transport of `rank`, with slow reductions.
-    pub fn new(inner: Box<dyn Transport>, rank: usize, injection: Injection) -> Slowed {
-        Slowed {
+    pub fn new(inner: Box<dyn Transport>, rank: usize, injection: Injection) -> DelayInjector {
+        DelayInjector {
             inner,
             rank,
             random: SplitMix64::stream(injection.seed, rank as u64),
@@ -90,13 +92,13 @@ impl Slowed {
     }
 }
 
-impl Transport for Slowed {
+impl Transport for DelayInjector {
     fn post_send(
         &mut self,
         stream: Stream,
         ticket: Ticket,
         header: Header,
-        payload: crate::memory::Region,
+        payload: Region,
     ) -> Result<Posted> {
         self.note_call(&header);
         self.inner.post_send(stream, ticket, header, payload)
@@ -179,19 +181,19 @@ impl Transport for Slowed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Owned, Region};
+    use crate::memory::Owned;
     use crate::reduce::Kernel;
     use crate::transport::local::local;
     use crate::transport::suite;
     use crate::types::{DType, Op};
 
-    fn slowed(world_size: usize) -> Vec<Slowed> {
+    fn delayed(world_size: usize) -> Vec<DelayInjector> {
         let ranks = local(world_size).into_iter().enumerate();
-        let wrap = |(rank, inner)| Slowed::new(Box::new(inner), rank, Injection::default());
+        let wrap = |(rank, inner)| DelayInjector::new(Box::new(inner), rank, Injection::default());
         ranks.map(wrap).collect()
     }
 
-    suite::transport_tests!(slowed);
+    suite::transport_tests!(delayed);
 
     #[test]
     fn a_reduction_is_reported_when_its_time_is_over() {
@@ -203,7 +205,7 @@ mod tests {
         };
         let mut ranks = local(2).into_iter();
         let inner = ranks.next_back().expect("rank 1");
-        let mut slowed = Slowed::new(Box::new(inner), 1, injection);
+        let mut rank = DelayInjector::new(Box::new(inner), 1, injection);
         let work = Work {
             kind: WorkKind::Reduce,
             dtype: DType::F32,
@@ -211,11 +213,11 @@ mod tests {
         };
         for (ticket, least) in [(1, reduce), (2, 2 * reduce)] {
             let begin = Instant::now();
-            assert_eq!(slowed.post_work(ticket, work).unwrap(), Posted::Pending);
+            assert_eq!(rank.post_work(ticket, work).unwrap(), Posted::Pending);
             let mut done = Vec::new();
             while done.is_empty() {
-                slowed.poll(Time(0), &mut done).unwrap();
-                slowed.block(Duration::from_millis(1)).unwrap();
+                rank.poll(Time(0), &mut done).unwrap();
+                rank.block(Duration::from_millis(1)).unwrap();
             }
             assert_eq!(done, [ticket]);
             assert!(begin.elapsed() >= least);
@@ -225,7 +227,7 @@ mod tests {
     #[test]
     fn what_is_received_and_combined_takes_as_long() {
         let reduce = Duration::from_millis(20);
-        let mut ranks: Vec<Slowed> = slowed(2);
+        let mut ranks: Vec<DelayInjector> = delayed(2);
         ranks[1].injection.reduce = reduce;
         let (one, sum) = (Owned::zeroed(64), Owned::zeroed(64));
         let header = suite::header(0, 64);

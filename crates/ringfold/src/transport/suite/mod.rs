@@ -1,0 +1,253 @@
+//! One suite for every transport: what the contract promises, as tests.
+//!
+//! A transport's tests call [`transport_tests`] with a function from a world size to its ranks. The
+//! suite drives all ranks on one thread; where time is simulated it moves to the next event as soon
+//! as no rank makes progress.
+
+mod blocking;
+mod heads;
+mod messages;
+
+pub use blocking::*;
+pub use heads::*;
+pub use messages::*;
+
+use std::time::{Duration, Instant};
+
+use super::{Header, Posted, Sink, Stream, Ticket, Time, Transport};
+use crate::call::Call;
+use crate::error::{Error, Result};
+use crate::memory::{Owned, Region};
+use crate::types::{Algorithm, Collective, DType, Op, Protocol};
+
+/// How long a test may take before it counts as hung.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+/// Lengths around every border that a transport may have: none, lines, pages, pieces.
+const SIZES: [usize; 14] = [
+    0,
+    1,
+    16,
+    17,
+    63,
+    64,
+    65,
+    4095,
+    4096,
+    65_537,
+    131_071,
+    131_072,
+    131_073,
+    (1 << 20) + 3,
+];
+
+/// Makes the suite's tests for the ranks that `$make` (a function of the world size) gives.
+macro_rules! transport_tests {
+    ($make:expr) => {
+        suite::transport_tests!($make;
+            messages_of_every_odd_size_arrive,
+            a_receive_may_be_posted_before_its_send,
+            a_send_may_be_posted_before_its_receive,
+            many_messages_of_a_stream_keep_their_order,
+            streams_do_not_wait_for_each_other,
+            everyone_sends_to_everyone_at_once,
+            a_reduced_message_equals_the_whole_fold,
+            a_different_call_is_a_mismatch_that_names_both,
+            a_different_protocol_is_a_mismatch,
+            a_wrong_slice_is_corrupt,
+            a_peer_that_left_fails_its_receives,
+            what_was_sent_before_leaving_arrives,
+            a_head_is_seen_before_its_receive_is_posted,
+            heads_of_messages_in_a_row_are_seen_one_after_the_other,
+            a_head_leaves_other_streams_alone,
+            the_end_of_a_stream_is_seen_behind_its_last_message,
+            a_different_receive_than_the_head_is_a_mismatch,
+            a_waker_ends_a_block,
+        );
+    };
+    ($make:expr; $($test:ident,)*) => {
+        $(#[test] fn $test() { suite::$test($make) })*
+    };
+}
+pub(crate) use transport_tests;
+
+/// All ranks of a transport, driven by one thread.
+pub struct World<T> {
+    pub ranks: Vec<T>,
+    pub now: Time,
+    done: Vec<Vec<Ticket>>,
+    next_ticket: Ticket,
+    /// The error of a post, which a transport may give at once or by its next poll.
+    refused: Option<Error>,
+}
+
+/// A message under way: the rank that posted it, and its ticket.
+#[derive(Clone, Copy, Debug)]
+pub struct Posting(usize, Ticket);
+
+impl<T: Transport> World<T> {
+    pub fn new(ranks: Vec<T>) -> World<T> {
+        let done = ranks.iter().map(|_| Vec::new()).collect();
+        World {
+            ranks,
+            now: Time(0),
+            done,
+            next_ticket: 1,
+            refused: None,
+        }
+    }
+
+    /// Posts message `index` of the usual call from rank `from` on a stream to rank `to`.
+    pub fn send(
+        &mut self,
+        from: usize,
+        to: (usize, usize),
+        index: u32,
+        payload: Region,
+    ) -> Posting {
+        self.send_with(from, to, header(index, payload.bytes()), payload)
+    }
+
+    pub fn send_with(
+        &mut self,
+        from: usize,
+        (peer, channel): (usize, usize),
+        header: Header,
+        payload: Region,
+    ) -> Posting {
+        let stream = Stream { peer, channel };
+        let ticket = self.ticket();
+        let posted = self.ranks[from].post_send(stream, ticket, header, payload);
+        self.note(from, ticket, posted)
+    }
+
+    /// Posts the receive of message `index` of the usual call at rank `at` on a stream from rank
+    /// `from`.
+    pub fn recv(&mut self, at: usize, from: (usize, usize), index: u32, sink: Sink) -> Posting {
+        self.recv_with(at, from, header(index, sink.bytes()), sink)
+    }
+
+    pub fn recv_with(
+        &mut self,
+        at: usize,
+        (peer, channel): (usize, usize),
+        header: Header,
+        sink: Sink,
+    ) -> Posting {
+        let stream = Stream { peer, channel };
+        let ticket = self.ticket();
+        let posted = self.ranks[at].post_recv(stream, ticket, header, sink);
+        self.note(at, ticket, posted)
+    }
+
+    pub fn is_done(&self, posting: Posting) -> bool {
+        self.done[posting.0].contains(&posting.1)
+    }
+
+    /// Polls every rank once; gives the first error, or whether anything was completed.
+    pub fn round(&mut self) -> Result<bool> {
+        if let Some(error) = self.refused.take() {
+            return Err(error);
+        }
+        let mut any = false;
+        for (rank, done) in self.ranks.iter_mut().zip(&mut self.done) {
+            let before = done.len();
+            rank.poll(self.now, done)?;
+            any |= done.len() > before;
+        }
+        Ok(any)
+    }
+
+    /// Polls until all of `postings` are done, or a rank fails.
+    pub fn run(&mut self, postings: &[Posting]) -> Result<()> {
+        let begin = Instant::now();
+        while !postings.iter().all(|posting| self.is_done(*posting)) {
+            assert!(begin.elapsed() < WATCHDOG, "hung; missing of {postings:?}");
+            if !self.round()? {
+                self.pass();
+            }
+        }
+        for done in &self.done {
+            let mut unique = done.clone();
+            unique.sort_unstable();
+            unique.dedup();
+            assert_eq!(unique.len(), done.len(), "a ticket was reported twice");
+        }
+        Ok(())
+    }
+
+    /// Lets time pass when no rank makes progress.
+    fn pass(&mut self) {
+        let next = self.ranks.iter().filter_map(Transport::next_event).min();
+        match next {
+            Some(next) => self.now = self.now.max(next),
+            None => self.ranks[0].block(Duration::from_millis(1)).unwrap(),
+        }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket - 1
+    }
+
+    fn note(&mut self, rank: usize, ticket: Ticket, posted: Result<Posted>) -> Posting {
+        match posted {
+            Ok(Posted::Done) => self.done[rank].push(ticket),
+            Ok(Posted::Pending) => {}
+            Err(error) => self.refused = Some(error),
+        }
+        Posting(rank, ticket)
+    }
+}
+
+/// A call that differs from others by its count.
+pub fn call(count: u64) -> Call {
+    Call {
+        collective: Collective::AllReduce,
+        dtype: DType::F32,
+        op: Op::Sum.wire(),
+        algorithm: Algorithm::Ring,
+        protocol: Protocol::Simple,
+        root: 0,
+        count,
+        lists: 0,
+        sequence: 5,
+        cut: 0,
+    }
+}
+
+/// The header of a message of the usual call.
+pub fn header(index: u32, bytes: usize) -> Header {
+    Header {
+        call: call(7),
+        slice: 0,
+        index,
+        bytes: u32::try_from(bytes).expect("a test message"),
+    }
+}
+
+/// `bytes` bytes that look random and depend on `seed`.
+pub fn pattern(bytes: usize, seed: u64) -> Owned {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let content: Vec<u8> = (0..bytes)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect();
+    let owned = Owned::zeroed(bytes);
+    owned.region().write(&content);
+    owned
+}
+
+/// A copy of what is in a region.
+pub fn bytes_of(region: Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.bytes()];
+    region.read(&mut bytes);
+    bytes
+}
+
+/// The number of channels that every transport under test offers.
+pub const CHANNELS: usize = 3;
