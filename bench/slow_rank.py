@@ -112,7 +112,8 @@ def report(arguments: argparse.Namespace, rows: list[tuple[Any, ...]]) -> None:
     due_ms = min(arguments.delay_ms, arguments.reduce_ms + transfer_ms)
     slow = [row for row in rows if row[2]]
     print(
-        f"calls without a slow reduction: {usual:.2f} ms, a transfer {transfer_ms:.3f} ms; {len(slow)} of {len(rows)} with one"
+        f"calls without a slow reduction: {usual:.2f} ms, a transfer {transfer_ms:.3f} ms; "
+        f"{len(slow)} of {len(rows)} with one"
     )
     simulated = {policy: simulate(arguments, policy, transfer_ms) for policy in POLICIES}
     for place, policy in enumerate(POLICIES):
@@ -121,7 +122,8 @@ def report(arguments: argparse.Namespace, rows: list[tuple[Any, ...]]) -> None:
         low, high = savings[len(savings) // 10], savings[-1 - len(savings) // 10]
         saved = simulated["off"] - simulated[policy]
         print(
-            f"{policy:6} {median:8.2f} ms, simulated {simulated[policy]:8.2f}; saves {statistics.median(savings):6.2f} ms "
+            f"{policy:6} {median:8.2f} ms, simulated {simulated[policy]:8.2f}; saves "
+            f"{statistics.median(savings):6.2f} ms "
             f"({low:.2f} to {high:.2f}), simulated {saved:6.2f}"
         )
     print(f"min(delay, reduction + transfer): {due_ms:.2f} ms")

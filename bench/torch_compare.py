@@ -112,7 +112,8 @@ def compare_steps(options: argparse.Namespace) -> list[training.Steps]:
 
 def overhead_table(rows: Sequence[training.Overhead]) -> str:
     lines = [
-        f"{'ranks':>5} {'size':>6} {'dist.all_reduce':>16} {'native':>10} {'overhead_us':>12}  [95 % interval]"
+        f"{'ranks':>5} {'size':>6} {'dist.all_reduce':>16} {'native':>10} {'overhead_us':>12}  [95 "
+        "% interval]"
     ]
     for row in rows:
         between = f"[{row.low_us:.2f}, {row.high_us:.2f}]"
@@ -123,7 +124,8 @@ def overhead_table(rows: Sequence[training.Overhead]) -> str:
 
 def step_table(rows: Sequence[training.Steps]) -> str:
     lines = [
-        f"{'':<9} {'step_ms':>9} {'[blocks]':>20} {'communication_ms':>17} {'/gloo':>7} {'beyond apart_ms':>16} {'/gloo':>7}"
+        f"{'':<9} {'step_ms':>9} {'[blocks]':>20} {'communication_ms':>17} {'/gloo':>7} "
+        f"{'beyond apart_ms':>16} {'/gloo':>7}"
     ]
     for row in rows:
         between = f"[{row.quickest_ms:.1f}, {row.slowest_ms:.1f}]"
@@ -185,7 +187,8 @@ def main() -> int:
         print(overhead_table(overheads))
         if overheads:
             print(
-                f"median of the overheads: {statistics.median(row.overhead_us for row in overheads):.2f} us"
+                "median of the overheads: "
+                f"{statistics.median(row.overhead_us for row in overheads):.2f} us"
             )
         write(rows, "all_reduce", options)
         write(overheads, "overhead", options)

@@ -148,10 +148,12 @@ def report(setting: str, untuned: dict[int, Point], tuned: dict[int, Point]) -> 
             worst[at] = max(worst[at], value)
             beyond[at] += value > limit
         print(
-            f"{size:>10}  {untuned[size].pick:<24} {first:>6.3f}  {tuned[size].pick:<24} {second:>6.3f}  {best}"
+            f"{size:>10}  {untuned[size].pick:<24} {first:>6.3f}  {tuned[size].pick:<24} "
+            f"{second:>6.3f}  {best}"
         )
     print(
-        f"# worst {worst[0]:.3f} untuned ({beyond[0]} sizes above {UNTUNED_MAX}), {worst[1]:.3f} tuned ({beyond[1]} above {TUNED_MAX})"
+        f"# worst {worst[0]:.3f} untuned ({beyond[0]} sizes above {UNTUNED_MAX}), {worst[1]:.3f} "
+        f"tuned ({beyond[1]} above {TUNED_MAX})"
     )
 
 

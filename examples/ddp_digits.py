@@ -166,8 +166,10 @@ def main() -> None:
         raise SystemExit(f"rank {dist.get_rank()}: the weights of the ranks differ")
     step_ms = 1e3 * float(np.median(training.steps_s)) if training.steps_s else 0.0
     say(
-        f"{dist.get_backend()}, {dist.get_world_size()} ranks, {options.epochs} epochs: accuracy {training.accuracy():.4f}, "
-        f"{step_ms:.3f} ms a step (median of {len(training.steps_s)}), {total_s:.2f} s; the same weights on every rank"
+        f"{dist.get_backend()}, {dist.get_world_size()} ranks, {options.epochs} epochs: accuracy "
+        f"{training.accuracy():.4f}, "
+        f"{step_ms:.3f} ms a step (median of {len(training.steps_s)}), {total_s:.2f} s; the same "
+        "weights on every rank"
     )
     dist.destroy_process_group()
 

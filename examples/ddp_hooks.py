@@ -126,7 +126,8 @@ def main() -> None:
     dist.init_process_group(options.backend)
     if dist.get_rank() == 0:
         print(
-            f"{dist.get_world_size()} ranks, {options.epochs} epochs, {options.seeds} seeds, {dist.get_backend()}"
+            f"{dist.get_world_size()} ranks, {options.epochs} epochs, {options.seeds} seeds, "
+            f"{dist.get_backend()}"
         )
         print(f"{'hook':14} {'accuracy':>9} {'loss':>7} {'sent':>8} {'elements':>9}")
     for name in options.hooks.split(","):

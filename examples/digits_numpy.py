@@ -142,8 +142,10 @@ def main() -> None:
         digest = check_weights_are_equal(comm, network)
         if comm.rank == 0:
             print(
-                f"{comm.world_size} ranks, {options.epochs} epochs: accuracy {accuracy(network):.4f}, "
-                f"{total_s:.2f} s, of which {reducing_s:.2f} s in all-reduces; weights {digest} on every rank"
+                f"{comm.world_size} ranks, {options.epochs} epochs: accuracy "
+                f"{accuracy(network):.4f}, "
+                f"{total_s:.2f} s, of which {reducing_s:.2f} s in all-reduces; weights {digest} on "
+                "every rank"
             )
 
 

@@ -61,13 +61,15 @@ class Memory:
     def lines(self) -> list[str]:
         """What was measured, in words."""
         lines = [
-            f"memory: {statistics.median(rates):.1f} GB/s read and written by {processes} processes together "
+            f"memory: {statistics.median(rates):.1f} GB/s read and written by {processes} "
+            "processes together "
             f"({min(rates):.1f} to {max(rates):.1f} in {len(rates)} rounds)"
             for processes, rates in sorted(self.rates_gbps.items())
         ]
         if lines:
             lines.append(
-                "it/limit: time over the least time for reading every input and writing every output at that rate, from 4 MiB "
+                "it/limit: time over the least time for reading every input and writing every "
+                "output at that rate, from 4 MiB "
                 f"up; what stays in the last cache ({last_cache_bytes() >> 20} MiB) can be quicker"
             )
         return lines

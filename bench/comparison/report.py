@@ -8,7 +8,8 @@ from pathlib import Path
 from comparison.summary import Row
 
 HEADING = (
-    f"{'ranks':>5} {'bytes':>10} {'place':>5}  {'library':<20} {'first_us':>11} {'median_us':>11} {'[95 % interval]':>23} "
+    f"{'ranks':>5} {'bytes':>10} {'place':>5}  {'library':<20} {'first_us':>11} {'median_us':>11} "
+    f"{'[95 % interval]':>23} "
     f"{'p99_us':>11} {'ringfold/it':>11} {'it/best':>8} {'it/limit':>8}"
 )
 

@@ -93,23 +93,20 @@ def init(
     timeout: the default deadline of a call, in seconds.
     transport: `auto` (shared memory to ranks of this host, TCP to the others), `shm` or `tcp`.
     algorithm: the algorithm of every collective that has it, instead of the tuner's choice.
-    channels: independent pipelines of every collective over messages; connections per pair of ranks
-        on TCP.
+    channels: independent pipelines of a collective over messages; on TCP, connections per pair.
     straggler: "off", "next2" or "tail": whether large all_reduce and reduce_scatter calls bypass a
-        slow rank; see docs/stragglers.md. Must be the same on all ranks.
+        slow rank; see docs/stragglers.md. *
     deterministic: require the same bits in every run; refuses a straggler policy, which changes the
         order of additions.
     connect_timeout: the deadline for joining, in seconds.
-    peer_timeout: how long another host may give no sign of life, in seconds from 2 to 120. Rank 0's
-        value applies to all ranks.
+    peer_timeout: how long another host may be silent, in seconds from 2 to 120. Set by rank 0.
     protocol: "ll", "simple" or "zero_copy", for every call that supports it; see docs/tuning.md.
-    min_channels, max_channels: bounds on the channels, instead of a fixed number. Must be the same
-        on all ranks.
-    chunk_bytes: the size of one message, or of one piece of published memory. Must be the same on
-        all ranks.
-    tuner_config: a file of rules for the tuner; overrides RINGFOLD_TUNER_CONFIG. Rank 0's rules
-        apply to all ranks.
-    tuner_plugin: a shared library with NCCL's tuner interface. Must be the same on all ranks.
+    min_channels, max_channels: bounds on the channels, instead of a fixed number. *
+    chunk_bytes: the size of one message, or of one piece of published memory. *
+    tuner_config: a file of rules that replaces RINGFOLD_TUNER_CONFIG. Set by rank 0.
+    tuner_plugin: a shared library with NCCL's tuner interface. *
+
+    Arguments with * must be the same on all ranks.
     """
     native = _native.Communicator.connect(
         rank=rank,

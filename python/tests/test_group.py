@@ -51,7 +51,8 @@ def sums(comm: ringfold.Communicator) -> Any:
 def test_the_tuners_arguments_reach_it(jobs: Any, tmp_path: Path) -> None:
     rules = tmp_path / "rules.csv"
     rules.write_text(
-        "# two ranges\nallreduce,0,8191,direct,simple,-1,-1,-1\nallreduce,8192,-1,ring,simple,2,-1,3\n"
+        "# two "
+        "ranges\nallreduce,0,8191,direct,simple,-1,-1,-1\nallreduce,8192,-1,ring,simple,2,-1,3\n"
     )
     init = {
         "tuner_config": str(rules),

@@ -155,7 +155,8 @@ def test_nccl_loads_the_plugin_and_gets_the_rules_answers(tmp_path: Path) -> Non
         f"TUNER/Plugin: Using ringfold (v{max(report['versions'])})",
         f"Successfully loaded external tuner plugin {plugin()}",
         "ringfold tuner: 3 rules from nccl_tuner.conf",
-        "ringfold tuner: all_reduce of 1048576 bytes by ring/ll128, 2 channels, by `allreduce,65537,",
+        "ringfold tuner: all_reduce of 1048576 bytes by ring/ll128, 2 channels, by "
+        "`allreduce,65537,",
         "TUNER/Plugin: Closing tuner: 'ringfold'",
     ]:
         assert line in log, log

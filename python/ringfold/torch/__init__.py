@@ -1,13 +1,13 @@
-"""ringfold as a backend of PyTorch.
+"""ringfold as a PyTorch backend.
 
     import torch.distributed as dist
 
     dist.init_process_group("ringfold")
 
-Nothing need be imported: torch finds the backend by the package's entry points.
+No import is needed: torch finds the backend by the package's entry points.
 
-This module imports torch within functions only. `import torch` calls `_autoload`, and would find a half-made module if it
-were this one that imports torch first.
+This module imports torch only within functions. `import torch` calls `_autoload`, and would find a
+partially initialized module if this module were the first to import torch.
 """
 
 import importlib
@@ -45,7 +45,7 @@ _PLACES = {
     "monitored_barrier": "monitored",
     "register": "memory",
 }
-"""Where the public names live: loaded on first use, because torch loads this module whenever it is imported."""
+"""The modules of the public names, loaded on first use, because torch always loads this module."""
 
 
 def __getattr__(name: str) -> Any:
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
 
 
 def register_backend() -> None:
-    """Makes the backend known to torch. Harmless when repeated; torch calls it by itself."""
+    """Register the backend with torch. May be repeated; torch calls it by itself."""
     import torch.distributed as dist
 
     if "RINGFOLD" not in dist.Backend._plugins:
@@ -69,7 +69,9 @@ def _create(opts: Any, pg_options: Any = None) -> Any:
 
 
 def _autoload() -> None:
-    """The same for torch up to 2.13, at `import torch`, where an exception would break the import."""
+    """The same for torch up to 2.13, at `import torch`, where an exception would break the
+    import.
+    """
     try:
         import torch.distributed as dist
 

@@ -1,9 +1,12 @@
-"""The process group classes: one set of methods, and the base class that this torch lets Python derive from.
+"""The process group classes: one set of methods, and the base class that this torch lets Python
+derive from.
 
-Up to torch 2.13 that is `ProcessGroup` itself: calls from Python are ordinary method calls then. From 2.14 on it is
-`Backend`, which torch puts behind a `ProcessGroup` of its own, so that one group can have ringfold for host memory and
-another backend for devices; where there are no devices it is `ProcessGroup` again. What torch has is found by trying. With
-TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps backends in a way that Python ones do not survive; a `ProcessGroup` is left alone.
+Up to torch 2.13 the base is `ProcessGroup` itself: calls from Python are ordinary method calls
+then. From 2.14 on it is `Backend`, which torch wraps in a `ProcessGroup` of its own, so that one
+group can have ringfold for host memory and another backend for devices; without devices it is
+`ProcessGroup` again. The code detects what torch provides by trying it. With
+TORCH_DISTRIBUTED_DEBUG=DETAIL, torch wraps backends in a way that breaks Python ones; it does not
+wrap a `ProcessGroup`.
 """
 
 import atexit
@@ -33,13 +36,15 @@ from ringfold.torch.point_to_point import PointToPoint
 from ringfold.torch.sealed import Seal, SealedCall
 
 NAME = "ringfold"
-"""What users give to `init_process_group`."""
+"""The backend's name for `init_process_group`."""
 _DEFAULT = "default_pg"
-"""torch's description of the group that all ranks are in."""
+"""torch's description of the default group."""
 
 
 class Group(Collectives, PointToPoint, MonitoredBarrier):
-    """What both classes have in common: a communicator of the core, its life, and what torch wants to know."""
+    """The common part of both classes: a communicator of the core, its lifetime, and torch's
+    queries.
+    """
 
     def _join(
         self,
@@ -50,7 +55,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         name: str,
         ranks: Sequence[int] = (),
     ) -> None:
-        """Connects. Blocks until all ranks are there."""
+        """Connect. Blocks until all ranks have joined."""
         self._store = store
         self._rank = rank
         self._world_size = world_size
@@ -76,7 +81,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         return NAME
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The deadline of every later call that has none of its own."""
+        """The default deadline of later calls."""
         self._timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
@@ -88,22 +93,27 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         """Nothing to agree on: the core counts calls, the same on all ranks."""
 
     def shutdown(self) -> None:
-        """Leave in good order: waits for this rank's calls under way, tells the others, frees everything."""
+        """Close: wait for this rank's calls in progress, tell the other ranks, free all
+        resources.
+        """
         before_leaving(self.trace)
         self._leave()
-        # First, because in a signal handler it ends the call under way, for which the end of a
+        # First, because in a signal handler it ends the call in progress, for which the end of a
         # registration waits.
         self._communicator.close()
         self.buckets.close()
 
     def abort(self) -> None:
-        """End the group on all ranks: whoever waits in it gets `Aborted`."""
+        """End the group on all ranks: calls that wait in it raise `Aborted`."""
         self._leave()
         self._communicator.abort("ProcessGroup.abort was called")
         self.buckets.close()
 
     def _part(self, store: Any, ranks: list[int], timeout: timedelta | None, name: str) -> Any:
-        """A group of some of this one's ranks, ordered as listed; `None` for the others. Blocks until all of them are there."""
+        """A group of some of this group's ranks, ordered as listed; `None` for the others.
+
+        Blocks until all of them have joined.
+        """
         if self._rank not in ranks:
             return None
         timeout = timedelta(seconds=self._timeout_s) if timeout is None else timeout
@@ -130,7 +140,7 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
     @property
     def communicator(self) -> Any:
-        """The core's communicator, for whoever registers memory or looks into it."""
+        """The core's communicator, for registering memory and for inspection."""
         return self._communicator
 
 
@@ -146,14 +156,17 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         name: str,
         ranks: Sequence[int] = (),
     ) -> None:
-        # Two arguments: with a store pybind makes an object that Python's methods are not found on.
+        # Two arguments: with a store, pybind creates an object on which Python's methods are not
+        # found.
         dist.ProcessGroup.__init__(self, rank, world_size)
         self._join(store, rank, world_size, timeout, name, ranks)
         self._parts: list[RingfoldProcessGroup] = []
         self._add_filler(rank, world_size)
 
     def _add_filler(self, rank: int, world_size: int) -> None:
-        """Some of torch's code asks a group for the backend of a device; this one may be asked, and refuses to be used."""
+        """Some code in torch asks a group for the backend of a device; this stub can be returned,
+        and raises when used.
+        """
         custom = dist.ProcessGroup.BackendType.CUSTOM
         options = c10d.FakeProcessGroup.Options()
         options.error_on_collective = True
@@ -170,14 +183,15 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         description: str | None,
         _: Any,
     ) -> Any:
-        """A group of some of this one's ranks; `None` for the others."""
+        """A group of some of this group's ranks; `None` for the others."""
         name = f"{self._name}:split:{'-'.join(map(str, ranks))}" if name is None else name
         part = self._part(
             dist.PrefixStore(f"split/{name}/", self._store), list(ranks), timeout, name
         )
         if part is not None:
             part.setGroupDesc(description or "")
-            # torch holds the C++ half only, which without its Python half would be a group that does nothing.
+            # torch holds only the C++ half, which without its Python half would be a group without
+            # methods.
             self._parts.append(part)
         return part
 
@@ -199,7 +213,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
 
 
 class RingfoldBackend(Group, c10d.Backend):
-    """For torch from 2.14 on; before, Python can make no objects of it."""
+    """For torch from 2.14 on; earlier versions cannot create Python objects of it."""
 
     def __init__(
         self,
@@ -214,32 +228,35 @@ class RingfoldBackend(Group, c10d.Backend):
         self._join(store, rank, world_size, timeout, name, ranks)
 
     def split(self, store: Any, ranks: list[int], opts: Any) -> Any:
-        """A group of some of this one's ranks; only they call it, because torch crashes on a `None` here."""
+        """A group of some of this group's ranks; only they call it, because torch crashes on a
+        `None` here.
+        """
         if self._rank not in ranks:
             raise Unsupported(
-                f"rank {self._rank} splits a group into ranks {list(ranks)}, itself none of them; use `new_group`"
+                f"rank {self._rank} splits a group into ranks {list(ranks)}, itself none of them; "
+                "use `new_group`"
             )
         timeout = None if opts is None else opts._timeout
         return self._part(store, list(ranks), timeout, f"{self._name}:split")
 
     def merge(self, store: Any, opts: Any, rank: int, world_size: int) -> Any:
-        """A group of this one's ranks and another's."""
+        """A group of this group's ranks and another's."""
         timeout = timedelta(seconds=self._timeout_s) if opts is None else opts._timeout
         return RingfoldBackend(store, rank, world_size, timeout, f"{self._name}:merge")
 
     @property
     def options(self) -> Any:
-        """What torch reads the group's timeout from."""
+        """The object from which torch reads the group's timeout."""
         return c10d.Backend.Options(NAME, timeout=timedelta(seconds=self._timeout_s))
 
 
 def is_on_network(communicator: _native.Communicator) -> bool:
-    """Whether ranks send to each other by sockets; the same on all of them."""
+    """Whether ranks communicate over sockets; the same on all of them."""
     return communicator.hosts > 1 or communicator.transport == "tcp"
 
 
 def create(opts: Any, _: Any = None) -> Any:
-    """What torch calls for each group that this process is in."""
+    """The constructor that torch calls for each group that this process is in."""
     return group_class()(
         opts.store,
         opts.group_rank,
@@ -251,10 +268,11 @@ def create(opts: Any, _: Any = None) -> Any:
 
 
 def group_class() -> type:
-    """The class that this torch can use, and that serves best.
+    """The best class that this torch supports.
 
-    Where there are no devices no other backend can share the group, and of torch's calls a `ProcessGroup` serves more: torch
-    up to 2.15 has its own handles for the work of Python's backends, which never say that it is completed, nor who sent.
+    Without devices, no other backend can share the group, and a `ProcessGroup` supports more of
+    torch's calls: up to 2.15, torch wraps the work of Python backends in handles that never report
+    completion or the sender.
     """
     is_wrapped = dist.get_debug_level() == dist.DebugLevel.DETAIL
     is_shared = torch.accelerator.is_available()
@@ -280,7 +298,9 @@ def can_derive_backends() -> bool:
 
 
 def hide_from_compiler(*classes: type) -> None:
-    """Has `torch.compile` not look into these classes' methods: torch's C++ calls them while a compiled program runs."""
+    """Exclude these classes' methods from `torch.compile`: torch's C++ calls them while a compiled
+    program runs.
+    """
     skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
     for each in classes:
         for method in vars(each).values():
@@ -294,7 +314,9 @@ _open: "weakref.WeakSet[Group]" = weakref.WeakSet()
 
 
 def close_all() -> None:
-    """The end of the interpreter: an orderly goodbye, or after an uncaught exception an abort, so that nobody waits."""
+    """At interpreter exit: say goodbye, or after an uncaught exception abort, so that no rank
+    waits.
+    """
     watch.end()
     error = _uncaught.uncaught()
     for group in list(_open):
@@ -305,7 +327,7 @@ def close_all() -> None:
             else:
                 group.communicator.abort(in_words(error))
         except RingfoldError:
-            # It is dead already; whoever used it was told.
+            # It has failed already, and its user got the error.
             pass
 
 

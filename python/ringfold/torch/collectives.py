@@ -1,9 +1,11 @@
-"""torch's collectives, in the forms in which its C++ and Python callers make them.
+"""torch's collectives, with the signatures that its C++ and Python callers use.
 
-A mixin of both process group classes. Names and arguments are torch's, in all spellings that its versions use; `opts` is an
-option object, or left out as in the simple forms (`allreduce(tensor, op, timeout)`). All ranks make the same calls in the
-same order. With `opts.asyncOp` (which C++ callers leave on) a call returns at once and its `RingfoldWork` is waited for;
-without, it returns when it is done. Tensors must not be touched in between. Errors: those of `ringfold.errors`.
+A mixin of both process group classes. Names and arguments are torch's, in all spellings of its
+versions; `opts` is an option object, or omitted as in the simple forms
+(`allreduce(tensor, op, timeout)`). All ranks make the same calls in the same order. With
+`opts.asyncOp` (which C++ callers leave on), a call returns a `RingfoldWork` at once; otherwise it
+returns when it has completed. Tensors must not be accessed in between. Errors: those of
+`ringfold.errors`.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ Tensors = list[torch.Tensor]
 
 
 class Collectives:
-    """Every collective of torch over a communicator of the core."""
+    """All collectives of torch over a communicator of the core."""
 
     _issuer: Issuer
     _call: Callable[[str, Terms], Call]
@@ -60,10 +62,10 @@ class Collectives:
         return self._issuer.issue(call)
 
     def _sum_now(self, tensors: Tensors, opts: Any) -> dist.Work | None:
-        """`allreduce` of one small plain tensor whose caller waits; `None` if it is no such call."""
+        """`allreduce` of one small plain tensor whose caller waits; `None` for any other call."""
         tensor = tensors[0]
         name = SUMMED.get(tensor.dtype)
-        # Sparse tensors, which are not plain, refuse to tell their bytes.
+        # Sparse tensors, which are not plain, raise when asked for their bytes.
         if (
             name is None
             or len(tensors) != 1
@@ -112,7 +114,9 @@ class Collectives:
         *,
         root: int | None = None,
     ) -> dist.Work:
-        """The root's tensor becomes the reduction of all ranks' tensors; the others' stay as they are."""
+        """The root's tensor becomes the reduction of all ranks' tensors; the others' are
+        unchanged.
+        """
         call = Call(
             "reduce", self._terms(opts, op=op, root=root, timeout=timeout), self._world_size
         )
@@ -127,7 +131,9 @@ class Collectives:
     def allgather(
         self, output_lists: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
-        """Tensor `i` of a list becomes rank `i`'s input. Ranks may give inputs of different sizes, as their lists say."""
+        """Tensor `i` of a list becomes rank `i`'s input. Inputs may differ in size, as their lists
+        say.
+        """
         call = self._call("all_gather", self._terms(opts, timeout=timeout))
         inputs = listed(inputs)
         for outputs, given in zip(lists(output_lists, len(inputs)), inputs, strict=True):
@@ -151,7 +157,7 @@ class Collectives:
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """The output becomes all ranks' inputs, one after the other."""
+        """The output becomes the concatenation of all ranks' inputs."""
         return self.all_gather_single_coalesced([output], [given], opts, timeout)
 
     _allgather_base = all_gather_single
@@ -165,7 +171,8 @@ class Collectives:
             same_type([output], given)
             if output.numel() != given.numel() * self._world_size:
                 raise InvalidArgument(
-                    f"an output of {output.numel()} elements for {self._world_size} inputs of {given.numel()}"
+                    f"an output of {output.numel()} elements for {self._world_size} inputs of "
+                    f"{given.numel()}"
                 )
             call.ask(moved(given), given.numel(), call.source(given), call.target(output))
             call.outputs.append(output)
@@ -182,7 +189,7 @@ class Collectives:
         *,
         root: int | None = None,
     ) -> dist.Work:
-        """At the root tensor `i` of the list becomes rank `i`'s input."""
+        """At the root, tensor `i` of the list becomes rank `i`'s input."""
         call = self._call("gather", self._terms(opts, root=root, timeout=timeout))
         for index, given in enumerate(listed(inputs)):
             filled = None
@@ -198,13 +205,14 @@ class Collectives:
     def gather_single(
         self, output: torch.Tensor | None, given: torch.Tensor, root: int = 0, opts: Any = None
     ) -> dist.Work:
-        """At the root the output becomes all ranks' inputs, one after the other."""
+        """At the root, the output becomes the concatenation of all ranks' inputs."""
         call = self._call("gather", self._terms(opts)._replace(root=root))
         filled = None
         if root == self._rank:
             if output is None or output.numel() != given.numel() * self._world_size:
                 raise InvalidArgument(
-                    f"the root's output must hold {self._world_size} inputs of {given.numel()} elements"
+                    f"the root's output must hold {self._world_size} inputs of {given.numel()} "
+                    "elements"
                 )
             filled = call.target(output)
             call.outputs.append(output)
@@ -244,7 +252,9 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """The output becomes the reduction of all ranks' tensor `rank` of the list. Sizes may differ within a list."""
+        """The output becomes the reduction of all ranks' tensor `rank` of the list. Sizes may
+        differ.
+        """
         call = Call("reduce_scatter", self._terms(opts, op=op, timeout=timeout), self._world_size)
         outputs = listed(outputs)
         for output, parts in zip(outputs, lists(input_lists, len(outputs)), strict=True):
@@ -252,7 +262,8 @@ class Collectives:
             same_type(parts, output)
             if parts[self._rank].numel() != output.numel():
                 raise InvalidArgument(
-                    f"an output of {output.numel()} elements for an input of {parts[self._rank].numel()}"
+                    f"an output of {output.numel()} elements for an input of "
+                    f"{parts[self._rank].numel()}"
                 )
             kind = numbers(output, call.terms.operation)
             counts = [part.numel() for part in parts]
@@ -268,7 +279,9 @@ class Collectives:
         op: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """The output becomes this rank's part, one of equal parts, of the reduction of all inputs."""
+        """The output becomes this rank's part, one of equal parts, of the reduction of all
+        inputs.
+        """
         return self.reduce_scatter_single_coalesced([output], [given], opts, op, timeout)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -287,7 +300,8 @@ class Collectives:
             same_type([output], given)
             if given.numel() != output.numel() * self._world_size:
                 raise InvalidArgument(
-                    f"an input of {given.numel()} elements for {self._world_size} outputs of {output.numel()}"
+                    f"an input of {given.numel()} elements for {self._world_size} outputs of "
+                    f"{output.numel()}"
                 )
             kind = numbers(output, call.terms.operation)
             call.ask(kind, output.numel(), call.source(given), call.target(output))
@@ -318,7 +332,7 @@ class Collectives:
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> dist.Work:
-        """The same on parts along axis 0: equal ones, or as long there as the splits say."""
+        """The same on parts along axis 0: equal ones, or with as many rows as the splits say."""
         call = self._call("all_to_all", self._terms(opts, timeout=timeout))
         same_type([output], given)
         counts = (
@@ -332,17 +346,17 @@ class Collectives:
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        """Nobody passes before everybody is there."""
+        """Block until all ranks have called it."""
         call = Call("barrier", self._terms(opts, timeout=timeout))
         call.ask(_BYTES, 0, None, None)
         return self._issuer.issue(call)
 
     def start_coalescing(self) -> None:
-        """From here on calls only start."""
+        """Start coalescing: calls are only started."""
         self._issuer.start_coalescing()
 
     def end_coalescing(self) -> dist.Work:
-        """One handle for all calls since then."""
+        """One handle for all calls since `start_coalescing`."""
         return self._issuer.end_coalescing()
 
     def _start_coalescing(self, device: torch.device) -> None:
@@ -367,18 +381,20 @@ class Collectives:
         counts = [output.numel() for output in outputs]
         if counts[self._rank] != given.numel():
             raise InvalidArgument(
-                f"output {self._rank} has {counts[self._rank]} elements for this rank's input of {given.numel()}"
+                f"output {self._rank} has {counts[self._rank]} elements for this rank's input of "
+                f"{given.numel()}"
             )
         call.ask(moved(given), evened(counts), call.source(given), call.divided(outputs))
         call.outputs.extend(outputs)
 
     def _split(self, tensor: torch.Tensor, splits: Sequence[int], what: str) -> list[int]:
-        """The parts' elements."""
+        """The number of elements of the parts."""
         rows = tensor.shape[0] if tensor.dim() else 0
         if not splits:
             if rows % self._world_size:
                 raise InvalidArgument(
-                    f"axis 0 of the {what}, {rows} long, cannot be divided among {self._world_size} ranks; give split sizes"
+                    f"axis 0 of the {what}, {rows} long, cannot be divided among "
+                    f"{self._world_size} ranks; give split sizes"
                 )
             splits = [rows // self._world_size] * self._world_size
         self._check_ranks(len(splits), f"{what} splits")
@@ -399,7 +415,8 @@ class Collectives:
         for rank, other in enumerate(parts):
             if other.numel() != part.numel():
                 raise InvalidArgument(
-                    f"{what} of {other.numel()} elements for rank {rank} and {part.numel()} for this one; they must be equal here"
+                    f"{what} of {other.numel()} elements for rank {rank} and {part.numel()} for "
+                    "this one; they must be equal here"
                 )
 
 
@@ -407,7 +424,7 @@ _BYTES = Numbers("uint8")
 
 
 def lists(given: Any, count: int) -> list[Tensors]:
-    """Lists of tensors; the simple forms give one list."""
+    """Lists of tensors; the simple forms pass one list."""
     if given and isinstance(given[0], torch.Tensor):
         given = [given]
     if len(given) != count:
@@ -416,5 +433,5 @@ def lists(given: Any, count: int) -> list[Tensors]:
 
 
 def evened(counts: list[int]) -> int | list[int]:
-    """One count where all are the same, which is the common and the quicker case."""
+    """One count if all are equal, which is the common and the faster case."""
     return counts[0] if min(counts) == max(counts) else counts

@@ -1,15 +1,18 @@
-"""Writes the flight record down, in the format of PyTorch's own recorder, so that its analyser `torchfrtrace` reads it.
+"""Write the flight record in the format of PyTorch's recorder, so that its analyser `torchfrtrace`
+reads it.
 
-Schema 2.10, as torch's `distributed/flight_recorder` reads it. Where it leaves a choice, records are written so that the
-analyser finds the calls of different ranks that belong together:
+Schema 2.10, as torch's `distributed/flight_recorder` reads it. Where the schema leaves a choice,
+records are written so that the analyser matches the calls of different ranks:
 
-* Library: it knows a fixed list, so calls are `gloo:all_reduce`; `comm_lib_version` says ringfold.
-* Sizes: of a call with a root all ranks write the same where it compares them; of a call on parts of different lengths each
-  writes the lengths of all.
-* Messages: it takes every call of a group for one of all its ranks. So the messages from one rank to another with one tag
-  are a group of these two, `0/1->3#7` for those in group `0`, numbered by themselves.
+* Library: the analyser has a fixed list, so calls are `gloo:all_reduce`; `comm_lib_version` says
+  ringfold.
+* Sizes: for a call with a root, all ranks write the same sizes where the analyser compares them;
+  for a call on parts of different lengths, each rank writes the lengths of all.
+* Messages: the analyser assumes that a call of a group involves all its ranks. So the messages from
+  one rank to another with one tag form a group of these two, `0/1->3#7` for those in group `0`,
+  numbered separately.
 
-Beyond the schema an entry has `error`: what the call failed with, or None.
+Beyond the schema, an entry has `error`: the error of the call, or None.
 """
 
 import contextlib
@@ -31,31 +34,34 @@ from ringfold.torch.flight_recorder import FATAL, Record, Recorder, Trace, recor
 
 VERSION = "2.10"
 LIBRARY = "gloo"
-"""What takes the place of the library's name: one that analysers up to torch 2.14 accept."""
+"""The library's name in the record: one that analysers up to torch 2.14 accept."""
 ANSWER_S = 1.0
-"""How long the other ranks have to say where they are."""
+"""How long the other ranks have to report their progress."""
 CATCH_UP_S = 0.1
-"""How long those that are a little behind are given, when a rank leaves."""
+"""How long ranks that are slightly behind get to catch up, when a rank leaves."""
 DEFAULT_PREFIX = "ringfold_rank_"
-"""How files are named in a folder that is given."""
+"""File names in a folder without a prefix."""
 ELEMENTS = {
-    torch.float64: "Double", torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16",
-    torch.int8: "Char", torch.uint8: "Byte", torch.int16: "Short", torch.uint16: "UInt16", torch.int32: "Int",
-    torch.uint32: "UInt32", torch.int64: "Long", torch.uint64: "UInt64", torch.bool: "Bool",
-    torch.complex32: "ComplexHalf", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+    torch.float64: "Double", torch.float32: "Float", torch.float16: "Half",
+    torch.bfloat16: "BFloat16", torch.int8: "Char", torch.uint8: "Byte",
+    torch.int16: "Short", torch.uint16: "UInt16", torch.int32: "Int",
+    torch.uint32: "UInt32", torch.int64: "Long", torch.uint64: "UInt64",
+    torch.bool: "Bool", torch.complex32: "ComplexHalf", torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
 }  # fmt: skip
-"""torch's names for its types inside; of others, their own."""
+"""torch's internal names of its types; other types keep their own."""
 
 log = logging.getLogger("ringfold")
 
 
 def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
-    """Writes the last calls of all groups of this process to files, and returns the first one's name.
+    """Write the last calls of all groups of this process to files, and return the first one's name.
 
-    `path` is how their names begin (RINGFOLD_FR_DUMP unless given), or a folder: `dumps/fr_` becomes `dumps/fr_0` on rank 0, a
-    pickle that `torchfrtrace` reads, and the same as JSON `dumps/fr_json/0.json`. Any thread may call it at any time, also
-    while calls are stuck; no other rank takes part. Raises `OSError` when it cannot write, and where the folder is not this
-    user's.
+    `path` is a file name prefix (RINGFOLD_FR_DUMP by default), or a folder: `dumps/fr_` becomes
+    `dumps/fr_0` on rank 0, a pickle that `torchfrtrace` reads, and the same as JSON in
+    `dumps/fr_json/0.json`. Any thread may call it at any time, also while calls are stuck; no other
+    rank takes part. Raises `OSError` if it cannot write, or if the folder does not belong to this
+    user.
     """
     found = recorder()
     prefix = os.fspath(path) if path is not None else found.settings.dump
@@ -68,7 +74,9 @@ def dump_flight_record(path: "str | os.PathLike[str] | None" = None) -> str:
 
 
 def failed(record: Record, error: BaseException) -> None:
-    """Records that the call ended so. A fatal error then says, too, what this rank was in, and is written down."""
+    """Record the error of the call. A fatal error also gets this rank's call in its text, and is
+    dumped.
+    """
     record.error = str(error) or type(error).__name__
     record.works = None
     if isinstance(error, FATAL):
@@ -82,7 +90,9 @@ def failed(record: Record, error: BaseException) -> None:
 
 
 def after_death(trace: Trace) -> str | None:
-    """Writes the record once for a group that is dead, if RINGFOLD_FR_DUMP says where. Gives the file. Never raises."""
+    """Dump the record once for a group that has failed, if RINGFOLD_FR_DUMP is set. Returns the
+    file. Never raises.
+    """
     if trace.dump is None and trace.recorder.settings.dump is not None:
         try:
             trace.dump = dump_flight_record()
@@ -92,9 +102,10 @@ def after_death(trace: Trace) -> str | None:
 
 
 def before_leaving(trace: Trace) -> None:
-    """Writes the record of a rank that leaves a group before others have come as far, if RINGFOLD_FR_DUMP says where.
+    """Dump the record of a rank that leaves before others have come as far, if RINGFOLD_FR_DUMP is
+    set.
 
-    What they still have to come to may fail, and its cause may lie in what this rank did. Never raises.
+    Their remaining calls may fail because of what this rank did. Never raises.
     """
     if trace.recorder.settings.dump is None or len(trace.ranks) == 1:
         return
@@ -118,7 +129,7 @@ def is_ahead(trace: Trace) -> bool:
 
 
 def _write(prefix: str, rank: int, found: dict[str, Any]) -> str:
-    # JSON goes to a folder: the analyser takes every file beside the pickles whose name has the prefix for one of them.
+    # JSON is written to a folder: the analyser reads every file with the prefix beside the pickles.
     path = Path(f"{prefix}json")
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = _own_folder(path)
@@ -131,7 +142,9 @@ def _write(prefix: str, rank: int, found: dict[str, Any]) -> str:
 
 
 def _own_folder(path: Path) -> int:
-    """A descriptor of this user's folder, made if need be. Names like `/tmp/fr_json` can be taken by anybody."""
+    """A descriptor of this user's folder, created if needed. Any user can create names like
+    `/tmp/fr_json`.
+    """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o755)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -141,18 +154,16 @@ def _own_folder(path: Path) -> int:
         whose = (
             f"belongs to user {found.st_uid}"
             if found.st_uid != os.geteuid()
-            else "can be written to by everybody"
+            else "is world-writable"
         )
         raise PermissionError(
-            errno.EPERM,
-            f"the folder {whose}; say another prefix, in a folder of your own",
-            str(path),
+            errno.EPERM, f"the folder {whose}; choose a prefix in a folder of your own", str(path)
         )
     return folder
 
 
 def _put(folder: int, content: bytes, part: str, name: str) -> None:
-    """Writes a file within `folder`, and gives it its name when it is whole. Follows no link."""
+    """Write a file within `folder`, and rename it when it is complete. Follows no link."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(part, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -162,7 +173,7 @@ def _put(folder: int, content: bytes, part: str, name: str) -> None:
 
 
 def own_rank(found: Recorder) -> int:
-    """This process' rank in the whole job."""
+    """This process' rank in the job."""
     owns = [trace.own for trace in found.traces] + [
         record.trace.own for record in found.records()[-1:]
     ]
@@ -184,7 +195,7 @@ def content(found: Recorder) -> dict[str, Any]:
         is_pending = record.is_pending
         state = "started" if is_pending or record.error is not None else "completed"
         if is_pending and not record.is_message:
-            # Collectives of a group come one after the other.
+            # Collectives of a group run one after the other.
             state = "scheduled" if record.trace.id in busy else state
             busy.add(record.trace.id)
         entry = described(record, state)
@@ -210,12 +221,12 @@ STATUS = ("last_enqueued_collective", "last_started_collective", "last_completed
 
 
 def group(name: str, description: str, ranks: list[int]) -> dict[str, str]:
-    """A group as the schema has it."""
+    """A group in the schema."""
     return {"name": name, "desc": description or "undefined", "ranks": str(ranks)}
 
 
 def described(record: Record, state: str) -> dict[str, Any]:
-    """A call as the schema has it."""
+    """A call in the schema."""
     trace = record.trace
     inputs, outputs = sizes(record)
     kinds = [
@@ -270,7 +281,7 @@ _VARIANTS = {
     "all_gather": ("all_gather_into_tensor_coalesced", "all_gather_v"),
     "reduce_scatter": ("reduce_scatter_tensor_coalesced", "reduce_scatter_v"),
 }
-"""What calls are named on several tensors, and on parts of different lengths."""
+"""The names of calls on several tensors, and on parts of different lengths."""
 
 
 def is_uneven(record: Record) -> bool:
@@ -283,7 +294,7 @@ def sizes(record: Record) -> tuple[list[list[int]], list[list[int]]]:
     given = [list(noted[0]) for noted in record.noted if noted[0] is not None]
     filled = [list(noted[1]) for noted in record.noted if noted[1] is not None]
     if record.name in ("broadcast", "reduce"):
-        # Only the root gives, or gets, something.
+        # Only the root has an input, or an output.
         return (given or filled, filled or given)
     if record.name in ("all_gather", "reduce_scatter") and is_uneven(record):
         parts = [
@@ -296,7 +307,9 @@ def sizes(record: Record) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def ends(record: Record) -> tuple[int, int]:
-    """Who sends a message and who receives it, as ranks of the whole job. What comes from any rank is its receiver's."""
+    """The sender and the receiver of a message, as ranks of the job. A receive from any rank counts
+    as the receiver's own.
+    """
     trace = record.trace
     peer = record.noted[0][4] if record.noted else None
     other = trace.own if peer is None else trace.ranks[peer]
@@ -304,7 +317,7 @@ def ends(record: Record) -> tuple[int, int]:
 
 
 def stream(record: Record) -> tuple[str, list[int]]:
-    """The group that stands for messages of this kind."""
+    """The group that represents messages of this kind."""
     source, target = ends(record)
     tag = record.noted[0][5] if record.noted else 0
     return f"{record.trace.name}/{source}->{target}" + (f"#{tag}" if tag else ""), sorted(

@@ -1,10 +1,12 @@
-"""What the groups of this process have called last.
+"""The last calls of the groups of this process.
 
-Each group has a `Trace`, which puts a `Record` of every call into one ring for the whole process. That costs a call about
-half a microsecond: one object, two looks at the clock, the tensors' shapes; no text, no lock. Everything else happens when
-somebody asks: `flight_dump` writes the ring down in PyTorch's format, `stalls` looks for calls that stand still.
+Each group has a `Trace`, which puts a `Record` of every call into one ring buffer for the whole
+process. That costs a call about half a microsecond: one object, two clock readings, the tensors'
+shapes; no text, no lock. All other work is done on demand: `flight_dump` writes the ring in
+PyTorch's format, `stalls` finds stuck calls.
 
-Invariants: no record holds a tensor. Any thread may record and read. A forked child begins with nothing.
+Invariants: no record holds a tensor. Any thread may record and read. A forked child starts with an
+empty ring.
 """
 
 import itertools
@@ -25,20 +27,20 @@ from ringfold.errors import Aborted, Corrupt, Mismatch, PeerFailed, RingfoldErro
 from ringfold.torch.options import Terms
 
 FATAL = (Aborted, Corrupt, Mismatch, PeerFailed, Timeout)
-"""The errors after which a group is dead."""
+"""The errors after which a group is unusable."""
 MESSAGES = frozenset({"send", "recv"})
-"""The calls between two ranks; all others are collectives."""
+"""Point-to-point calls; all others are collectives."""
 FRAMES_MAX = 32
-"""How far a record looks up the stack."""
+"""How many stack frames a record keeps."""
 RANKS_MAX = 8
 """How many of a group's ranks a text names."""
 
 Noted = tuple[Sequence[int] | None, Sequence[int] | None, torch.dtype | None, Any, int | None, int]
-"""Shapes given and filled, element type, counts, root or peer, tag."""
+"""Shapes of inputs and outputs, element type, counts, root or peer, tag."""
 
 
 class Settings(NamedTuple):
-    """What the environment says; see docs/env.md."""
+    """Settings from the environment; see docs/env.md."""
 
     records: int
     has_frames: bool
@@ -48,7 +50,7 @@ class Settings(NamedTuple):
 
 
 class Call(Protocol):
-    """What is recorded of a call."""
+    """The recorded facts of a call."""
 
     name: str
     terms: Terms
@@ -56,14 +58,17 @@ class Call(Protocol):
 
 
 _ids = itertools.count()
-"""Of the process' records."""
+"""The number of the record in the process."""
 
 
 class Record:
-    """One call. `works` are the core's handles of a call that was started; one without them is waited for by its caller."""
+    """One call. `works` are the core's handles of a started call; a call without them is
+    blocking.
+    """
 
     __slots__ = (
-        "completed_ns", "created_ns", "error", "frames", "id", "message", "name", "noted", "number", "terms", "trace", "works",
+        "completed_ns", "created_ns", "error", "frames", "id", "message", "name", "noted", "number",
+        "terms", "trace", "works",
     )  # fmt: skip
 
     def __init__(
@@ -78,9 +83,11 @@ class Record:
         self.trace = trace
         self.id = next(_ids)
         self.number = number
-        """Of the group's collectives; of a message, of those with this peer and tag in this direction."""
+        """Sequence number among the group's collectives; for a message, among those with this peer,
+        tag and direction.
+        """
         self.message = message
-        """Of all messages of the group; 0 for a collective."""
+        """Sequence number among all messages of the group; 0 for a collective."""
         self.name = name
         self.terms = terms
         self.noted = noted
@@ -91,19 +98,21 @@ class Record:
         self.created_ns = time_ns()
 
     def complete(self) -> None:
-        """Notes that the call is seen to be done, and well."""
+        """Record that the call was seen to complete successfully."""
         if not self.completed_ns:
             self.completed_ns = time_ns()
             self.works = None
 
     @property
     def is_message(self) -> bool:
-        """Whether it is between two ranks only."""
+        """Whether it is point-to-point."""
         return self.message > 0
 
     @property
     def is_pending(self) -> bool:
-        """Whether the call is neither done nor has failed. Notices what nobody has waited for."""
+        """Whether the call has neither completed nor failed. Detects completions that no one waited
+        for.
+        """
         if self.completed_ns or self.error is not None:
             return False
         if self.works and all(work.done() for work in self.works):
@@ -118,7 +127,7 @@ class Record:
         return True
 
     def __str__(self) -> str:
-        """The call in torch's words, for people; ranks as the whole job counts them."""
+        """The call in torch's words, for people; with ranks of the job."""
         number = f"message {self.message}" if self.is_message else f"collective {self.number}"
         shapes = [
             shape
@@ -152,7 +161,7 @@ class Record:
 
 
 class Trace:
-    """One group's side of the recorder: who it is, and how far it is."""
+    """One group's part of the recorder: its identity and its progress."""
 
     def __init__(
         self,
@@ -168,20 +177,20 @@ class Trace:
         self.name = name
         self.description = description
         self.ranks = list(ranks)
-        """The members by their ranks in the whole job."""
+        """The members by their ranks in the job."""
         self.rank = rank
         self.dump: str | None = None
-        """Where its death has been written down."""
+        """The file of the dump after its failure."""
         self._remember = self.recorder.ring.append
         self._has_frames = self.recorder.settings.has_frames
         self.collectives = 0
-        """How many were called."""
+        """The number of calls made."""
         self._messages = itertools.count(1)
         self._streams = Counter[tuple[Any, ...]]()
         self.recorder.traces.add(self)
 
     def begin(self, call: Call) -> Record:
-        """Records that `call` is about to be made."""
+        """Record that `call` is about to be made."""
         if call.name not in MESSAGES:
             return self.begin_collective(call.name, call.terms, call.noted)
         stream = (call.name, *call.noted[0][4:]) if call.noted else (call.name,)
@@ -205,7 +214,7 @@ class Trace:
 
     @property
     def own(self) -> int:
-        """This process' rank in the whole job."""
+        """This process' rank in the job."""
         return self.ranks[self.rank]
 
     def __str__(self) -> str:
@@ -217,7 +226,7 @@ class Trace:
 
 
 class Recorder:
-    """The process' ring, and its groups as long as they live."""
+    """The process' ring, and its live groups."""
 
     def __init__(self) -> None:
         self.settings = Settings(*_native.diagnosis())
@@ -225,15 +234,15 @@ class Recorder:
         self.groups = itertools.count()
         self.traces: weakref.WeakSet[Trace] = weakref.WeakSet()
         self.writing = threading.Lock()
-        """Held by who writes a dump."""
+        """Held while a dump is written."""
 
     def records(self) -> list[Record]:
-        """The ring as it is now, oldest first."""
+        """A copy of the ring, oldest first."""
         while True:
             try:
                 return list(self.ring)
             except RuntimeError:
-                # Somebody recorded meanwhile.
+                # Another thread recorded meanwhile.
                 continue
 
 
@@ -241,7 +250,7 @@ _recorder: Recorder | None = None
 
 
 def recorder() -> Recorder:
-    """The process' recorder; begins with the first group."""
+    """The process' recorder; created with the first group."""
     global _recorder
     if _recorder is None:
         _recorder = Recorder()
@@ -259,7 +268,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def frames() -> Iterator[tuple[CodeType, int]]:
-    """Where the program is, innermost first, without this package."""
+    """The program's stack, innermost frame first, without this package."""
     frame: FrameType | None = sys._getframe(1)
     found = 0
     here = os.path.dirname(__file__)

@@ -1,11 +1,11 @@
-"""The one way by which calls of torch become calls of the core.
+"""The single path from torch's calls to the core's.
 
-A `Call` collects requests, stand-ins for tensors that cannot be worked on in place, and what torch gets as the result;
-`Issuer.issue` carries it out: at once when the caller waits anyway, else started, with a `RingfoldWork` for it. Whatever is
-done for every call (profiler, recorder, coalescing) is done here.
+A `Call` collects requests, substitutes for tensors that cannot be used in place, and the result for
+torch. `Issuer.issue` executes it: at once if the caller waits anyway, else started, with a
+`RingfoldWork`. Work common to every call (profiler, recorder, coalescing) is done here.
 
-Invariants: requests are started in the order of the calls, which must be the same on all ranks. Nothing here blocks except
-a call with `asyncOp` off.
+Invariants: requests are started in the order of the calls, which must be the same on all ranks.
+Only a call with `asyncOp` off blocks here.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from ringfold.torch.work import CompletedWork, RingfoldWork
 Counts = int | list[int] | tuple[list[int], list[int]]
 
 NOWHERE = (0, 0)
-"""The memory of a rank that gives, or gets, nothing."""
+"""The memory of a rank without input or output."""
 
 
 def memory(tensor: torch.Tensor | None) -> tuple[int, int]:
@@ -34,23 +34,23 @@ def memory(tensor: torch.Tensor | None) -> tuple[int, int]:
 
 
 class Call(Staging):
-    """What one call of torch asks of the core."""
+    """One call of torch, as requests to the core."""
 
     __slots__ = ("name", "noted", "outputs", "requests", "terms", "works", "world_size")
 
     def __init__(self, name: str, terms: Terms, world_size: int = 1) -> None:
         super().__init__()
         self.world_size = world_size
-        """Of calls that reduce."""
+        """The operation, of calls that reduce."""
         self.name = name
-        """As `ringfold` spells the collective."""
+        """The collective's name in `ringfold`."""
         self.terms = terms
         self.requests: list[Request] = []
         self.noted: list[Noted] = []
         """For the flight recorder."""
         self.outputs: list[torch.Tensor] = []
         self.works: list[_native.Work] = []
-        """Those of the requests, once they are started."""
+        """The handles of the requests, once they are started."""
 
     def ask(
         self,
@@ -62,7 +62,7 @@ class Call(Staging):
         root: int | None = 0,
         tag: int = 0,
     ) -> None:
-        """Adds a request on plain tensors; counts are in elements of torch."""
+        """Add a request on plain tensors; counts are in elements of torch."""
         terms = self.terms
         operation = terms.operation
         if operation == "avg" and given is not None and is_truncated(given.dtype, operation):
@@ -89,7 +89,7 @@ class Call(Staging):
 
 
 def widened(counts: Counts, width: int) -> Counts:
-    """The same counts when an element of torch is `width` of the core's."""
+    """The same counts if an element of torch is `width` elements of the core."""
     if isinstance(counts, int):
         return counts * width
     if isinstance(counts, tuple):
@@ -104,7 +104,7 @@ def noted(
     root: int | None,
     tag: int,
 ) -> Noted:
-    """What is remembered of a request: no tensor."""
+    """The recorded facts of a request: no tensor."""
     if given is filled:
         if given is None:
             return (None, None, None, counts, root, tag)
@@ -117,18 +117,18 @@ def noted(
 
 
 class Issuer:
-    """Carries calls out on one communicator, and has them recorded. Any thread may use it."""
+    """Executes calls on one communicator, and records them. Any thread may use it."""
 
     def __init__(self, communicator: _native.Communicator, trace: Trace) -> None:
         self.communicator = communicator
         self._trace = trace
         self._done = CompletedWork()
         self._coalesced: list[RingfoldWork] | None = None
-        # Of the last `sum_now`.
+        # The request of the last `sum_now`.
         self._sum_terms = Terms(False, 0.0)
 
     def issue(self, call: Call) -> dist.Work:
-        """Carries `call` out, or starts it."""
+        """Execute `call`, or start it."""
         if torch.autograd._profiler_enabled():
             with torch.autograd.profiler.record_function(f"ringfold:{call.name}"):
                 return self._issue(call)
@@ -153,7 +153,7 @@ class Issuer:
         if len(call.requests) == 1:
             started = [self.communicator.start(call.requests[0])]
         else:
-            # Made together: the tuner knows how many they are.
+            # Grouped, so that the tuner knows their number.
             started = self.communicator.start_group(call.requests)
         record.works = call.works = started
         finish: Callable[[], None] | None = call.finish if call.is_needed else None
@@ -163,10 +163,10 @@ class Issuer:
         return work
 
     def sum_now(self, tensor: torch.Tensor, name: str, timeout_s: float) -> dist.Work | None:
-        """Sums a plain tensor in place and waits: `issue` of such a call, without what only others need.
+        """Sum a plain tensor in place and wait: a shorter `issue` for such calls.
 
-        `None` when it takes `issue` after all. Small calls take a fraction of a microsecond in the core, so every step in
-        Python counts.
+        Returns `None` if the call needs `issue`. Small calls take a fraction of a microsecond in
+        the core, so every step in Python counts.
         """
         if self._coalesced is not None or torch.autograd._profiler_enabled():
             return None
@@ -184,7 +184,7 @@ class Issuer:
         return self._done
 
     def start_coalescing(self) -> None:
-        """From here on calls only start, until `end_coalescing`."""
+        """Only start calls, until `end_coalescing`."""
         self._coalesced = []
 
     def end_coalescing(self) -> dist.Work:
@@ -194,7 +194,7 @@ class Issuer:
 
 
 def together(works: Sequence[RingfoldWork]) -> dist.Work:
-    """One handle for several."""
+    """One handle for several calls."""
     calls = [call for work in works for call in work.calls]
     outputs = [output for work in works for output in work.result()]
 

@@ -1,12 +1,13 @@
-"""From whatever started this process to what torch's `init_method="env://"` reads.
+"""From the launcher's variables to those that torch's `init_method="env://"` reads.
 
-Who a process is, the core says: it has the one table of launchers. What env:// needs besides is torch's store, and that is
-agreed in the simplest way in which nobody guesses a port: rank 0 opens the store on a port that is free, and keeps it; the
-number goes to the other ranks over a communicator, which meets as `ringfold.init()` does; torch, told the port, finds the
-store of its own process and shares it. The ranks of one host have it on the loopback interface, those of several at the
-host where they met. So this works wherever `ringfold.init()` does, and where `MASTER_ADDR` and `MASTER_PORT` are given, as
-by torchrun, there is nothing to agree. Where the launcher does not say which ranks share a host, they tell each other
-through the store.
+The core identifies the process: it has the only table of launchers. env:// also needs torch's
+store, whose port must not be guessed. Rank 0 opens the store on a free port and keeps it. It sends
+the port number to the other ranks over a communicator, which joins as `ringfold.init()` does. When
+torch gets the port, it finds the store of its own process and shares it. The ranks of one host use
+the store on the loopback interface, those of several hosts at the address where they joined. This
+therefore works wherever `ringfold.init()` does. If `MASTER_ADDR` and `MASTER_PORT` are set, as by
+torchrun, there is nothing to agree on. If the launcher does not say which ranks share a host, the
+ranks exchange this through the store.
 """
 
 import os
@@ -29,33 +30,36 @@ _TRY_S = 5.0
 """For how long one of several addresses is tried."""
 
 _stores: list[Any] = []
-"""Of rank 0: what serves the others lives as long as the process."""
+"""On rank 0: the objects that serve the others, kept as long as the process lives."""
 
 
 class Launch(NamedTuple):
     """A process' place in its job."""
 
     rank: int
-    """This process' number."""
+    """This process' rank."""
     world_size: int
-    """How many there are."""
+    """The number of ranks."""
     local_rank: int
-    """This process' number among those of its host."""
+    """This process' rank on its host."""
     local_world_size: int
-    """How many of them are on its host."""
+    """The number of ranks on its host."""
     launcher: str
-    """Who said so."""
+    """The launcher that provided them."""
 
 
 def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
-    """Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for `init_process_group`.
+    """Set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for
+    `init_process_group`.
 
-    Understands torchrun, `ringfold run`, srun, mpirun (Open MPI, MPICH, Intel MPI, MVAPICH) and Kubernetes' indexed jobs;
-    without any of them the process is a job of one. What is set already and agrees is left alone. All ranks call it, once
-    or again; it blocks until all have, at most `timeout`, unless the launcher set everything.
+    Supports torchrun, `ringfold run`, srun, mpirun (Open MPI, MPICH, Intel MPI, MVAPICH) and
+    Kubernetes Indexed Jobs; without any of them the process is a job of one rank. Variables that
+    are set already and consistent are not changed. All ranks must call it, once or repeatedly; it
+    blocks until all have, at most `timeout`, unless the launcher set everything.
 
-    Raises `InvalidArgument` where the launcher says only half, and `BootstrapError` where the ranks do not find each
-    other: on several hosts give all of them `MASTER_ADDR` and `MASTER_PORT`, or `RINGFOLD_ADDR` and `RINGFOLD_SECRET`.
+    Raises `InvalidArgument` if the launcher's variables are incomplete, and `BootstrapError` if the
+    ranks cannot join: on several hosts, set `MASTER_ADDR` and `MASTER_PORT`, or `RINGFOLD_ADDR` and
+    `RINGFOLD_SECRET`, on all of them.
     """
     if bool(os.environ.get(_HOST)) is not bool(os.environ.get(_PORT)):
         raise InvalidArgument(f"only one of {_HOST} and {_PORT} is set; give both or neither")
@@ -81,7 +85,9 @@ def bootstrap_env(timeout: timedelta = _TIMEOUT) -> Launch:
 
 
 def _agree(rank: int, hosts: list[str], timeout: timedelta) -> tuple[str, int]:
-    """Opens the store on rank 0 and tells everybody its port; the host is the one where this rank reaches it."""
+    """Open the store on rank 0 and send its port to all; the host is the address at which this rank
+    reaches it.
+    """
     port = 0
     if rank == 0:
         listener = socket.create_server((_LOOPBACK, 0)) if hosts == [_LOOPBACK] else _everywhere()
@@ -91,7 +97,7 @@ def _agree(rank: int, hosts: list[str], timeout: timedelta) -> tuple[str, int]:
         timeout=timeout.total_seconds(), connect_timeout=timeout.total_seconds()
     ) as communicator:
         port = int(communicator.broadcast(torch.tensor([port])))
-    # Nothing but the store knows which of several addresses leads to it from here.
+    # Only connecting to the store shows which of several addresses works from here.
     return (hosts[0] if len(hosts) == 1 else _reachable(hosts, port)), port
 
 
@@ -115,7 +121,7 @@ def _reachable(hosts: list[str], port: int) -> str:
 
 
 def _serve(port: int, timeout: timedelta, listener: int | None = None) -> Any:
-    """The store that this process serves at `port`; torch's own at this port will be the same one."""
+    """The store that this process serves at `port`; torch will use the same one."""
     how: dict[str, Any] = {} if listener is None else {"master_listen_fd": listener}
     return dist.TCPStore(
         _LOOPBACK,
@@ -130,7 +136,7 @@ def _serve(port: int, timeout: timedelta, listener: int | None = None) -> Any:
 
 
 def _store(host: str, port: int, rank: int, timeout: timedelta) -> Any:
-    """The store at this place, served by rank 0."""
+    """The store at this address, served by rank 0."""
     if rank == 0:
         _stores.append(_serve(port, timeout))
         return _stores[-1]
@@ -138,7 +144,9 @@ def _store(host: str, port: int, rank: int, timeout: timedelta) -> Any:
 
 
 def _neighbours(store: Any, rank: int, world_size: int) -> tuple[int, int]:
-    """This rank's number on its host, and how many ranks that has. Blocks until all ranks have said where they are."""
+    """This rank's number on its host, and the host's number of ranks. Blocks until all ranks have
+    announced theirs.
+    """
     store = dist.PrefixStore("ringfold/launch", store)
     store.set(str(rank), _native.host_id())
     hosts = store.multi_get([str(other) for other in range(world_size)])

@@ -1,13 +1,14 @@
-"""Tensors in registered memory, which the peers of this host read and write where it is.
+"""Tensors in registered memory, which the peers of this host read and write in place.
 
-`empty` makes such tensors, `register` moves one that exists, and DistributedDataParallel's buckets are registered by
-themselves (`Buckets`). See docs/registered.md for what registered memory is.
+`empty` makes such tensors, `register` moves an existing one, and DistributedDataParallel's buckets
+are registered automatically (`Buckets`). See docs/registered.md for registered memory.
 
-**No stale registration is ever used.** A call finds registered memory by the address of its tensor. A registration holds its
-tensor, so the storage cannot be freed under it; memory of `empty` *is* the storage and goes with it. When a storage is
-resized, which moves it, its new address is not registered, and before memory of a registration is used the core asks the kernel whether the shared pages are
-still mapped there: if the old block went back to the system they are not, and if the allocator gave it to somebody else they
-are what that tensor consists of.
+**A stale registration is never used.** A call finds registered memory by the address of its tensor.
+A registration holds its tensor, so the storage cannot be freed while it is registered; memory of
+`empty` *is* the storage and is freed with it. Resizing a storage moves it, and its new address is
+not registered. Before the core uses memory of a registration, it asks the kernel whether the shared
+pages are still mapped there: if the old block was returned to the system, they are not; if the
+allocator reused it, they are the memory of the new tensor.
 """
 
 from typing import Any
@@ -22,36 +23,42 @@ from ringfold.errors import InvalidArgument, RingfoldError
 from ringfold.registration import Registration
 
 BUCKET_BYTES_MIN = 256 << 10
-"""Smaller tensors are copied about as fast as they are reached."""
+"""Smaller tensors are copied about as fast as they are accessed remotely."""
 FIRST_AGREEMENT = 16
-"""The call at which ranks first agree on what to register; then at twice the number, and so on, and at every `AGREEMENTS_APART`th."""
+"""The call at which ranks first agree on what to register; then at each doubling, and at every
+`AGREEMENTS_APART`th.
+"""
 AGREEMENTS_APART = 256
 WINDOW = 512
-"""The calls that an agreement looks back on: no iteration has as many buckets."""
+"""The number of calls that an agreement considers: no iteration has as many buckets."""
 PERSISTENT_TIMES = 2
-"""A storage that came this often is one that stays: those of before the rebuild of buckets come once."""
+"""A storage seen this often is permanent: buckets from before the rebuild are seen once."""
 _OURS = 2
-"""References to a storage that nobody but a registration uses: the tensor's and the Python object's."""
+"""The reference count of a storage that only a registration uses: the tensor's and the Python
+object's.
+"""
 
 
 def communicator(group: Any = None) -> _native.Communicator:
-    """The core's communicator of a process group (the default one unless given)."""
+    """The core's communicator of a process group (by default the default group)."""
     group = dist.distributed_c10d._get_default_group() if group is None else group
     if not hasattr(group, "communicator"):
         group = group._get_backend(torch.device("cpu"))
     found: _native.Communicator | None = getattr(group, "communicator", None)
     if found is None:
         raise InvalidArgument(
-            "the group's backend is not ringfold; give one made with `new_group(backend='ringfold')`"
+            "the group's backend is not ringfold; give one made with "
+            "`new_group(backend='ringfold')`"
         )
     return found
 
 
 def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:
-    """A tensor of zeros in registered memory of `group` (the default one unless given).
+    """A tensor of zeros in registered memory of `group` (by default the default group).
 
-    Every rank of the group calls it, as it calls a collective, and blocks until all have; shapes may differ. The memory lives as
-    long as the tensor or a view of it, goes without regard to the other ranks, and cannot be resized.
+    A collective call that blocks until all ranks of the group have made it; shapes may differ. The
+    memory lives as long as the tensor or a view of it, and cannot be resized; freeing it does not
+    involve the other ranks.
     """
     lengths = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
     dtype = torch.get_default_dtype() if dtype is None else dtype
@@ -63,23 +70,25 @@ def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> t
 
 
 def register(tensor: torch.Tensor, group: Any = None) -> Registration:
-    """Moves the memory of a contiguous tensor into shared memory, at the same address, until the registration is closed.
+    """Move the memory of a contiguous tensor into shared memory, at the same address, until the
+    registration is closed.
 
-    Every rank of the group calls it, as it calls a collective, and blocks until all have; shapes may differ. Nobody may use
-    the tensor meanwhile.
+    A collective call that blocks until all ranks of the group have made it; shapes may differ. The
+    tensor must not be used meanwhile.
     """
     tensor = tensor.detach()
     return Registration(communicator(group).register(Buffer(tensor, True)), tensor)
 
 
 class Buckets:
-    """Registers the gradient buckets of DistributedDataParallel once they have proved to stay.
+    """Registers the gradient buckets of DistributedDataParallel once they have proved permanent.
 
-    A bucket is taken for one when it is all-reduced in place within a backward pass, is a whole storage, large, and has come
-    before. Ranks must register together, but may differ in what they find. So they agree: at call numbers that are fixed
-    beforehand each says which of the last calls were on storages that stay, and what all say is registered. These calls block
-    until all ranks are there. The buckets that were before DistributedDataParallel rebuilt them never come
-    again, so they are not registered; those of a model that is gone are let go at the next agreement.
+    A tensor counts as a bucket if it is all-reduced in place within a backward pass, is a whole
+    storage, large, and was seen before. Ranks must register together, but may differ in what they
+    find, so they agree. At fixed call numbers, each says which of the last calls were on permanent
+    storages, and those on which all ranks agree are registered. These calls block until all ranks
+    have made them. Buckets from before DistributedDataParallel rebuilt them are never seen again,
+    so they are not registered; those of a model that is gone are released at the next agreement.
     """
 
     def __init__(self, native: _native.Communicator) -> None:
@@ -92,7 +101,7 @@ class Buckets:
         self._registered: dict[int, Registration] = {}
 
     def look(self, tensor: torch.Tensor) -> None:
-        """Takes notice of an all-reduce of a plain tensor, before it is made."""
+        """Observe an all-reduce of a plain tensor, before it is made."""
         if (
             tensor.nbytes < BUCKET_BYTES_MIN
             or not self._is_useful
@@ -105,7 +114,7 @@ class Buckets:
             self._agree()
 
     def close(self) -> None:
-        """Lets all of them go."""
+        """Release all registrations."""
         for registration in self._registered.values():
             registration.close()
         self._registered.clear()
@@ -118,14 +127,15 @@ class Buckets:
         storage = tensor.untyped_storage()
         if storage.nbytes() != tensor.nbytes:
             return
-        # A weak reference keeps the storage's name from being used again, not its memory.
+        # A weak reference prevents the storage's key from being reused, but does not keep its
+        # memory.
         weak, times, _ = self._seen.get(storage._cdata, (None, 0, 0))
         if weak is None or weak.expired():
             weak, times = StorageWeakRef(storage), 0
         self._seen[storage._cdata] = (weak, times + 1, self._calls)
 
     def _agree(self) -> None:
-        """Registers what all ranks find worth it."""
+        """Register what all ranks agree on."""
         self._forget_the_dead()
         mine = self._candidates()
         votes = torch.zeros(WINDOW, dtype=torch.uint8)
@@ -135,7 +145,7 @@ class Buckets:
             self._register(mine[age])
 
     def _candidates(self) -> dict[int, torch.Tensor]:
-        """The storages that stay, by how many calls ago they came last."""
+        """The permanent storages, by the number of calls since they were last seen."""
         found = {}
         for name, (_, times, last) in self._seen.items():
             age = self._calls - last
@@ -146,7 +156,9 @@ class Buckets:
         return found
 
     def _everywhere(self, votes: torch.Tensor) -> None:
-        """Leaves the votes that all ranks cast. Comes after all calls before it, so nothing is under way afterwards."""
+        """Keep the votes that all ranks cast. Runs after all earlier calls, so none is in progress
+        afterwards.
+        """
         memory = (votes.data_ptr(), votes.nbytes)
         self._native.run(
             Request.raw("all_reduce", "uint8", votes.numel(), memory, memory, op="min", owner=votes)
@@ -159,7 +171,7 @@ class Buckets:
                 self._native.register(Buffer(tensor, True)), tensor
             )
         except RingfoldError:
-            # Refused on all ranks alike; calls go on as before.
+            # Refused on all ranks alike; calls continue as before.
             self._seen.pop(name)
 
     def _forget_the_dead(self) -> None:

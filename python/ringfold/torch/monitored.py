@@ -1,9 +1,11 @@
-"""`monitored_barrier`: a barrier that says who is missing, and harms nothing.
+"""`monitored_barrier`: a barrier that reports missing ranks, without side effects.
 
-It goes through the group's store, so it works whatever its data connections are doing, and whether the group is alive or
-not. Each barrier of a group has a number. A rank says that it has come by setting `monitored/NUMBER/RANK`; rank 0 waits for all, and
-says in `monitored/NUMBER/verdict` who did not come, nobody if all is well. A rank that comes after that finds the verdict, fails,
-and is in step again. When rank 0 finds all ranks at a barrier, nobody needs the keys of those before it any more.
+It uses the group's store, so it works regardless of the data connections, and even if the group has
+failed. Each barrier of a group has a number. A rank announces itself by setting
+`monitored/NUMBER/RANK`. Rank 0 waits for all, and writes the missing ranks to
+`monitored/NUMBER/verdict`, an empty list on success. A rank that comes after that reads the
+verdict, fails, and is in step again. When rank 0 finds all ranks at a barrier, the keys of earlier
+barriers are no longer needed.
 
 Texts are those of gloo, which programs look for.
 """
@@ -21,16 +23,18 @@ from ringfold.errors import InvalidArgument, RingfoldError
 
 PAUSE_S = 0.001
 PAUSE_MAX_S = 0.1
-"""Between two questions to the store, at first and at most: a thousand waiting ranks are no burden to it."""
+"""The polling interval of the store, initial and maximum: a thousand waiting ranks are no load for
+it.
+"""
 VERDICT_GRACE_S = 5.0
-"""How much later than rank 0's deadline its verdict may come."""
+"""How much later than rank 0's deadline its verdict may arrive."""
 
 
 class MonitoredBarrierError(RingfoldError):
-    """Not all ranks came to the barrier."""
+    """Not all ranks reached the barrier."""
 
     missing: list[int]
-    """The ranks that did not, as far as this rank knows."""
+    """The missing ranks, as far as this rank knows."""
 
 
 class MonitoredBarrier:
@@ -45,10 +49,11 @@ class MonitoredBarrier:
     def monitored_barrier(
         self, timeout: Any = None, wait_all_ranks: bool = False, **_: Any
     ) -> None:
-        """Nobody passes before everybody is there. Blocks; at most `timeout` (the group's unless given) for rank 0.
+        """Block until all ranks have called it; on rank 0, at most `timeout` (by default the
+        group's).
 
-        Otherwise rank 0 raises an error that names the first rank that is missing, or with `wait_all_ranks` all, and the other
-        ranks raise one, too. The group stays as it was.
+        On failure, rank 0 raises an error that names the first missing rank, or with
+        `wait_all_ranks` all of them, and the other ranks raise one, too. The group is not affected.
         """
         timeout = getattr(timeout, "timeout", timeout)
         if timeout is not None and not isinstance(timeout, timedelta):
@@ -96,7 +101,8 @@ class Barriers:
             )
         if wait_all_ranks:
             raise failure(
-                f"[Rank 0]: Ranks {listed(missing)} failed to pass monitoredBarrier in {after_ms} ms",
+                f"[Rank 0]: Ranks {listed(missing)} failed to pass monitoredBarrier in {after_ms} "
+                "ms",
                 missing,
             )
         more = f" ({listed(missing[1:])} did not, either)" if missing[1:] else ""
@@ -106,7 +112,7 @@ class Barriers:
         )
 
     def follow(self, timeout_s: float) -> None:
-        """Everybody else's part."""
+        """The other ranks' part."""
         try:
             why, missing = self._come(next(self._numbers), timeout_s)
         except RuntimeError as error:
@@ -115,29 +121,33 @@ class Barriers:
             raise self._stranded(why, missing)
 
     def _come(self, number: int, timeout_s: float) -> tuple[str, list[int]]:
-        """What went wrong, and who did not come."""
+        """The error text, and the missing ranks."""
         self._store.set(key(number, self._rank), "here")
         if not self._wait([key(number, 0)], timeout_s):
             return "Rank 0 has not come to it.", [0]
-        # Rank 0 may have come late, and has the whole time from there.
+        # Rank 0 may have come late, and gets the whole time from there.
         if not self._wait([verdict(number)], timeout_s + VERDICT_GRACE_S):
             return "Rank 0 came to it, and then gave no answer.", [0]
         found = self._store.get(verdict(number)).decode()
         missing = [int(rank) for rank in found.split(",")] if found else []
         return (
-            f"Please check rank 0 logs for faulty rank. Ranks that did not come in time: {listed(missing)}.",
+            "Please check rank 0 logs for faulty rank. Ranks that did not come in time: "
+            f"{listed(missing)}.",
             missing,
         )
 
     def _stranded(self, why: str, missing: list[int]) -> MonitoredBarrierError:
         return failure(
-            f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting "
+            f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but "
+            "received errors while waiting "
             f"for send/recv from rank 0. {why}",
             missing,
         )
 
     def _wait(self, names: list[str], timeout_s: float) -> bool:
-        """Whether the keys came in time. Asks again and again: a store that waits by itself is deaf to Ctrl-C and to others."""
+        """Whether the keys arrived in time. Polls: a blocking wait in the store ignores Ctrl-C and
+        other ranks.
+        """
         deadline, pause_s = time.monotonic() + timeout_s, PAUSE_S
         while not self._store.check(names):
             left_s = deadline - time.monotonic()
@@ -148,7 +158,7 @@ class Barriers:
         return True
 
     def _clear(self, reached: int) -> None:
-        """Deletes the keys of the barriers before the one that all ranks have come to."""
+        """Delete the keys of the barriers before the one that all ranks have reached."""
         for number in range(self._uncleared, reached):
             for name in (verdict(number), *(key(number, rank) for rank in range(self._world_size))):
                 self._store.delete_key(name)
@@ -156,17 +166,17 @@ class Barriers:
 
 
 def key(number: int, rank: int) -> str:
-    """By which a rank says that it has come."""
+    """The key by which a rank announces itself."""
     return f"monitored/{number}/{rank}"
 
 
 def verdict(number: int) -> str:
-    """By which rank 0 says who has not."""
+    """The key by which rank 0 reports the missing ranks."""
     return f"monitored/{number}/verdict"
 
 
 def listed(ranks: list[int]) -> str:
-    """Ranks for people, and for programs that look for them as gloo lists them."""
+    """Ranks for people, and for programs that parse them as gloo lists them."""
     return ", ".join(map(str, ranks))
 
 
@@ -178,9 +188,11 @@ def failure(text: str, missing: list[int]) -> MonitoredBarrierError:
 
 
 def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """`torch.distributed.monitored_barrier` for groups of ringfold, on every version of torch (2.13's takes gloo only).
+    """`torch.distributed.monitored_barrier` for groups of ringfold, on every version of torch
+    (2.13's accepts gloo only).
 
-    `timeout` is a `timedelta` or seconds. See `MonitoredBarrier.monitored_barrier`. On a rank outside the group nothing happens.
+    `timeout` is a `timedelta` or seconds. See `MonitoredBarrier.monitored_barrier`. No effect on a
+    rank outside the group.
     """
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         warnings.warn(

@@ -1,8 +1,9 @@
-"""torch's option objects in ringfold's words.
+"""torch's option objects, translated for ringfold.
 
-torch says "not set" in several ways: a timeout of -1 ms in options, of 0 in `Work.wait`, and `asyncOp` that C++ callers leave
-at its default. `ReduceOp` objects compare with their kinds but do not hash like them, so they are told apart by `.op`, which
-their kinds (`ReduceOp.SUM`) have not.
+torch says "not set" in several ways: a timeout of -1 ms in options, of 0 in `Work.wait`, and
+`asyncOp` that C++ callers leave at its default. `ReduceOp` objects compare equal to their kinds but
+do not hash like them; they are distinguished by `.op`, which the kinds (`ReduceOp.SUM`) do not
+have.
 """
 
 from datetime import timedelta
@@ -50,7 +51,7 @@ _PLAIN_SUM = ("sum", 1.0)
 
 
 class Terms(NamedTuple):
-    """What a call says besides its tensors."""
+    """The arguments of a call other than its tensors."""
 
     is_async: bool
     """Whether the caller waits by itself."""
@@ -69,12 +70,13 @@ def terms(
 ) -> Terms:
     """The terms in an option object, or in the arguments of the forms without one.
 
-    These forms (`allreduce(tensor, op, timeout)`) put an operation, a root or a timeout in the place of the options.
+    These forms (`allreduce(tensor, op, timeout)`) pass an operation, a root or a timeout in place
+    of the options.
     """
     kind = type(opts)
     if kind in _REDUCING:
         reduce_op, timeout = opts.reduceOp, opts.timeout
-        # A comparison is a sixth of a look-up by kind, and sums are what training makes.
+        # A comparison takes a sixth of a look-up by kind, and training makes mostly sums.
         operation, factor = _PLAIN_SUM if reduce_op == SUM else spelled(reduce_op)
         timeout_s = default_timeout_s if timeout <= NOTHING else timeout.total_seconds()
         root = opts.rootRank if kind is ReduceOptions else 0
@@ -96,7 +98,7 @@ def terms(
 
 def spelled(op: Any) -> tuple[str, float]:
     """The name of a `ReduceOp`, and its factor if it has one."""
-    # torch has a kind pass for an instance of `ReduceOp`, too.
+    # torch also accepts a kind as an instance of `ReduceOp`.
     kind = getattr(op, "op", op)
     name = _OPERATIONS.get(kind)
     if name is None:

@@ -1,4 +1,5 @@
-"""Gradients averaged in packs while backward goes on, for training loops without DDP (after MegEngine's ParamPack).
+"""Average gradients in packs during backward, for training loops without DDP (after MegEngine's
+ParamPack).
 
     average = make_allreduce_cb("mean", backend="shm", pack_bytes=10 << 20)
     average.attach(model)
@@ -8,15 +9,17 @@
         average.wait()
         optimizer.step()
 
-A *pack* is one buffer for gradients of one type, in the order in which they become ready; as soon as it is full it is
-all-reduced, while backward computes the others. The first step has no packs: it notes the order, and `wait` has all ranks agree
-on rank 0's order and reduces everything. From then on the packs begin in the agreed order on every rank, whatever order
-gradients become ready in there: a pack waits for those before it.
+A *pack* is one buffer for gradients of one type, in the order in which they become ready. As soon
+as it is full it is all-reduced, while backward computes the others. The first step has no packs: it
+records the order, and in `wait` all ranks agree on rank 0's order and reduce everything. From then
+on, the packs start in the agreed order on every rank, regardless of the order in which gradients
+become ready there: a pack waits for those before it.
 
-A gradient becomes a view of its pack. It is copied there once, when autograd made a tensor of its own, and not at all when it
-accumulates into the view that is still there (`zero_grad(set_to_none=False)`). Behind the gradients a pack has a mark for each: 1
-where this rank has a gradient. So a sum of marks above 0 tells a rank without one that others have it; a parameter
-that got a gradient nowhere keeps `grad = None`, and the optimizer leaves it alone.
+A gradient becomes a view of its pack. It is copied there once if autograd made a tensor of its own,
+and not at all if it accumulates into the existing view (`zero_grad(set_to_none=False)`). Behind the
+gradients, a pack has a mark for each: 1 if this rank has a gradient. A sum of marks above 0 tells a
+rank without a gradient that others have one. A parameter that got a gradient on no rank keeps
+`grad = None`, and the optimizer ignores it.
 """
 
 import threading
@@ -32,20 +35,21 @@ from ringfold.torch.hooks.buckets import in_shape_of
 
 PACK_BYTES = 10 << 20
 OPERATIONS = {"mean": dist.ReduceOp.AVG, "sum": dist.ReduceOp.SUM}
-# MegEngine's name for a backend that goes through shared memory; ringfold does among ranks of one host.
+# MegEngine's name for a backend that uses shared memory, as ringfold does among ranks of one host.
 ALIASES = {"shm": "ringfold"}
 
 
 def make_allreduce_cb(
     op: str = "mean", backend: str | None = None, group: Any = None, pack_bytes: int = PACK_BYTES
 ) -> "PackedAllReduce":
-    """What averages (`mean`) or adds up (`sum`) a model's gradients over the ranks; give it the model with `attach`.
+    """Return an object that averages (`mean`) or adds up (`sum`) a model's gradients over the
+    ranks; `attach` the model to it.
 
-    backend: the torch backend that carries the packs: `ringfold` (also called `shm`), `gloo`, and so on. If it is not the
-        group's own, a new group of the same ranks is made, so all ranks of the job must make this call. The group's
-        own unless given.
-    group: the process group, the default one unless given.
-    pack_bytes: how full a pack is when it is sent. A gradient that is larger has a pack of its own.
+    backend: the torch backend that carries the packs: `ringfold` (also called `shm`), `gloo`, and
+        so on; by default the group's own. If it is not the group's own, a new group of the same
+        ranks is made, so all ranks of the job must make this call.
+    group: the process group; by default the default group.
+    pack_bytes: the size at which a pack is sent. A larger gradient has a pack of its own.
     """
     if op not in OPERATIONS:
         raise InvalidArgument(f"op `{op}` is none of {', '.join(OPERATIONS)}")
@@ -59,7 +63,7 @@ def make_allreduce_cb(
 
 
 class Pack:
-    """Gradients that travel together."""
+    """Gradients that are reduced together."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         first = parameters[0]
@@ -83,7 +87,7 @@ class Pack:
         self.work: Any = None
 
     def add(self, slot: int) -> None:
-        """Take in a parameter's gradient."""
+        """Add a parameter's gradient."""
         parameter, view = self.parameters[slot], self.views[slot]
         if parameter.grad is not view:
             if parameter.grad.layout != torch.strided:
@@ -94,7 +98,7 @@ class Pack:
         self.present[slot] = True
 
     def launch(self, op: str, group: Any, changed: bool) -> None:
-        """Begin the all-reduce; what has no gradient on this rank counts as zero."""
+        """Start the all-reduce; parameters without a gradient on this rank count as zero."""
         for view, present in zip(self.views, self.present, strict=True):
             if not present:
                 view.zero_()
@@ -104,7 +108,9 @@ class Pack:
         self.work = dist.all_reduce(wire, OPERATIONS[op], group=group, async_op=True)
 
     def wait(self) -> bool:
-        """Wait for the all-reduce and give every parameter its gradient; whether some rank's parameters have changed."""
+        """Wait for the all-reduce and set every parameter's gradient; return whether some rank's
+        parameters have changed.
+        """
         self.work.wait()
         if not all(self.present):
             for slot, mark in enumerate(self.marks.tolist()):
@@ -117,7 +123,7 @@ class Pack:
 
 
 class Place(NamedTuple):
-    """Where a parameter's gradient goes."""
+    """The place of a parameter's gradient."""
 
     pack: Pack
     slot: int
@@ -126,11 +132,12 @@ class Place(NamedTuple):
 class PackedAllReduce:
     """All-reduces the gradients of a model's parameters in packs. Made by `make_allreduce_cb`.
 
-    All ranks attach the same parameters, and run the same steps. One backward pass per step, or several of which all but the last
-    are within `no_sync`; then `wait`. Which parameters get gradients may differ between ranks and steps; frozen or unfrozen ones
-    are noticed, and the packs are agreed on anew. With op `sum`, gradients must be zeroed or removed between steps.
+    All ranks attach the same parameters, and run the same steps: one backward pass per step, or
+    several of which all but the last are within `no_sync`; then `wait`. Which parameters get
+    gradients may differ between ranks and steps; frozen or unfrozen ones are detected, and the
+    ranks agree on new packs. With op `sum`, gradients must be zeroed or removed between steps.
 
-    The parameters themselves are never sent: begin with equal ones (the same seed, or a broadcast).
+    The parameters themselves are never sent: start with equal ones (the same seed, or a broadcast).
     """
 
     def __init__(self, op: str, group: Any, pack_bytes: int, owns_group: bool = False) -> None:
@@ -141,7 +148,7 @@ class PackedAllReduce:
         self._parameters: dict[str, torch.nn.Parameter] = {}
         self._names: dict[int, str] = {}
         self._handles: dict[str, Any] = {}
-        # Backward may call from several threads where parameters are on several devices.
+        # Backward may call from several threads if parameters are on several devices.
         self._lock = threading.Lock()
         self._syncs = True
         # Without packs: the names in the order in which gradients became ready in this step.
@@ -151,7 +158,9 @@ class PackedAllReduce:
         self._launched = 0
 
     def attach(self, parameters: torch.nn.Module | Iterable[torch.nn.Parameter]) -> None:
-        """Average the gradients of these parameters, a module's or given in an order that is the same on all ranks."""
+        """Average the gradients of these parameters: a module's, or a list in the same order on all
+        ranks.
+        """
         if isinstance(parameters, torch.nn.Module):
             named = list(parameters.named_parameters())
         else:
@@ -169,7 +178,9 @@ class PackedAllReduce:
         self._watch()
 
     def detach(self) -> None:
-        """Leave the parameters alone; the end of this object. Gradients remain as they are."""
+        """Detach from the parameters; the object can no longer be used. Gradients keep their
+        values.
+        """
         for handle in self._handles.values():
             handle.remove()
         self._handles.clear()
@@ -182,7 +193,9 @@ class PackedAllReduce:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes within only accumulate; what they leave is reduced with the next pass outside."""
+        """Backward passes within it only accumulate; their gradients are reduced with the next pass
+        outside.
+        """
         self._syncs = False
         try:
             yield
@@ -190,7 +203,9 @@ class PackedAllReduce:
             self._syncs = True
 
     def __call__(self, parameter: torch.nn.Parameter) -> None:
-        """The gradient of `parameter` is ready. Autograd calls this; a loop that computes gradients itself may, too."""
+        """The gradient of `parameter` is ready. Called by autograd; loops that compute gradients
+        themselves may call it, too.
+        """
         if not self._syncs:
             return
         name = self._names[id(parameter)]
@@ -198,7 +213,8 @@ class PackedAllReduce:
             place = self._places.get(name)
             if name in self._order or (place is not None and place.pack.present[place.slot]):
                 raise RingfoldError(
-                    f"the gradient of `{name}` became ready twice; call wait() after backward, and put all backward passes "
+                    f"the gradient of `{name}` became ready twice; call wait() after backward, and "
+                    "put all backward passes "
                     "of a step but the last into no_sync()"
                 )
             if place is None:
@@ -209,9 +225,10 @@ class PackedAllReduce:
                 self._launch()
 
     def wait(self) -> None:
-        """Reduce what has not been yet and wait for everything: afterwards the gradients are the same on all ranks.
+        """Reduce the remaining gradients and wait: afterwards the gradients are the same on all
+        ranks.
 
-        Blocks until all ranks have come here. Errors of the all-reduces are raised here.
+        Blocks until all ranks have called it. Errors of the all-reduces are raised here.
         """
         if self._packs:
             self._wait_for_packs()
@@ -233,7 +250,7 @@ class PackedAllReduce:
                 self._launch()
         # Every one of them: `any` would stop at the first.
         if any([pack.wait() for pack in self._packs]):
-            # New ones have gradients already, which no pack has carried.
+            # New parameters have gradients already, which no pack has reduced.
             self._watch()
             self._reduce_at_once([name for name in self._trainable() if name not in self._places])
             self._forget_packs()
@@ -242,7 +259,7 @@ class PackedAllReduce:
         return [name for name, parameter in self._parameters.items() if parameter.requires_grad]
 
     def _watch(self) -> None:
-        """Have autograd call for every parameter that takes part."""
+        """Register a hook for every parameter that takes part."""
         for name in self._trainable():
             if name not in self._handles:
                 self._handles[name] = self._parameters[name].register_post_accumulate_grad_hook(
@@ -254,7 +271,7 @@ class PackedAllReduce:
         self._places = {}
 
     def _collect(self, pack: Pack) -> None:
-        """Take in gradients that earlier passes left, and this one did not touch."""
+        """Add gradients from earlier passes that this pass did not touch."""
         for slot, parameter in enumerate(pack.parameters):
             if not pack.present[slot] and parameter.grad is not None:
                 pack.add(slot)
@@ -277,12 +294,15 @@ class PackedAllReduce:
         return packs
 
     def _agree(self, names: list[str]) -> list[str]:
-        """These names in the order in which rank 0's gradients became ready; an error on all ranks if the parameters differ."""
+        """These names in the order in which rank 0's gradients became ready; an error on all ranks
+        if the parameters differ.
+        """
         mine = [
             (name, str(self._parameters[name].dtype), tuple(self._parameters[name].shape))
             for name in names
         ]
-        # Those without a gradient come last, as backward would have come to them.
+        # Those without a gradient come last, in the order in which backward would have reached
+        # them.
         wanted = set(names)
         order = [name for name in self._order if name in wanted]
         order += [name for name in reversed(names) if name not in self._order]
@@ -291,13 +311,16 @@ class PackedAllReduce:
         for rank, (theirs, _) in enumerate(everyone):
             if theirs != everyone[0][0]:
                 raise InvalidArgument(
-                    f"the parameters of ranks differ: {first_difference(everyone[0][0], theirs, rank)}"
+                    "the parameters of ranks differ: "
+                    f"{first_difference(everyone[0][0], theirs, rank)}"
                 )
         agreed: list[str] = everyone[0][1]
         return agreed
 
     def _packs_in(self, order: list[str]) -> list[Pack]:
-        """Packs by type and device, in the order in which they are full; those that never are come last."""
+        """Packs by type and device, in the order in which they become full; those that never do
+        come last.
+        """
         full: list[list[torch.nn.Parameter]] = []
         filling: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
         for name in order:
@@ -310,8 +333,11 @@ class PackedAllReduce:
 
 
 def first_difference(ours: list[Any], theirs: list[Any], rank: int) -> str:
-    """In words: where the parameters of rank 0 and another begin to differ."""
+    """A text: the first difference between the parameters of rank 0 and another rank."""
     for mine, other in zip(ours, theirs, strict=False):
         if mine != other:
-            return f"rank 0 has `{mine[0]}` {mine[1]} {list(mine[2])}, rank {rank} has `{other[0]}` {other[1]} {list(other[2])}"
+            return (
+                f"rank 0 has `{mine[0]}` {mine[1]} {list(mine[2])}, "
+                f"rank {rank} has `{other[0]}` {other[1]} {list(other[2])}"
+            )
     return f"rank 0 has {len(ours)} of them, rank {rank} has {len(theirs)}"

@@ -1,7 +1,8 @@
-"""torch's messages between two ranks.
+"""torch's point-to-point messages.
 
-A receive takes the oldest message from its peer that has its tag, and waits for no collective. Sends and receives start at
-once and their order within a rank does not matter for who gets what, except for messages with the same peer and tag.
+A receive takes the oldest message from its peer that has its tag, and does not wait for
+collectives. Sends and receives start at once. Their order within a rank does not affect the
+matching, except for messages with the same peer and tag.
 """
 
 from collections.abc import Callable
@@ -23,18 +24,22 @@ class PointToPoint:
     _timeout_s: float
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
-        """Starts to send the tensors to rank `dst` of this group. They must not be written to until the work is done."""
+        """Start to send the tensors to rank `dst` of this group. They must not be written until the
+        work is done.
+        """
         call = self._call("send", Terms(True, self._timeout_s))
         for tensor in listed(tensors):
             call.ask(moved(tensor), tensor.numel(), call.source(tensor), None, root=dst, tag=tag)
         return self._issuer.issue(call)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> dist.Work:
-        """Starts to fill the tensors with what rank `src` sends; type and size must be the same at both ends."""
+        """Start to fill the tensors with data from rank `src`; type and size must be the same at
+        both ends.
+        """
         return self._receive(tensors, src, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
-        """The same from whoever sends first; the work's `source_rank` says who did."""
+        """The same from any rank; the work's `source_rank` is the sender."""
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors: Any, src: int | None, tag: int) -> dist.Work:

@@ -1,17 +1,19 @@
-"""Moved bytes that prove who gave them, so that no forged pickle is loaded.
+"""Authentication of moved bytes, so that no forged pickle is loaded.
 
-torch's object collectives move pickled objects as `uint8` tensors, and loading a pickle runs what it says. Connections
-between hosts are not signed beyond their handshake. So in a group that has a key (its job has a secret) and sends over a
-network, every call that moves `uint8` has a trailer behind each part that goes from one rank to another:
+torch's object collectives move pickled objects as `uint8` tensors, and loading a pickle executes
+code. Connections between hosts are not signed beyond their handshake. Therefore, in a group that
+has a key (its job has a secret) and sends over a network, every call that moves `uint8` has a
+trailer behind each part that one rank sends to another:
 
     bytes | number: u64 | HMAC-SHA256(key, header, bytes)
 
-The header binds what the part is: the collective, the giver, the receiver or all, the tag, the number and the length. A
-collective's number is counted alike on all ranks, so a part of another call, rank or group fails. A message's number is
-its giver's count, and a receiver takes each only once. What fails ends the group with `Corrupt`, before anybody sees the
-bytes.
+The header identifies the part: the collective, the sender, the receiver or all, the tag, the
+sequence number and the length. All ranks count collectives alike, so a part of another call, rank
+or group fails. A message's number is its sender's count, and a receiver accepts each only once. A
+failure ends the group with `Corrupt`, before the bytes are delivered.
 
-Stand-ins are copied, which costs time on every `uint8` tensor of such a group, and on no other type.
+Substitutes are copies, which cost time for every `uint8` tensor of such a group, and for no other
+type.
 """
 
 import ctypes
@@ -31,17 +33,19 @@ from ringfold.torch.tensors import Numbers
 _NUMBER = struct.Struct("<Q")
 _MAC_BYTES = 32
 TRAILER_BYTES = _NUMBER.size + _MAC_BYTES
-# The call's name, giver, receiver, tag, number, bytes.
+# The call's name, sender, receiver, tag, number, bytes.
 _HEADER = struct.Struct("<16sIIIQQ")
 _ALL = 0xFFFFFFFF
-"""The receiver of what all ranks get."""
+"""The receiver of a part that all ranks get."""
 
 Share = tuple[int | None, int]
-"""A rank that gives or gets a part (`None`: it is not known yet who gives), and the part's bytes."""
+"""The rank that sends or receives a part (`None`: the sender is not known yet), and the part's
+bytes.
+"""
 
 
 class Seal:
-    """A group's key and its counts."""
+    """A group's key and its counters."""
 
     def __init__(self, key: bytes, communicator: _native.Communicator) -> None:
         self._key = key
@@ -53,17 +57,17 @@ class Seal:
         self._received: dict[tuple[int, int], Received] = {}
 
     def next_collective(self) -> int:
-        """The number of a collective."""
+        """The sequence number of a collective."""
         self._collectives += 1
         return self._collectives
 
     def next_message(self, peer: int, tag: int) -> int:
-        """The number of a message to `peer`."""
+        """The sequence number of a message to `peer`."""
         number = self._sent[peer, tag] = self._sent.get((peer, tag), 0) + 1
         return number
 
     def close(self, part: torch.Tensor, name: str, to: int, tag: int, number: int) -> None:
-        """Fills the trailer of `part`, which this rank gives."""
+        """Fill the trailer of `part`, which this rank sends."""
         memory = bytes_of(part)
         size = len(memory) - TRAILER_BYTES
         _NUMBER.pack_into(memory, size, number)
@@ -72,7 +76,7 @@ class Seal:
     def check(
         self, part: torch.Tensor, name: str, source: int, to: int, tag: int, number: int | None
     ) -> None:
-        """Raises unless `part` is what `source` gave; `number` is `None` for a message."""
+        """Raise unless `part` is what `source` sent; `number` is `None` for a message."""
         memory = bytes_of(part)
         size = len(memory) - TRAILER_BYTES
         (found,) = _NUMBER.unpack_from(memory, size)
@@ -93,7 +97,10 @@ class Seal:
         return mac.digest()
 
     def _refusal(self, source: int, name: str, size: int) -> Corrupt:
-        text = f"{size} bytes of {name} are not what rank {source} gave: changed or repeated on their way"
+        text = (
+            f"{size} bytes of {name} are not what rank {source} sent: "
+            "changed or repeated in transit"
+        )
         self._communicator.abort(text)
         error = Corrupt(text)
         error.peer = source
@@ -101,14 +108,14 @@ class Seal:
 
 
 class Received:
-    """Which numbers of a stream of messages have come; they may be looked at in any order."""
+    """The numbers of a stream of messages that have arrived; they may be checked in any order."""
 
     def __init__(self) -> None:
         self._below = 0
         self._above: set[int] = set()
 
     def take(self, number: int) -> bool:
-        """Whether it comes for the first time."""
+        """Whether it arrives for the first time."""
         if number <= self._below or number in self._above:
             return False
         self._above.add(number)
@@ -119,22 +126,22 @@ class Received:
 
 
 class Check(NamedTuple):
-    """A part that this rank gets, and what it must be."""
+    """A part that this rank receives, and its expected identity."""
 
     part: torch.Tensor
-    """With its trailer."""
+    """The part with its trailer."""
     plain: torch.Tensor
-    """Where its bytes belong."""
+    """The destination of its bytes."""
     source: int | None
     to: int
     tag: int
     number: int | None
     request: int
-    """Which of the call's requests brings it."""
+    """The request of the call that receives it."""
 
 
 class SealedCall(Call):
-    """A call of a group with a `Seal`: as `Call`, and what moves bytes goes with trailers."""
+    """A call of a group with a `Seal`: like `Call`, and moved bytes get trailers."""
 
     __slots__ = ("_checks", "_seal")
 
@@ -153,7 +160,7 @@ class SealedCall(Call):
         root: int | None = 0,
         tag: int = 0,
     ) -> None:
-        """As `Call.ask`."""
+        """Like `Call.ask`."""
         if numbers.name != "uint8" or self.name not in _SHARES:
             super().ask(numbers, counts, given, filled, root=root, tag=tag)
             return
@@ -171,7 +178,7 @@ class SealedCall(Call):
     def _closed(
         self, given: torch.Tensor, gives: list[Share], tag: int, number: int | None
     ) -> torch.Tensor:
-        """What goes in the place of `given`."""
+        """The substitute of `given`."""
         closed = room_for(gives)
         parts = zip(
             split(closed, gives, TRAILER_BYTES), split(plain_bytes(given), gives), strict=True
@@ -191,7 +198,7 @@ class SealedCall(Call):
     def _opened(
         self, filled: torch.Tensor, gets: list[Share], tag: int, number: int | None
     ) -> torch.Tensor:
-        """What comes in the place of `filled`, which has its bytes after `finish`."""
+        """The substitute of `filled`, which has its bytes after `finish`."""
         opened = room_for(gets)
         to = _ALL if self.name in _FOR_ALL else self._seal.rank
         parts = zip(
@@ -208,17 +215,17 @@ class SealedCall(Call):
 
     @property
     def is_needed(self) -> bool:
-        """Whether `finish` has something to do."""
+        """Whether `finish` has work to do."""
         return bool(self._checks) or super().is_needed
 
     def finish(self) -> None:
-        """Checks what came, and puts it where the caller wants it."""
+        """Check the received parts, and copy them to their destination."""
         for check in self._checks:
             source = self.works[check.request].source if check.source is None else check.source
             self._seal.check(
                 check.part, self._bound_name, source, check.to, check.tag, check.number
             )
-        # Nothing is handed over before all of it is genuine.
+        # Nothing is delivered before all of it is verified.
         for check in self._checks:
             check.plain.copy_(check.part[: check.plain.numel()])
         self._checks.clear()
@@ -281,18 +288,19 @@ _SHARES: dict[str, Callable[[int, int, Counts, int | None], tuple[list[Share], l
     "scatter": _scatter,
     "send": _message,
 }
-"""Of each call that moves: what this rank gives, if it gives something, and what it gets, if it does; in the order in which
-the parts lie."""
+"""For each call that moves data: what this rank sends, if anything, and what it receives, if
+anything, in the order in which the parts lie.
+"""
 
 
 def by_rank(counts: Counts, world_size: int) -> list[int]:
-    """One count for each rank."""
+    """One count per rank."""
     assert not isinstance(counts, tuple)
     return [counts] * world_size if isinstance(counts, int) else counts
 
 
 def lengthened(counts: Counts) -> Counts:
-    """The same counts of bytes with a trailer behind each."""
+    """The same byte counts with a trailer behind each."""
     if isinstance(counts, int):
         return counts + TRAILER_BYTES
     if isinstance(counts, tuple):
@@ -318,7 +326,7 @@ def split(
 
 
 def plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a plain tensor, which they share."""
+    """The bytes of a plain tensor, sharing its memory."""
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 

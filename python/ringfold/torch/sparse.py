@@ -1,8 +1,9 @@
 """The sum of sparse COO tensors.
 
-Ranks have different non-zero places, so nothing can be added in flight: every rank gets all places and values and adds
-for itself, in rank order, which gives the same bits on all ranks. Three gathers: how many, where, what. It blocks, because
-sizes must be known before the next call can be made.
+Ranks have different non-zero positions, so nothing can be added in flight: every rank gathers all
+positions and values and adds them itself, in rank order, which gives the same bits on all ranks.
+Three gathers: number, positions, values. The call blocks, because sizes must be known before the
+next gather.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,8 @@
-"""Tensors as memory: the element type that ringfold is told, and plain copies of what is not plain.
+"""Tensors as memory: the element type for ringfold, and plain copies of tensors that are not plain.
 
-A *plain* tensor is dense, contiguous, in host memory, and means what its bytes say. Calls work on plain tensors in place; of
-others they get a copy, which is copied back when the call is done (`Staging`).
+A *plain* tensor is dense, contiguous, in host memory, and its bytes are its value. Calls use plain
+tensors in place; other tensors are replaced by a copy, which is copied back when the call is done
+(`Staging`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from ringfold.errors import InvalidArgument, Unsupported
 
 
 class Numbers(NamedTuple):
-    """A data type that is computed with: ringfold's name, and how many of those one element is."""
+    """A data type for arithmetic: ringfold's name, and its number of such values per element."""
 
     name: str
     width: int = 1
@@ -33,7 +34,7 @@ ARITHMETIC = {
     torch.int64: Numbers("int64"),
     torch.uint64: Numbers("uint64"),
     torch.bool: Numbers("bool"),
-    # A complex number is its two parts, as long as these are only added and scaled.
+    # A complex number is its two parts, as long as they are only added and scaled.
     torch.complex32: Numbers("float16", 2),
     torch.complex64: Numbers("float32", 2),
     torch.complex128: Numbers("float64", 2),
@@ -41,7 +42,7 @@ ARITHMETIC = {
 """The types that have sums."""
 
 SUMMED = {dtype: numbers.name for dtype, numbers in ARITHMETIC.items() if numbers.width == 1}
-"""The names of those that are one number."""
+"""The names of types with one value per element."""
 
 _ADDITIVE = frozenset({"sum", "avg", "premul_sum"})
 _OF_FLOATS = frozenset({"avg", "premul_sum"})
@@ -60,7 +61,8 @@ def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
         )
     if dtype.is_complex and operation not in _ADDITIVE:
         raise InvalidArgument(
-            f"operation `{operation}` does not exist for {dtype}; of complex numbers there are sum and avg"
+            f"operation `{operation}` does not exist for {dtype}; of complex numbers there are sum "
+            "and avg"
         )
     if (
         operation in _OF_FLOATS
@@ -74,12 +76,16 @@ def numbers(tensor: torch.Tensor, operation: str) -> Numbers:
 
 
 def is_truncated(dtype: torch.dtype, operation: str) -> bool:
-    """Whether the operation is a sum that is divided at its end, and rounded toward zero: as NCCL and gloo's users have it."""
+    """Whether the operation is a sum that is divided at its end, and rounded toward zero, as with
+    NCCL and gloo.
+    """
     return operation == "avg" and dtype in _DIVIDED
 
 
 def moved(tensor: torch.Tensor) -> Numbers:
-    """The type of a tensor that is only moved: its own where ringfold has it, so that peers can compare, else bytes."""
+    """The type of a tensor that is only moved: its own if ringfold has it, so that peers can
+    compare, else bytes.
+    """
     found = ARITHMETIC.get(tensor.dtype)
     if found is not None:
         return found
@@ -88,7 +94,7 @@ def moved(tensor: torch.Tensor) -> Numbers:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor can be worked on where it is."""
+    """Whether the tensor can be used in place."""
     return (
         tensor.is_cpu
         and not tensor.is_sparse
@@ -99,20 +105,22 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def check(tensor: torch.Tensor) -> None:
-    """Refuses what no copy would help."""
+    """Raise for tensors that a copy cannot help."""
     if not tensor.is_cpu:
         raise Unsupported(
-            f"a tensor on device `{tensor.device}`; ringfold moves host memory: copy it (`tensor.cpu()`), or use "
+            f"a tensor on device `{tensor.device}`; ringfold moves host memory: copy it "
+            "(`tensor.cpu()`), or use "
             f"`cpu:ringfold,{tensor.device.type}:…` as backend"
         )
     if tensor.layout is not torch.strided:
         raise Unsupported(
-            f"a tensor of layout {tensor.layout}; only all_reduce takes sparse COO tensors, others dense ones"
+            f"a tensor of layout {tensor.layout}; only all_reduce takes sparse COO tensors, others "
+            "dense ones"
         )
 
 
 class Staging:
-    """Plain stand-ins for a call's tensors, and what is to be done with them when it is over."""
+    """Plain substitutes for a call's tensors, and the work to do with them at its end."""
 
     __slots__ = ("_back", "_sums")
 
@@ -128,7 +136,9 @@ class Staging:
         return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def target(self, tensor: torch.Tensor, *, is_read: bool = False) -> torch.Tensor:
-        """A plain tensor whose content `finish` puts into `tensor`; it begins with that of `tensor` if it `is_read`."""
+        """A plain tensor that `finish` copies to `tensor`; it starts as a copy of `tensor` if it
+        `is_read`.
+        """
         if is_plain(tensor):
             return tensor
         check(tensor)
@@ -139,7 +149,7 @@ class Staging:
         return flat
 
     def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One plain tensor with the content of all, one after the other."""
+        """One plain tensor with the concatenated content of all."""
         together = adjacent(tensors)
         if together is not None:
             return together
@@ -148,7 +158,7 @@ class Staging:
         return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
     def divided(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """One plain tensor whose parts `finish` puts into `tensors`."""
+        """One plain tensor whose parts `finish` copies to `tensors`."""
         together = adjacent(tensors)
         if together is not None:
             return together
@@ -162,16 +172,16 @@ class Staging:
         return flat
 
     def divide(self, total: torch.Tensor, by: int) -> None:
-        """Has `finish` divide a plain tensor of integers, rounding toward zero."""
+        """Make `finish` divide a plain tensor of integers, rounding toward zero."""
         self._sums.append((total, by))
 
     @property
     def is_needed(self) -> bool:
-        """Whether `finish` has something to do."""
+        """Whether `finish` has work to do."""
         return bool(self._back or self._sums)
 
     def finish(self) -> None:
-        """Puts the results where the caller wants them."""
+        """Copy the results to their destinations."""
         for total, by in self._sums:
             total.detach().div_(by, rounding_mode="trunc")
         self._sums.clear()
@@ -181,7 +191,9 @@ class Staging:
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """All tensors as one, if they lie one after the other in one storage: the chunks of a larger tensor, usually."""
+    """All tensors as one, if they are consecutive in one storage: usually the chunks of a larger
+    tensor.
+    """
     first = tensors[0]
     if not is_plain(first):
         return None
@@ -207,9 +219,10 @@ def listed(tensors: Any) -> list[torch.Tensor]:
 
 
 def same_type(tensors: Iterable[torch.Tensor], of: torch.Tensor) -> None:
-    """Refuses a list of mixed types."""
+    """Raise for a list of mixed types."""
     for tensor in tensors:
         if tensor.dtype != of.dtype:
             raise InvalidArgument(
-                f"tensors of {tensor.dtype} and {of.dtype} in one call; they must have the same type"
+                f"tensors of {tensor.dtype} and {of.dtype} in one call; they must have the same "
+                "type"
             )

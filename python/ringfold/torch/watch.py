@@ -1,12 +1,14 @@
-"""One thread of the process that looks after its groups: calls that stand still, groups that died, the signal for a dump.
+"""One thread per process that watches its groups: stuck calls, failed groups, the signal for a
+dump.
 
-It sleeps, and looks at the flight record from time to time: nothing is added to a call. It begins with the first group that
-has something to look after and ends with the last. What it finds goes to Python's log as `ringfold`, which is standard
-error unless the program says otherwise: that is where a program's other warnings go, with its own ranks and times, and pytest
-or a notebook shows them. The core's log goes past all that.
+It sleeps, and checks the flight record from time to time, at no cost to calls. It starts with the
+first group to watch and ends with the last. Its findings go to Python's logger `ringfold`, which
+writes to standard error unless the program configures it: that is where a program's other warnings
+go, with its own ranks and times, and where pytest or a notebook shows them. The core's log bypasses
+all that.
 
-A signal's handler runs when the main thread is next in Python, which it may never be; so Python's wakeup descriptor, unless
-the program uses it, brings the signal here at once.
+A signal's handler runs when the main thread is next in Python, which may be never; so Python's
+wakeup descriptor, unless the program uses it, delivers the signal here at once.
 """
 
 import logging
@@ -23,17 +25,17 @@ from ringfold.torch.flight_dump import ANSWER_S, after_death, dump_flight_record
 from ringfold.torch.flight_recorder import RANKS_MAX, Record, Trace, recorder
 
 LOOKS_PER_STALL = 4
-"""A stalled call is reported at most this part of the time late."""
+"""A stuck call is reported with at most this fraction of its time as delay."""
 LOOK_MAX_S = 15.0
 LOOK_FOR_DEATHS_S = 1.0
-"""How long a death may go unnoticed by a rank that makes no call."""
+"""How long a failure may go unnoticed by a rank that makes no call."""
 _WAKE = b"\0"
 
 log = logging.getLogger("ringfold")
 
 
 class Watcher:
-    """The thread, and what it looks after."""
+    """The thread, and the groups that it watches."""
 
     def __init__(self) -> None:
         self.settings = recorder().settings
@@ -47,7 +49,7 @@ class Watcher:
         self._signal = self._listen(self.settings.signal) if self.settings.signal else 0
 
     def watch(self, trace: Trace) -> None:
-        """Looks after a group until `forget`."""
+        """Watch a group until `forget`."""
         has_work = self.settings.stall_s or self.settings.dump
         if not (has_work and len(trace.ranks) > 1 or self._signal):
             return
@@ -60,14 +62,14 @@ class Watcher:
                 self._thread.start()
 
     def forget(self, trace: Trace) -> None:
-        """The group is over."""
+        """Stop watching the group."""
         with self._lock:
             self._traces.discard(trace)
             if not self._traces:
                 self.wake(_WAKE)
 
     def end(self) -> None:
-        """Ends the thread, and waits for that."""
+        """End the thread, and wait for that."""
         with self._lock:
             self._traces.clear()
             thread = self._thread
@@ -76,15 +78,15 @@ class Watcher:
             thread.join(2 * ANSWER_S)
 
     def wake(self, why: bytes) -> None:
-        """Has the thread look now. Never blocks."""
+        """Make the thread check now. Never blocks."""
         try:
             self._write.send(why)
         except BlockingIOError:
-            # It has been woken often enough.
+            # There are enough wake-ups in the socket already.
             pass
 
     def is_woken_by_signals(self) -> bool:
-        """Whether Python's wakeup descriptor is still ours, which only the main thread may ask."""
+        """Whether Python's wakeup descriptor is still ours; only the main thread may ask."""
         used = signal.set_wakeup_fd(-1)
         is_ours = used == self._write.fileno()
         if used != -1:
@@ -92,7 +94,9 @@ class Watcher:
         return is_ours
 
     def abandon(self) -> None:
-        """In a forked child: the thread is the parent's, and so are the sockets, which must not be written to here."""
+        """In a forked child: the thread is the parent's, and so are the sockets, which must not be
+        written to here.
+        """
         if self._signal and self.is_woken_by_signals():
             signal.set_wakeup_fd(-1)
         self._read.close()
@@ -129,7 +133,9 @@ class Watcher:
             return b""
 
     def _look(self, traces: set[Trace]) -> None:
-        """Reports the calls that are due: of each group the first collective and the first message, which the others wait for."""
+        """Report the calls that are due: of each group, the first collective and the first message,
+        which the others wait for.
+        """
         now_ns, stall_ns = time.time_ns(), int(self.settings.stall_s * 1e9)
         firsts: dict[tuple[Trace, bool], Record] = {}
         for record in recorder().records():
@@ -147,7 +153,7 @@ class Watcher:
                 log.warning("%s", stalled(record, age_ns / 1e9))
 
     def _listen(self, name: str) -> int:
-        """Installs the handler, if nobody has one. Gives the signal's number, or 0."""
+        """Install the handler, unless there is one. Returns the signal's number, or 0."""
         number = getattr(signal, f"SIG{name.removeprefix('SIG')}", None)
         if not isinstance(number, signal.Signals):
             log.warning("RINGFOLD_FR_SIGNAL=`%s` is no signal; for example USR2", name)
@@ -171,13 +177,13 @@ class Watcher:
 
 
 def stalled(record: Record, age_s: float) -> str:
-    """The warning about a call: what it is, for how long, and who is waited for."""
+    """The warning about a call: what it is, for how long, and which ranks it waits for."""
     trace = record.trace
-    return f"[rank {trace.own}] {record} has been under way for {age_s:.0f} s; {awaited(record)}"
+    return f"[rank {trace.own}] {record} has been in progress for {age_s:.0f} s; {awaited(record)}"
 
 
 def awaited(record: Record) -> str:
-    """Who has not come to the call that this rank is in, and where they are instead."""
+    """The ranks that have not entered the call that this rank is in, and where they are instead."""
     trace = record.trace
     try:
         standings = trace.communicator.standing(ANSWER_S)
@@ -199,7 +205,9 @@ def awaited(record: Record) -> str:
 
 
 def place(rank: int, standing: tuple[int, int, str] | None, begun: int = 0) -> str:
-    """Where a rank is, and how many calls behind one that has begun so many, for people."""
+    """A rank's position, and how many calls it is behind a rank that has begun this many, for
+    people.
+    """
     if standing is None:
         return f"rank {rank} (does not answer)"
     behind = f", {begun - standing[1]} behind" if begun > standing[1] else ""
@@ -210,7 +218,7 @@ _watcher: Watcher | None = None
 
 
 def watch(trace: Trace) -> None:
-    """Looks after a group from now on."""
+    """Watch a group from now on."""
     global _watcher
     if _watcher is None:
         _watcher = Watcher()
@@ -218,19 +226,21 @@ def watch(trace: Trace) -> None:
 
 
 def forget(trace: Trace) -> None:
-    """The group is over."""
+    """Stop watching the group."""
     if _watcher is not None:
         _watcher.forget(trace)
 
 
 def end() -> None:
-    """The interpreter is about to end, after which no thread may come back to it."""
+    """The interpreter is about to exit, after which no thread may return to it."""
     if _watcher is not None:
         _watcher.end()
 
 
 def on_signal(number: int, _: FrameType | None) -> None:
-    """The signal for a dump, in the main thread. The thread has it already, unless the wakeup descriptor is somebody else's."""
+    """The signal for a dump, in the main thread. The thread has it already, unless the program uses
+    the wakeup descriptor.
+    """
     if _watcher is not None and not _watcher.is_woken_by_signals():
         _watcher.wake(bytes([number]))
 

@@ -1,10 +1,11 @@
-"""The handle of a call under way, as torch's callers want it.
+"""The handle of an asynchronous call, as torch's callers expect it.
 
-From C++ torch calls `wait` and `get_future` only, from Python all of it. Waiting is done by the core without the GIL. A
-future is made only for those who ask, because somebody must then take the GIL when the call is done.
+C++ code in torch calls only `wait` and `get_future`; Python code calls all methods. The core waits
+without the GIL. A future is created only on request, because completing it requires the GIL.
 
-Errors never go into a future by `set_exception`: C++ takes such a future for a successful one, and DistributedDataParallel
-then crashes on its value. A callback that raises makes a future that has failed for everybody.
+Errors never go into a future by `set_exception`: C++ treats such a future as successful, and
+DistributedDataParallel then crashes on its value. A callback that raises makes a future that fails
+in C++ and Python alike.
 """
 
 import threading
@@ -25,13 +26,14 @@ _NO_LIMIT = timedelta(0)
 
 
 class WaitTimeout(RuntimeError, TimeoutError):
-    """`Work.wait` had a timeout of its own, which passed. The call goes on and can be waited for again."""
+    """The timeout of `Work.wait` expired. The call continues and can be waited for again."""
 
 
 class RingfoldWork(dist.Work):
-    """One or more calls of the core that were started, and what is to be done when all of them are over.
+    """One or more started calls of the core, and the work to do when all have completed.
 
-    Any thread may use it. The calls' tensors are kept alive until they are done, also without the handle.
+    Any thread may use it. The calls' tensors are kept alive until they have completed, even without
+    the handle.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class RingfoldWork(dist.Work):
         self._future: Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        """Wait until the calls are done; raise what went wrong in them.
+        """Wait until the calls have completed, or raise their error.
 
         After `timeout`, if it is more than 0, raise `WaitTimeout`.
         """
@@ -58,7 +60,7 @@ class RingfoldWork(dist.Work):
         try:
             for call in self.calls:
                 if not call.wait(limit_s):
-                    raise WaitTimeout(f"the call is not done after {limit_s} s; it goes on")
+                    raise WaitTimeout(f"the call is not done after {limit_s} s; it continues")
             if self._finish is not None:
                 self._settle()
         except RingfoldError as error:
@@ -69,7 +71,7 @@ class RingfoldWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the calls are done, well or not."""
+        """Whether the calls have completed, successfully or not."""
         if not all(call.done() for call in self.calls):
             return False
         if self._finish is not None:
@@ -77,11 +79,11 @@ class RingfoldWork(dist.Work):
         return True
 
     def is_success(self) -> bool:
-        """Whether the calls are done, and well."""
+        """Whether the calls have completed successfully."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong; `None` if nothing did, or the calls are not done."""
+        """The error; `None` if there is none, or the calls have not completed."""
         for call in self.calls:
             if not call.done():
                 return None
@@ -100,7 +102,7 @@ class RingfoldWork(dist.Work):
         self.wait()
 
     def source_rank(self) -> int:
-        """Who sent what was received from any rank."""
+        """The sender, after a receive from any rank."""
         return self.calls[0].source
 
     _source_rank = source_rank
@@ -148,14 +150,14 @@ class RingfoldWork(dist.Work):
 
 
 class CompletedWork(dist.Work):
-    """What callers get who have waited in the call itself: its result is in their tensors."""
+    """The handle of a call that waited itself: its result is in its tensors."""
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        """The call is done."""
+        """The call has completed."""
         return True
 
     def is_completed(self) -> bool:
-        """It is."""
+        """It has."""
         return True
 
     def is_success(self) -> bool:
@@ -166,12 +168,13 @@ class CompletedWork(dist.Work):
         """It did not raise."""
 
     def synchronize(self) -> None:
-        """There is nothing to wait for."""
+        """Nothing to wait for."""
 
     def result(self) -> list[torch.Tensor]:
         """Not known here: one handle serves all such calls."""
         raise Unsupported(
-            "the call was made with async_op=False, so its result is in its tensors; use async_op=True"
+            "the call was made with async_op=False, so its result is in its tensors; use "
+            "async_op=True"
         )
 
     def get_future(self) -> "Future[list[torch.Tensor]]":

@@ -148,7 +148,8 @@ def test_a_stalled_call_is_reported_with_those_who_are_awaited(ranks: Any, tmp_p
     ).results()
     for warning in first[:2]:
         assert warning.startswith(
-            "[rank 0] all_reduce(SUM) of torch.float32 [4, 3], collective 1 of group `0` (default_pg)"
+            "[rank 0] all_reduce(SUM) of torch.float32 [4, 3], collective 1 of group `0` "
+            "(default_pg)"
         )
         assert "waiting for rank 1 (in no call, 1 behind), rank 2 (in " in warning
     assert any("recv from rank 1 of torch.float32 [1], message 1" in warning for warning in third)

@@ -368,7 +368,7 @@ def test_links_and_folders_of_others_are_not_written_through(tmp_path: Path) -> 
     refusal(tmp_path / "b_")
     (tmp_path / "c_json").mkdir()
     (tmp_path / "c_json").chmod(0o777)
-    assert "can be written to by everybody" in refusal(tmp_path / "c_")
+    assert "is world-writable" in refusal(tmp_path / "c_")
     if os.geteuid() == 0:
         (tmp_path / "d_json").mkdir()
         os.chown(tmp_path / "d_json", 65534, -1)

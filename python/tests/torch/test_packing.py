@@ -267,14 +267,16 @@ def differ(what: str) -> Any:
             "shape",
             (
                 0,
-                "rank 0 has `weight` torch.float32 [3, 3], rank 1 has `weight` torch.float32 [4, 3]",
+                "rank 0 has `weight` torch.float32 [3, 3], rank 1 has `weight` torch.float32 [4, "
+                "3]",
             ),
         ),
         (
             "type",
             (
                 0,
-                "rank 0 has `weight` torch.float32 [3, 3], rank 1 has `weight` torch.float64 [3, 3]",
+                "rank 0 has `weight` torch.float32 [3, 3], rank 1 has `weight` torch.float64 [3, "
+                "3]",
             ),
         ),
         ("count", (0, "rank 0 has 2 of them, rank 1 has 1")),

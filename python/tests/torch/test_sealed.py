@@ -145,7 +145,7 @@ def attack(way: str) -> Any:
 def test_bytes_that_changed_on_their_way_are_not_loaded(ranks: Any, way: str) -> None:
     victim, *others = ranks(attack, 3, "ringfold", variables=ON_NETWORK, way=way).results()
     kind, text, later, peer = victim
-    assert kind is Corrupt and later == 0 and "changed or repeated on their way" in text
+    assert kind is Corrupt and later == 0 and "changed or repeated in transit" in text
     assert peer == (2 if way == "change" else 1)
     for kind, text, *_ in others:
         assert kind is Aborted and "aborted by rank 0" in text and "changed" in text
@@ -214,7 +214,7 @@ def read_and_try_to_join(port: int) -> Any:
     # it takes.
     text = ",".join(words[1:])
     os.environ["RINGFOLD_SECRET"] = secret
-    with pytest.raises(BootstrapError, match="somebody else has written"):
+    with pytest.raises(BootstrapError, match="another client has written"):
         bootstrap._secret_and_key(bootstrap._Meet(address, words[0], text), 1, "another")
     joined, _ = bootstrap._secret_and_key(bootstrap._Meet(address, words[0], text), 1, "0" * 32)
     _native.Communicator.connect(rank=1, world_size=2, address=address, secret=joined).close()

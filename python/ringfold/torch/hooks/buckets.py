@@ -1,9 +1,10 @@
-"""DDP's buckets: whose gradients lie where, and what is kept for them from step to step.
+"""DDP's buckets: the layout of their gradients, and the values kept for them between steps.
 
-DDP makes its buckets anew after the first iteration, in the order in which gradients arrived, and a program that resumes
-from a checkpoint begins with the first ones again. So whatever a hook keeps belongs to a parameter, under its name, and
-never to a bucket. `Ledger` holds it in the layout of the bucket that asked last, so that a hook computes on flat tensors;
-when another layout asks, every parameter's part moves there.
+DDP rebuilds its buckets after the first iteration, in the order in which gradients arrived, and a
+program that resumes from a checkpoint starts with the initial ones again. Values that a hook keeps
+therefore belong to a parameter, by its name, and never to a bucket. `Ledger` stores them in the
+layout of the bucket that was used last, so that a hook computes on flat tensors; when the layout
+changes, every parameter's part is moved.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,17 +15,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ringfold.errors import InvalidArgument
 
-# What is summed up over steps is summed up in no less than this; a 16-bit sum would swallow small gradients.
+# The smallest type for sums over steps; a 16-bit sum would swallow small gradients.
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 def summing_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which gradients of `dtype` are summed up."""
+    """The type in which gradients of `dtype` are accumulated."""
     return WIDER.get(dtype, dtype)
 
 
 class Layout(NamedTuple):
-    """The parameters of a bucket in their order, and how many elements each has."""
+    """The parameters of a bucket in order, and the number of elements of each."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -38,7 +39,7 @@ class Layout(NamedTuple):
 
 
 class NamedParameters:
-    """The parameters of a model under the names that they have without DDP."""
+    """The parameters of a model by their names without DDP."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         module = model.module if isinstance(model, DistributedDataParallel) else model
@@ -53,13 +54,16 @@ class NamedParameters:
         names = tuple(self._names.get(id(parameter), "") for parameter in parameters)
         if "" in names:
             raise InvalidArgument(
-                "a bucket holds a parameter that is not the model's; make the state with DDP's model"
+                "a bucket holds a parameter that is not the model's; make the state with DDP's "
+                "model"
             )
         return Layout(names, tuple(parameter.numel() for parameter in parameters))
 
 
 def in_shape_of(parameter: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-    """The view of a flat gradient that has the parameter's shape, and its strides where these are dense, as DDP lays it out."""
+    """The view of a flat gradient with the parameter's shape, and its strides if dense, as DDP lays
+    it out.
+    """
     if torch.empty_like(parameter, device="meta").stride() == parameter.stride():
         return flat.as_strided(parameter.shape, parameter.stride(), flat.storage_offset())
     return flat.view(parameter.shape)
@@ -70,23 +74,25 @@ class Ledger:
 
     def __init__(self, *fields: str) -> None:
         self.fields = fields
-        # Views of the tensors in `_flat`, or what came from a checkpoint.
+        # Views of the tensors in `_flat`, or values from a checkpoint.
         self._parts: dict[str, tuple[torch.Tensor, ...]] = {}
         self._flat: dict[Layout, tuple[torch.Tensor, ...]] = {}
 
     def holds(self, layout: Layout) -> bool:
-        """Whether there is something for every parameter of the layout; an error if only for some."""
+        """Whether there are values for every parameter of the layout; raises if only for some."""
         missing = [name for name in layout.names if name not in self._parts]
         if missing and len(missing) < len(layout.names):
             raise InvalidArgument(
-                f"nothing is kept for `{missing[0]}`, unlike for others of its bucket; was it frozen before?"
+                f"nothing is kept for `{missing[0]}`, unlike for others of its bucket; was it "
+                "frozen before?"
             )
         return not missing
 
     def flat(self, layout: Layout, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """One tensor a field, in this layout, to be changed in place; zeros for parameters that are new.
+        """One tensor per field, in this layout, to be updated in place; zeros for new parameters.
 
-        A new tensor lies on the device of `like` and has its type, or the one in which that is summed up.
+        A new tensor is on the device of `like` and has its type, or the type in which that is
+        accumulated.
         """
         held = self._flat.get(layout)
         if held is None:
@@ -101,7 +107,7 @@ class Ledger:
         return held
 
     def put(self, layout: Layout, flat: tuple[torch.Tensor, ...]) -> None:
-        """Keep these tensors, one a field, for the layout's parameters, instead of what is kept for them."""
+        """Replace the values of the layout's parameters by these tensors, one per field."""
         ours = set(layout.names)
         self._flat = {
             other: held for other, held in self._flat.items() if ours.isdisjoint(other.names)
@@ -111,7 +117,7 @@ class Ledger:
             self._parts[name] = tuple(tensor[begin:end] for tensor in flat)
 
     def take(self, layout: Layout, like: torch.Tensor) -> torch.Tensor:
-        """The first field in this layout, which is kept no longer."""
+        """The first field in this layout, which is then no longer kept."""
         taken = self.flat(layout, like)[0]
         del self._flat[layout]
         for name in layout.names:
@@ -119,16 +125,16 @@ class Ledger:
         return taken
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Discard all values."""
         self._parts.clear()
         self._flat.clear()
 
     def parts(self) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
-        """Every parameter's name, and what is kept for it."""
+        """Every parameter's name, and its values."""
         yield from self._parts.items()
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
-        """A copy: by name of the parameter and of the field."""
+        """A copy, by name of the parameter and of the field."""
         return {
             name: {
                 field: part.detach().clone() for field, part in zip(self.fields, parts, strict=True)
@@ -139,7 +145,7 @@ class Ledger:
     def load_state_dict(
         self, saved: Mapping[str, Mapping[str, torch.Tensor]], parameters: NamedParameters
     ) -> None:
-        """Keep what a `state_dict` says, and nothing else."""
+        """Replace all values by those of a `state_dict`."""
         parts = {}
         for name, fields in saved.items():
             parameter = parameters.by_name.get(name)
@@ -151,7 +157,8 @@ class Ledger:
                 part.numel() != parameter.numel() for part in fields.values()
             ):
                 raise InvalidArgument(
-                    f"the saved state for `{name}` does not fit the parameter; it is another hook's or model's"
+                    f"the saved state for `{name}` does not fit the parameter; it is another "
+                    "hook's or model's"
                 )
             parts[name] = tuple(fields[field].detach().clone().view(-1) for field in self.fields)
         self._flat.clear()

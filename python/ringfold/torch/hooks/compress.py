@@ -1,8 +1,9 @@
-"""Gradients that travel in 16 bits.
+"""Gradients sent in 16 bits.
 
-Like torch's own hooks of this kind, but the gradient is divided by the number of ranks before it is rounded. So the sum of
-what travels is the mean, and it overflows only where the mean itself does. The names differ from torch's because DDP
-refuses torch's names for bfloat16 wherever there is no NCCL.
+Like torch's own hooks of this kind, but the gradient is divided by the number of ranks before it is
+rounded. The sum of the data sent is thus the mean, and it overflows only if the mean itself does.
+The names differ from torch's because DDP refuses torch's names for bfloat16 wherever there is no
+NCCL.
 """
 
 from collections.abc import Callable
@@ -15,10 +16,11 @@ Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 class CompressState:
-    """A state for `fp16_hook` and `bf16_hook` that keeps their 16-bit buffers from step to step.
+    """A state for `fp16_hook` and `bf16_hook` that keeps their 16-bit buffers between steps.
 
-    group: the process group, the default one unless given. New memory is slow to come by for large buckets, and a backend such as
-        ringfold registers buffers that stay. Nothing of a gradient is kept, so nothing belongs into a checkpoint.
+    group: the process group; by default the default group. Allocating large buckets is slow, and a
+        backend such as ringfold registers permanent buffers. No gradients are kept, so checkpoints
+        do not need this state.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -26,7 +28,9 @@ class CompressState:
         self._free: dict[tuple[torch.dtype, torch.device, int], list[torch.Tensor]] = {}
 
     def take(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A buffer that nobody uses, to be given back. More than one may be under way for a bucket, behind `delayed_hook`."""
+        """An unused buffer; return it with `give_back`. Behind `delayed_hook`, a bucket may use
+        more than one at a time.
+        """
         free = self._free.setdefault((dtype, like.device, like.numel()), [])
         return free.pop() if free else torch.empty_like(like, dtype=dtype)
 
@@ -39,42 +43,49 @@ class CompressState:
 
 
 def fp16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average gradients in float16. `state` is a `CompressState`, or a process group, or `None` for the default one.
+    """Average gradients in float16. `state` is a `CompressState`, or a process group, or `None` for
+    the default group.
 
-    11 significant bits; what is below 6e-8 after the division vanishes, and a mean above 65504 is infinite.
+    11 significant bits; values below 6e-8 after the division become zero, and a mean above 65504
+    infinite.
     """
     return average_in(torch.float16, state, bucket)
 
 
 def bf16_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average gradients in bfloat16: the range of float32, 8 significant bits. `state` is as for `fp16_hook`."""
+    """Average gradients in bfloat16: the range of float32, 8 significant bits. `state` is as for
+    `fp16_hook`.
+    """
     return average_in(torch.bfloat16, state, bucket)
 
 
 def fp16_wrapper(hook: Hook) -> Hook:
-    """Have `hook` work on float16 gradients: `model.register_comm_hook(state, fp16_wrapper(topk_hook))`.
+    """Make `hook` work on float16 gradients:
+    `model.register_comm_hook(state, fp16_wrapper(topk_hook))`.
 
-    The gradients are rounded as they are, before `hook` divides: one above 65504 is infinite. bfloat16 has no such bound.
+    The gradients are rounded before `hook` divides: one above 65504 becomes infinite. bfloat16 has
+    no such limit.
     """
     return rounded_to(torch.float16, hook)
 
 
 def bf16_wrapper(hook: Hook) -> Hook:
-    """Have `hook` work on bfloat16 gradients."""
+    """Make `hook` work on bfloat16 gradients."""
     return rounded_to(torch.bfloat16, hook)
 
 
 def average_in(
     dtype: torch.dtype, state: Any, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """The mean of a bucket over the ranks, which travels as `dtype`."""
+    """The mean of a bucket over the ranks, sent as `dtype`."""
     state = state if isinstance(state, CompressState) else CompressState(state)
     buffer = bucket.buffer()
-    # Two passes in one type each: with a result of another type torch would make a third tensor.
+    # Two passes in one type each: with a result of another type, torch would allocate a third
+    # tensor.
     small = state.take(buffer, dtype).copy_(buffer.div_(dist.get_world_size(state.group)))
 
     def widen(done: Any) -> torch.Tensor:
-        # Raises what went wrong; the buffer is not used again then.
+        # Raises the error; the buffer is then not reused.
         done.value()
         buffer.copy_(small)
         state.give_back(small)
@@ -84,7 +95,7 @@ def average_in(
 
 
 def rounded_to(dtype: torch.dtype, hook: Hook) -> Hook:
-    """A hook that rounds the bucket to `dtype` for `hook`, and widens what that returns."""
+    """A hook that rounds the bucket to `dtype` for `hook`, and widens the result."""
 
     def rounded_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()

@@ -1,10 +1,12 @@
-"""Double buffering: the optimizer uses the last step's averaged gradients while this step's travel (as in ChainerMN).
+"""Double buffering: the optimizer uses the previous step's averaged gradients while this step's are
+in flight (as in ChainerMN).
 
     w(t+1) = w(t) - update(mean over ranks of g(w(t-1)))
 
-The exchange has a whole step's time. It costs one step of staleness and two more buffers of the gradients' size. The first
-step has nothing to use: its update must not be made at all (zeros would still decay weights and move them by momentum),
-which `DelayedOptimizer` sees to. What travels at the end is used by its `flush`, so that n steps make n updates.
+The exchange has a whole step's time. It costs one step of staleness and two more buffers of the
+gradients' size. The first step has no gradients to use: `DelayedOptimizer` skips its update (zeros
+would still decay weights and move them by momentum). Its `flush` applies the gradients that are in
+flight at the end, so that n steps make n updates.
 """
 
 from collections.abc import Mapping
@@ -30,12 +32,15 @@ class Flight(NamedTuple):
 class DelayedState(HookState):
     """The state of `delayed_hook`.
 
-    hook, hook_state: what averages while the next step runs, `fp16_hook` for instance; an all-reduce if there is none. The
-        group stands for a state that is not given; one that is goes into checkpoints on its own. A state from a pickle has none.
-    empty: whether the last backward pass left nothing to use in the gradients, because none had travelled yet.
+    hook, hook_state: the hook that averages while the next step runs, `fp16_hook` for instance; by
+        default an all-reduce. Without a state, the group is passed; a given state is checkpointed
+        separately. A state from a pickle has none.
+    empty: whether the last backward pass left no usable gradients, because none were in flight
+        before it.
 
-    What it keeps is averaged, so it is the same on all ranks, and rank 0's checkpoint does for all. With loss scaling, or anything
-    else that changes the gradients' meaning between steps, remember that they are used one step late.
+    The stored gradients are averaged, so they are the same on all ranks, and rank 0's checkpoint
+    suffices. With loss scaling, or anything else that changes the gradients' meaning between steps,
+    remember that they are used one step late.
     """
 
     hook: Hook | None
@@ -53,28 +58,31 @@ class DelayedState(HookState):
         self.hook_state = hook_state
 
     def _begin(self) -> None:
-        # What has arrived and is not in flight any more: after a checkpoint, or when DDP made its buckets anew.
+        # Gradients that have arrived and are no longer in flight: after a checkpoint, or when DDP
+        # rebuilt its buckets.
         self.ledger = Ledger("average")
         self.empty = True
         self.hook = None
         self.hook_state = None
         self._flights: dict[Layout, Flight] = {}
-        # Buffers whose gradients DDP has read; the next flight takes them.
+        # Buffers whose gradients DDP has read; the next flight reuses them.
         self._spare: dict[Layout, torch.Tensor] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step will use; waits until it has arrived."""
+        """The gradients for the next step; waits until they have arrived."""
         if self._unbound is None:
             self.land()
         return super().state_dict()
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Have the next step use what `state_dict` described; what travels now is dropped once it has arrived."""
+        """Use the gradients of `state_dict` in the next step; those in flight are dropped on
+        arrival.
+        """
         self.land()
         super().load_state_dict(saved)
 
     def land(self) -> None:
-        """Wait for everything that travels."""
+        """Wait for all gradients in flight."""
         self._land(list(self._flights))
 
     def _land(self, layouts: list[Layout]) -> None:
@@ -83,9 +91,10 @@ class DelayedState(HookState):
             self._spare.pop(layout, None)
 
     def flush(self) -> bool:
-        """Wait for what travels and put it into the parameters' `grad`; whether there was anything.
+        """Wait for the gradients in flight and store them in the parameters' `grad`; return whether
+        there were any.
 
-        The next step is like the first one then.
+        The next step is then like the first one.
         """
         self.require_model()
         self.land()
@@ -100,7 +109,7 @@ class DelayedState(HookState):
         return found
 
     def swap(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Send this step's gradients of a bucket on their way, and give the last step's."""
+        """Start averaging this step's gradients of a bucket, and return the previous step's."""
         buffer = bucket.buffer()
         layout = self.parameters.layout(bucket)
         if bucket.index() == 0:
@@ -116,7 +125,7 @@ class DelayedState(HookState):
     def _send(
         self, bucket: dist.GradBucket, travelling: torch.Tensor
     ) -> torch.futures.Future[torch.Tensor]:
-        """Begin to average a bucket, in another buffer than DDP's."""
+        """Start averaging a bucket, in another buffer than DDP's."""
         if self.hook is None:
             torch.div(bucket.buffer(), self.world_size, out=travelling)
             done = dist.all_reduce(travelling, group=self.group, async_op=True).get_future()
@@ -125,7 +134,7 @@ class DelayedState(HookState):
         return self.hook(self.group if self.hook_state is None else self.hook_state, bucket)
 
     def _landed(self, layout: Layout, like: torch.Tensor) -> Flight:
-        """The last step's gradients in a layout in which they did not travel; zeros if there are none."""
+        """The previous step's gradients in a new layout; zeros if there are none."""
         names = set(layout.names)
         self._land([other for other in self._flights if not names.isdisjoint(other.names)])
         if not self.ledger.holds(layout):
@@ -137,24 +146,26 @@ class DelayedState(HookState):
 def delayed_hook(
     state: DelayedState, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Give the last step's averaged gradients, and begin to average this step's. Use it with `DelayedOptimizer`."""
+    """Return the previous step's averaged gradients, and start averaging this step's. Use it with
+    `DelayedOptimizer`.
+    """
     state.require_model()
     return state.swap(bucket)
 
 
 class DelayedOptimizer(torch.optim.Optimizer):
-    """An optimizer that knows of the delay: no update while there is nothing to use, one more for what is left at the end.
+    """An optimizer for delayed gradients: it skips the first update, and makes one more at the end.
 
         optimizer = DelayedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), state)
-        ...                       # as always: zero_grad, backward, step
-        optimizer.flush()         # before the weights are used for good
+        ...                       # as usual: zero_grad, backward, step
+        optimizer.flush()         # before the final weights are used
 
-    Everything else is the wrapped optimizer's; learning rate schedulers take either of the two. A skipped step counts for a
-    scheduler as any other.
+    Everything else is the wrapped optimizer's; learning rate schedulers accept either of the two. A
+    skipped step counts for a scheduler like any other.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, delayed: DelayedState) -> None:
-        # Not the base class' constructor: groups and state are the wrapped optimizer's.
+        # The base class' constructor is not called: groups and state are the wrapped optimizer's.
         self.optimizer = optimizer
         self.delayed = delayed
 
@@ -164,9 +175,10 @@ class DelayedOptimizer(torch.optim.Optimizer):
         return getattr(self.optimizer, name)
 
     def step(self, closure: None = None) -> None:
-        """Update the parameters, unless the last backward pass left nothing to use.
+        """Update the parameters, unless the last backward pass left no usable gradients.
 
-        A closure is refused: it would run backward again, and every backward shifts the gradients by one.
+        A closure is refused: it would run backward again, and every backward shifts the gradients
+        by one.
         """
         if closure is not None:
             raise InvalidArgument("delayed gradients do not go with a closure")
@@ -174,9 +186,9 @@ class DelayedOptimizer(torch.optim.Optimizer):
             self.optimizer.step()
 
     def flush(self) -> bool:
-        """Wait for the gradients that still travel and make their update; whether there were any.
+        """Wait for the gradients in flight and apply them; return whether there were any.
 
-        Training may go on afterwards; its first step is skipped again.
+        Training may continue afterwards; its first step is skipped again.
         """
         found = self.delayed.flush()
         if found:
@@ -192,7 +204,7 @@ class DelayedOptimizer(torch.optim.Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's; gradients that travel are in the `DelayedState`'s."""
+        """The wrapped optimizer's; gradients in flight are in the `DelayedState`'s."""
         saved: dict[str, Any] = self.optimizer.state_dict()
         return saved
 

@@ -1,8 +1,10 @@
-"""The mean over all ranks of lists of elements: every rank's list goes to every other, which adds them up in the order of ranks.
+"""The mean over all ranks of lists of elements: an all-gather, whose result each rank adds up in
+rank order.
 
-That is an all-gather, so what a rank receives grows with the number of ranks: lists win over an all-reduce of the whole bucket
-only while density x ranks is well below 2. Where the lists of a step are longer than the all-reduce would be, that is made
-instead; all ranks know all lengths, and so agree on it. Replicas stay identical bit for bit either way.
+The data that a rank receives grows with the number of ranks: lists win over an all-reduce of the
+whole bucket only while density x ranks is well below 2. If the lists of a step are longer than the
+all-reduce would be, an all-reduce is made instead; all ranks know all lengths, and so make the same
+decision. Replicas stay bitwise identical either way.
 """
 
 from dataclasses import dataclass
@@ -14,22 +16,22 @@ import torch.distributed as dist
 from ringfold.torch.hooks.buckets import Layout, summing_dtype
 from ringfold.torch.hooks.wire import Code, Sent
 
-# Those whose all-gather takes blocks of different sizes.
+# Backends whose all-gather supports blocks of different sizes.
 UNEVEN_BACKENDS = ("ringfold",)
 
 
 @dataclass
 class Traffic:
-    """What has been sent so far by this rank."""
+    """This rank's traffic so far."""
 
     elements: int = 0
     """Elements of all gradients."""
     elements_sent: int = 0
-    """Those of them that were put into a list."""
+    """The elements that were sent in lists."""
     bytes_sent: int = 0
     """The lists' bytes."""
     bytes_dense: int = 0
-    """What the gradients themselves would have been."""
+    """The bytes of the gradients themselves."""
 
     @property
     def density(self) -> float:
@@ -47,7 +49,9 @@ class Traffic:
 def mean_of_lists(
     sent: Sent, sizes: list[int], code: Code, layout: Layout, buffer: torch.Tensor, group: Any
 ) -> torch.futures.Future[torch.Tensor]:
-    """Put into `buffer`, a bucket's, the mean over the ranks of what each has sent. `sizes` are the payloads' bytes by rank."""
+    """Set `buffer`, a bucket's, to the mean over the ranks of what each has sent. `sizes` are the
+    payloads' bytes by rank.
+    """
     if sum(sizes) > 2 * buffer.numel() * buffer.element_size():
         return mean_of_whole(sent, len(sizes), buffer, group)
     if max(sizes) == 0:
@@ -55,15 +59,13 @@ def mean_of_lists(
     gathering, payloads = gather(sent.payload, sizes, group)
 
     def add_up(done: Any) -> torch.Tensor:
-        # Raises what went wrong.
+        # Raises the error of the collective.
         done.value()
         total = buffer.to(summing_dtype(buffer.dtype)).zero_()
         for payload in payloads:
             indices, values = code.decode(payload, layout, buffer.dtype)
             total.index_add_(0, indices, values.to(total.dtype))
-        return buffer.copy_(
-            total.div_(len(sizes))
-        )  # Nothing is copied where they are the same tensor.
+        return buffer.copy_(total.div_(len(sizes)))  # No copy if they are the same tensor.
 
     return gathering.then(add_up)
 
@@ -71,10 +73,12 @@ def mean_of_lists(
 def gather(
     payload: torch.Tensor, sizes: list[int], group: Any
 ) -> tuple[torch.futures.Future[Any], list[torch.Tensor]]:
-    """Begin to gather all ranks' payloads, of these sizes; they are there when the future is done."""
+    """Start to gather all ranks' payloads, of these sizes; the future completes when they have
+    arrived.
+    """
     longest = max(sizes)
     is_even = min(sizes) == longest
-    # Torch promises no more than even blocks; the others are padded where the backend has no more either.
+    # torch guarantees even blocks only; if the backend does, too, payloads are padded.
     is_padded = not is_even and dist.get_backend(group) not in UNEVEN_BACKENDS
     blocks = [longest] * len(sizes) if is_padded else sizes
     gathered = payload.new_empty(sum(blocks))
@@ -101,10 +105,10 @@ def mean_of_whole(
 
 
 def sizes_of_all(payload: torch.Tensor, ranks: int, group: Any) -> list[int]:
-    """How many bytes every rank has to send. Blocks until all have said so.
+    """The number of bytes that every rank has to send. Blocks until all ranks have sent theirs.
 
-    It is waited for rather than chained to: collectives must be begun in the same order on all ranks, and only the thread
-    that runs backward sees to that.
+    It waits instead of chaining futures: collectives must be started in the same order on all
+    ranks, and only the thread that runs backward ensures that.
     """
     mine = torch.tensor([payload.numel()], dtype=torch.int64, device=payload.device)
     sizes = torch.empty(ranks, dtype=torch.int64, device=payload.device)
@@ -113,7 +117,7 @@ def sizes_of_all(payload: torch.Tensor, ranks: int, group: Any) -> list[int]:
 
 
 def completed(value: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    """A future that is done."""
+    """A completed future."""
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(value)
     return future

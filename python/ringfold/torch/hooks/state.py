@@ -1,4 +1,4 @@
-"""What the states of all hooks have in common: a model, a group, and the way into a checkpoint and out of it."""
+"""The common part of the states of all hooks: a model, a group, saving and loading."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,18 +12,20 @@ from ringfold.torch.hooks.buckets import Ledger, NamedParameters
 
 
 class HookState:
-    """What a hook keeps from step to step, for every parameter under its name.
+    """The values that a hook keeps between steps, by parameter name.
 
-    model: the `DistributedDataParallel` model, or the module in it. A model with `find_unused_parameters=True` is refused,
-        unless its graph is static: DDP throws away what a hook returns for parameters that no rank used in this step, and
-        a hook that keeps something may return it just then.
-    group: the process group; the model's, or the default one, unless given.
+    model: the `DistributedDataParallel` model, or the module in it. A model with
+        `find_unused_parameters=True` is refused, unless its graph is static: DDP discards what a
+        hook returns for parameters that no rank used in this step, and a hook with a state may
+        return an older gradient then.
+    group: the process group; by default the model's, or the default group.
 
-    `state_dict` is what belongs into a checkpoint, `load_state_dict` takes it back, into a state of the same model. Pickled
-    (as a part of a pickled or copied DDP model) a state carries just that; `bind` gives it a model again.
+    `state_dict` is the part for checkpoints; `load_state_dict` restores it into a state of the same
+    model. A pickled state (as a part of a pickled or copied DDP model) carries just that; `bind`
+    attaches it to a model again.
     """
 
-    # What a subclass keeps, and which of its attributes a checkpoint carries too.
+    # The values that a subclass keeps, and the attributes that are saved in checkpoints, too.
     ledger: Ledger
     settings: tuple[str, ...] = ()
 
@@ -33,11 +35,13 @@ class HookState:
         self._bind(model, group)
 
     def _begin(self) -> None:
-        """Keep nothing yet; a subclass makes its ledger here, and what else does not go into checkpoints."""
+        """Reset; a subclass creates its ledger here, and everything else that is not in
+        checkpoints.
+        """
         raise NotImplementedError
 
     def bind(self, model: torch.nn.Module, group: Any = None) -> None:
-        """Belong to `model` and `group` from now on; a state that comes from a pickle needs this before its first step."""
+        """Attach to `model` and `group`; a state from a pickle needs this before its first step."""
         saved = self.state_dict()
         self._bind(model, group)
         self._unbound = None
@@ -47,7 +51,8 @@ class HookState:
         if isinstance(model, DistributedDataParallel):
             if model.find_unused_parameters and not model.static_graph:
                 raise InvalidArgument(
-                    "find_unused_parameters=True: DDP would drop what this hook returns for a parameter that a step does not use"
+                    "find_unused_parameters=True: DDP would drop what this hook returns for a "
+                    "parameter that a step does not use"
                 )
             group = group if group is not None else model.process_group
         self.parameters = NamedParameters(model)
@@ -55,12 +60,12 @@ class HookState:
 
     @property
     def world_size(self) -> int:
-        """How many ranks average."""
+        """The number of ranks that average."""
         size: int = dist.get_world_size(self.group)
         return size
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings, and what is kept for every parameter; tensors are copies."""
+        """The settings, and the values of every parameter; tensors are copies."""
         if self._unbound is not None:
             return self._unbound
         return {
@@ -69,7 +74,7 @@ class HookState:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Become what `state_dict` described. The settings come from there too."""
+        """Restore the settings and values of a `state_dict`."""
         if set(saved["settings"]) != set(self.settings):
             raise InvalidArgument(f"the saved state is not one of {type(self).__name__}")
         self.ledger.load_state_dict(saved["parameters"], self.parameters)

@@ -1,8 +1,9 @@
 """Top-k sparsification with error feedback.
 
-Every step adds the gradient to what was not sent yet, e += g; the k elements of the bucket that are greatest in magnitude
-are sent and leave e. Every rank's list is equally long, so that one collective does, which runs while backward goes on.
-(Aji and Heafield 2017; error feedback after Seide et al. 2014.)
+Every step adds the gradient to the residual, e += g; the k elements of the bucket with the largest
+magnitude are sent and removed from e. Every rank's list has the same length, so one collective
+suffices, which runs during backward. (Aji and Heafield 2017; error feedback after Seide et al.
+2014.)
 """
 
 import math
@@ -17,17 +18,18 @@ from ringfold.torch.hooks.state import HookState
 from ringfold.torch.hooks.wire import Exact
 
 
-# Every so many elements one is looked at; so many times as many as must be found, and so many more, are taken from those.
+# The sampling stride; the factor and the constant by which more elements are taken from the sample
+# than must be found.
 SAMPLE_STRIDE = 61
 SAMPLE_MARGIN = 2
 SAMPLE_MIN = 50
 
 
 class TopKState(HookState):
-    """The state of `topk_hook`. It is this rank's own: every rank saves and loads its own.
+    """The state of `topk_hook`. It differs between ranks: every rank saves and loads its own.
 
-    density: the share of each bucket that is sent, above 0 and at most 1, the same on all ranks. It may be set between steps,
-        as in a warm-up that begins with everything.
+    density: the fraction of each bucket that is sent, above 0 and at most 1, the same on all ranks.
+        It may be set between steps, as in a warm-up that begins with 1.
     """
 
     settings = ("density",)
@@ -44,21 +46,25 @@ class TopKState(HookState):
 
 
 def topk_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Send the greatest elements of gradient and residual, keep the others. `docs/hooks.md` has the formula."""
+    """Send the largest elements of gradient and residual, keep the others. `docs/hooks.md` has the
+    formula.
+    """
     state.require_model()
     buffer = bucket.buffer()
     layout = state.parameters.layout(bucket)
     (residual,) = state.ledger.flat(layout, buffer)
     residual += buffer
     count = math.ceil(state.density * buffer.numel())
-    # The gradient's own buffer takes the magnitudes: a large new tensor costs more than the calculation.
+    # The gradient's own buffer holds the magnitudes: a large new tensor costs more than the
+    # computation.
     magnitudes = (
         torch.abs(residual, out=buffer) if buffer.dtype == residual.dtype else residual.abs()
     )
     indices = greatest(magnitudes, count)
     sent = Exact().encode(indices, residual[indices], layout, buffer.dtype)
     subtract(residual, sent.indices, sent.values)
-    # What is not finite counts as the greatest. All ranks see some of it now; the rest would only spoil steps to come.
+    # Non-finite values count as the largest. All ranks see some of them now; the rest would only
+    # spoil later steps.
     if not sent.values.isfinite().all():
         residual.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
     state.traffic.count(sent, buffer)
@@ -67,10 +73,10 @@ def topk_hook(state: TopKState, bucket: dist.GradBucket) -> torch.futures.Future
 
 
 def greatest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
-    """The indices of the `count` greatest, of which what is not a number is the greatest.
+    """The indices of the `count` largest; NaN counts as the largest.
 
-    To select among all of them is slow. A sample tells where about the last of the greatest is; the selection is then among
-    what is not below, unless the sample was off.
+    Selecting among all elements is slow. A sample estimates the smallest of the largest; the
+    selection is then among the elements not below it, unless the estimate was wrong.
     """
     sample = magnitudes[::SAMPLE_STRIDE]
     sampled = SAMPLE_MARGIN * count // SAMPLE_STRIDE + SAMPLE_MIN
@@ -83,5 +89,5 @@ def greatest(magnitudes: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def subtract(residual: torch.Tensor, indices: torch.Tensor, sent: torch.Tensor) -> None:
-    """Take from the residual what was sent; nothing is left of what is not a finite number."""
+    """Subtract what was sent from the residual; non-finite values are removed entirely."""
     residual[indices] = (residual[indices] - sent).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

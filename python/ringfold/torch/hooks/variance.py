@@ -1,14 +1,17 @@
-"""Variance-based sparsification: an element is sent once its sum is large against its noise.
+"""Variance-based sparsification: an element is sent once its sum is large compared to its noise.
 
-Tsuzuku, Imachi and Akiba, "Variance-based Gradient Compression for Efficient Distributed Deep Learning", 2018
-(arXiv 1802.06058). For every element, on every rank: r is the sum of gradients that were not sent, v that of their squares.
+Tsuzuku, Imachi and Akiba, "Variance-based Gradient Compression for Efficient Distributed Deep
+Learning", 2018 (arXiv 1802.06058). For every element, on every rank: r is the sum of gradients that
+were not sent, v that of their squares.
 
     r += g;  v += g^2;  if r^2 > alpha v:  send r;  r = v = 0;  otherwise:  v *= zeta
 
-A gradient that changes its sign from step to step waits until its sum means something; nothing of it is lost meanwhile. The
-paper squares every sample's gradient, which DDP does not have: here the local mini-batch counts as one sample.
+A gradient that changes its sign from step to step waits until its sum is significant; none of it is
+lost meanwhile. The paper squares every sample's gradient, which DDP does not provide: here the
+local mini-batch counts as one sample.
 
-With a threshold t (the paper's hybrid with Strom 2015) an element must exceed that too, and what is sent is t with its sign:
+With a threshold t (the paper's hybrid with Strom 2015), an element must exceed that too, and the
+value sent is t with its sign:
 
     if r^2 > alpha v and |r| > t:  send sign(r) t;  v = max(v - 2 |r| t + t^2, 0);  r -= sign(r) t
 """
@@ -27,13 +30,15 @@ WIRES = ("exact", "powers")
 
 
 class VarianceState(HookState):
-    """The state of `variance_hook`. It is this rank's own: every rank saves and loads its own.
+    """The state of `variance_hook`. It differs between ranks: every rank saves and loads its own.
 
-    alpha: how large the square of the sum must be against the sum of squares; the paper tries 1 to 2. More sends less.
-    zeta: what the sum of squares is multiplied by in a step that does not send; the paper has 0.999.
-    wire: `exact` sends 32 bits of index and the value in the gradient's own type; `powers` sends the paper's words of 32
-        bits, with values rounded to powers of two. What rounding takes stays in the residual. The same on all ranks.
-    threshold: the hybrid's; a word of 32 bits an element. The same on all ranks.
+    alpha: the required ratio of the square of the sum to the sum of squares; the paper tries 1 to
+        2. A higher alpha sends less.
+    zeta: the decay of the sum of squares in a step that does not send; the paper has 0.999.
+    wire: `exact` sends 32 bits of index and the value in the gradient's own type; `powers` sends
+        the paper's words of 32 bits, with values rounded to powers of two. The rounding error stays
+        in the residual. The same on all ranks.
+    threshold: the hybrid's threshold; a word of 32 bits per element. The same on all ranks.
     """
 
     settings = ("alpha", "zeta", "wire", "threshold")
@@ -65,7 +70,7 @@ class VarianceState(HookState):
 
     @property
     def code(self) -> Code:
-        """How elements are written down."""
+        """The encoding of elements."""
         if self.threshold is not None:
             return Signs(self.threshold)
         return Powers() if self.wire == "powers" else Exact()
@@ -74,7 +79,9 @@ class VarianceState(HookState):
 def variance_hook(
     state: VarianceState, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Send the elements that are clear of noise, keep the others. `docs/hooks.md` has the formula."""
+    """Send the elements that exceed their noise, keep the others. `docs/hooks.md` has the
+    formula.
+    """
     state.require_model()
     buffer = bucket.buffer()
     layout = state.parameters.layout(bucket)
@@ -83,7 +90,8 @@ def variance_hook(
     residual += gradient
     variance.addcmul_(gradient, gradient)
     code = state.code
-    # What is left of the gradient is room for a calculation, and for the result in the end: large new tensors cost more.
+    # The gradient's buffer is reused for intermediate values, and finally for the result: large new
+    # tensors cost more.
     indices = clear_elements(state, residual, variance, gradient)
     sent = code.encode(indices, residual[indices], layout, buffer.dtype)
     settle(state, sent, residual, variance)
@@ -99,7 +107,8 @@ def clear_elements(
     clear = torch.mul(residual, residual, out=scratch).sub_(variance, alpha=state.alpha) > 0
     if state.threshold is not None:
         clear &= torch.abs(residual, out=scratch) > state.threshold
-    # No comparison lets out what is not finite, and it would stay for ever. The sum shows cheaply whether there is any.
+    # No comparison selects non-finite values, and they would stay for ever. The sum shows cheaply
+    # whether there are any.
     if not variance.sum().isfinite():
         clear |= ~variance.isfinite()
     return clear.nonzero().view(-1)
@@ -108,7 +117,9 @@ def clear_elements(
 def settle(
     state: VarianceState, sent: Sent, residual: torch.Tensor, variance: torch.Tensor
 ) -> None:
-    """Take what was sent from the residual, and what that leaves from the sum of squares; let the others' decay."""
+    """Subtract what was sent from the residual, and its effect from the sum of squares; let the
+    others decay.
+    """
     left = variance.new_zeros(sent.indices.shape)
     if state.threshold is not None:
         excess = state.threshold**2 - 2 * residual[sent.indices].abs() * state.threshold

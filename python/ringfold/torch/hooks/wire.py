@@ -1,8 +1,9 @@
-"""How sparse gradients are written down. A *code* turns some elements of a bucket into bytes and back.
+"""Encodings of sparse gradients. A *code* turns some elements of a bucket into bytes and back.
 
-Codes may round, or leave elements out: `Sent` says what the receivers will read, and the sender keeps the difference. What is
-not a finite number always arrives as such, never in the sender's ledger, so that loss scaling and users' own checks see it.
-What is decoded comes from a peer: indices are checked where they are used, by `index_add_`.
+Codes may round, or omit elements: `Sent` has the values that the receivers will read, and the
+sender keeps the difference. A non-finite value is always delivered as such, and never kept by the
+sender, so that loss scaling and users' own checks see it. Decoded data comes from a peer: indices
+are checked where they are used, by `index_add_`.
 """
 
 from typing import NamedTuple, Protocol
@@ -16,23 +17,23 @@ INDEX_BYTES = 4
 
 
 class Sent(NamedTuple):
-    """What a code made of a choice of elements."""
+    """The result of encoding some elements."""
 
     payload: torch.Tensor
     """The bytes, as a flat uint8 tensor."""
     indices: torch.Tensor
-    """The elements that are in it."""
+    """The elements that were encoded."""
     values: torch.Tensor
-    """What a receiver will read for them."""
+    """The values that a receiver will read."""
 
 
 class Code(Protocol):
-    """A way to write elements of a bucket down."""
+    """An encoding of elements of a bucket."""
 
     def encode(
         self, indices: torch.Tensor, values: torch.Tensor, layout: Layout, dtype: torch.dtype
     ) -> Sent:
-        """Write down `values`, which stand at `indices` of a bucket of `dtype`."""
+        """Encode `values` at `indices` of a bucket of `dtype`."""
 
     def decode(
         self, payload: torch.Tensor, layout: Layout, dtype: torch.dtype
@@ -56,14 +57,14 @@ class Exact:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         count = payload.numel() // (INDEX_BYTES + dtype.itemsize)
         split = count * INDEX_BYTES
-        # A copy is aligned, wherever the payload begins.
+        # A copy is aligned, regardless of the payload's alignment.
         return payload[:split].clone().view(torch.int32), payload[split:].clone().view(dtype)
 
 
 class Signs:
-    """One word of 32 bits for an element: every value is the threshold or its negative (Strom 2015).
+    """One word of 32 bits per element: every value is the threshold or its negative (Strom 2015).
 
-    A word is the index, inverted for a negative value; bit 30 marks what is not a finite number.
+    A word is the index, inverted for a negative value; bit 30 marks a non-finite value.
     """
 
     STRANGE = 1 << 30
@@ -99,11 +100,13 @@ class Signs:
 
 
 class Powers:
-    """One word of 32 bits for an element: an index of 28 bits, the sign, and 3 bits of exponent (Tsuzuku et al. 2018, §4.2).
+    """One word of 32 bits per element: an index of 28 bits, the sign, and 3 bits of exponent
+    (Tsuzuku et al. 2018, §4.2).
 
-    Values are rounded to the nearest power of two, but to none above the greatest in their parameter, whose exponent E is
-    written once in front; the 3 bits are d = E - log2(value). Elements with d > 7 are left out. A parameter with a value
-    that is not finite has STRANGE for its E, and all its values arrive as not a number.
+    Values are rounded to the nearest power of two, but not above the largest in their parameter,
+    whose exponent E is written once in front; the 3 bits are d = E - log2(value). Elements with d >
+    7 are omitted. A parameter with a non-finite value has STRANGE for its E, and all its values
+    arrive as NaN.
     """
 
     INDEX_BITS = 28
@@ -155,7 +158,7 @@ class Powers:
     @staticmethod
     def _parameter_of(indices: torch.Tensor, layout: Layout) -> torch.Tensor:
         ends = torch.tensor([end for _, _, end in layout.spans()], device=indices.device)
-        # What lies beyond is refused when it is used.
+        # An index beyond the bucket is refused when it is used.
         return torch.bucketize(indices, ends, right=True).clamp_(max=len(layout.sizes) - 1)
 
     def _values(
