@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What channels, chunks and helper threads bring an all-reduce, and what they cost in processor time.
+"""The effect of channels, chunks and helper threads on an all-reduce, and their cost in processor
+time.
 
     cargo build --release -p ringfold-cli && cargo build --release -p ringfold --example curve
     bench/curve.py --csv channels.csv -- channels=1,2,4 sizes=64K,1M,8M,32M rounds=20
     bench/curve.py --places published --ranks 2 --csv helpers.csv -- helpers=0,1 algorithm=direct
 
-Starts `crates/ringfold/examples/curve.rs`, whose variants take turns in one job, in each place: TCP on loopback, network namespaces
-on a bridge (`hosts`; needs root and `ip`), rings of shared memory, published memory. The rows of all places become one file.
+Starts `crates/ringfold/examples/curve.rs`, whose variants alternate in one job, in each place: TCP
+on loopback, network namespaces on a bridge (`hosts`; needs root and `ip`), rings of shared memory,
+published memory. The rows of all places are written to one file.
 """
 
 import argparse
@@ -62,7 +64,7 @@ def on_this_host(command: Path, example: Path, ranks: int, words: list[str]) -> 
 
 
 def main() -> None:
-    """Measures, and writes the rows."""
+    """Measure, and write the rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

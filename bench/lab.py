@@ -1,4 +1,4 @@
-"""Hosts that are network namespaces on one bridge, and a rank of a job on each."""
+"""Hosts simulated by network namespaces on one bridge, with one rank of a job on each."""
 
 import os
 import secrets
@@ -29,7 +29,7 @@ class Lab:
         self.delete()
 
     def build(self) -> None:
-        """Makes hosts and cables."""
+        """Create hosts and links."""
         command("ip", "netns", "add", self.switch)
         command("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
         command("ip", "-n", self.switch, "link", "set", "bridge", "up")
@@ -44,7 +44,7 @@ class Lab:
             command("ip", "-n", host, "link", "set", "lo", "up")
 
     def shape(self, number: int, mbit: float, burst: str = "64kb") -> None:
-        """Limits both directions of a host's cable; so much may pass at once after a silence."""
+        """Limit both directions of a host's link; the burst may pass at once after a silence."""
         for namespace, device in [(self.hosts[number], "eth0"), (self.switch, f"port{number}")]:
             limits = ["rate", f"{mbit}mbit", "burst", burst, "latency", "50ms"]
             command(
@@ -52,7 +52,7 @@ class Lab:
             )
 
     def delete(self) -> None:
-        """Takes everything away."""
+        """Delete all namespaces."""
         for name in [*self.hosts, self.switch]:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
@@ -63,7 +63,7 @@ def address(number: int) -> str:
 
 
 def command(*words: str) -> None:
-    """Runs a command that must succeed."""
+    """Run a command that must succeed."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip()}")
@@ -72,7 +72,7 @@ def command(*words: str) -> None:
 def ranks(
     lab: Lab, words: Sequence[str], seconds_max: float, more: dict[str, str] | None = None
 ) -> str:
-    """Runs a program as a rank on each host, with further variables; what rank 0 prints."""
+    """Run a program as a rank on each host, with additional variables; return rank 0's output."""
     secret = secrets.token_hex(16)
     processes = []
     for rank, host in enumerate(lab.hosts):

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Compares ringfold with its peers on this host, all of them interleaved in one run. bench/README.md says how.
+"""Compares ringfold with its peers on this host, interleaved in one run. bench/README.md has the
+method.
 
-    bench/peers.py                                        # all_reduce, 2 ranks, 8 B to 64 MiB, against all peers
+    bench/peers.py                            # all_reduce, 2 ranks, 8 B to 64 MiB, all peers
     bench/peers.py --ranks 4,8 --max 16M --peers impi,openmpi
     bench/peers.py --collective all_gather --sizes 8,64K,16M
     bench/peers.py --preset table --pin
-    bench/peers.py --baseline ../before/target/release/ringfold --peers ''   # two builds of ringfold
+    bench/peers.py --baseline ../before/target/release/ringfold --peers ''   # two builds
 
-Peers come from PyPI into bench/.venvs, one environment each, on the first run. ringfold is the release build. The table
-has medians with a 95 % interval, and ratios of medians: ringfold's time over the library's (below 1 ringfold is faster),
-the library's over the best peer's (* marks that peer), and the library's over the memory's limit. The same rows go to
-bench/results/DATE-MACHINE/ as CSV and, drawn, as SVG.
+Peers are installed from PyPI into bench/.venvs on the first run, one environment each. ringfold is
+the release build. The table has medians with a 95 % interval, and ratios of medians: ringfold's
+time divided by the library's (below 1, ringfold is faster), the library's by the best peer's (*
+marks that peer), and the library's by the memory limit. The same rows are written to
+bench/results/DATE-MACHINE/ as CSV and as curves in SVG.
 """
 
 import argparse
@@ -76,18 +78,13 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = flags.add_argument
-    add(
-        "--preset",
-        default="sweep",
-        choices=list(PRESETS),
-        help="what the flags below are when they are not given",
-    )
+    add("--preset", default="sweep", choices=list(PRESETS), help="defaults of the flags below")
     add("--collective", choices=list(COLLECTIVES), help="(default all_reduce)")
-    add("--ranks", type=counts, help="numbers of ranks, with commas between them (default 2)")
+    add("--ranks", type=counts, help="numbers of ranks, separated by commas (default 2)")
     add(
         "--rounds",
         type=count,
-        help="how often every library is run (default 3), up to 64K three times as often",
+        help="how often every library is run (default 3), three times as often up to 64K",
     )
     add("--sizes", type=sizes, help="such as 8,64K,1M; otherwise from --min to --max")
     add("--min", type=size, default="8", help="smallest size (default 8)")
@@ -102,12 +99,12 @@ def parser() -> argparse.ArgumentParser:
         "--baseline",
         type=command,
         metavar="COMMAND",
-        help="another build of ringfold, measured in turns with this one",
+        help="another build of ringfold, measured alternately with this one",
     )
     add(
         "--pin",
         action="store_true",
-        help="bind every library's ranks to cores, instead of what each does by itself",
+        help="bind every library's ranks to cores, instead of each library's default",
     )
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
     add("--svg", help="file for the curves likewise")
@@ -115,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def preset_of(options: argparse.Namespace) -> Preset:
-    """The preset with the flags that were given in place of its own."""
+    """The preset, overridden by the flags."""
     given = {
         "collective": COLLECTIVES[options.collective] if options.collective else None,
         "ranks": options.ranks,
@@ -135,7 +132,7 @@ def sweep(smallest: int, largest: int, factor: int) -> list[int]:
 
 
 def compared(preset: Preset, pin: bool, baseline: Path | None) -> list[libraries.Library]:
-    """What is compared, in the order of the table's rows."""
+    """The libraries to compare, in the order of the table's rows."""
     name, ranks = preset.collective.name, max(preset.ranks)
     if pin and (reason := libraries.refusal(name, ranks, *libraries.PIN_FLAGS)):
         sys.exit(f"--pin needs `ringfold perf {' '.join(libraries.PIN_FLAGS)}`, which {reason}")
@@ -154,7 +151,7 @@ def compared(preset: Preset, pin: bool, baseline: Path | None) -> list[libraries
 
 
 def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:
-    """The rows as CSV and as curves, where they are wanted."""
+    """Write the rows as CSV and as curves, if requested."""
     what = preset.collective.name if options.preset == "sweep" else options.preset
     stem = (
         f"peers-{what}-{'-'.join(map(str, preset.ranks))}-ranks{'-pinned' if options.pin else ''}"
@@ -193,7 +190,7 @@ def main() -> int:
     try:
         measure(plan, chosen, memory, taken)
     except KeyboardInterrupt:
-        # What was measured so far is told, but kept by nobody.
+        # Results so far are printed, but not written.
         status = INTERRUPTED_STATUS
     comparison = Comparison(
         collective=preset.collective.name,

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""One slow reduction in a ring of processes: what going around it saves, call by call.
+"""One slow reduction in a ring of processes: how much bypassing it saves, call by call.
 
     bench/slow_rank.py --ringfold target/release/ringfold
     bench/slow_rank.py --rounds 5 --reduce-ms 10 --delay-ms 60 --csv slow-rank.csv
 
-Every reduction takes --reduce-ms, as if a device did it, and the first one of rank 1 in about half of the calls --delay-ms more
-(`ringfold perf --slow`): the same calls in every run, as chance follows from a seed. A round runs `off`, `next2` and `tail` one after
-the other, beginning with another one each time, and the calls of a round are compared one by one. `ringfold sim` says what each way
-should take with the measured time of a transfer. Results are checked in every run.
+Every reduction takes --reduce-ms, as if a device did it, and in about half of the calls the first
+one of rank 1 takes --delay-ms more (`ringfold perf --slow`). The slow calls are the same in every
+run, because they are drawn from a seed. A round runs `off`, `next2` and `tail` one after the other,
+each time starting with a different one, and the calls of a round are compared one by one.
+`ringfold sim` predicts the time of each with the measured time of a transfer. Results are checked
+in every run.
 """
 
 import argparse
@@ -28,12 +30,13 @@ def measure(arguments: argparse.Namespace, policy: str) -> list[float]:
     """The time of each call, in milliseconds."""
     command = [
         str(arguments.ringfold), "perf", "reduce_scatter", "--ranks", str(arguments.ranks),
-        "--transport", arguments.transport, "--straggler", policy, "-b", arguments.bytes, "-e", arguments.bytes,
+        "--transport", arguments.transport, "--straggler", policy,
+        "-b", arguments.bytes, "-e", arguments.bytes,
         "-n", str(arguments.calls), "-w", "6", "-I", "1", "--json", "-",
         "--reduce-time", f"{arguments.reduce_ms}ms",
         "--slow", f"rank=1,step=1,delay={arguments.delay_ms}ms,p=0.5",
     ]  # fmt: skip
-    # The ring everywhere, also in the calls that warm up, so that all runs make the same draws.
+    # The ring everywhere, also in the warm-up calls, so that all runs draw the same numbers.
     environment = os.environ | {"RINGFOLD_ALGO": "ring"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
@@ -44,7 +47,7 @@ def measure(arguments: argparse.Namespace, policy: str) -> list[float]:
 
 
 def times_of(report: dict[str, Any]) -> list[float]:
-    """The times of the calls that are not in place."""
+    """The times of the out-of-place calls."""
     result = report["results"][0]
     if result["out_of_place"].get("nwrong") not in (0, "0", None):
         sys.exit(f"wrong results: {result['out_of_place']}")
@@ -52,10 +55,11 @@ def times_of(report: dict[str, Any]) -> list[float]:
 
 
 def simulate(arguments: argparse.Namespace, policy: str, transfer_ms: float) -> float:
-    """What the simulator says a call with a slow reduction takes, in milliseconds."""
+    """The simulated time of a call with a slow reduction, in milliseconds."""
     command = [
-        str(arguments.ringfold), "sim", "reduce_scatter", "--ranks", str(arguments.ranks), "--bytes", arguments.bytes,
-        "--slice-bytes", "whole", "--alpha", f"{round(transfer_ms * 1000)}us", "--bandwidth", "1000GB/s",
+        str(arguments.ringfold), "sim", "reduce_scatter", "--ranks", str(arguments.ranks),
+        "--bytes", arguments.bytes, "--slice-bytes", "whole",
+        "--alpha", f"{round(transfer_ms * 1000)}us", "--bandwidth", "1000GB/s",
         "--reduce-time", f"{arguments.reduce_ms}ms", "--server", "parallel", "--policy", policy,
         "--slow", f"rank=1,step=1,delay={arguments.delay_ms}ms", "--json", "-",
     ]  # fmt: skip
@@ -74,7 +78,7 @@ def find_ms(report: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Measures, compares and prints."""
+    """Measure, compare and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -106,7 +110,7 @@ def main() -> None:
 
 
 def report(arguments: argparse.Namespace, rows: list[tuple[Any, ...]]) -> None:
-    """Prints medians, savings and what they should be."""
+    """Print medians, savings and predictions."""
     usual = statistics.median(row[3] for row in rows if not row[2])
     transfer_ms = usual / (arguments.ranks - 1) - arguments.reduce_ms
     due_ms = min(arguments.delay_ms, arguments.reduce_ms + transfer_ms)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Compares ringfold with gloo as backends of PyTorch, in the same processes, in turns. bench/README.md says how.
+"""Compares ringfold with gloo as PyTorch backends, alternating in the same processes.
+bench/README.md has the method.
 
-    .venv/bin/python bench/torch_compare.py                          all of it, 2 and 4 ranks
+    .venv/bin/python bench/torch_compare.py                 # everything, 2 and 4 ranks
     .venv/bin/python bench/torch_compare.py --what all_reduce --ranks 2 --sizes 8,64K,16M
     .venv/bin/python bench/torch_compare.py --what train --batch 64
 
-Needs torch and this tree's wheel in the Python that runs it, as check.sh installs them. `all_reduce` times synchronous
-`dist.all_reduce` of both backends and the core's call without torch; its table has ratios (ringfold/it below 1: ringfold is
-faster) and what the way through Python adds. `train` times a step of DistributedDataParallel; communication is the step
-minus that of one rank that works alone. Rows go to bench/results/DATE-MACHINE/ as CSV.
+Needs torch and this tree's wheel in the Python that runs it, as check.sh installs them.
+`all_reduce` times synchronous `dist.all_reduce` of both backends and the core's call without torch;
+its table has ratios (ringfold/it below 1: ringfold is faster) and the overhead of Python. `train`
+times a step of DistributedDataParallel; the communication time is the step minus that of one rank
+working alone. Rows are written to bench/results/DATE-MACHINE/ as CSV.
 """
 
 import argparse
@@ -32,18 +34,18 @@ from peers import INTERRUPTED_STATUS, count, counts, interrupted, size, sizes, s
 
 PROGRAM = libraries.BENCH / "torch_ranks.py"
 LIMIT_S = 600.0
-# A block of calls of one library takes about so long at gloo's pace.
+# The approximate time of a block of calls of one library at gloo's speed.
 BLOCK_BYTES = 64 << 20
 MOST_ITERATIONS, LEAST_ITERATIONS = 100, 3
 
 
 def iterations(size: int) -> int:
-    """Calls a block: fewer of the large ones."""
+    """Calls per block: fewer of the large ones."""
     return max(LEAST_ITERATIONS, min(MOST_ITERATIONS, BLOCK_BYTES // max(size, 1)))
 
 
 def run(ranks: int, plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """The blocks of one start of processes."""
+    """The blocks of one start of the processes."""
     start = [
         libraries.COMMAND,
         "run",
@@ -56,7 +58,7 @@ def run(ranks: int, plan: dict[str, Any]) -> list[dict[str, Any]]:
         "ignore",
         PROGRAM,
     ]
-    # Torch's threads beside ranks that share cores would only get in the way; nobody is bound but by the system.
+    # Additional torch threads would compete with ranks that share cores; ranks are not bound.
     variables = {"OMP_NUM_THREADS": "1", "RINGFOLD_BIND": "none"}
     return training.blocks(output_of([*start, json.dumps(plan)], LIMIT_S, variables))
 
@@ -158,7 +160,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max", type=size, default=bytes_of("64M"), help="largest size (default 64M)")
     add("--factor", type=count, default=8, help="between sizes (default 8)")
     add("--rounds", type=count, default=3, help="how often processes are started (default 3)")
-    add("--blocks", type=count, default=5, help="blocks of each library a start (default 5)")
+    add("--blocks", type=count, default=5, help="blocks of each library per start (default 5)")
     add("--train-ranks", type=count, default=2, help="ranks of train (default 2)")
     add("--width", type=count, default=2048, help="of a layer (default 2048)")
     add(
@@ -168,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
         help="of the network, width times width weights each (default 6)",
     )
     add("--batch", type=count, default=16, help="samples of each rank (default 16)")
-    add("--steps", type=count, default=3, help="steps a block (default 3)")
+    add("--steps", type=count, default=3, help="steps per block (default 3)")
     add("--warmup", type=count, default=4, help="steps that do not count (default 4)")
     add("--pin", action="store_true", help="bind each rank's main thread to a core")
     add("--csv", help="folder for the rows instead of the one in bench/results; none writes none")

@@ -1,9 +1,12 @@
-"""One rank of `bench/torch_compare.py`: times calls of several backends in turn, in the same process, on the same tensors.
+"""One rank of `bench/torch_compare.py`: times calls of several backends, alternating in one
+process, on the same tensors.
 
-Usage: torch_ranks.py PLAN    PLAN is JSON; see `all_reduce` and `train` for what it has. Rank 0 prints a line of JSON a block.
+Usage: torch_ranks.py PLAN    PLAN is JSON; see `all_reduce` and `train` for its keys. Rank 0 prints
+a line of JSON per block.
 
-Before each call all ranks store to their input and meet in the same barrier, ringfold's own, both untimed; the slowest rank
-counts. Of a block of calls the first is left out: it comes after another backend's and finds none of its own memory cached.
+Before each call, all ranks store to their input and enter the same barrier, ringfold's own, both
+untimed; the slowest rank counts. The first call of a block is not counted: it follows another
+backend's and finds none of its own memory cached.
 """
 
 import json
@@ -62,7 +65,9 @@ def block_us(tensor: Any, call: Callable[[], object], iterations: int) -> list[f
 
 
 def all_reduce(plan: dict[str, Any], gloo: Any) -> None:
-    """`sizes` in bytes; `iterations` of each library a block, by size; `blocks` of each library, in turns."""
+    """`sizes` in bytes; `iterations` per library and block, by size; `blocks` per library,
+    alternating.
+    """
     # Until the system has found a core for each rank.
     for call in calls(torch.zeros(2), gloo).values():
         block_us(torch.zeros(2), call, SETTLING_CALLS)
@@ -102,10 +107,11 @@ def stepper(model: Any, inputs: Any) -> Callable[[], float]:
 
 
 def train(plan: dict[str, Any], gloo: Any) -> None:
-    """Steps on `batch` samples a rank of a network of `layers` times `width` squared weights.
+    """Steps on `batch` samples per rank of a network of `layers` times `width` squared weights.
 
-    With DDP over each backend; `alone` on one rank while the others sleep; `apart` on all, without communication. These two
-    are DDP, too, in a group of one rank: the same work, with its copies into buckets and out of them.
+    With DDP over each backend; `alone` on one rank while the others sleep; `apart` on all, without
+    communication. These two are DDP, too, in a group of one rank: the same work, with its copies
+    into buckets and out of them.
     """
     inputs = torch.randn(plan["batch"], plan["width"])
     ways: dict[str, Callable[[], float]] = {}
@@ -120,7 +126,7 @@ def train(plan: dict[str, Any], gloo: Any) -> None:
     model = network(plan["width"], plan["layers"])
     local = stepper(torch.nn.parallel.DistributedDataParallel(model, process_group=lonely), inputs)
     ways |= {"apart": local, "alone": local}
-    # Buckets are formed anew after the first step, and registered after some more.
+    # Buckets are rebuilt after the first step, and registered after some more.
     for step in ways.values():
         for _ in range(plan["warmup"]):
             step()
@@ -129,7 +135,7 @@ def train(plan: dict[str, Any], gloo: Any) -> None:
     for block in range(plan["blocks"]):
         begin = block % len(names)
         for name in names[begin:] + names[:begin]:
-            # gloo's barrier sleeps, so that who waits in it takes no core from who works.
+            # gloo's barrier sleeps, so that waiting ranks take no core from the working one.
             dist.barrier(group=gloo)
             works = name != "alone" or dist.get_rank() == 0
             mine = [ways[name]() if works else 0.0 for _ in range(plan["steps"])]

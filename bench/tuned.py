@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""How good the tuner's picks are: untuned and tuned, beside the best way at every size.
+"""The quality of the tuner's choices: untuned and tuned, compared with the best way at every size.
 
-    bench/tuned.py                                   # 2 ranks, 4 ranks and 4 namespaces, 8 B to 64 MiB
+    bench/tuned.py                              # 2 ranks, 4 ranks and 4 namespaces, 8 B to 64 MiB
     bench/tuned.py --settings 2,4 --rounds 8 --folder bench/results/today
 
-For each setting `ringfold tune sweep` measures every way beside the default's pick, `tune optimize` makes rules of it, and a
-second sweep measures the picks by these rules. A ratio is the pick's time over that of the best way. Which way is the best is
-taken from one half of the rounds and the ratio from the other, and the other way round: the least of several medians is
-partly luck, and luck does not repeat. Namespaces need root, `ip` and `tc`; they are hosts to each other.
+For each setting, `ringfold tune sweep` measures every way and the default choice, `tune optimize`
+derives rules from it, and a second sweep measures the choices by these rules. A ratio is the time
+of the choice divided by that of the best way. The best way is taken from one half of the rounds and
+the ratio from the other, and vice versa: the minimum of several medians is partly luck, and luck
+does not repeat. Namespaces need root, `ip` and `tc`; they count as separate hosts.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from lab import Lab, ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS_MAX = 1800
-# What the picks may lose to the best way: untuned, and tuned by what was measured.
+# The permitted loss of the choices against the best way: untuned, and tuned by the measurements.
 UNTUNED_MAX = 1.15
 TUNED_MAX = 1.05
 
@@ -58,7 +59,9 @@ def read(path: Path) -> dict[int, Point]:
 
 
 def ratio(point: Point) -> tuple[float, str]:
-    """The pick's time over the best way's, and that way: chosen in one half of the rounds, judged in the other."""
+    """The time of the choice divided by that of the best way, and that way: selected in one half of
+    the rounds, judged in the other.
+    """
     rounds = sorted(point.default)
     halves = [set(rounds[0::2]), set(rounds[1::2])]
     logs: list[float] = []
@@ -80,7 +83,7 @@ def ratio(point: Point) -> tuple[float, str]:
 def sweep(
     options: argparse.Namespace, setting: str, output: Path, rules: Path | None
 ) -> dict[int, Point]:
-    """Measures one setting into a file, or reads what is there."""
+    """Measure one setting into a file, or read an existing file."""
     words = [
         str(options.program),
         "tune",
@@ -137,7 +140,7 @@ def measure(options: argparse.Namespace, setting: str) -> tuple[dict[int, Point]
 
 
 def report(setting: str, untuned: dict[int, Point], tuned: dict[int, Point]) -> None:
-    """A line for each size."""
+    """Print a line for each size."""
     print(f"# {setting}: the pick's time over the best way's")
     print(f"{'bytes':>10}  {'untuned':<24} {'ratio':>6}  {'tuned':<24} {'ratio':>6}  best")
     worst = [0.0, 0.0]
@@ -158,7 +161,7 @@ def report(setting: str, untuned: dict[int, Point], tuned: dict[int, Point]) -> 
 
 
 def main() -> None:
-    """Measures the settings one after the other."""
+    """Measure the settings one after the other."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -180,7 +183,7 @@ def main() -> None:
         "--folder",
         type=Path,
         default=Path("tuned"),
-        help="for the sweeps and rules; what is there is gone on with",
+        help="for the sweeps and rules; existing results are kept",
     )
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,14 @@
-"""Data-parallel training in PyTorch on handwritten digits; it says how well and how fast it learns over ringfold or gloo.
+"""Data-parallel training in PyTorch on handwritten digits; prints accuracy and speed over ringfold
+or gloo.
 
     torchrun --nproc-per-node 2 examples/ddp_digits.py --backend ringfold
     torchrun --nproc-per-node 2 examples/ddp_digits.py --backend gloo
     torchrun --nproc-per-node 2 --max-restarts 3 examples/ddp_digits.py --checkpoint /tmp/digits.pt
 
-Every rank takes its part of each global batch, and DistributedDataParallel averages the gradients. With `--checkpoint`
-rank 0 writes weights and optimizer after each epoch, and whoever starts with such a file goes on from there: when a rank
-dies, the others raise at once, torchrun starts all ranks again, and at most one epoch is lost.
+Every rank takes its part of each global batch, and DistributedDataParallel averages the gradients.
+With `--checkpoint`, rank 0 saves weights and optimizer after each epoch, and a run that finds such
+a file resumes from it: when a rank dies, the others raise at once, torchrun restarts all ranks, and
+at most one epoch is lost.
 """
 
 import argparse
@@ -27,7 +29,9 @@ MOMENTUM = 0.9
 
 
 def load_samples() -> tuple[Any, Any]:
-    """The digits in an order that is no matter of writer: pixels from 0 to 1, and labels."""
+    """The digits, shuffled so that the order does not depend on the writer: pixels from 0 to 1, and
+    labels.
+    """
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     return torch.tensor(digits.data[order] / 16, dtype=torch.float32), torch.tensor(
@@ -36,7 +40,7 @@ def load_samples() -> tuple[Any, Any]:
 
 
 class Training:
-    """A network, its optimizer, and how far they have come."""
+    """A network, its optimizer, and the progress of training."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -56,7 +60,7 @@ class Training:
         self.steps_s: list[float] = []
 
     def run(self) -> None:
-        """Train until all epochs are done, from the checkpoint on if there is one."""
+        """Train all epochs, starting at the checkpoint if there is one."""
         samples, labels = load_samples()
         samples, labels = samples[TEST_SAMPLES:], labels[TEST_SAMPLES:]
         self.resume()
@@ -76,12 +80,13 @@ class Training:
     def step(self, samples: Any, labels: Any, batch: int) -> None:
         self.optimizer.zero_grad()
         losses = torch.nn.functional.cross_entropy(self.model(samples), labels, reduction="sum")
-        # DDP averages over the ranks; weighted like this the average is the batch's, however it was divided.
+        # DDP averages over the ranks; with this weight the result is the batch's average, however
+        # it was divided.
         (losses * dist.get_world_size() / batch).backward()
         self.optimizer.step()
 
     def save(self) -> None:
-        """Write a checkpoint, whole or not at all."""
+        """Write a checkpoint atomically."""
         if self.options.checkpoint and dist.get_rank() == 0:
             state = {
                 "network": self.network.state_dict(),
@@ -93,11 +98,11 @@ class Training:
             written.replace(self.options.checkpoint)
 
     def resume(self) -> None:
-        """Take up rank 0's checkpoint if there is one."""
+        """Load rank 0's checkpoint if there is one."""
         found: list[Any] = [None]
         if self.options.checkpoint and dist.get_rank() == 0 and self.options.checkpoint.exists():
             found = [torch.load(self.options.checkpoint)]
-        # From rank 0 to all, because another host need not see its files.
+        # Broadcast from rank 0, because other hosts may not see its files.
         dist.broadcast_object_list(found, 0)
         if found[0] is not None:
             self.network.load_state_dict(found[0]["network"])
@@ -106,7 +111,7 @@ class Training:
             say(f"resumed after epoch {self.epoch}")
 
     def accuracy(self) -> float:
-        """The share of the test samples that are recognised."""
+        """The fraction of the test samples that are recognised."""
         samples, labels = load_samples()
         with torch.no_grad():
             found = self.network(samples[:TEST_SAMPLES]).argmax(1)
@@ -123,13 +128,13 @@ class Training:
 
 
 def say(text: str) -> None:
-    """Rank 0 speaks for all."""
+    """Print on rank 0 only."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command's options."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -137,7 +142,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add(
         "--backend",
         default="ringfold",
-        help="ringfold, gloo or another backend of torch's (default %(default)s)",
+        help="ringfold, gloo or another torch backend (default %(default)s)",
     )
     add("--epochs", type=int, default=20, help="(default %(default)s)")
     add("--batch", type=int, default=128, help="samples in a global batch (default %(default)s)")
@@ -148,7 +153,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--checkpoint",
         type=Path,
         metavar="FILE",
-        help="file to write after each epoch, and to go on from",
+        help="file to write after each epoch, and to resume from",
     )
     return parser.parse_args(arguments)
 

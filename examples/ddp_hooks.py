@@ -1,10 +1,11 @@
-"""DDP on handwritten digits with each of ringfold's communication hooks: what it learns, and what it sends for that.
+"""DDP on handwritten digits with each of ringfold's communication hooks: accuracy, and data sent.
 
     torchrun --nproc-per-node 2 examples/ddp_hooks.py --backend gloo
-    torchrun --nproc-per-node 2 examples/ddp_hooks.py --backend ringfold --hooks none,variance --epochs 40
+    torchrun --nproc-per-node 2 examples/ddp_hooks.py --backend ringfold --hooks none,variance
 
-Accuracy and loss are over samples that were not trained with, and means over the seeds. "sent" is what a rank put into lists
-or 16-bit buffers against the gradients' own bytes; "elements" the share of gradient elements among that.
+Accuracy and loss are on held-out samples, averaged over the seeds. "sent" is a rank's data in lists
+or 16-bit buffers relative to the gradients' own bytes; "elements" the fraction of gradient elements
+among that.
 """
 
 import argparse
@@ -21,12 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 from ringfold.torch import hooks
 
 TEST_SAMPLES = 360
-# A fifth of what DDP takes for the first bucket, so that there are some.
+# A fifth of DDP's default for the first bucket, so that there are several.
 BUCKET_CAP_MB = 0.2
 
 
 class Choice(NamedTuple):
-    """A hook to register, and what it sends if that is known beforehand, in bytes for a gradient's byte."""
+    """A hook to register, and if known beforehand the bytes that it sends per byte of gradient."""
 
     state: Any
     hook: Any
@@ -55,7 +56,7 @@ CHOICES: dict[str, Callable[[DistributedDataParallel], Choice]] = {
 
 
 class Result(NamedTuple):
-    """What came of one training."""
+    """The result of one training."""
 
     accuracy: float
     loss: float
@@ -64,7 +65,9 @@ class Result(NamedTuple):
 
 
 def train(name: str, epochs: int, batch: int, seed: int) -> Result:
-    """Train a network of one hidden layer with a hook; every rank takes its part of each global batch."""
+    """Train a network of one hidden layer with a hook; every rank takes its part of each global
+    batch.
+    """
     samples, labels = load_samples()
     torch.manual_seed(seed)
     network = nn.Sequential(
@@ -97,7 +100,9 @@ def train(name: str, epochs: int, batch: int, seed: int) -> Result:
 
 
 def load_samples() -> tuple[torch.Tensor, torch.Tensor]:
-    """The digits in an order that is no matter of writer: pixels from 0 to 1, and labels."""
+    """The digits, shuffled so that the order does not depend on the writer: pixels from 0 to 1, and
+    labels.
+    """
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
     return torch.tensor(digits.data / 16, dtype=torch.float32)[order], torch.tensor(digits.target)[

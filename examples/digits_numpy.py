@@ -1,11 +1,13 @@
-"""Data-parallel training of a small network in NumPy on handwritten digits, gradients averaged by ringfold.
+"""Data-parallel training of a small network in NumPy on handwritten digits, gradients averaged by
+ringfold.
 
-    python examples/digits_numpy.py                                 one process
-    ringfold run --ranks 4 -- python examples/digits_numpy.py       four, with the same global batches
+    python examples/digits_numpy.py                            # one process
+    ringfold run --ranks 4 -- python examples/digits_numpy.py  # four, with the same global batches
 
-Every rank computes the mean gradient of its part of each global batch; one all-reduce over one buffer that holds all
-gradients makes them the global batch's mean, so that every rank takes the same step. The parts need not be equally long:
-a rank's gradient counts as much as its part of the batch. At the end the ranks compare digests of their weights.
+Every rank computes the mean gradient of its part of each global batch. One all-reduce over one
+buffer with all gradients turns them into the global batch's mean, so that every rank takes the same
+step. The parts need not have equal sizes: a rank's gradient is weighted by its part of the batch.
+At the end, the ranks compare digests of their weights.
 """
 
 import argparse
@@ -26,7 +28,7 @@ MOMENTUM = 0.9
 
 
 class Network:
-    """One hidden layer; all parameters lie in one buffer, and so do all gradients."""
+    """One hidden layer; all parameters are in one buffer, and so are all gradients."""
 
     def __init__(self, seed: int) -> None:
         inputs, hidden, outputs = LAYERS
@@ -51,7 +53,7 @@ class Network:
         return hidden, powers / powers.sum(axis=1, keepdims=True)
 
     def differentiate(self, x: Array, labels: NDArray[np.int64]) -> None:
-        """Fill `gradients` with the mean over these samples; zeros when there are none."""
+        """Set `gradients` to the mean over these samples; zeros if there are none."""
         hidden, slope = self.predict(x)
         slope[np.arange(len(labels)), labels] -= 1
         slope /= max(len(labels), 1)
@@ -62,7 +64,7 @@ class Network:
         self.d_first_bias[:] = back.sum(axis=0)
 
     def step(self, learning_rate: float) -> None:
-        """Follow `gradients`."""
+        """Apply `gradients`."""
         self.velocity *= MOMENTUM
         self.velocity -= learning_rate * self.gradients
         self.parameters += self.velocity
@@ -77,7 +79,7 @@ def views(buffer: Array, shapes: list[tuple[int, ...]]) -> list[Array]:
 
 
 def train(comm: ringfold.Communicator, options: argparse.Namespace) -> tuple[Network, float]:
-    """Train, and give the network with the seconds spent in all-reduces."""
+    """Train, and return the network and the seconds spent in all-reduces."""
     samples, labels = load_samples()
     samples, labels = samples[TEST_SAMPLES:], labels[TEST_SAMPLES:]
     network = Network(options.seed)
@@ -91,7 +93,7 @@ def train(comm: ringfold.Communicator, options: argparse.Namespace) -> tuple[Net
             mine = np.array_split(batch, comm.world_size)[comm.rank]
             network.differentiate(samples[mine], labels[mine])
             begin = time.perf_counter()
-            # Weighted like this, the sum is the batch's mean, however it was divided.
+            # With this weight, the sum is the batch's mean, however it was divided.
             share = ringfold.premul_sum(len(mine) / len(batch))
             comm.all_reduce(network.gradients, share, out=network.gradients)
             reducing_s += time.perf_counter() - begin
@@ -100,21 +102,23 @@ def train(comm: ringfold.Communicator, options: argparse.Namespace) -> tuple[Net
 
 
 def load_samples() -> tuple[Array, NDArray[np.int64]]:
-    """The digits in an order that is no matter of writer: pixels from 0 to 1, and labels."""
+    """The digits, shuffled so that the order does not depend on the writer: pixels from 0 to 1, and
+    labels.
+    """
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     return (digits.data[order] / 16).astype(np.float32), digits.target[order].astype(np.int64)
 
 
 def accuracy(network: Network) -> float:
-    """The share of the test samples that are recognised."""
+    """The fraction of the test samples that are recognised."""
     samples, labels = load_samples()
     _, probabilities = network.predict(samples[:TEST_SAMPLES])
     return float((probabilities.argmax(axis=1) == labels[:TEST_SAMPLES]).mean())
 
 
 def check_weights_are_equal(comm: ringfold.Communicator, network: Network) -> str:
-    """Compare the bits of all ranks' weights, and give their digest."""
+    """Compare the bits of all ranks' weights, and return their digest."""
     digest = hashlib.sha256(network.parameters.tobytes()).digest()
     digests = comm.all_gather(np.frombuffer(digest, np.uint8))
     different = [rank for rank in range(comm.world_size) if digests[rank].tobytes() != digest]
@@ -124,7 +128,7 @@ def check_weights_are_equal(comm: ringfold.Communicator, network: Network) -> st
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command's options."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch", type=int, default=100, help="samples in a global batch")

@@ -1,12 +1,13 @@
-"""What is compared: the collectives, what a size of theirs means, and the least memory traffic one needs.
+"""The collectives that are compared: the meaning of their sizes, and their minimum memory traffic.
 
-Sizes are nccl-tests', as in `ringfold perf`: bytes of the whole vector, or of all ranks' shares together.
+Sizes are nccl-tests', as in `ringfold perf`: bytes of the whole vector, or of all ranks' shares
+together.
 """
 
 from dataclasses import dataclass
 
 FLOAT_BYTES = 4
-# What a rank's share is rounded down to, as `ringfold perf` does it.
+# The granularity of a rank's share, as in `ringfold perf`.
 SHARE_FLOATS = 4
 SUFFIXES = {"K": 10, "M": 20, "G": 30}
 
@@ -14,29 +15,33 @@ SUFFIXES = {"K": 10, "M": 20, "G": 30}
 @dataclass(frozen=True)
 class Collective:
     name: str
-    # The placements that libraries have in common: MPI's broadcast has one buffer, nccl-tests' all_to_all two.
+    # The placements that libraries have in common: MPI's broadcast has one buffer, nccl-tests'
+    # all_to_all two.
     placements: tuple[str, ...]
     # Whether each rank has a share of the whole.
     has_shares: bool = False
-    # How often the whole must be read and written, in terms of ranks: (constant, factor of the number of ranks).
+    # How often the whole vector must be read and written: (constant, factor of the number of
+    # ranks).
     read: tuple[int, int] = (0, 0)
     written: tuple[int, int] = (0, 0)
 
     def count(self, ranks: int, size: int) -> int:
-        """Elements as a call counts them, of the whole vector or of a share, for about `size` bytes."""
+        """Elements as a call counts them, of the whole vector or of a share, for about `size`
+        bytes.
+        """
         exact = size // FLOAT_BYTES // (ranks if self.has_shares else 1)
         if exact == 0:
             return min(size, 1)
         return exact - exact % SHARE_FLOATS if self.has_shares and exact >= SHARE_FLOATS else exact
 
     def bytes(self, ranks: int, size: int) -> int:
-        """The size that `count` elements really have."""
+        """The actual size of `count` elements."""
         return self.count(ranks, size) * FLOAT_BYTES * (ranks if self.has_shares else 1)
 
     def traffic_bytes(self, ranks: int, size: int) -> int:
-        """What the memory must deliver and take at least when no cache helps: every input read, every output written.
+        """The minimum memory traffic if no cache helps: every input is read, every output written.
 
-        For all_reduce 2 x ranks x size. In place some collectives move a little less.
+        For all_reduce 2 x ranks x size. In place, some collectives move slightly less.
         """
         constant, factor = (a + b for a, b in zip(self.read, self.written, strict=True))
         return (constant + factor * ranks) * size
@@ -69,7 +74,7 @@ def bytes_of(text: str) -> int:
 
 
 def text_of(size: int) -> str:
-    """The shortest way to write a size: the reverse of `bytes_of`."""
+    """The shortest notation of a size: the inverse of `bytes_of`."""
     for suffix, shift in reversed(SUFFIXES.items()):
         if size and size % (1 << shift) == 0:
             return f"{size >> shift}{suffix}"

@@ -1,7 +1,8 @@
 """The libraries that are compared: how each is installed, built and started.
 
-Peers come from PyPI into `bench/.venvs`, an environment each; programs are built into `target/peers`. A library says
-which placements it has and takes their times in one run of processes of its own.
+Peers are installed from PyPI into `bench/.venvs`, an environment each; programs are built into
+`target/peers`. A library defines its placements and measures their times in one run of separate
+processes.
 """
 
 import json
@@ -31,7 +32,7 @@ PACKAGES = {
     "gloo": ("torch==2.13.0", "numpy"),
     "plot": ("matplotlib",),
 }
-# Long enough for a program that starts and does next to nothing.
+# Enough for a program that starts and does almost nothing.
 PROBE_LIMIT_S = 60.0
 
 
@@ -42,7 +43,7 @@ class Work:
     collective: Collective
     ranks: int
     size: int
-    # At most so many iterations a placement, fewer when they do not fit in the budget.
+    # The maximum number of iterations per placement, fewer if they exceed the budget.
     iterations: int
     budget_ms: int
     # Whether each rank gets a core of its own.
@@ -50,7 +51,7 @@ class Work:
     limit_s: float
 
 
-# The first call's time and every iteration's, in microseconds, by placement.
+# The time of the first call and of every iteration, in microseconds, by placement.
 Lines = dict[str, list[float]]
 
 
@@ -60,14 +61,14 @@ class Library(Protocol):
     is_peer: bool
 
     def placements(self, collective: Collective) -> tuple[str, ...]:
-        """Where the library has this collective; nowhere when it does not have it."""
+        """The library's placements for this collective; empty if it does not have it."""
         ...
 
     def run(self, work: Work) -> Lines: ...
 
 
 def environment(name: str) -> Path:
-    """The virtual environment of this name, made if it is not there."""
+    """The virtual environment of this name, created if necessary."""
     venv = VENVS / name
     if not (venv / "complete").exists():
         print(f"installing {' '.join(PACKAGES[name])} into {venv}", file=sys.stderr)
@@ -83,7 +84,9 @@ def installed_version(venv: Path, package: str) -> str:
 
 
 class Ringfold:
-    """A build of ringfold, this tree's release unless told otherwise, with more flags of `ringfold perf`."""
+    """A build of ringfold, by default this tree's release, with additional flags of
+    `ringfold perf`.
+    """
 
     is_peer = False
 
@@ -130,7 +133,7 @@ class Ringfold:
         }
 
 
-# Ranks on cores of their own; without them `ringfold perf` decides, as it does for a user.
+# Ranks on cores of their own; without these flags, `ringfold perf` decides, as for a user.
 PIN_FLAGS = ("--bind", "core")
 
 
@@ -150,7 +153,7 @@ def ringfold_version() -> str:
 
 
 def refusal(collective: str, ranks: int, *flags: str) -> str:
-    """Why `ringfold perf` refuses these flags; empty when it takes them."""
+    """Why `ringfold perf` refuses these flags; empty if it accepts them."""
     try:
         shortest = ["-e", 8, "-n", 1, "-w", 0, "-c", 0]
         output_of([COMMAND, "perf", collective, "--ranks", ranks, *shortest, *flags], PROBE_LIMIT_S)
@@ -163,7 +166,7 @@ def refusal(collective: str, ranks: int, *flags: str) -> str:
 class Launch:
     """How an MPI's processes are started."""
 
-    # After `mpirun`: always, when ranks outnumber cores, and when ranks are bound.
+    # Arguments of `mpirun`: always, when ranks outnumber cores, and when ranks are bound.
     flags: tuple[str, ...] = ()
     crowd_flags: tuple[str, ...] = ()
     pin_flags: tuple[str, ...] = ()
@@ -176,11 +179,13 @@ def as_root() -> tuple[str, ...]:
 
 
 def launches(impi: Path) -> dict[str, Launch]:
-    """By peer. Unless pinned, each binds what it binds by default: Intel MPI always, Open MPI a rank a core, MPICH never."""
+    """By peer. Unless pinned, the defaults apply: Intel MPI always binds, Open MPI binds a rank to
+    a core, MPICH never binds.
+    """
     return {
         "openmpi": Launch(
             flags=as_root(),
-            # Not always, because it also turns off binding.
+            # Not always, because it also disables binding.
             crowd_flags=("--oversubscribe",),
             pin_flags=("--bind-to", "core"),
         ),
@@ -202,7 +207,9 @@ def launches(impi: Path) -> dict[str, Launch]:
 
 
 class Mpi:
-    """A collective of an MPI, or under the name NAME-ring an all-reduce of our own on its messages."""
+    """A collective of an MPI, or under the name NAME-ring an all-reduce of our own on its
+    messages.
+    """
 
     is_peer = True
 
@@ -217,7 +224,7 @@ class Mpi:
 
     def build(self, peer: str) -> None:
         BUILT.mkdir(parents=True, exist_ok=True)
-        # Intel's compiler wrappers look for its own installation's folders.
+        # Intel's compiler wrappers search the folders of its own installation.
         wrapped = [self.venv / "bin" / "mpicc"]
         plain = ["cc", f"-I{self.venv}/include", f"-L{self.venv}/lib"]
         compiler, library = (plain, ["-lmpi"]) if peer == "impi" else (wrapped, [])
@@ -245,7 +252,7 @@ class Mpi:
 
 
 class Gloo:
-    """gloo through torch.distributed, on one thread a rank."""
+    """gloo through torch.distributed, with one thread per rank."""
 
     is_peer = True
     name = "gloo"
@@ -280,7 +287,7 @@ class Gloo:
             int(work.pin),
             *placements,
         ]
-        # Only the program itself binds ranks, and only when that is asked for.
+        # Only the program itself binds ranks, and only on request.
         unbound = {"RINGFOLD_BIND": "none"}
         return lines_in(
             output_of([*start, BENCH / "collectives_gloo.py", *what], work.limit_s, unbound),
@@ -289,7 +296,9 @@ class Gloo:
 
 
 def lines_in(output: str, placements: tuple[str, ...]) -> Lines:
-    """What the programs print: a placement and its times on a line, among whatever else launchers may say."""
+    """The programs' output: a placement and its times on a line, mixed with the launchers' own
+    output.
+    """
     lines = {}
     for line in output.splitlines():
         words = line.split()

@@ -1,4 +1,4 @@
-"""What this machine is: its cores, and what the folder of its results is called."""
+"""This machine: its cores, and the name of its folder of results."""
 
 import datetime
 import os
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 CPUS = Path("/sys/devices/system/cpu")
-# What processors' names say besides which they are.
+# Words in processors' names that do not identify them.
 NOISE = re.compile(r"\(r\)|\(tm\)|@.*|\b(amd|intel|cpu|processor|\d+-core)\b", re.IGNORECASE)
 
 
@@ -25,7 +25,7 @@ def slug(model: str, cores: int) -> str:
 
 
 def name() -> str:
-    """This machine's, with the cores that this process may use."""
+    """This machine's name, with the cores that this process may use."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2] for line in lines if line.startswith("model name")]
     return slug(models[0] if models else "", cores())

@@ -1,7 +1,7 @@
-"""The order of the runs: rounds, in each all cases, in each case all libraries, so that what disturbs the machine disturbs
-all of them; each time another library begins.
+"""The order of the runs: rounds, in each all cases, in each case all libraries.
 
-A library that fails or hangs is not started again with as many ranks and as many bytes or more.
+Disturbances of the machine thus affect all libraries; each time, a different library is first. A
+library that fails or hangs is not started again with as many ranks and as many bytes or more.
 """
 
 import sys
@@ -14,14 +14,14 @@ from comparison.memory import Memory
 from comparison.processes import Failed
 from comparison.summary import Case, Times
 
-# Up to this size a time depends on how far apart the machine has put two cores for the moment, so that many short
-# rounds say more than a few long ones. Larger sizes have a turn in every third only.
+# Up to this size, a time depends on how far apart the machine has placed two cores for the moment,
+# so many short rounds say more than a few long ones. Larger sizes run in every third round only.
 SMALL_BYTES = 64 << 10
 TURNS_PER_ROUND = 3
-# Time for the iterations of one placement in one run, and how many fit at most.
+# The time for the iterations of one placement in one run, and their maximum number.
 BUDGET_MS = 1000
 MAX_ITERATIONS = 1000
-# What one run may take altogether: a peer that needs more hangs, or is of no use here.
+# The time limit of a run: a peer that needs more hangs, or is of no use here.
 LIMIT_S = 60.0
 
 Taken = dict[tuple[str, Case], Times]
@@ -34,11 +34,11 @@ class Plan:
     sizes: Sequence[int]
     rounds: int
     pin: bool
-    # In each run and placement, when it is said beforehand.
+    # Iterations in each run and placement, if specified.
     iterations: int | None = None
 
     def turns(self, size: int) -> range:
-        """In which turns a size is measured."""
+        """The rounds in which a size is measured."""
         return range(
             0, self.rounds * TURNS_PER_ROUND, 1 if size <= SMALL_BYTES else TURNS_PER_ROUND
         )
@@ -49,12 +49,12 @@ class Plan:
 
 
 def iterations_for(size: int) -> int:
-    """About as much time for each size, with enough iterations for a median."""
+    """About the same time for each size, with enough iterations for a median."""
     return max(10, min(MAX_ITERATIONS, 400_000_000 // (size + 200_000)))
 
 
 def measure(plan: Plan, libraries: Sequence[Library], memory: Memory, taken: Taken) -> None:
-    """Adds all times to `taken`, by library and case, and a rate of the memory for each round to `memory`."""
+    """Add all times to `taken`, by library and case, and a memory rate per round to `memory`."""
     given_up: dict[tuple[str, int], int] = {}
     for turn in range(plan.rounds * TURNS_PER_ROUND):
         begin = turn % len(libraries)
@@ -71,7 +71,7 @@ def measure(plan: Plan, libraries: Sequence[Library], memory: Memory, taken: Tak
 
 
 def run(plan: Plan, library: Library, ranks: int, size: int, taken: Taken) -> bool:
-    """Adds the times of one run; whether it ended well."""
+    """Add the times of one run; return whether it succeeded."""
     placements = library.placements(plan.collective)
     if not placements:
         return True
@@ -93,7 +93,9 @@ def run(plan: Plan, library: Library, ranks: int, size: int, taken: Taken) -> bo
 
 
 def say(text: str) -> None:
-    """Progress on a terminal, on a line that the next one replaces; what ends a line goes everywhere."""
+    """Progress on a terminal, on a line that the next one replaces; complete lines go
+    everywhere.
+    """
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
     elif text.endswith("\n"):

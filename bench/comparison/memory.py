@@ -1,7 +1,9 @@
-"""The limit that memory sets: how fast it is read and written by all ranks at once, measured between the rounds.
+"""The memory limit: the rate at which all ranks together read and write memory, measured between
+the rounds.
 
-A collective of large vectors takes at least as long as the memory needs for its `Collective.traffic_bytes`. Smaller
-vectors stay in caches, whose rates are higher: there the limit does not bind.
+A collective of large vectors takes at least as long as the memory needs for its
+`Collective.traffic_bytes`. Smaller vectors stay in caches, which are faster: there the limit does
+not apply.
 """
 
 import statistics
@@ -14,9 +16,10 @@ from comparison.libraries import BENCH, BUILT
 from comparison.processes import output_of
 from comparison.summary import Case
 
-# From this size on rows are compared with the limit.
+# From this size on, rows are compared with the limit.
 LIMIT_FROM_BYTES = 4 << 20
-# The processes' memory together: so many last caches, and at least so much, because virtual machines understate caches.
+# The processes' total memory: this many last-level caches, and at least this size, because virtual
+# machines understate caches.
 CACHES = 8
 LEAST_BYTES = 1 << 30
 TIME_MS = 200
@@ -25,7 +28,7 @@ CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def last_cache_bytes() -> int:
-    """The size of this machine's largest cache, 0 where the kernel does not say."""
+    """The size of this machine's largest cache, 0 if the kernel does not report it."""
     sizes = [file.read_text().strip() for file in CACHE_FOLDER.glob("index*/size")]
     return max((int(size[:-1]) << {"K": 10, "M": 20}[size[-1]] for size in sizes), default=0)
 
@@ -49,7 +52,7 @@ class Memory:
             self.rates_gbps.setdefault(processes, []).append(float(output))
 
     def limits_us(self, cases: Iterable[Case]) -> Mapping[Case, float]:
-        """The least time of each case that is large enough, by the median rate."""
+        """The minimum time of each case that is large enough, by the median rate."""
         return {
             case: self.collective.traffic_bytes(case.ranks, case.bytes)
             / statistics.median(rates)
@@ -59,7 +62,7 @@ class Memory:
         }
 
     def lines(self) -> list[str]:
-        """What was measured, in words."""
+        """The measured rates as text."""
         lines = [
             f"memory: {statistics.median(rates):.1f} GB/s read and written by {processes} "
             "processes together "

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Draws a file of rows that bench/peers.py wrote: time over size for each library, and time over the best peer's.
+"""Draws a file of rows that bench/peers.py wrote: time over size for each library, and time
+relative to the best peer's.
 
     bench/.venvs/plot/bin/python bench/comparison/plot.py ROWS.csv CURVES.svg
 
-A column of two panels for each number of ranks and placement. Bars are the 95 % intervals. It stands alone, because
-matplotlib is in an environment of its own.
+A column of two panels for each number of ranks and placement. Bars are the 95 % intervals. It is a
+separate program, because matplotlib is in an environment of its own.
 """
 
 import csv
@@ -22,7 +23,7 @@ matplotlib.rcParams.update({"svg.hashsalt": "ringfold", "svg.fonttype": "none", 
 Rows = list[dict[str, str]]
 Libraries = list[str]
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-# The same in every figure. ringfold stands out; the others can be told apart by colour-blind readers.
+# The same in every figure. ringfold stands out; colour-blind readers can distinguish the others.
 COLOURS = {
     "ringfold": "#000000",
     "ringfold-registered": "#d55e00",
@@ -35,9 +36,9 @@ COLOURS = {
     "openmpi-ring": "#56b4e9",
 }
 OTHER_COLOUR = "#b0b000"
-# Room beside the smallest and the largest size.
+# Margin next to the smallest and the largest size.
 SIDE_FACTOR = 1.5
-# A library that is farther from the best peer than this is not told apart from others that are.
+# Libraries farther from the best peer than this are not distinguished.
 RATIO_TICKS = (0.125, 0.25, 0.5, 1, 2, 4, 8)
 
 

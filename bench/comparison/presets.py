@@ -1,4 +1,4 @@
-"""Sets of sizes, ranks and libraries that have a name. A flag that is given replaces what the preset says."""
+"""Named sets of sizes, ranks and libraries. Flags override the preset."""
 
 from dataclasses import dataclass, replace
 
@@ -15,16 +15,16 @@ class Preset:
     # None is the sweep of --min, --max and --factor.
     sizes: tuple[int, ...] | None = None
     rounds: int = 3
-    # In each run and placement; None is as many as have time.
+    # In each run and placement; None means as many as fit in the time.
     iterations: int | None = None
     peers: tuple[str, ...] = ALL_PEERS
-    # Algorithms of ringfold that are rows of their own.
+    # Algorithms of ringfold that have rows of their own.
     algorithms: tuple[str, ...] = ()
 
 
 PRESETS = {
     "sweep": Preset(),
-    # The sizes at which the fastest all-reduce inside one host is judged.
+    # The reference sizes for the fastest all-reduce within one host.
     "table": Preset(
         sizes=(
             8,
@@ -41,11 +41,12 @@ PRESETS = {
         ),
         rounds=4,
     ),
-    # Preferred Networks' figure of 2018: ten runs at 256 MB, median and interval, with baidu-allreduce's blocking ring
-    # over MPI among them. Each run is a process' second call; the first is a column of its own.
+    # Preferred Networks' figure of 2018: ten runs at 256 MB, median and interval, with
+    # baidu-allreduce's blocking ring over MPI among them. Each run is a process' second call; the
+    # first is a column of its own.
     "pfn": Preset(sizes=(256 * MIB,), rounds=10, iterations=1, peers=(*ALL_PEERS, "openmpi-ring")),
-    # A course's exercise: an all-reduce in place by a master who reduces and broadcasts, and by a ring. MPICH is left
-    # out because it spins for minutes when ranks outnumber cores.
+    # A course's exercise: an all-reduce in place by a master that reduces and broadcasts, and by a
+    # ring. MPICH is left out because it spins for minutes when ranks outnumber cores.
     "lab": Preset(
         collective=replace(COLLECTIVES["all_reduce"], placements=("in",)),
         ranks=(4, 8, 16),

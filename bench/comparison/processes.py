@@ -1,7 +1,8 @@
-"""Starts programs and leaves none of their processes behind: not after a hang, not after Ctrl-C, not after success.
+"""Starts programs and leaves none of their processes behind, even after a hang or Ctrl-C.
 
-Launchers put ranks into sessions of their own, so a process group is not enough. This process declares itself the
-reaper of all its descendants; what a dead launcher leaves behind becomes its child and is ended by process id.
+Launchers put ranks into sessions of their own, so a process group is not enough. This process
+declares itself the reaper of all its descendants; processes that a dead launcher leaves behind
+become its children and are ended by process id.
 """
 
 import ctypes
@@ -14,14 +15,14 @@ from pathlib import Path
 
 # From <linux/prctl.h>.
 PR_SET_CHILD_SUBREAPER = 36
-# How long launchers get to take their ranks and files with them when they are told to end.
+# How long launchers get to terminate their ranks and delete their files after a signal.
 GRACE_S = 2.0
-# The end of what a program said is where the reason stands.
+# The reason is at the end of a program's output.
 OUTPUT_LINES = 12
 
 
 class Failed(Exception):
-    """A program that did not end well: why, with the end of its output."""
+    """A program failed: why, with the end of its output."""
 
 
 def become_reaper() -> None:
@@ -32,7 +33,7 @@ def become_reaper() -> None:
 def output_of(
     command: Sequence[object], limit_s: float, variables: Mapping[str, str] | None = None
 ) -> str:
-    """What the program writes to standard output. It gets `limit_s` seconds."""
+    """The program's standard output. The time limit is `limit_s` seconds."""
     words = [str(word) for word in command]
     environment = os.environ | dict(variables or {})
     pipe = subprocess.PIPE
@@ -53,13 +54,13 @@ def output_of(
 
 
 def ending(output: str) -> str:
-    """The last lines of a program's output as the rest of a message."""
+    """The last lines of a program's output, to append to a message."""
     lines = [line for line in output.splitlines() if line.strip()][-OUTPUT_LINES:]
     return "".join(f"\n    {line}" for line in lines) or "; it wrote nothing"
 
 
 def end_descendants() -> None:
-    """Ends every process that descends from this one, politely first."""
+    """End every descendant of this process, politely first."""
     told = time.monotonic()
     sent: dict[int, int] = {}
     while pids := [pid for pid in descendants() if not is_dead(pid)]:
@@ -75,7 +76,7 @@ def end_descendants() -> None:
 
 
 def is_dead(pid: int) -> bool:
-    """Whether the process is dead; if it was a child of ours, it is now gone altogether."""
+    """Whether the process is dead; if it was a child of ours, it is reaped."""
     try:
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return True
@@ -99,7 +100,9 @@ def descendants() -> list[int]:
 
 
 def state_and_parent(pid: int) -> tuple[str, int]:
-    """As /proc/PID/stat says, after the name in parentheses; ("X", 0) for a process that is gone."""
+    """From /proc/PID/stat, after the name in parentheses; ("X", 0) for a process that no longer
+    exists.
+    """
     try:
         state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:

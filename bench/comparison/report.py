@@ -19,7 +19,7 @@ def table(rows: Iterable[Row]) -> str:
     case = None
     for row in rows:
         this = (row.ranks, row.bytes, row.placement)
-        # The case stands in its first line only.
+        # The case is printed in its first line only.
         start = f"{row.ranks:>5} {row.bytes:>10} {row.placement:>5}" if this != case else " " * 22
         if case is not None and this[:2] != case[:2]:
             lines.append("")
@@ -34,11 +34,12 @@ def figures(row: Row) -> str:
     between = f"[{row.low_us:.2f}, {row.high_us:.2f}]"
     best = f"{digits(row.best_ratio)}{'*' if row.library == row.best_peer else ' '}"
     times = f"{row.first_us:>11.2f} {row.median_us:>11.2f} {between:>23} {row.p99_us:>11.2f}"
-    return f"{times} {digits(row.ringfold_ratio):>11} {best:>8} {digits(row.limit_ratio):>8}  {row.failure}"
+    ratios = f"{digits(row.ringfold_ratio):>11} {best:>8} {digits(row.limit_ratio):>8}"
+    return f"{times} {ratios}  {row.failure}"
 
 
 def digits(ratio: float | None) -> str:
-    """Three digits that count, whatever the size."""
+    """Three significant digits, at any magnitude."""
     return "" if ratio is None else f"{ratio:#.3g}" if ratio < 100 else f"{ratio:.0f}"
 
 

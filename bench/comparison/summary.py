@@ -1,4 +1,6 @@
-"""From times to rows: medians, their intervals, and how libraries compare. Pure; see `measure` for where times come from."""
+"""From times to rows: medians, their intervals, and the comparison of libraries. Pure; `measure`
+measures the times.
+"""
 
 import math
 import statistics
@@ -11,7 +13,7 @@ RATIO_DIGITS = 4
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """What libraries are compared in."""
+    """One setting in which libraries are compared."""
 
     ranks: int
     bytes: int
@@ -20,7 +22,7 @@ class Case:
 
 @dataclass
 class Times:
-    """What one library took in one case, in microseconds: a list of iterations for each round."""
+    """One library's times in one case, in microseconds: a list of iterations for each round."""
 
     first_us: list[float] = field(default_factory=list)
     rounds_us: list[list[float]] = field(default_factory=list)
@@ -33,7 +35,9 @@ class Times:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. Times are in microseconds, ratios those of medians; `None` is unknown."""
+    """One line of the table. Times are in microseconds, ratios are of medians; `None` is
+    unknown.
+    """
 
     library: str
     version: str
@@ -46,19 +50,20 @@ class Row:
     iterations: int
     first_us: float | None
     median_us: float | None
-    # An interval of the median with a confidence of 95 %, as if iterations were independent of each other.
+    # A 95 % confidence interval of the median, as if iterations were independent of each other.
     low_us: float | None
     high_us: float | None
-    # The medians of the quickest and the slowest round, which say how much rounds depend on the machine's mood.
+    # The medians of the fastest and the slowest round, which show how much rounds depend on the
+    # machine's state.
     quickest_round_us: float | None
     slowest_round_us: float | None
     p99_us: float | None
-    # ringfold's time over this library's.
+    # ringfold's time divided by this library's.
     ringfold_ratio: float | None
-    # This library's time over the best peer's, and which that is.
+    # This library's time divided by the best peer's, and that peer.
     best_ratio: float | None
     best_peer: str
-    # The least time that the memory's bandwidth allows, and this library's over it.
+    # The minimum time by the memory's bandwidth, and this library's time divided by it.
     limit_us: float | None
     limit_ratio: float | None
     failure: str
@@ -67,8 +72,9 @@ class Row:
 def interval(ordered: Sequence[float]) -> tuple[float, float]:
     """An interval that holds the median with a confidence of at least 95 %, from order statistics.
 
-    The number of values below the median is binomial, so the j-th smallest and the j-th largest value enclose it unless
-    fewer than j of n fair coins show the same side. Too few values for that confidence give the smallest and the largest.
+    The number of values below the median is binomial, so the j-th smallest and the j-th largest
+    value enclose it unless fewer than j of n fair coins show the same side. With too few values for
+    that confidence, it is the smallest and the largest.
     """
     n = len(ordered)
     outside, j = 0.0, 0
@@ -85,13 +91,13 @@ def interval(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value that this share of all does not exceed (nearest rank)."""
+    """The value that this fraction of all does not exceed (nearest rank)."""
     return ordered[max(math.ceil(percent / 100 * len(ordered)), 1) - 1]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What all rows of one run have in common."""
+    """The common settings of all rows of one run."""
 
     collective: str
     pinned: bool
@@ -99,7 +105,7 @@ class Comparison:
     versions: Mapping[str, str]
     # The libraries that are not ringfold.
     peers: frozenset[str]
-    # The least time that the memory's bandwidth allows, where that is known and binds.
+    # The minimum time by the memory's bandwidth, where that is known and applies.
     limits_us: Mapping[Case, float]
 
     def rows(self, times: Mapping[tuple[str, Case], Times]) -> list[Row]:
@@ -110,7 +116,7 @@ class Comparison:
             key=lambda case: (case.ranks, case.bytes, case.placement != "out"),
         ):
             found = {name: times[name, case] for name in self.versions if (name, case) in times}
-            # A run that was interrupted left neither times nor a reason.
+            # An interrupted run left neither times nor a reason.
             here = {
                 name: taken for name, taken in found.items() if taken.rounds_us or taken.failure
             }
@@ -162,5 +168,5 @@ def ratio(time_us: float | None, other_us: float | None) -> float | None:
 
 
 def rounded(time_us: float) -> float:
-    """No more digits than a clock's tick of a nanosecond is worth."""
+    """Rounded to a nanosecond, the resolution of the clock."""
     return round(time_us, 3)

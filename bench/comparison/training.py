@@ -1,4 +1,6 @@
-"""What the blocks of `bench/torch_ranks.py` say: the cost of the way through Python, and that of communication in training."""
+"""Evaluates the blocks of `bench/torch_ranks.py`: the overhead of Python, and the cost of
+communication in training.
+"""
 
 import json
 import statistics
@@ -12,14 +14,14 @@ PLACEMENT = "in"
 
 
 def blocks(output: str) -> list[dict[str, Any]]:
-    """The lines of JSON, among whatever else is printed."""
+    """The lines of JSON among other output."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 def add(
     taken: dict[tuple[str, Case], Times], ranks: int, lines: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Adds blocks of calls to times by library and case; a block is a round."""
+    """Add blocks of calls to times by library and case; a block is a round."""
     for line in lines:
         times = taken.setdefault((line["library"], Case(ranks, line["bytes"], PLACEMENT)), Times())
         if not times.rounds_us:
@@ -29,20 +31,24 @@ def add(
 
 @dataclass(frozen=True)
 class Overhead:
-    """What `dist.all_reduce` takes beyond the core's call of the same size in the same processes."""
+    """The time of `dist.all_reduce` beyond the core's call of the same size in the same
+    processes.
+    """
 
     ranks: int
     bytes: int
     torch_us: float
     native_us: float
-    # The median of what neighbouring blocks differ by, and an interval of it with a confidence of 95 %.
+    # The median difference of neighbouring blocks, and its 95 % confidence interval.
     overhead_us: float
     low_us: float
     high_us: float
 
 
 def overheads(taken: Mapping[tuple[str, Case], Times]) -> list[Overhead]:
-    """For every case with both; blocks are compared with their neighbours, because the machine's mood changes in between."""
+    """For every case with both; blocks are compared with their neighbours, because the machine's
+    state changes over time.
+    """
     found = []
     for case in sorted(
         {case for name, case in taken if name == "native"}
@@ -71,14 +77,16 @@ def overheads(taken: Mapping[tuple[str, Case], Times]) -> list[Overhead]:
 
 @dataclass(frozen=True)
 class Steps:
-    """A step of training, in milliseconds: medians over all steps, and those of the quickest and slowest block."""
+    """A step of training, in milliseconds: medians over all steps, and those of the fastest and
+    slowest block.
+    """
 
     way: str
     steps: int
     step_ms: float
     quickest_ms: float
     slowest_ms: float
-    # What it takes beyond the step of one rank that works alone, and that over gloo's.
+    # Its time beyond the step of one rank working alone, and that relative to gloo's.
     communication_ms: float
     of_gloo: float | None
     # The same beyond a step without communication while the other ranks work, too.
@@ -87,7 +95,7 @@ class Steps:
 
 
 def steps(lines: Sequence[Mapping[str, Any]]) -> list[Steps]:
-    """A row for each way of stepping."""
+    """A row for each kind of step."""
     by_way: dict[str, list[list[float]]] = {}
     for line in lines:
         by_way.setdefault(line["way"], []).append([us / 1e3 for us in line["times_us"]])

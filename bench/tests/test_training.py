@@ -10,14 +10,17 @@ SMALL, LARGE = Case(2, 8, "in"), Case(2, 64, "in")
 
 
 def test_blocks_are_found_among_other_lines() -> None:
-    output = 'a warning\n{"library": "gloo", "bytes": 8, "times_us": [3.0, 1.0]}\n\n{"library": "gloo", "bytes": 8, "times_us": [2.0]}\n'
+    output = (
+        'a warning\n{"library": "gloo", "bytes": 8, "times_us": [3.0, 1.0]}\n\n'
+        '{"library": "gloo", "bytes": 8, "times_us": [2.0]}\n'
+    )
     taken: dict[tuple[str, Case], Times] = {}
     training.add(taken, 2, training.blocks(output))
     assert taken == {("gloo", SMALL): Times([3.0], [[3.0, 1.0], [2.0]])}
 
 
 def test_the_overhead_is_that_of_neighbouring_blocks() -> None:
-    # The machine was slower by the second block, which is none of the overhead.
+    # The machine was slower by the second block, which is not part of the overhead.
     taken = {
         ("ringfold", SMALL): Times([9.0], [[5.0, 5.0, 6.0], [15.0], [5.5]]),
         ("native", SMALL): Times([9.0], [[1.0, 1.0, 1.0], [10.0], [2.0]]),

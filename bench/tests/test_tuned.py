@@ -1,4 +1,4 @@
-"""How bench/tuned.py judges picks."""
+"""How bench/tuned.py judges choices."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ HEADING = "size_bytes,algorithm,protocol,channels,asked,round,median_us\n"
 
 
 def sweep(folder: Path, rows: list[tuple[str, str, list[float]]]) -> dict[int, tuned.Point]:
-    """A sweep of one size: who asked, the algorithm, and its times by round."""
+    """A sweep of one size: the requester, the algorithm, and its times by round."""
     lines = [
         f"1024,{algorithm},simple,-1,{asked},{turn},{time}\n"
         for asked, algorithm, times in rows
@@ -20,7 +20,7 @@ def sweep(folder: Path, rows: list[tuple[str, str, list[float]]]) -> dict[int, t
 
 
 def test_a_ratio_is_the_picks_time_over_the_best_ways(tmp_path: Path) -> None:
-    """In pairs of rounds, so that a round's weather does not count."""
+    """In pairs of rounds, so that differences between rounds do not count."""
     ring, tree = [10.0, 20.0, 10.0, 40.0], [20.0, 40.0, 20.0, 80.0]
     points = sweep(
         tmp_path, [("default", "tree", tree), ("way", "tree", tree), ("way", "ring", ring)]
@@ -30,7 +30,9 @@ def test_a_ratio_is_the_picks_time_over_the_best_ways(tmp_path: Path) -> None:
 
 
 def test_luck_in_one_half_of_the_rounds_is_no_better_way(tmp_path: Path) -> None:
-    """What was quick by chance is judged where it was not; the least of all times would make the pick look bad."""
+    """What was fast by chance is judged where it was not; the minimum of all times would make the
+    choice look bad.
+    """
     pick = [10.0] * 4
     lucky, unlucky = [5.0, 20.0, 5.0, 20.0], [20.0, 5.0, 20.0, 5.0]
     points = sweep(
@@ -40,7 +42,7 @@ def test_luck_in_one_half_of_the_rounds_is_no_better_way(tmp_path: Path) -> None
 
 
 def test_ways_that_were_given_up_do_not_win(tmp_path: Path) -> None:
-    """What was measured in one round only has no half to be judged in."""
+    """A measurement of one round only has no second half to judge it in."""
     points = sweep(
         tmp_path,
         [("default", "ring", [10.0] * 4), ("way", "ring", [10.0] * 4), ("way", "flat", [1.0])],

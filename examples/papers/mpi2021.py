@@ -124,10 +124,13 @@ def printed_formula() -> str:
 """
     for size, four, eight in zip(SIZES_MB, TABLE["flat", 4], TABLE["flat", 8], strict=True):
         text += f"    {size:>9}  {(eight - four) / 4:>11.6f}  {2 * four - eight:>15.6f}\n"
-    return text + """\
+    return (
+        text
+        + """\
 #   A time below zero at every size: the formula is wrong. All N − 1 transfers share the master's
 #   port.
 """
+    )
 
 
 def right_formulas() -> str:
@@ -160,10 +163,13 @@ def fit_text(cores: int, fits: dict[str, Fit]) -> str:
             f"off by {100 * fit.mean_error:.1f} % on average, "
             f"{100 * fit.worst_error:.1f} % at most\n"
         )
-    return text + """\
+    return (
+        text
+        + """\
 #   One pair of constants does not explain both: the report's ring moved a byte several times as
 #   slowly.
 """
+    )
 
 
 def cells_text(cells: list[Cell]) -> str:

@@ -96,27 +96,27 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = flags.add_argument
-    add("--backend", default="ringfold", help="what groups are created of (default %(default)s)")
+    add("--backend", default="ringfold", help="backend of the groups (default %(default)s)")
     add(
         "--alias",
         type=aliases,
         default=list(ALIASES),
-        help="what the suite takes it for (default gloo,mpi)",
+        help="the backend that the suite takes it for (default gloo,mpi)",
     )
     add(
         "--world",
         type=worlds,
         default=list(WORLDS),
-        help="numbers of ranks, with commas between them (default 2,3,4)",
+        help="numbers of ranks, separated by commas (default 2,3,4)",
     )
-    add("-k", dest="pattern", default="", metavar="REGEX", help="only tests whose name has this")
+    add("-k", dest="pattern", default="", metavar="REGEX", help="only tests with matching names")
     add(
         "--timeout",
         type=float,
         default=TEST_LIMIT_S,
-        help="seconds that a test may take (default %(default)s)",
+        help="time limit of a test in seconds (default %(default)s)",
     )
-    add("--jobs", type=int, default=JOBS, help="tests under way at a time (default %(default)s)")
+    add("--jobs", type=int, default=JOBS, help="tests at a time (default %(default)s)")
     add(
         "--preload",
         action="append",

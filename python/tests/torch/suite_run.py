@@ -222,17 +222,20 @@ def log_plainly() -> None:
 def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = flags.add_argument
-    add("--backend", default="ringfold", help="what groups are created of (default %(default)s)")
-    add("--alias", help="what the suite's decorators take it for (default: the backend itself)")
+    add("--backend", default="ringfold", help="backend of the groups (default %(default)s)")
+    add(
+        "--alias",
+        help="the backend that the suite's decorators take it for (default: the backend itself)",
+    )
     add("--world", type=int, default=2, help="ranks of each test (default %(default)s)")
-    add("-k", dest="pattern", default="", metavar="REGEX", help="only tests whose name has this")
+    add("-k", dest="pattern", default="", metavar="REGEX", help="only tests with matching names")
     add(
         "--timeout",
         type=float,
         default=60.0,
-        help="seconds that a test may take (default %(default)s)",
+        help="time limit of a test in seconds (default %(default)s)",
     )
-    add("--jobs", type=int, default=1, help="tests under way at a time (default %(default)s)")
+    add("--jobs", type=int, default=1, help="tests at a time (default %(default)s)")
     add(
         "--preload",
         action="append",

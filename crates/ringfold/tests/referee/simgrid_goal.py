@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How long a GOAL text takes by SimGrid, in microseconds.
+"""The time of a GOAL text by SimGrid, in microseconds.
 
 Usage: simgrid_goal.py FILE [ALPHA_US [GBIT_PER_S]]
 
-Needs the module `simgrid` (Debian: python3-simgrid). Hosts have a full-duplex port of 100 Gbit/s unless told otherwise; the
-latency is on the way into the receiver. Receivers are there from the beginning, so messages are eager. Every line of the
-text is an actor that waits for what its line requires.
+Needs the module `simgrid` (Debian: python3-simgrid). Hosts have a full-duplex port, by default of
+100 Gbit/s; the latency is on the link into the receiver. Receivers are ready from the beginning, so
+messages are eager. Every line of the text is an actor that waits for the lines it requires.
 """
 
 import os
@@ -70,7 +70,7 @@ class Run:
     def __init__(self, tasks):
         self.tasks = tasks
         self.finished = 0.0
-        # What a task gives to those that wait for its end, and for its beginning.
+        # Each task notifies those that wait for its end, and for its beginning.
         self.ended = [Semaphore(0) for _ in tasks]
         self.begun = [Semaphore(0) for _ in tasks]
         self.wanted = [[0, 0] for _ in tasks]
