@@ -1,4 +1,6 @@
-"""Jobs of real processes: every rank is a Python of its own that runs one function of a test module."""
+"""Jobs of real processes: every rank is a separate Python process that runs one function of a test
+module.
+"""
 
 import json
 import os
@@ -14,14 +16,14 @@ from typing import Any
 
 import pytest
 
-# The file to which check.sh has every skip added, with its reason.
+# The file to which every skip is added with its reason; set by check.sh.
 SKIPS_VARIABLE = "TEST_SKIPS"
 RANK_PROGRAM = Path(__file__).with_name("rank_program.py")
 WATCHDOG_S = 60.0
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Record what was skipped; of parallel workers the one that reports for all does."""
+    """Record the skips; among parallel workers, only the one that reports for all."""
     path = None if hasattr(config, "workerinput") else os.environ.get(SKIPS_VARIABLE)
     if path is None:
         return
@@ -62,7 +64,7 @@ class Job:
                     "RINGFOLD_ADDR": address,
                     "TEST_ARGUMENTS": json.dumps(arguments),
                     "TEST_INIT": json.dumps(init),
-                    # Ranks share few cores; a thread pool in each would only get in the way.
+                    # Ranks share few cores; a thread pool in each would only compete.
                     "OPENBLAS_NUM_THREADS": "1",
                 },
                 stdout=(folder / f"log{rank}").open("wb"),
@@ -90,7 +92,7 @@ class Job:
         self.processes[rank].send_signal(number)
 
     def status(self, rank: int) -> int:
-        """How `rank` ended; waits for it."""
+        """The exit status of `rank`; waits for it."""
         try:
             return self.processes[rank].wait(max(0.1, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -98,13 +100,13 @@ class Job:
             pytest.fail(f"rank {rank} hangs\n{logs}")
 
     def result(self, rank: int) -> Any:
-        """What the function returned on `rank`."""
+        """The return value of the function on `rank`."""
         status = self.status(rank)
         assert status == 0, f"rank {rank} ended with {status}:\n{self.log(rank)}"
         return pickle.loads(self._result(rank).read_bytes())
 
     def results(self) -> list[Any]:
-        """What the function returned on every rank."""
+        """The return values of the function on all ranks."""
         return [self.result(rank) for rank in range(len(self.processes))]
 
     def end(self) -> None:

@@ -1,4 +1,6 @@
-"""One rank of a test's job: calls a function of the test's module and leaves what it returns in a file."""
+"""One rank of a test's job: calls a function of the test's module and writes its return value to a
+file.
+"""
 
 import importlib.util
 import json
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import ringfold
 
-# A shell that runs the tests in its background has them ignore Ctrl-C, and Python then keeps to that.
+# A shell that runs the tests in the background makes them ignore Ctrl-C, and Python keeps that
+# setting.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 path, name, result_path = sys.argv[1:]

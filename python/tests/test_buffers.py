@@ -1,4 +1,4 @@
-"""How memory comes in: every source, and every refusal."""
+"""Input memory: every source, and every refusal."""
 
 import array
 import gc

@@ -1,4 +1,4 @@
-"""What `check.sh` makes of tests that are skipped."""
+"""How `check.sh` reports skipped tests."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WATCHDOG_S = 60.0
 
-# Stands for cargo, and for a test of it that cannot run.
+# Stands for cargo, and for a test of it that must skip.
 CARGO = """#!/bin/sh
 echo "crate::a_test: no such hardware" >> "$TEST_SKIPS"
 echo "crate::a_test: no such hardware" >> "$TEST_SKIPS"

@@ -42,7 +42,9 @@ def each_way(
     expected: np.ndarray[Any, Any],
     in_place: bool = True,
 ) -> None:
-    """`call` gives what is expected to a new array, to `out`, in place, and asynchronously; it leaves its input alone."""
+    """`call` returns the expected result in a new array, in `out`, in place, and asynchronously;
+    its input is unchanged.
+    """
     before = x.tobytes()
     same(call(x), expected)
     same(call(x, async_=True).wait(), expected)
@@ -132,7 +134,7 @@ def movements(comm: ringfold.Communicator) -> None:
             else comm.scatter(root=0, out=out)
         )
         same(result.reshape(shape), x)
-        # What rank i gives to rank j is different for every pair.
+        # Rank i sends different data to each rank j.
         blocks = [
             np.stack(all_values(n, shape, dtype)[::-1]) + values(r, (), dtype) for r in range(n)
         ]

@@ -1,8 +1,8 @@
 """Where a communicator may be used: handlers, threads, callbacks, forked children, the exit.
 
-docs/contexts.md has the promises. Each scenario has communicators of its own, parts of the job's.
-Rank 0 waits in one of them, and acts meanwhile in the context that is tested. Rank 1 comes when it
-is told to, over the job's communicator.
+docs/contexts.md has the guarantees. Each scenario has communicators of its own, split from the
+job's. Rank 0 waits in one of them, and meanwhile acts in the context under test. Rank 1 comes on
+request over the job's communicator.
 """
 
 import atexit
@@ -22,12 +22,12 @@ import pytest
 import ringfold
 
 COUNT, LARGE = 5, 300_000
-# What no wait here takes unless it hangs; a deadline, and not the watchdog of the job, shows where.
+# Longer than any wait here unless it hangs; a deadline, unlike the job's watchdog, shows where.
 DEADLINE_S = 20.0
 
 
 class Scene:
-    """The communicators of one scenario, and what hangs on them."""
+    """The communicators of one scenario, and the objects that depend on them."""
 
     def __init__(self, job: ringfold.Communicator, act: str = "") -> None:
         part = job.split(0)
@@ -46,11 +46,11 @@ class Scene:
         return self.others[0]
 
     def let_come(self) -> None:
-        """Tell the other rank to go on."""
+        """Let the other rank continue."""
         self.job.send(np.zeros(1), 1)
 
     def come(self) -> None:
-        """Wait until this rank is told to."""
+        """Wait until the other rank lets this one continue."""
         self.job.recv(np.zeros(1), 0)
 
     def start(self) -> ringfold.Work:
@@ -58,14 +58,14 @@ class Scene:
         return self.works[-1]
 
     def collect(self) -> None:
-        """Have the collector end a registration and its memory."""
+        """Let the garbage collector end a registration and its memory."""
         cycle: list[Any] = [self.memory.pop(), self.registrations.pop()]
         cycle.append(cycle)
         del cycle
         gc.collect()
 
     def end(self) -> str:
-        """How the communicator stands."""
+        """The state of the communicator."""
         endings = [ending(work.wait) for work in self.works]
         endings.append(ending(self.part.barrier))
         for communicator in (self.part, *self.others):
@@ -78,7 +78,7 @@ Act = Callable[[Scene], object]
 
 
 def ending(call: Callable[[], object]) -> str:
-    """How `call` ends: `ok`, or the class of what it raises and the rank that it names."""
+    """The outcome of `call`: `ok`, or the class of its error and the rank that it names."""
     try:
         call()
     except ringfold.RingfoldError as error:
@@ -136,10 +136,10 @@ def join_alone() -> None:
         assert alone.all_reduce(np.ones(1))[0] == 1.0
 
 
-# How a communicator stands afterwards: on the rank that acted, and on the other one.
+# The state of a communicator afterwards: on the rank that acted, and on the other one.
 FINE, ABORTED, CLOSED = ("ok", "ok"), ("Aborted 0", "Aborted 0"), ("Closed", "PeerFailed 0")
 
-# What a rank does by itself.
+# Acts of one rank alone.
 OWN: dict[str, tuple[Act, tuple[str, str]]] = {
     "abort": (lambda scene: scene.part.abort("enough"), ABORTED),
     "close": (lambda scene: scene.part.close(), CLOSED),
@@ -151,12 +151,12 @@ OWN: dict[str, tuple[Act, tuple[str, str]]] = {
     "init": (lambda scene: join_alone(), FINE),
     "abort another": (lambda scene: scene.other.abort("enough"), FINE),
     "close another": (lambda scene: scene.other.close(), FINE),
-    # These wait for the calls under way.
+    # These wait for the calls in progress.
     "close registration": (lambda scene: scene.registrations[0].close(), FINE),
     "collect registration": (lambda scene: scene.collect(), FINE),
 }
 
-# What all ranks do.
+# Acts of all ranks.
 JOINT: dict[str, Act] = {
     "start": lambda scene: scene.start(),
     "call": lambda scene: summed(scene.part),
@@ -170,7 +170,7 @@ JOINT: dict[str, Act] = {
     "split": lambda scene: summed_in_part(scene.part),
 }
 
-# The waits in a call, which shows how far it is, and others, which do not.
+# The waits in a call, whose progress is visible, and others.
 CALLS: dict[str, Act] = {
     "call": lambda scene: summed(scene.part),
     "large call": lambda scene: summed(scene.part, LARGE),
@@ -191,7 +191,7 @@ def wait_until_in_call(comm: ringfold.Communicator) -> None:
 
 
 def in_handler(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Callable[[], None]:
-    """Has `act` run by a signal handler of this thread; gives what waits until it has."""
+    """Make a signal handler of this thread run `act`; return a function that waits until it has."""
     signal.signal(signal.SIGUSR2, lambda *_: act())
     if not is_in_call:
         signal.signal(signal.SIGALRM, lambda *_: act())
@@ -209,7 +209,7 @@ def in_handler(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Calla
 
 
 def in_thread(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Callable[[], None]:
-    """Has another thread act."""
+    """Make another thread act."""
 
     def run() -> None:
         wait_until_in_call(scene.part) if is_in_call else time.sleep(0.05)
@@ -221,7 +221,7 @@ def in_thread(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Callab
 
 
 def in_callback(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Callable[[], None]:
-    """Has the library's thread act that tells of the end of calls."""
+    """Make the library's notifier thread act."""
     told = threading.Event()
 
     def run() -> None:
@@ -229,7 +229,7 @@ def in_callback(scene: Scene, act: Callable[[], None], is_in_call: bool) -> Call
         act()
         told.set()
 
-    # Not done before rank 1 was asked for it.
+    # Not complete before rank 1 was asked for it.
     scene.job.recv(np.zeros(1), 1, tag=1, async_=True).when_done(run)
     scene.job.send(np.zeros(1), 1, tag=2)
     return lambda: assert_told(told)
@@ -240,7 +240,7 @@ def assert_told(told: threading.Event) -> None:
 
 
 def play(job: ringfold.Communicator, context: str, name: str) -> list[str]:
-    """How the wait ends, how the act, and how the communicator stands then, on this rank."""
+    """The outcomes of the wait and of the act, and the communicator's state then, on this rank."""
     act_name, wait_name = name.split(" in ")
     wait = CALLS.get(wait_name) or OTHERS[wait_name]
     act = OWN[act_name][0] if act_name in OWN else JOINT[act_name]
@@ -258,7 +258,7 @@ def play(job: ringfold.Communicator, context: str, name: str) -> list[str]:
     acted = []
 
     def run() -> None:
-        # A call whose data has come succeeds, so the abort stands first.
+        # A call whose data has arrived succeeds, so the abort comes first.
         if act_name != "abort":
             scene.let_come()
         acted.append(ending(lambda: act(scene)))
@@ -293,7 +293,7 @@ def test_a_communicator_is_used_while_a_thread_waits_in_it(jobs: Any, context: s
         mine, theirs = OWN[act][1] if act in OWN else FINE
         if wait == "close" and act != "abort":
             mine, theirs = CLOSED
-        # To close waits for calls, except for one that waits for the handler's return.
+        # Closing waits for calls, except for one that waits for the handler's return.
         ends_call = act == "abort" or context == "handler"
         waited = "ok" if wait == "close" or not ends_call else mine
         if own[name] != [waited, "ok", mine] or other[name][2] != theirs:
@@ -301,7 +301,7 @@ def test_a_communicator_is_used_while_a_thread_waits_in_it(jobs: Any, context: s
     assert not wrong
 
 
-# What a forked child does with what it has inherited.
+# What a forked child does with inherited objects.
 REFUSED: dict[str, Act] = {
     "call": lambda scene: summed(scene.part),
     "start": lambda scene: scene.start(),
@@ -330,7 +330,7 @@ HARMLESS: dict[str, Act] = {
 
 
 def tell_of_child(scene: Scene, answers: Any) -> None:
-    """A child's part: every act and how it ends."""
+    """A child's part: the outcome of every act."""
     found = {}
     for name, act in {**REFUSED, **HARMLESS}.items():
         found[name] = ending(partial(act, scene))

@@ -1,4 +1,4 @@
-"""Lists of counts that ranks do not agree on: an error on all of them, and never a wrong result."""
+"""Lists of counts that differ between ranks: an error on all of them, and never a wrong result."""
 
 from typing import Any
 
@@ -7,13 +7,15 @@ import pytest
 
 import ringfold
 
-SCALE = 1000  # Elements in a unit of the lists below: calls of several slices over TCP, of one over shared memory.
+# Elements in a unit of the lists below: calls of several slices over TCP, of one over shared
+# memory.
+SCALE = 1000
 
 
 def call(
     comm: ringfold.Communicator, what: str, counts: list[int], pairs: tuple[list[int], list[int]]
 ) -> Any:
-    """One uneven call by the counts that this rank has in mind."""
+    """One uneven call by this rank's counts."""
     counts = [count * SCALE for count in counts]
     own = np.full(counts[comm.rank], comm.rank, "float32")
     all_of = np.zeros(sum(counts), "float32")
@@ -33,17 +35,17 @@ def call(
 def disagree(comm: ringfold.Communicator) -> Any:
     endings = {}
     counts = [[1, 3], [2, 2]][comm.rank]
-    # Rank 0 gives rank 1 three units, or none; rank 1 expects two.
+    # Rank 0 sends rank 1 three units, or none; rank 1 expects two.
     pairs = {
         "all_to_all": [([1, 3], [1, 2]), ([2, 2], [2, 2])],
         "nothing": [([1, 0], [1, 2]), ([2, 2], [2, 2])],
     }
     for what in ["all_gather", "gather", "reduce_scatter", "scatter", *pairs]:
-        # An error ends a communicator; the next case has one of its own.
+        # An error ends a communicator; the next case has its own.
         part = comm.split(0)
         assert part is not None
         for _ in range(10):
-            # What such a call may not find in a slot or a ring.
+            # A value that such a call must not find in a slot or a ring.
             part.all_gather(np.full(4 * SCALE, 900.0, "float32"))
         errors: list[tuple[str, str] | None] = []
         try:
@@ -71,7 +73,7 @@ def test_ranks_with_other_counts_are_told(jobs: Any, transport: str) -> None:
     results = jobs(disagree, 2, {"timeout": 10, "transport": transport}).results()
     for what in results[0]:
         for rank, result in enumerate(results):
-            # A rank that gets nothing may be through before anybody objects; the next call tells
+            # A rank that receives nothing may finish before any rank objects; the next call reports
             # it.
             first = [ending for ending in result[what] if ending is not None][:1]
             assert first and first[0][0] == "Mismatch" and "counts" in first[0][1], (
@@ -85,7 +87,9 @@ def test_ranks_with_other_counts_are_told(jobs: Any, transport: str) -> None:
 
 
 def reduce_to_each_other(comm: ringfold.Communicator, calls_after: int) -> Any:
-    """A reduce of as many slices as there are slots, of which each of two ranks takes the other for the root."""
+    """A reduce of as many slices as there are slots, in which each of two ranks takes the other for
+    the root.
+    """
     x = np.ones(65536)
     try:
         comm.reduce(x, 1 - comm.rank, "min")

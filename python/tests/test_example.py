@@ -1,4 +1,4 @@
-"""The real job: what `examples/digits_numpy.py` promises."""
+"""A real job: the guarantees of `examples/digits_numpy.py`."""
 
 import importlib.util
 import sys

@@ -1,4 +1,6 @@
-"""What a rank is told when another one dies, gives up, comes late or does something else."""
+"""The error that a rank gets when another one dies, aborts, comes late or makes a different
+call.
+"""
 
 import os
 import pickle
@@ -52,9 +54,9 @@ def test_a_mismatch_numbers_the_users_calls_and_names_what_differs(
     for text in job.results():
         assert "#3 all_reduce of 10 float64" in text and "#3 all_reduce of 11 float64" in text, text
         assert "; the counts differ" in text, text
-        # Each call once: where this rank was is one of the two.
+        # Each call once: the error names this rank's position in one of the two.
         assert text.count("all_reduce") == 2, text
-    # The exception says it; a warning would say it again.
+    # The exception reports it; a warning would repeat it.
     assert all("WARN" not in job.log(rank) for rank in range(2))
 
 
@@ -74,7 +76,7 @@ def test_survivors_of_a_killed_rank_are_told_its_number(
 
 
 def die_in_split(comm: ringfold.Communicator) -> Any:
-    # By the server, rank 0 knows that all ranks are in the split, and has no part of its own.
+    # From the server, rank 0 knows that all ranks are in the split, and has no part of its own.
     if comm.rank == 0:
         comm.split(None)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -82,7 +84,7 @@ def die_in_split(comm: ringfold.Communicator) -> Any:
         part = comm.split(1)
     except ringfold.RingfoldError as error:
         return error
-    # The others were quicker.
+    # The others were faster.
     assert part is not None and part.world_size == 3
     return failure(comm.barrier)
 
@@ -96,7 +98,7 @@ def test_a_part_without_rank_0_that_dies_meanwhile_names_it(jobs: Any) -> None:
 
 
 def abort_while_others_split(comm: ringfold.Communicator) -> Any:
-    """In turns, a part whose ranks split it again, one of them for the last time."""
+    """Alternately, a part whose ranks split it again, one of them for the last time."""
     found = []
     for _ in range(40):
         part = comm.split(0)
@@ -242,7 +244,7 @@ def test_different_calls_are_told_with_the_ranks_of_the_communicator(jobs: Any) 
 def come_late(comm: ringfold.Communicator) -> Any:
     comm.barrier()
     if comm.rank == 1:
-        # Until the job is ended: this rank must not even leave.
+        # Until the job is ended: this rank must not leave.
         print("absent", flush=True)
         signal.pause()
     return failure(lambda: comm.all_reduce(np.ones(10), timeout=0.3))
@@ -290,7 +292,8 @@ def test_ctrl_c_ends_every_wait(jobs: Any, how: str) -> None:
     job = jobs(wait_in, 2, how=how)
     job.wait_for(0, "absent")
     job.wait_for(1, "waiting")
-    # The line comes before the wait; the signal may do so too, and then is seen at the wait's first look.
+    # The line is printed before the wait; the signal may also come before it, and is then seen at
+    # the wait's first check.
     job.signal(1, signal.SIGINT)
     assert job.result(1) == "interrupted"
 
@@ -324,7 +327,7 @@ def fork_and_exit(comm: ringfold.Communicator) -> Any:
     child = os.fork()
     if child == 0:
         refused = isinstance(failure(comm.barrier), ringfold.Unsupported)
-        # An ordinary exit, with everything that Python does then.
+        # An ordinary exit, with Python's own cleanup.
         raise SystemExit(0 if refused else 1)
     _, status = os.waitpid(child, 0)
     comm.barrier()

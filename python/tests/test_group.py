@@ -1,4 +1,4 @@
-"""Calls that are made together, and the tuner's arguments."""
+"""Grouped calls, and the tuner's arguments."""
 
 from pathlib import Path
 from typing import Any

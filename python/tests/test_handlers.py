@@ -1,4 +1,6 @@
-"""Signal handlers and other threads that use a communicator while a thread is in one of its calls."""
+"""Signal handlers and other threads that use a communicator while a thread is in one of its
+calls.
+"""
 
 import gc
 import os
@@ -26,7 +28,9 @@ def signal_when_waiting(part: ringfold.Communicator, process: int) -> None:
 
 
 class Dropped:
-    """Has its communicator's memory and figures dropped and read when the collector finds it: in a cycle."""
+    """Its communicator's memory and figures are dropped and read when the garbage collector finds
+    it, in a cycle.
+    """
 
     def __init__(self, part: ringfold.Communicator, memory: Any) -> None:
         self.own, self.part, self.memory = self, part, memory
@@ -36,8 +40,8 @@ class Dropped:
         self.part.stats()
 
 
-# What a handler does while its thread waits, and whether rank 1 does the same after the call that
-# it interrupts.
+# What a handler does while its thread waits, and whether rank 1 does the same after the interrupted
+# call.
 HANDLERS: dict[str, tuple[Callable[[ringfold.Communicator], Any], bool]] = {
     "figures": (
         lambda part: [read() for read in (part.stats, part.reset_stats, lambda: part.standing(1))],
@@ -181,7 +185,7 @@ def start_without_threads(comm: ringfold.Communicator) -> Any:
         given = np.full(count, 40.0, "float32")
         is_root = os.getuid() == 0
         if is_root:
-            # No limit is root's; the way back stays open.
+            # No limit applies to root; the original limit can be restored.
             os.setresuid(65534, 65534, 0)
         soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
         resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))

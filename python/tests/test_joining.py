@@ -1,4 +1,6 @@
-"""Joining as a process sees it: Ctrl-C, limits of descriptors and threads, names that others hold, endless deadlines."""
+"""Joining from a process' point of view: Ctrl-C, limits of descriptors and threads, taken names,
+endless deadlines.
+"""
 
 import os
 import re
@@ -16,7 +18,7 @@ import pytest
 import ringfold
 
 WATCHDOG_S = 60.0
-# Beyond the watchdog's: what ends a joining here is not its deadline.
+# Beyond the watchdog's: a joining here must not end by its deadline.
 FAR_S = 600
 NOBODY = 65534
 
@@ -27,7 +29,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 rank, argument = int(os.environ["RINGFOLD_RANK"]), sys.argv[1]
 
 def tasks():
-    names = [open(f"/proc/self/task/{{task}}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+    files = [f"/proc/self/task/{{task}}/comm" for task in os.listdir("/proc/self/task")]
+    names = [open(file).read().strip() for file in files]
     return sorted(name for name in names if name.startswith("ringfold"))
 
 def join():
@@ -85,7 +88,11 @@ if rank == 0:
     print("absent", flush=True)
     signal.pause()
 x = np.ones(1 << 16)
-calls = {"alloc": lambda: comm.empty(1 << 16), "register": lambda: comm.register(x), "split": lambda: comm.split(0)}
+calls = {
+    "alloc": lambda: comm.empty(1 << 16),
+    "register": lambda: comm.register(x),
+    "split": lambda: comm.split(0),
+}
 try:
     print("waiting", flush=True)
     calls[argument]()
@@ -98,7 +105,7 @@ except KeyboardInterrupt:
 
 
 class Rank:
-    """A process of a rank, whose output is read when it is needed."""
+    """The process of a rank, whose output is read on demand."""
 
     def __init__(
         self, program: str, rank: int, argument: object, environment: dict[str, str]
@@ -129,7 +136,7 @@ class Rank:
         return self.process.stdout.readline().strip()
 
     def rest(self) -> str:
-        """All that is left of its output, when it has ended."""
+        """The rest of its output, when it has ended."""
         try:
             return self.process.communicate(timeout=WATCHDOG_S)[0].strip()
         except subprocess.TimeoutExpired:
@@ -181,7 +188,7 @@ def test_ranks_are_told_that_rank_0_has_no_descriptors(start: Start, spare: int)
     said = [rank.rest() for rank in ranks]
     assert "ulimit -n" in said[0], said
     for text in said[1:]:
-        # A rank that had joined may see rank 0 end before it hears why.
+        # A rank that had joined may see rank 0 end before it gets the reason.
         assert any(part in text for part in ("ulimit -n", "given up", "rank 0 failed")), said
 
 

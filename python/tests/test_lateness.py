@@ -1,4 +1,4 @@
-"""Who was late, and who owns how much of large all-reduces."""
+"""Lateness statistics, and ownership of large all-reduces."""
 
 import time
 from typing import Any

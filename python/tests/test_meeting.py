@@ -1,4 +1,4 @@
-"""How ranks come together that can pass on a line of text."""
+"""Joining of ranks that can pass on a line of text."""
 
 import os
 from typing import Any

@@ -1,4 +1,6 @@
-"""The plugin that NCCL loads, with the real libnccl.so of torch's package, as far as that goes without a GPU."""
+"""The plugin that NCCL loads, with the real libnccl.so of torch's package, as far as possible
+without a GPU.
+"""
 
 import functools
 import importlib.util
@@ -48,7 +50,7 @@ def libnccl() -> Path:
 
 @functools.cache
 def plugin() -> Path:
-    """The library, built as the Rust tests have built it."""
+    """The library, as the Rust tests built it."""
     cargo = shutil.which("cargo")
     if cargo is None:
         pytest.skip("no cargo here to build the plugin")
@@ -70,7 +72,7 @@ def plugin() -> Path:
 
 
 def debugger(*commands: str) -> str:
-    """What gdb says about the library's debugging information; nothing without it or them."""
+    """gdb's answer from the library's debugging information; empty without it."""
     gdb = shutil.which("gdb")
     if gdb is None:
         return ""
@@ -85,7 +87,7 @@ def debugger(*commands: str) -> str:
 
 @functools.cache
 def members() -> dict[str, int]:
-    """At which byte members of NCCL's structures lie; empty where that cannot be found out."""
+    """The byte offsets of members of NCCL's structures; empty if unknown."""
     plain = [
         "nRanks",
         "nNodes",
@@ -106,7 +108,7 @@ def members() -> dict[str, int]:
             plain, re.findall(r"^\$\d+ = (\d+)$", said, re.MULTILINE), strict=False
         )
     }
-    # The rest are bytes of their own, whether they are declared as bits or not.
+    # The others are separate bytes, whether declared as bits or not.
     for byte, name in re.findall(r"/\* +(\d+)(?:: 0)? +\| +\d+ \*/ .*?(\w+)(?: : 8)?;", said):
         if name in ("func", "count", "algorithm", "protocol", "nMaxChannels"):
             found[name] = int(byte)
@@ -114,7 +116,7 @@ def members() -> dict[str, int]:
 
 
 def run(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
-    """What the program reports, and what NCCL logs."""
+    """The program's report, and NCCL's log."""
     (folder / "nccl_tuner.conf").write_text(RULES)
     log = folder / "log"
     environment = {
@@ -122,7 +124,7 @@ def run(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
         for name, value in os.environ.items()
         if not name.startswith(("NCCL_", "RINGFOLD_"))
     }
-    # The network only as far as it is this machine's own.
+    # Only this machine's own network.
     environment |= {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
@@ -187,7 +189,7 @@ def test_nccls_own_translation_of_older_versions_gives_the_same(tmp_path: Path) 
     for version, answered in report["versions"].items():
         expected = {"codes": [0] * 6, "answers": ANSWERS, "keeps_constants": True}
         if version == "2":
-            # It shows no costs: the plugin picks a tree, which NCCL cannot go then.
+            # Costs are not visible: the plugin picks a tree, which NCCL cannot use then.
             expected["answers"] = {**ANSWERS, "without": [[], 0]}
         assert answered == expected, version
         assert f"TUNER/Plugin: Using ringfold (v{version})" in log
@@ -203,7 +205,8 @@ def test_nccl_finds_it_by_its_short_name(tmp_path: Path) -> None:
 
 def test_structures_are_laid_out_as_nccls(tmp_path: Path) -> None:
     report, _ = run(tmp_path, NCCL_TUNER_PLUGIN=str(plugin()))
-    # Seven algorithms by three protocols, alone and over three kinds of link, and five bandwidths of four generations.
+    # Seven algorithms by three protocols, alone and over three kinds of link, and five bandwidths
+    # of four generations.
     assert report["constants_bytes"] == 8 * (4 * 7 * 3 + 5 * 4 * 3)
     shown = debugger(
         "ptype /o ncclTuner_v5_t", "ptype /o ncclTunerConstants_v5_t", "ptype /o ncclTuner_v2_t"

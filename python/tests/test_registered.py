@@ -1,4 +1,4 @@
-"""Arrays in registered memory: they are arrays like others, and go when nobody has them any more."""
+"""Arrays in registered memory: ordinary arrays that are freed when no longer referenced."""
 
 import gc
 import os
@@ -71,7 +71,7 @@ def let_go(comm: ringfold.Communicator) -> Any:
 
 
 def test_memory_goes_with_its_last_array(jobs: Any) -> None:
-    # Its own and the peer's.
+    # This rank's own and the peer's.
     assert jobs(let_go, 2).results() == [(2, 2, 0)] * 2
 
 
@@ -80,7 +80,7 @@ def use_register(comm: ringfold.Communicator) -> Any:
     with comm.register(x) as array:
         assert array is x
         comm.all_reduce(x, out=x)
-        # The pages in the middle are the peers' too.
+        # The pages in the middle are the peers', too.
         page = x[2048:102400]
         comm.all_reduce(page, out=page)
         with pytest.raises(ringfold.InvalidArgument, match="registered already"):

@@ -1,4 +1,4 @@
-"""Who is how far, asked while calls are stuck."""
+"""Progress of all ranks, queried while calls are stuck."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ WATCHDOG_S = 30.0
 
 
 def ask_until(comm: ringfold.Communicator, is_told: Callable[[Standings], bool]) -> Standings:
-    """Ask again and again until the answer is what is waited for."""
+    """Repeat the query until the answer is the expected one."""
     deadline = time.monotonic() + WATCHDOG_S
     while not is_told(standings := comm.standing(0.2)):
         assert time.monotonic() < deadline, standings
@@ -30,7 +30,7 @@ def wait_for_rank_2(comm: ringfold.Communicator, folder: str) -> Any:
     go_on = Path(folder, "go on")
     comm.barrier()
     if comm.rank == 2:
-        # At work of its own; then frozen; then there after all.
+        # Busy with other work; then frozen; then in the call.
         while not go_on.exists():
             time.sleep(0.005)
         print("freezes", flush=True)
@@ -61,7 +61,7 @@ def test_who_is_late_and_who_is_frozen_is_told_while_a_call_is_stuck(
     job.wait_for(0, "seen")
     job.signal(2, signal.SIGCONT)
     results = job.results()
-    # Asking has cost nobody his call.
+    # The queries have failed no call.
     assert [result for result, _, _ in results] == [[3.0] * 5] * 3
     (_, (late, frozen), _), *_ = results
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""How a communicator is used: started calls, arguments, its end."""
+"""Use of a communicator: started calls, arguments, closing."""
 
 import gc
 import os
@@ -28,7 +28,7 @@ def alone() -> Any:
 def many_at_once(comm: ringfold.Communicator) -> Any:
     xs = [np.full(997, 10 * index + comm.rank, "int64") for index in range(20)]
     started = [comm.all_reduce(x, out=x, async_=True) for x in xs]
-    # In any order: each handle is good for itself.
+    # In any order: the handles are independent.
     for index in reversed(range(20)):
         assert started[index].wait() is xs[index]
         assert started[index].done() and started[index].exception() is None
@@ -68,7 +68,7 @@ def forget(comm: ringfold.Communicator) -> Any:
         kept = alive() is not None
         comm.send(np.zeros(1), 1)
         comm.barrier()
-        # The next call lets go of what is done.
+        # The next call releases completed ones.
         comm.barrier()
         gc.collect()
         return kept, alive() is None
@@ -81,7 +81,8 @@ def forget(comm: ringfold.Communicator) -> Any:
 
 
 def test_buffers_of_a_forgotten_call_live_until_it_is_done(jobs: Any) -> None:
-    # Rank 0's buffer may be sent before it looks; what arrives shows that it was not freed too early.
+    # Rank 0's buffer may be sent before it is dropped; the received data shows that it was not
+    # freed too early.
     (_, freed), right = jobs(forget, 2).results()
     assert freed and right
 
@@ -97,7 +98,8 @@ def count_meanwhile(comm: ringfold.Communicator) -> Any:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        # Rank 0 sends only after this rank has counted, so a wait that held the GIL would never end.
+        # Rank 0 sends only after this rank has counted, so a wait that held the GIL would never
+        # end.
         while counted < 1000:
             counted += 1
         comm.send(np.array([counted]), 0, tag=9)
@@ -116,7 +118,7 @@ def test_other_threads_run_while_one_waits(jobs: Any) -> None:
 def exit_without_close(comm: ringfold.Communicator) -> Any:
     comm.barrier()
     comm.all_reduce(np.ones(3), async_=True)
-    # Forgotten, and with a call under way: the end of the interpreter sees to both.
+    # Dropped, with a call in progress: interpreter exit handles both.
     raise SystemExit(0)
 
 
@@ -227,7 +229,7 @@ def test_wrong_arguments_are_refused_and_leave_the_communicator_usable(
 
 
 class Asked(Exception):
-    """What the core would have been asked for."""
+    """The request that the core would get."""
 
 
 @pytest.mark.parametrize("transport", [None, "auto", "tcp"])
@@ -295,13 +297,13 @@ def end_and_tell(comm: ringfold.Communicator) -> Any:
     early = told.empty()
     comm.send(np.empty(1), 1)
     elsewhere = told.get(timeout=30) is not threading.main_thread()
-    # Asked once more it is told at once, by whoever asks.
+    # A later query is answered at once, for any caller.
     work.when_done(lambda: told.put(threading.current_thread()))
     here = told.get_nowait() is threading.main_thread()
     raised: list[Any] = []
     sys.unraisablehook = raised.append
     again = native.start(Request.raw("all_reduce", "float64", 1000, memory, memory, owner=x))
-    # Whether told at once or later, what is raised goes to the hook.
+    # Whether called at once or later, its exceptions go to the hook.
     again.when_done(lambda: 1 // 0)
     again.wait()
     again.when_done(lambda: told.put(0))
@@ -324,7 +326,7 @@ def tell_at_the_end(comm: ringfold.Communicator) -> Any:
     )
     work.when_done(lambda: time.sleep(0.05))
     comm.abort("enough")
-    # The notifier is in Python, or about to be, when the interpreter ends.
+    # The notifier is in Python, or about to be, when the interpreter exits.
     raise SystemExit(0)
 
 
@@ -346,7 +348,7 @@ def fork_and_ask(comm: ringfold.Communicator) -> Any:
     here = is_told(comm)
     child = os.fork()
     if child == 0:
-        # The child has no thread of its parent's, and makes its own.
+        # The child has no thread of its parent's, and starts its own.
         alone = ringfold.init(rank=0, world_size=1)
         os._exit(0 if is_told(alone) else 1)
     return here, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

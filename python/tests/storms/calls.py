@@ -29,7 +29,7 @@ DTYPES = ("int8", "uint8", "int32", "int64", "float16", "float32", "float64")
 OPERATIONS = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
 # Types in which products of four ranks are exact.
 PRODUCT_DTYPES = ("int32", "int64", "float32", "float64")
-# Around lines, pages and slices.
+# Around cache lines, pages and slices.
 COUNTS = (0, 1, 3, 16, 17, 1000, 1024, 5000, 65536, 200000)
 # Values are 1 to this: sums of four ranks fit int8, products of four are exact in float32. A
 # prime, so that no size is a multiple of it.
@@ -48,11 +48,13 @@ class Call:
     collective: str
     dtype: str
     counts: tuple[int, ...]
-    """Elements of each rank's block, all equal unless `uneven`; `counts[0]` where no blocks are."""
+    """Elements of each rank's block, all equal unless `uneven`; `counts[0]` for calls without
+    blocks.
+    """
     op: str = "sum"
     root: int = 0
     salt: int = 0
-    """Tells one call's values from another's."""
+    """Distinguishes one call's values from another's."""
     uneven: bool = False
     """Whether the counts are given as a list."""
     matrix: tuple[tuple[int, ...], ...] = ()
@@ -73,7 +75,7 @@ class Call:
         return [sum(self.counts[:rank]) for rank in range(len(self.counts))]
 
     def input(self, rank: int) -> Array:
-        """What a rank gives."""
+        """A rank's input."""
         if self.collective == "all_to_all":
             return np.concatenate([self._block(rank, peer) for peer in range(len(self.counts))])
         length = self.counts[0]
@@ -88,7 +90,7 @@ class Call:
         return _TILES[self.dtype][begin : begin + length]
 
     def _block(self, rank: int, peer: int) -> Array:
-        """What a rank sends to another in an `all_to_all`, wherever the block lies."""
+        """A rank's data for another in an `all_to_all`, wherever the block lies."""
         return self._values(7 * rank + 3 * peer, self.sent(rank)[peer])
 
     def sent(self, rank: int) -> tuple[int, ...]:
@@ -96,11 +98,11 @@ class Call:
         return self.matrix[rank] if self.matrix else self.counts
 
     def received(self, rank: int) -> list[int]:
-        """Elements that a rank gets from each, in an `all_to_all`."""
+        """Elements that a rank receives from each, in an `all_to_all`."""
         return [self.sent(peer)[rank] for peer in range(len(self.counts))]
 
     def due(self, rank: int) -> Array | None:
-        """What a rank must get, from the definition; `None` for nothing."""
+        """A rank's expected result, from the definition; `None` if it has none."""
         ranks = range(len(self.counts))
         block = slice(self.offsets()[rank], self.offsets()[rank] + self.counts[rank])
         match self.collective:
@@ -131,7 +133,9 @@ class Call:
     def make(
         self, comm: ringfold.Communicator, asynchronous: bool = False, in_place: Array | None = None
     ) -> Any:
-        """Makes the call, `in_place` where that holds its input; its result, or its `Work`."""
+        """Make the call, `in_place` if the output has room for the input; return its result, or its
+        `Work`.
+        """
         rank = comm.rank
         x = self.input(rank) if in_place is None else in_place
         how: dict[str, Any] = {"async_": asynchronous, "out": in_place}
@@ -150,7 +154,7 @@ class Call:
         return getattr(comm, self.collective)(x, **how)
 
     def check(self, rank: int, result: Array | None) -> None:
-        """Raises `Wrong` unless a rank's result is exactly what is due."""
+        """Raise `Wrong` unless a rank's result is exactly the expected one."""
         due = self.due(rank)
         if (result is None) != (due is None):
             raise Wrong(f"{self}: rank {rank} got {result} instead of {due}")
@@ -174,7 +178,7 @@ def drawn(
     collectives: Sequence[str] = COLLECTIVES,
     most: int = COUNTS[-1],
 ) -> Call:
-    """Any call of `ranks` ranks, with at most so many elements of a rank."""
+    """Any call of `ranks` ranks, with at most this many elements per rank."""
     collective = random_.choice(collectives)
     op = random_.choice(list(OPERATIONS))
     dtype = random_.choice(PRODUCT_DTYPES if op == "prod" else DTYPES)
@@ -191,5 +195,5 @@ def drawn(
 
 
 def uneven_list(random_: random.Random, ranks: int, count: int) -> tuple[int, ...]:
-    """A count for each rank, between none and `count`."""
+    """A count for each rank, between 0 and `count`."""
     return tuple(random_.choice((0, count, random_.randint(0, count))) for _ in range(ranks))

@@ -1,8 +1,8 @@
 """Programs in which one rank differs in one thing: every rank gets an error that says so, in time.
 
 Ranks can compare the collective, type, operation, counts, root and algorithm of a call, and its
-place among the calls. No call may succeed with a wrong result. What may differ without harm is
-tried, too: whose memory is registered, and who is in which part.
+place among the calls. No call may succeed with a wrong result. Permitted differences are tried,
+too: which ranks' memory is registered, and the members of a part.
 """
 
 import random
@@ -22,7 +22,7 @@ from storm import Outcome, Storm
 import ringfold
 
 DEADLINE_S = 6.0
-# An error comes within the deadline, and this for a machine that is busy with other jobs.
+# An error comes within the deadline, plus this for a machine that is busy with other jobs.
 GRACE_S = 3.0
 TRIALS = 10
 CALLS = 8
@@ -39,18 +39,18 @@ ALGORITHMS = (
 )
 REFUSALS = (ringfold.InvalidArgument, ringfold.Unsupported)
 
-# What may differ without harm: nothing at all, whose memory is registered, who is in which part.
+# Permitted differences: none at all, registration of memory, members of a part.
 HARMLESS = ("nothing", "memory", "color")
-# What must be a `Mismatch` on every rank.
+# Differences that must be a `Mismatch` on every rank.
 DETECTED = ("collective", "dtype", "op", "count", "root", "skip", "list", "matrix", "message")
-# What may be a `Mismatch` or no difference: an algorithm by name may be what the tuner chose for
-# the others, or be refused; equal counts may be given as a list or not.
+# Either a `Mismatch` or no difference: an algorithm by name may be the one that the tuner chose for
+# the others, or be refused; equal counts may be passed as a list or not.
 EITHER = ("algorithm", "spelling")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A program of a few calls, of which one is different on one rank."""
+    """A program of a few calls, one of which differs on one rank."""
 
     difference: str
     odd: int
@@ -77,11 +77,11 @@ def drawn(seed: int, ranks: int) -> Trial:
 
 
 def different(random_: random.Random, difference: str, ranks: int, odd: int) -> tuple[Call, Call]:
-    """A call, and the one that the odd rank makes instead."""
+    """A call, and the odd rank's call in its place."""
     while True:
         call = calls.drawn(random_, ranks, most=MOST)
         other = changed(random_, difference, call, odd)
-        # Calls that move nothing have nothing to compare.
+        # Calls that move no data have nothing to compare.
         if other is not None and all(
             sum(sum(one.sent(r)) for r in range(ranks)) > 0 for one in (call, other)
         ):
@@ -89,7 +89,7 @@ def different(random_: random.Random, difference: str, ranks: int, odd: int) -> 
 
 
 def changed(random_: random.Random, difference: str, call: Call, odd: int) -> Call | None:
-    """The call with something else in one place, or `None` if it has no such place."""
+    """The call with one field changed, or `None` if it has no such field."""
 
     def another(choices: Sequence[Any], present: Any) -> Any:
         return random_.choice([choice for choice in choices if choice != present])
@@ -139,13 +139,13 @@ def other_list(random_: random.Random, counts: tuple[int, ...]) -> tuple[int, ..
         moved = random_.choice((0, 0, 1, other[giver])) if other[giver] else 0
         other[giver] -= moved
         other[taker] += moved
-        # Where all counts are alike a move of one is still left.
+        # If all counts are equal, moving one is still possible.
         if tuple(other) != counts:
             return tuple(other)
 
 
 def carried_out(trial: Trial, comm: ringfold.Communicator) -> None:
-    """The program of one rank; raises what goes wrong."""
+    """The program of one rank; raises its error."""
     special: dict[str, Callable[[Trial, ringfold.Communicator, Call], None]] = {
         "memory": in_some_memory,
         "color": in_a_part,
@@ -213,14 +213,14 @@ def program(rank: Rank, seed: int) -> None:
         took = time.monotonic() - begin
         is_refused = isinstance(error, REFUSALS) and rank.rank == trial.odd
         if is_refused:
-            # As the documentation has it: the others wait for a rank that will not come.
+            # As documented: the others wait for a rank that will not come.
             comm.abort("refused")
         rank.say_ended(error, took=took)
         comm.close()
 
 
 def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]:
-    """The promises that the endings of a trial break."""
+    """The guarantees that the outcomes of a trial violate."""
     broken = storm.broken(endings)
     broken += [
         f"{ending} after {took:.1f} s"
@@ -229,8 +229,8 @@ def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]
     ]
     others = [ending for ending in endings if ending.rank != trial.odd]
     are_fine = all(ending.kind == "ok" for ending in endings)
-    # Two others, which make the same calls, cannot be the ones. A rank that was through before the
-    # calls met has its results, which are right.
+    # Two others, which make the same calls, cannot be named. A rank that finished before the calls
+    # met has its results, which are right.
     are_detected = any(ending.kind == "Mismatch" for ending in endings) and all(
         ending.kind == "ok" or ending.kind == "Mismatch" and trial.odd in ending.blamed
         for ending in endings
@@ -238,7 +238,7 @@ def judged(trial: Trial, endings: list[Ending], times: list[float]) -> list[str]
     is_refused = endings[trial.odd].kind in ("InvalidArgument", "Unsupported") and all(
         ending.kind == "Aborted" and ending.blamed == (trial.odd,) for ending in others
     )
-    # Calls need not meet: where a rank ends its own before it waits, another one is just late.
+    # Calls need not meet: if a rank finishes its own before it waits, another one is just late.
     waiting_in = {
         match[1] for match in (re.search(r"\(in #(\d+) ", end.text) for end in endings) if match
     }

@@ -1,10 +1,10 @@
-"""Jobs of forked ranks for the storms: quickly started, watched, and gone without a trace.
+"""Jobs of forked ranks for the storms: quickly started, watched, and ended without a trace.
 
 Ranks are forked from a process that has imported everything, so that a job costs little more than
-`ringfold.init`. That process must have a single thread. A rank has two pipes to it, for lines of
-JSON that the rank says and for orders. A rank that has not ended in time hangs: its stacks go to
-its log, and it is killed. Each rank leads a process group of its own, so that what it has forked
-is found and ended, too.
+`ringfold.init`. That process must have a single thread. A rank has two pipes to it: one for the
+rank's reports as lines of JSON, one for orders. A rank that has not ended in time hangs: its stacks
+go to its log, and it is killed. Each rank leads a process group of its own, so that its forked
+children are found and ended, too.
 """
 
 import ctypes
@@ -35,12 +35,12 @@ import lab
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNET = 0x40000000
-# The deadline of the ranks' calls, and how long bringing them together may take.
+# The deadline of the ranks' calls, and the limit for joining.
 CALL_S = 20.0
 CONNECT_S = 60.0
-# A rank that has not ended after so long hangs: far longer than any deadline of the library.
+# A rank that has not ended after this long hangs: far longer than any deadline of the library.
 WATCHDOG_S = 90.0
-# What a fork of a rank may live, should nobody be left to end it.
+# The lifetime of a rank's forked child, in case it is not ended otherwise.
 ORPHAN_S = 300
 # Ports of jobs between hosts, where every port is free.
 FIRST_PORT, PORTS = 10000, 20000
@@ -53,18 +53,18 @@ class Place:
     """Where the ranks of a job run, and how they reach each other."""
 
     transport: str
-    """`shm` or `tcp` on this host, or `hosts`: what ringfold chooses between namespaces."""
+    """`shm` or `tcp` on this host, or `hosts`: ringfold's own choice between namespaces."""
     hosts: tuple[str, ...] = ()
     """The namespaces; rank `r` is in number `r % len(hosts)`."""
 
     def address(self, number: int) -> str:
-        """Where the ranks of a job meet, for one job at a time of each number."""
+        """The address of rank 0; one job at a time for each number."""
         if self.hosts:
             return f"{lab.address(0)}:{FIRST_PORT + number % PORTS}"
         return f"unix:@ringfold-storm-{uuid.uuid4().hex}"
 
     def enter(self, rank: int) -> None:
-        """Moves this process to the rank's host."""
+        """Move this process to the rank's host."""
         if self.hosts:
             with open(f"/run/netns/{self.hosts[rank % len(self.hosts)]}") as namespace:
                 if _libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
@@ -77,7 +77,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a rank's program ended, or one trial of it."""
+    """The outcome of a rank's program, or of one trial of it."""
 
     rank: int
     kind: str
@@ -117,7 +117,7 @@ class Rank:
         self._said, self._orders = said, orders
 
     def join(self, part: str = "", **arguments: Any) -> ringfold.Communicator:
-        """Joins this job; with different `part`s several times, on one host only."""
+        """Join this job; with different `part`s several times, on one host only."""
         transport = "auto" if self.place.hosts else self.place.transport
         return ringfold.init(
             self.rank,
@@ -129,12 +129,12 @@ class Rank:
         )
 
     def say(self, event: str, **fields: Any) -> None:
-        """Tells the starter something."""
+        """Report something to the starter."""
         line = json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n"
         os.write(self._said, line.encode())
 
     def say_ended(self, error: BaseException | None, text: str = "", **fields: Any) -> None:
-        """Tells the starter how the program, or a trial of it, ended."""
+        """Report the outcome of the program, or of a trial of it, to the starter."""
         kind = (
             "ok" if error is None else "wrong" if isinstance(error, Wrong) else type(error).__name__
         )
@@ -142,14 +142,14 @@ class Rank:
         self.say("end", kind=kind, blamed=named, text=text or str(error or "")[:300], **fields)
 
     def ordered(self, wait: bool = True) -> bool:
-        """Whether the starter has given the next order, or is gone; waits for it, or only looks."""
+        """Whether the starter has given the next order, or is gone; blocks, or only checks."""
         if not select.select([self._orders], [], [], None if wait else 0)[0]:
             return False
         os.read(self._orders, 1)
         return True
 
     def fork_that_lives_on(self, act: Callable[[], None] = lambda: None) -> None:
-        """Forks a child that acts and then stays until the job ends, whatever this rank does."""
+        """Fork a child that acts and then stays until the job ends, whatever this rank does."""
         if os.fork() == 0:
             signal.alarm(ORPHAN_S)
             act()
@@ -170,7 +170,7 @@ class _Started:
     log: int
     unread: bytes = b""
     ended: int | None = None
-    """How the process ended, as `os.waitstatus_to_exitcode` has it."""
+    """The exit code, as by `os.waitstatus_to_exitcode`."""
     was_killed: bool = False
     hangs: bool = False
 
@@ -208,16 +208,16 @@ class Job:
         return self._ranks[rank].pid
 
     def signal(self, rank: int, number: int) -> None:
-        """Sends a signal to a rank, which keeps its process id until the job ends."""
+        """Send a signal to a rank, which keeps its process id until the job ends."""
         self._ranks[rank].was_killed |= number == signal.SIGKILL
         os.kill(self._ranks[rank].pid, number)
 
     def order(self, rank: int) -> None:
-        """Gives the next order."""
+        """Give the next order."""
         try:
             os.write(self._ranks[rank].orders, b"!")
         except BrokenPipeError:
-            # It has ended; its ending tells how.
+            # It has ended; its exit status shows how.
             pass
 
     def wait_for(
@@ -227,14 +227,14 @@ class Job:
         of: Sequence[int] | None = None,
         limit_s: float = WATCHDOG_S,
     ) -> bool:
-        """Waits until all ranks, or those in `of`, have said `event` `count` times.
+        """Wait until all ranks, or those in `of`, have reported `event` `count` times.
 
         False if one of them ended without that, or time is up.
         """
         deadline = time.monotonic() + limit_s
         missing = set(range(len(self._ranks)) if of is None else of)
         while True:
-            # Who has ended says no more than what is read by then.
+            # A rank that has ended reports nothing beyond what has been read by then.
             ended = {rank for rank in missing if self._ranks[rank].ended is not None}
             missing = {rank for rank in missing if self._count(rank, event) < count}
             if not missing:
@@ -247,7 +247,7 @@ class Job:
         return sum(said["event"] == event for said in self.events[rank])
 
     def look(self, patience_s: float) -> None:
-        """Takes in what ranks have said, and who has ended; waits a little if there is nothing."""
+        """Read the ranks' reports and exits; wait a little if there are none."""
         open_pipes = {
             started.said: rank for rank, started in enumerate(self._ranks) if started.said >= 0
         }
@@ -279,7 +279,7 @@ class Job:
         self.events[rank] += [json.loads(line) for line in lines]
 
     def finish(self, limit_s: float = WATCHDOG_S) -> list[Ending]:
-        """Waits until all ranks have ended, kills those that hang, and says how each ended."""
+        """Wait until all ranks have ended, kill those that hang, and return the outcomes."""
         deadline = time.monotonic() + limit_s
         while any(started.ended is None for started in self._ranks):
             if time.monotonic() > deadline:
@@ -306,7 +306,7 @@ class Job:
         if "panicked" in log:
             return Ending(rank, "panic", text=log)
         if "Fatal Python error" in log and not started.hangs:
-            # Perhaps of what it has forked.
+            # It may be that of a forked child.
             return Ending(rank, "crash", text=log)
         if started.hangs:
             return Ending(rank, "hang", text=f"{ends and ends[-1]}\n{log}")
@@ -317,7 +317,7 @@ class Job:
         return ending(rank, ends[-1])
 
     def log(self, rank: int) -> str:
-        """The end of what a rank has printed."""
+        """The end of a rank's output."""
         log = self._ranks[rank].log
         size = os.fstat(log).st_size
         return os.pread(log, 6000, max(0, size - 6000)).decode(errors="replace")
@@ -340,17 +340,17 @@ class Job:
 
 
 def ending(rank: int, event: dict[str, Any]) -> Ending:
-    """What a rank said of its end."""
+    """A rank's report of its end."""
     return Ending(rank, event["kind"], tuple(event["blamed"]), event["at"], event["text"])
 
 
 def endless() -> None:
-    """Ends this process with its starter, should that be killed."""
+    """End this process with its starter, should that be killed."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _be_rank(program: Program, rank: Rank, log: int, starter: int) -> None:
-    """Runs the program in this process, which ends with it."""
+    """Run the program in this process, which ends with it."""
     status = 1
     try:
         os.setpgid(0, 0)
@@ -359,7 +359,7 @@ def _be_rank(program: Program, rank: Rank, log: int, starter: int) -> None:
             os._exit(1)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        # Least of all the other ranks' pipes, whose ends tell something.
+        # Above all the other ranks' pipes, whose ends are signals.
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor not in (rank._said, rank._orders):
                 _libc.close(descriptor)

@@ -9,12 +9,12 @@ from harness import Ending, Job, Place, Rank
 from program import InPart, Program
 from storm import Outcome, Storm
 
-# The first calls and the first use of everything lie within.
+# The first calls and the first use of everything are within this time.
 LATEST_S = 0.3
 
 
 def judged(victim: int, endings: list[Ending]) -> list[str]:
-    """The promises that the endings of a job break in which `victim` was killed."""
+    """The guarantees violated by the outcomes of a job in which `victim` was killed."""
     broken = storm.broken(endings)
     survivors = [ending for ending in endings if ending.rank != victim]
     for ending in survivors:
@@ -70,7 +70,7 @@ def round_(seed: int, place: Place) -> Outcome:
 
 
 def row(victim: int, ending: Ending, killed: float) -> tuple[str, float | None]:
-    """A survivor's ending in the table."""
+    """A survivor's outcome in the table."""
     named = (
         "the victim" if ending.blamed == (victim,) else "other ranks" if ending.blamed else "nobody"
     )

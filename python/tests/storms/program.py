@@ -1,6 +1,6 @@
 """An endless program of everything that a rank can do, in an order drawn from a seed.
 
-Every rank draws the same, and compares every result with what is due.
+Every rank draws the same, and compares every result with the expected one.
 """
 
 import random
@@ -39,7 +39,7 @@ class Program:
         self.registered = comm.empty(REGISTERED, "int32")
 
     def step(self) -> None:
-        """Does the next thing."""
+        """Do the next step."""
         if self.comm.rank == self.forker and self.steps == self.fork_at:
             self.me.fork_that_lives_on(self.scribble)
         self.steps += 1
@@ -56,11 +56,11 @@ class Program:
         self.random.choices(kinds, [12, 4, 2, 4, 4, 1, 1, 1])[0]()
 
     def scribble(self) -> None:
-        """Uses registered memory in a forked child, where it is private to the child."""
+        """Use registered memory in a forked child, where it is private to the child."""
         self.registered[:] = self.registered.sum()
 
     def call(self) -> None:
-        """One call that is waited for."""
+        """One blocking call."""
         call = calls.drawn(self.random, self.ranks)
         call.check(self.comm.rank, call.make(self.comm))
 
@@ -76,7 +76,7 @@ class Program:
             call.check(self.comm.rank, work.wait())
 
     def group(self) -> None:
-        """Calls that are started together."""
+        """A group of calls."""
         drawn = [calls.drawn(self.random, self.ranks, most=5000) for _ in range(2)]
         with self.comm.group():
             works = [call.make(self.comm) for call in drawn]
@@ -95,7 +95,9 @@ class Program:
         call.check(self.comm.rank, call.make(self.comm, in_place=x))
 
     def messages(self) -> None:
-        """A message to the next rank and one from the previous, named as its sender or not."""
+        """A message to the next rank and one from the previous, which may or may not be named as
+        the source.
+        """
         rank, count, salt = (
             self.comm.rank,
             self.random.choice(calls.COUNTS),
@@ -115,7 +117,7 @@ class Program:
         sending.wait()
 
     def allocate(self) -> None:
-        """New registered memory, which takes the old one's place half of the time."""
+        """New registered memory, which replaces the old one half of the time."""
         x = self.comm.empty(self.random.choice((10, REGISTERED, 3 * REGISTERED)), "float32")
         self._in_place(x)
         if self.random.random() < 0.5:

@@ -19,20 +19,22 @@ import ringfold
 DEADLINE_S = 4.0
 LONGEST_S = 0.2
 LAST_S = 1.0
-# Where a segment has what ranks agree by, and not elements.
+# The part of a segment that coordinates ranks, without elements.
 CONTROL_BYTES = 16384
-# How much lies between the heads of rings, about.
+# The approximate distance between the heads of rings.
 STRIDE = 256 * 1024 + 128
 
 
 def judged(endings: list[Ending]) -> list[str]:
-    """The promises that a job's endings break. Wrong results are none: memory has no checksum."""
+    """The guarantees that a job's outcomes violate. Wrong results do not count: memory has no
+    checksum.
+    """
     return [violation for violation in storm.broken(endings) if ": wrong " not in violation]
 
 
 def program(rank: Rank, seed: int) -> None:
     """A rank for a while, or until an error."""
-    # Elements may be wrong, and a rank that stopped at one would leave the order of all ranks'
+    # Elements may be wrong, and a rank that stopped at one would break the order of all ranks'
     # calls.
     setattr(Call, "check", lambda *_: None)
     comm = rank.join(timeout=DEADLINE_S)
@@ -54,7 +56,7 @@ def program(rank: Rank, seed: int) -> None:
 
 
 def segments(pid: int) -> list[tuple[int, int]]:
-    """What a process has mapped of memory shared with its peers, the communicator's own first."""
+    """The mappings of memory that a process shares with its peers, the communicator's own first."""
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         if "memfd:ringfold" in line:
@@ -64,7 +66,7 @@ def segments(pid: int) -> list[tuple[int, int]]:
 
 
 def scribble(random_: random.Random, pid: int) -> int:
-    """Writes random words for a while; how many."""
+    """Write random words for a while; return how many."""
     written, found = 0, segments(pid)
     if not found:
         return 0

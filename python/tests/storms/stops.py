@@ -14,21 +14,21 @@ from program import Program
 from storm import Outcome, Storm
 
 STOPS = 10
-# Longer than what a dead host is given on the last turn, and far shorter than a deadline.
+# Longer than the time after which a host counts as dead, and far shorter than a deadline.
 LENGTHS_S = (0.001, 0.01, 0.03, 0.1, 0.3, 0.6, 2.7)
 WEIGHTS = (4, 4, 4, 4, 3, 2, 1)
 PAUSE_S = 0.05
-# Steps between two looks whether the storm is over.
+# Steps between two checks whether the storm is over.
 STEPS = 3
 
 
 def judged(endings: list[Ending]) -> list[str]:
-    """The promises that the endings of a job break in which ranks were only stopped."""
+    """The guarantees violated by the outcomes of a job in which ranks were only stopped."""
     return [str(ending) for ending in endings if ending.kind != "ok"]
 
 
 def program(rank: Rank, seed: int) -> None:
-    """A rank until its starter has had enough."""
+    """A rank until its starter ends the job."""
     error = None
     comm = rank.join(timeout=60.0)
     steps = Program(rank, comm, seed)

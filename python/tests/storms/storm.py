@@ -1,7 +1,8 @@
-"""What all storms share: rounds from seeds, several at a time, a table of endings, and a verdict.
+"""The common part of all storms: rounds from seeds, several at a time, a table of outcomes, and a
+verdict.
 
 Each round has a seed of its own. A violation names it, and `--rounds 1 --seed S` repeats the round,
-as far as moments repeat.
+as far as timing repeats.
 """
 
 import argparse
@@ -31,14 +32,14 @@ PRINTED = 20
 
 @dataclass
 class Outcome:
-    """What came of one round."""
+    """The outcome of one round."""
 
     count: int = 0
-    """How much was done to the ranks, in the storm's own unit."""
+    """The amount of disturbance, in the storm's own unit."""
     rows: list[tuple[str, float | None]] = field(default_factory=list)
-    """Endings by name, each with the seconds that it took to come, where that means something."""
+    """Outcomes by name, each with the seconds until they occurred, where that is meaningful."""
     violations: list[str] = field(default_factory=list)
-    """Broken promises."""
+    """Violated guarantees."""
 
 
 Round = Callable[[int, Place], Outcome]
@@ -46,7 +47,7 @@ Round = Callable[[int, Place], Outcome]
 
 @dataclass(frozen=True)
 class Storm:
-    """A storm: what a round does, and how many there are."""
+    """A storm: its round, and the number of rounds."""
 
     name: str
     unit: str
@@ -56,7 +57,7 @@ class Storm:
 
 
 def main(storm: Storm, words: list[str] | None = None) -> None:
-    """Runs a storm by the command line, and ends the program with 1 if a promise was broken."""
+    """Run a storm by the command line, and exit with 1 if a guarantee was violated."""
     arguments = parser(storm).parse_args(words)
     # Before any thread or descriptor of a pool.
     transports = arguments.transport or storm.transports
@@ -91,7 +92,7 @@ def parser(storm: Storm) -> argparse.ArgumentParser:
 
 
 def run(storm: Storm, arguments: argparse.Namespace, transport: str) -> bool:
-    """Runs a storm on one transport and prints its table; whether every promise was kept."""
+    """Run a storm on one transport and print its table; return whether every guarantee was kept."""
     first, rounds = arguments.seed, arguments.rounds
     command = f"{storm.name}.py --transport {transport}"
     print(f"\n{command} --rounds {rounds} --seed {first}", flush=True)
@@ -117,7 +118,7 @@ def run(storm: Storm, arguments: argparse.Namespace, transport: str) -> bool:
 
 
 def guarded(round_: Round, where: Place, seed: int) -> Outcome:
-    """A round; what it raises is a violation, so that the others are still run."""
+    """A round; its exception is a violation, so that the others still run."""
     try:
         return round_(seed, where)
     except Exception as error:
@@ -142,7 +143,7 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def table(rows: list[tuple[str, float | None]]) -> str:
-    """Endings by name: how many, and how long they took to come."""
+    """Outcomes by name: how many, and the times until they occurred."""
     times: dict[str, list[float]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     for name, seconds in rows:
@@ -162,5 +163,5 @@ def table(rows: list[tuple[str, float | None]]) -> str:
 
 
 def broken(endings: list[Ending]) -> list[str]:
-    """What no rank may ever do, whatever is done to the others."""
+    """What no rank may ever do, whatever happens to the others."""
     return [str(ending) for ending in endings if ending.kind in ("wrong", "hang", "crash", "panic")]

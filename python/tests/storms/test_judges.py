@@ -1,4 +1,4 @@
-"""The storms' judges: every broken promise is a violation, and no kept promise is.
+"""The storms' judges: every violated guarantee is reported, and no other.
 
 `check.sh --deep` runs the storms themselves.
 """
@@ -21,7 +21,7 @@ from calls import Call
 from harness import Ending, Job, Place, Rank, Wrong
 
 HERE = Place("shm")
-# What is wrong whatever the storm.
+# Violations in every storm.
 NEVER = ("wrong", "hang", "crash", "panic")
 
 
@@ -80,7 +80,7 @@ REFUSED = [told(0, "Aborted", 1), told(1, "Unsupported"), told(2, "Aborted", 1)]
         *((difference, FINE, False) for difference in differs.DETECTED),
         *((difference, REFUSED, False) for difference in differs.DETECTED),
         *(("algorithm", endings, True) for endings in (FINE, MISMATCHED, REFUSED)),
-        # A rank that was through before the calls met.
+        # A rank that finished before the calls met.
         ("count", [*MISMATCHED[:2], told(2, "ok")], True),
         # Two ranks are named that make the same calls; the class is another.
         ("count", [*MISMATCHED[:2], told(2, "Mismatch", 0, 2)], False),
@@ -122,7 +122,7 @@ def test_what_differs_in_a_trial_differs_for_the_odd_rank(difference: str) -> No
                 other.sent(one.odd),
                 other.received(one.odd),
             )
-            # What a rank keeps for itself is in both of its lists.
+            # The part that a rank keeps for itself is in both of its lists.
             assert other.sent(one.odd)[one.odd] == other.received(one.odd)[one.odd]
         elif difference == "list":
             assert call.counts != other.counts and sum(call.counts) == sum(other.counts)
@@ -131,7 +131,7 @@ def test_what_differs_in_a_trial_differs_for_the_odd_rank(difference: str) -> No
 
 
 def by_hand(call: Call, rank: int) -> list[float] | None:
-    """Results worked out element by element, for three ranks."""
+    """Results computed element by element, for three ranks."""
     inputs = [call.input(peer).tolist() for peer in range(3)]
     begin = sum(call.counts[:rank])
     part = slice(begin, begin + call.counts[rank])

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Runs the test-suite that PyTorch has for its own backends (`distributed_test`, in its wheel) against a backend.
+"""Runs PyTorch's test suite for its own backends (`distributed_test`, in its wheel) against a
+backend.
 
-    python conformance.py                                          ringfold as gloo and as mpi, 2, 3 and 4 ranks
-    python conformance.py --backend gloo --alias gloo --world 2    what torch's own backend passes
-    python conformance.py -k 'all_to_all$' --world 4 --alias mpi   some tests; failures with all that ranks printed
+    python conformance.py                                          # ringfold as gloo and as mpi
+    python conformance.py --backend gloo --alias gloo --world 2    # torch's own backend
+    python conformance.py -k 'all_to_all$' --world 4 --alias mpi   # some tests, with ranks' output
 
-Most of the suite is for GPUs, and which of its tests for CPUs run is decided by the backend's name: some are for gloo
-only, some for mpi only. A run takes the backend for one of these (`--alias`); over several runs the union counts. Needs
-`expecttest` and NumPy. Exit status 1 if a test failed or took too long.
+Most of the suite is for GPUs, and which of its CPU tests run is decided by the backend's name: some
+are for gloo only, some for mpi only. A run treats the backend as one of these (`--alias`); over
+several runs the union counts. Needs `expecttest` and NumPy. Exit status 1 if a test failed or took
+too long.
 """
 
 import argparse
@@ -25,15 +27,16 @@ from suite_run import FAIL, PASS, SKIP, TIMEOUT, Result
 SUITE_RUN = Path(__file__).with_name("suite_run.py")
 ALIASES = ("gloo", "mpi")
 WORLDS = (2, 3, 4)
-# What a test may take: torch's own limit for one is far longer, and none needs more than a few seconds.
+# A test's time limit: torch's own is far longer, and no test needs more than a few seconds.
 TEST_LIMIT_S = 60.0
-# A test mostly sleeps in the suite's barrier of files, so that four at a time need hardly more of two cores than one.
+# A test mostly sleeps in the suite's barrier of files, so four at a time hardly need more of two
+# cores than one.
 JOBS = 4
 
 
 @dataclass(frozen=True)
 class Run:
-    """Which tests are run, and how."""
+    """The selection and the settings of a run."""
 
     backend: str
     alias: str
@@ -48,7 +51,9 @@ class Run:
         return f"{self.backend} as {self.alias}, {self.world} ranks"
 
     def results(self, shown: bool = True) -> dict[str, Result]:
-        """Run the suite in a process of its own, because it reads alias and world size when it is imported."""
+        """Run the suite in a separate process, because it reads alias and world size when it is
+        imported.
+        """
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "results.json"
             what = [
@@ -74,7 +79,7 @@ def passed(runs: Iterable[Mapping[str, Result]]) -> set[str]:
 
 
 def failed(results: Mapping[str, Result]) -> dict[str, str]:
-    """Why tests failed that did, or took too long."""
+    """Why tests failed, or that they took too long."""
     return {
         name: result.reason for name, result in results.items() if result.verdict in (FAIL, TIMEOUT)
     }

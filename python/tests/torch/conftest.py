@@ -1,4 +1,6 @@
-"""Tests of the PyTorch backend: ranks are forked by one server for the whole session (see `rank_server`)."""
+"""Tests of the PyTorch backend: one server forks the ranks for the whole session (see
+`rank_server`).
+"""
 
 import importlib.util
 import json
@@ -15,12 +17,13 @@ from typing import Any
 import pytest
 
 RANK_SERVER = Path(__file__).with_name("rank_server.py")
-# What all ranks of a test may take, and how long the server may need beyond that.
+# The time limit of all ranks of a test, and the additional time for the server.
 WATCHDOG_S = 90.0
 SERVER_WATCHDOG_S = 60.0
-# The deadline of a process group's calls, unless a test asks for another.
+# The default deadline of a process group's calls.
 TIMEOUT_S = 20.0
-# What holds for ringfold shall hold for gloo, or the test is wrong: to be asked whenever a test is written, not every time.
+# A claim about ringfold must hold for gloo, too, or the test is wrong. To be checked when a test is
+# written, not every time.
 BACKENDS = ("gloo", "ringfold") if os.environ.get("TEST_GLOO") else ("ringfold",)
 
 
@@ -42,11 +45,12 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> Any:
 
 
 class Outcome:
-    """What the ranks of a test returned or raised."""
+    """The ranks' results or exceptions in a test."""
 
     def __init__(self, folder: Path, statuses: list[int | None]) -> None:
         self.folder = folder
-        # How each rank ended; a negative signal's number; none if it had to be killed because its time was over.
+        # Each rank's exit status; negative for a signal; None if it was killed after its time
+        # limit.
         self.statuses = statuses
 
     def logs(self) -> str:
@@ -56,7 +60,7 @@ class Outcome:
         return "\n".join(f"--- rank {rank}\n{text}" for rank, text in enumerate(texts))
 
     def result(self, rank: int) -> Any:
-        """What the function returned on `rank`."""
+        """The function's result on `rank`."""
         status = self.statuses[rank]
         assert status == 0, (
             f"rank {rank} {'hangs' if status is None else f'ended with {status}'}:\n{self.logs()}"
@@ -64,7 +68,7 @@ class Outcome:
         return pickle.loads(self._read(f"result{rank}"))[1]
 
     def error(self, rank: int) -> BaseException:
-        """What it raised on `rank`."""
+        """The exception on `rank`."""
         assert self.statuses[rank] == 1, (
             f"rank {rank} ended with {self.statuses[rank]}:\n{self.logs()}"
         )
@@ -73,7 +77,7 @@ class Outcome:
         return error
 
     def results(self, but: Collection[int] = ()) -> list[Any]:
-        """What it returned on every rank, except these."""
+        """The results on every rank, except these."""
         return [self.result(rank) for rank in range(len(self.statuses)) if rank not in but]
 
     def _read(self, name: str) -> bytes:
@@ -137,7 +141,9 @@ class RankStarter:
         variables: dict[str, str] | None = None,
         **arguments: Any,
     ) -> Outcome:
-        """Have `count` ranks call `function(**arguments)` in a process group of `backend`, or in none."""
+        """Make `count` ranks call `function(**arguments)` in a process group of `backend`, or in
+        none.
+        """
         folder = self.folder / f"ranks{self.started}"
         folder.mkdir()
         self.started += 1
@@ -166,7 +172,7 @@ def rank_server() -> Iterator[RankServer]:
 
 @pytest.fixture
 def seed() -> int:
-    """TEST_SEED, or another one each time; failing tests print it."""
+    """TEST_SEED, or a new one each time; failing tests print it."""
     return int(os.environ.get("TEST_SEED", time.time_ns() % 1_000_000))
 
 

@@ -1,7 +1,9 @@
-"""Ranks as forked processes: a program imports torch once and has many sets of ranks, each within a tenth of a second.
+"""Ranks as forked processes: a program imports torch once and starts many sets of ranks, each
+within a tenth of a second.
 
-Who forks must be a single thread and must not have used torch's thread pools. Every rank leads a session of its own, so
-that what it starts ends with it; ranks end with the program that forked them.
+The forking process must have a single thread and must not have used torch's thread pools. Every
+rank leads a session of its own, so that its children end with it; ranks end with the program that
+forked them.
 """
 
 import ctypes
@@ -15,17 +17,17 @@ from pathlib import Path
 
 # From <linux/prctl.h>.
 PR_SET_PDEATHSIG = 1
-# What a rank ends with when its function raised.
+# A rank's exit status when its function raised.
 RAISED_STATUS = 1
-# How often who waits for ranks looks.
+# The polling interval while waiting for ranks.
 LOOK_S = 0.005
 
 
 class Ranks:
     """`count` forked processes that call `function(rank)` and end with the status it returns.
 
-    What rank 0 prints goes to the file `log` with a 0 after its name, and so on. Those that are left after `limit_s`
-    seconds, or `grace_s` after one of them ended in failure, are killed.
+    Rank 0's output goes to the file `log` with a 0 appended, and so on. Ranks still running after
+    `limit_s` seconds, or `grace_s` after one of them failed, are killed.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Ranks:
         self.deadline = self.begin + limit_s
         self.grace_s = grace_s
         self.timed_out = False
-        # By rank: how it ended, as `os.waitstatus_to_exitcode` has it. Those that were killed here have none.
+        # By rank: the exit code, as by `os.waitstatus_to_exitcode`. Killed ranks have none.
         self.statuses: dict[int, int] = {}
         self.seconds = 0.0
         self._pids: dict[int, int] = {}
@@ -47,7 +49,7 @@ class Ranks:
             self._pids[rank] = pid
 
     def done(self) -> bool:
-        """Whether all have ended; kills those whose time is over."""
+        """Whether all have ended; kills those beyond their time limit."""
         for rank, pid in list(self._pids.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -63,7 +65,7 @@ class Ranks:
         return not self._pids
 
     def kill(self) -> None:
-        """End those that are left."""
+        """End the remaining ranks."""
         for pid in self._pids.values():
             kill_session(pid)
             # It may not lead its session yet.
@@ -72,7 +74,7 @@ class Ranks:
         self._pids.clear()
 
     def printed(self) -> list[str]:
-        """What each rank has printed."""
+        """Each rank's output."""
         return [log.read_text(errors="replace") if log.exists() else "" for log in self.logs]
 
     def wait(self) -> None:
@@ -81,7 +83,7 @@ class Ranks:
 
 
 def be_rank(function: Callable[[int], int], rank: int, log: Path) -> None:
-    """What a forked rank does; never returns."""
+    """A forked rank; never returns."""
     status = RAISED_STATUS
     try:
         os.setsid()
@@ -89,11 +91,12 @@ def be_rank(function: Callable[[int], int], rank: int, log: Path) -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for stream in (1, 2):
             os.dup2(descriptor, stream)
-        # Not the parent's, which may hold what it has yet to write, or be a test's that is captured.
+        # Not the parent's, which may have unwritten output, or be captured by a test.
         sys.stdout, sys.stderr = (
             open(stream, "w", buffering=1, closefd=False) for stream in (1, 2)
         )
-        # A shell that runs the tests in its background has them ignore Ctrl-C, and Python then keeps to that.
+        # A shell that runs the tests in the background makes them ignore Ctrl-C, and Python keeps
+        # that setting.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = function(rank)
     except SystemExit as end:
@@ -101,7 +104,7 @@ def be_rank(function: Callable[[int], int], rank: int, log: Path) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        # Not `sys.exit`: what the parent would do at its end is none of this process' business.
+        # Not `sys.exit`: the parent's exit handlers must not run in this process.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -113,7 +116,7 @@ def end_with_parent() -> None:
 
 
 def kill_session(leader: int) -> None:
-    """Kill what is left of the session: the rank, and what it has started."""
+    """Kill the rest of the session: the rank, and its children."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
@@ -121,7 +124,7 @@ def kill_session(leader: int) -> None:
 
 
 def described(statuses: Sequence[int]) -> str:
-    """How ranks ended, for people."""
+    """The ranks' exit statuses, for people."""
     return ", ".join(
         signal.Signals(-status).name if status < 0 else str(status) for status in statuses
     )

@@ -16,7 +16,7 @@ BUCKET_CAP_MB = 0.002
 
 
 class Crossed(nn.Module):  # type: ignore[misc]
-    """Layers that are used in another order than they are registered in, so that DDP's rebuilt buckets differ."""
+    """Layers used in a different order than registered, so that DDP's rebuilt buckets differ."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def weights(network: nn.Module) -> list[float]:
 
 
 class Watched:
-    """A hook that notes which parameters are together in a bucket in each step."""
+    """A hook that records which parameters are in each bucket of each step."""
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
@@ -76,12 +76,15 @@ class Watched:
         return self.hook(state, bucket)
 
     def saw_a_rebuild(self) -> bool:
-        """Whether there were others from the second step on, and several of them. (Before, DDP has but one.)"""
+        """Whether the buckets changed after the first step, and are several. (Before, DDP has only
+        one.)
+        """
         first, *others = self.steps
         return len(others[0]) > 1 and all(other == others[0] != first for other in others)
 
 
-# By name: what to register, given the model. The learning rule of the delayed hook is tested on its own.
+# By name: what to register, given the model. The learning rule of the delayed hook is tested
+# separately.
 HOOKS: dict[str, Any] = {
     "none": lambda ddp: (None, allreduce_hook),
     "fp16": lambda ddp: (None, hooks.fp16_hook),
@@ -116,7 +119,7 @@ HOOKS: dict[str, Any] = {
 
 
 def train(hook: str, steps: int, **options: Any) -> Any:
-    """Train, and give the weights and the final loss over all ranks' samples."""
+    """Train, and return the weights and the final loss over all ranks' samples."""
     ddp = model(**options)
     state, function = HOOKS[hook](ddp)
     ddp.register_comm_hook(state, function)

@@ -1,8 +1,10 @@
-"""Forks the ranks of tests: reads a request on each line of its input, and answers with how the ranks ended.
+"""Forks the ranks of tests: reads a request on each line of its input, and answers with the ranks'
+exit statuses.
 
-Importing torch takes seconds, forking a process that has done it a fraction of one. A request names a function of a
-test's module, which is imported here once and must therefore start no threads. Each rank calls the function in a process
-group of the requested backend and leaves what it returned or raised in a file.
+Importing torch takes seconds; forking a process that has imported it takes a fraction of one. A
+request names a function of a test's module, which is imported here once and must therefore start no
+threads. Each rank calls the function in a process group of the requested backend and writes its
+result or exception to a file.
 """
 
 import datetime
@@ -21,7 +23,7 @@ import torch.distributed as dist
 
 from forks import RAISED_STATUS, Ranks
 
-# How long the others may go on when a rank ended in failure: longer than any deadline that tests give to calls.
+# How long the others may continue after a rank failed: longer than any deadline of calls in tests.
 GRACE_S = 30.0
 
 LAZY_MODULES = (
@@ -43,7 +45,7 @@ def module_at(path: str) -> Any:
 
 
 def be_rank(request: dict[str, Any], rank: int) -> int:
-    """One rank: the result goes to a file, an exception too, with its traceback in the rank's log."""
+    """One rank: the result or exception goes to a file, and the traceback to the rank's log."""
     os.environ.update(
         request["variables"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(request["count"])
     )
@@ -57,10 +59,11 @@ def be_rank(request: dict[str, Any], rank: int) -> int:
     try:
         result.write_bytes(pickle.dumps(outcome))
     except Exception:
-        # What cannot be pickled is told in words.
+        # Objects that cannot be pickled are replaced by their text.
         result.write_bytes(pickle.dumps((False, RuntimeError(repr(outcome[1])))))
     status = 0 if outcome[0] else RAISED_STATUS
-    # The tracebacks of errors hold groups; without these the others hear a goodbye, as from a process that ends as usual.
+    # The tracebacks of errors hold groups; without them the others get a goodbye, as from a process
+    # that ends as usual.
     del outcome
     gc.collect()
     return status
@@ -98,12 +101,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    # What torch imports on first use, which would else be in every rank.
+    # Modules that torch imports on first use, which would otherwise be imported in every rank.
     for module in LAZY_MODULES:
         importlib.import_module(module)
     if importlib.util.find_spec("ringfold.torch"):
         importlib.import_module("ringfold.torch")
-    # What is printed while modules are imported is no answer.
+    # Output printed while modules are imported is not an answer.
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)

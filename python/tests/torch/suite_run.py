@@ -1,12 +1,15 @@
-"""One run of PyTorch's own `distributed_test`, which its wheel has, for one backend, world size and alias.
+"""One run of PyTorch's own `distributed_test`, from its wheel, for one backend, world size and
+alias.
 
     python suite_run.py --backend ringfold --alias gloo --world 2 --json FILE
 
-The suite's decorators decide when it is imported, from the variable BACKEND, which tests a backend has; they know only
-torch's own. So they see the alias. Afterwards the suite's BACKEND is the real name, which is what its tests create groups
-of and compare names with; where they ask whether it is this or that backend, it is equal to the alias, too. The suite is imported once and every test's ranks are forked (see `forks`); each runs
-torch's own `TestDistBackend._run`, so what a test is given and how it ends is as torch's runner has it. `conformance.py`
-starts this program; alone it serves to look at one test.
+The suite's decorators decide at import, from the variable BACKEND, which tests a backend has; they
+know only torch's own backends. They therefore get the alias. Afterwards the suite's BACKEND is the
+real name, with which its tests create groups and compare names; where they ask whether it is one
+backend or another, it is equal to the alias, too. The suite is imported once and every test's ranks
+are forked (see `forks`); each runs torch's own `TestDistBackend._run`, so that arguments and
+outcomes are those of torch's runner. `conformance.py` starts this program; use it directly for a
+single test.
 """
 
 import argparse
@@ -32,10 +35,11 @@ from forks import LOOK_S, Ranks, described
 PASS, SKIP, FAIL, TIMEOUT = "pass", "skip", "fail", "timeout"
 # How long ranks have after one of them failed or skipped the test.
 GRACE_S = 2.0
-# Many tests make a group of the ranks 1 and 2. Which of them are for this world size is decided when they run, from
-# BACKEND: all for mpi, which nobody starts with fewer ranks; none for another backend with less than eight.
+# Many tests make a group of the ranks 1 and 2. Whether they run at this world size is decided at
+# run time, from BACKEND: all for mpi, which is never started with fewer ranks; none for other
+# backends with fewer than eight.
 GROUP_TESTS_RANKS = 3
-# What torch's decorators ask a backend of another name for before they let it through.
+# The attributes that torch's decorators require of a backend of another name.
 FEATURES = ("ddp", "subgroup", "plugin", "cuda", "gpu")
 REASON_CHARACTERS = 300
 SKIPPED = re.compile(r"skipping test \S+ for following reason: (.*)")
@@ -69,7 +73,9 @@ class Name(str):
 
 
 class Suite:
-    """torch's test class, imported so that its decorators see `alias`, and made to run `backend`."""
+    """torch's test class, imported so that its decorators see `alias`, and configured to run
+    `backend`.
+    """
 
     def __init__(self, backend: str, alias: str, world: int) -> None:
         os.environ.update(
@@ -100,7 +106,7 @@ class Suite:
         )
 
     def skipped(self, name: str) -> str | None:
-        """Why a decorator has put the test aside, if it has."""
+        """Why a decorator skips the test, if it does."""
         function = getattr(self.case, name)
         return (
             getattr(function, "__unittest_skip_why__", "")
@@ -120,7 +126,7 @@ class Suite:
         )
 
     def be_rank(self, rank: int, name: str, folder: Path) -> int:
-        """One rank's part of a test, in a process of its own. Ends by torch's statuses."""
+        """One rank's part of a test, in a separate process. Ends with torch's statuses."""
         log_plainly()
         shared = f"file://{folder / 'init_dir' / 'shared_init_file'}"
         if self.world < GROUP_TESTS_RANKS:
@@ -133,7 +139,8 @@ class Suite:
 
         here, parent = torch.multiprocessing.Pipe()
         case: Any = self.case
-        # What `setUp` does for the process that spawns; only this test's class has it as an attribute.
+        # The part of `setUp` for the spawning process; only this test's class has it as an
+        # attribute.
         case.skip_return_code_checks, case.special_return_code_checks = [], {}
         case._run(rank, name, str(folder / "init_dir" / "store"), here)
         parent.close()
@@ -145,7 +152,9 @@ def imported(module: str) -> Any:
 
 
 def judge(ranks: Ranks, skips: Mapping[int, str]) -> tuple[str, str]:
-    """The verdict by torch's rule (`_check_return_codes`), except that a rank's failure is never a skip."""
+    """The verdict by torch's rule (`_check_return_codes`), except that a rank's failure is never a
+    skip.
+    """
     text = "\n".join(ranks.printed())
     statuses = [ranks.statuses[rank] for rank in sorted(ranks.statuses)]
     if any(status != 0 and status not in skips for status in statuses):
@@ -164,7 +173,7 @@ def judge(ranks: Ranks, skips: Mapping[int, str]) -> tuple[str, str]:
 def monitored_barrier(
     dist: Any, group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
 ) -> Any:
-    """What torch 2.15 has: the group's own. Before, torch asked for a group whose name is gloo."""
+    """torch 2.15's function: the group's own. Before, torch asked for a group named gloo."""
     group = group or dist.group.WORLD
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return None
@@ -178,7 +187,7 @@ def monitored_barrier(
 def run(
     suite: Suite, names: list[str], jobs: int, limit_s: float, scratch: Path
 ) -> dict[str, Result]:
-    """Every test's result; up to `jobs` tests are under way at a time."""
+    """Every test's result; up to `jobs` tests run at a time."""
     results: dict[str, Result] = {}
     waiting, running = list(reversed(names)), dict[str, Ranks]()
     try:
@@ -212,7 +221,9 @@ def tell(name: str, result: Result, printed: list[str]) -> None:
 
 
 def log_plainly() -> None:
-    """Have torch's log bring exceptions as Python does, and say why a test is skipped, which it does as `INFO`."""
+    """Make torch's log print exceptions as Python does, and the reasons for skips, which are of
+    level `INFO`.
+    """
     log = logging.getLogger("torch")
     log.handlers.clear()
     log.propagate = True
@@ -249,7 +260,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = parser().parse_args()
-    # Ranks share few cores; a thread pool in each would only get in the way.
+    # Ranks share few cores; a thread pool in each would only compete.
     os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""torch.distributed's calls one by one: what ranks give, get, and may be told to do."""
+"""torch.distributed's calls one by one: inputs, outputs and options."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def numbers(count: int, *shape: int) -> Any:
-    """What each of `count` ranks has, of this shape."""
+    """The values of `count` ranks, of this shape."""
     size = torch.Size(shape).numel()
     return [
         (torch.arange(size) * (rank + 2) + rank).reshape(shape).to(torch.float32)
@@ -89,7 +89,7 @@ def test_collectives_do_what_they_say(
 
 
 def call_on_scattered_elements() -> dict[str, Any]:
-    """Inputs and outputs whose elements are not in a row."""
+    """Inputs and outputs whose elements are not contiguous."""
     rank, count = dist.get_rank(), dist.get_world_size()
 
     def turned() -> Any:
@@ -102,7 +102,7 @@ def call_on_scattered_elements() -> dict[str, Any]:
     dist.broadcast(found["broadcast"], 1)
     found["all_gather"] = [torch.zeros(4, 6).t() for _ in range(count)]
     dist.all_gather(found["all_gather"], turned())
-    # Every other column of something wider; the others must stay as they are.
+    # Every other column of a wider tensor; the others must not change.
     wide = torch.full((6, 8), -1.0)
     found["received"] = wide
     started = dist.isend(turned()[:, :4].contiguous(), (rank + 1) % count)
@@ -112,7 +112,7 @@ def call_on_scattered_elements() -> dict[str, Any]:
 
 
 def test_elements_need_not_be_in_a_row(ranks: Any) -> None:
-    # gloo has some of this for all_reduce alone.
+    # gloo supports some of this for all_reduce only.
     xs = [x.t() for x in numbers(3, 4, 6)]
     for rank, found in enumerate(ranks(call_on_scattered_elements, 3, "ringfold").results()):
         assert torch.equal(found["all_reduce"], torch.stack(xs).sum(0))
@@ -139,7 +139,7 @@ def test_parameters_are_tensors_like_others(ranks: Any, backend: str) -> None:
 
 
 def start_many() -> Any:
-    """Calls under way, waited for in reverse; and their handles' methods."""
+    """Asynchronous calls, waited for in reverse; and their handles' methods."""
     xs = [torch.full((50,), float(index + dist.get_rank())) for index in range(30)]
     started = [dist.all_reduce(x, async_op=True) for x in xs]
     for work in reversed(started):
@@ -174,7 +174,7 @@ def test_all_to_all_takes_splits(ranks: Any, backend: str) -> None:
 
 
 def share_unevenly() -> Any:
-    """Lists of tensors of different sizes, which torch's own backends for CPUs refuse."""
+    """Lists of tensors of different sizes, which torch's own CPU backends refuse."""
     rank, count = dist.get_rank(), dist.get_world_size()
     mine = torch.full((rank + 1, 2), float(rank))
     gathered = [torch.empty(other + 1, 2) for other in range(count)]
@@ -269,7 +269,9 @@ def test_calls_are_coalesced(ranks: Any, backend: str, asynchronous: bool) -> No
 
 
 def exchange_in_batches() -> Any:
-    """Several messages to and from every other rank, all begun at once, in an order of each rank's own."""
+    """Several messages to and from every other rank, all started at once, in a different order on
+    each rank.
+    """
     rank, count = dist.get_rank(), dist.get_world_size()
     others = [(rank + step) % count for step in range(1, count)]
     received = {
@@ -294,7 +296,7 @@ def test_messages_are_exchanged_in_batches(ranks: Any, backend: str, count: int)
 
 
 def receive_by_tag() -> Any:
-    """Messages are taken by their tags, whatever the order; and from anybody."""
+    """Messages are matched by their tags, in any order; and received from any source."""
     rank, count = dist.get_rank(), dist.get_world_size()
     if rank:
         started = [dist.isend(torch.full((2,), 10.0 * rank + tag), 0, tag=tag) for tag in (1, 2)]

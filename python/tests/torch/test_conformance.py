@@ -1,4 +1,4 @@
-"""PyTorch's own test-suite, run against ringfold, and what judges its results."""
+"""PyTorch's own test suite, run against ringfold, and the evaluation of its results."""
 
 import functools
 import importlib.util
@@ -14,11 +14,12 @@ from conformance import ALIASES, WORLDS, Run
 from forks import Ranks
 from suite_run import FAIL, PASS, SKIP, TIMEOUT, Result, judge
 
-# The 115 tests that gloo passes over its runs, and four with uneven blocks which gloo does not have.
+# The 115 tests that gloo passes over its runs, and four with uneven blocks, which gloo does not
+# support.
 DISTINCT_TESTS = 119
-# What every check runs: each alias, and the fewest and the most ranks. The other runs take minutes.
+# Run by every check: each alias, and the fewest and the most ranks. The other runs take minutes.
 ALWAYS = {("gloo", 4), ("mpi", 2)}
-# Torch's tests leave their pauses out of account, so a machine under load gets time.
+# Torch's tests do not account for pauses, so a machine under load gets more time.
 LIMIT_S = 120.0
 
 
@@ -54,7 +55,8 @@ def test_more_tests_pass_than_for_gloo() -> None:
 
 
 def test_verdicts_are_told_apart() -> None:
-    # A test that passes, one for GPUs, one whose decorator asks for another backend, and one that gloo cannot do.
+    # A test that passes, one for GPUs, one whose decorator asks for another backend, and one that
+    # gloo does not support.
     pattern = "^test_(reduce_sum|all_reduce_sum_cuda|send_recv_nccl|all_to_all_full_group)$"
     found = Run("gloo", "mpi", 2, pattern).results(shown=False)
     assert {name: result.verdict for name, result in found.items()} == {

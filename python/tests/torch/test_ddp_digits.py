@@ -1,4 +1,6 @@
-"""The real job: what `examples/ddp_digits.py` promises under torchrun, also when a rank dies."""
+"""The real job: the guarantees of `examples/ddp_digits.py` under torchrun, also when a rank
+dies.
+"""
 
 import os
 import re
@@ -37,7 +39,7 @@ class Torchrun:
             "--rdzv-id",
             self.identifier,
         ]
-        # Long enough between two looks at the ranks that those who survive another have said what they think of it.
+        # Long enough between two checks that the survivors of a rank have reported it.
         how = ["--nproc-per-node", ranks, "--max-restarts", restarts, "--monitor-interval", 2]
         command = [
             sys.executable,
@@ -60,7 +62,7 @@ class Torchrun:
         return self.log.read_text(errors="replace")
 
     def wait(self) -> str:
-        """What all ranks printed, when they have ended well."""
+        """The output of all ranks, when they have ended successfully."""
         try:
             status = self.process.wait(max(0.1, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -77,7 +79,7 @@ class Torchrun:
             time.sleep(0.005)
 
     def pid(self, rank: int) -> int:
-        """Of this rank's process; its environment says which it is."""
+        """The variables of this rank's process; its environment shows which it is."""
         wanted = {f"RANK={rank}".encode(), f"TORCHELASTIC_RUN_ID={self.identifier}".encode()}
         (found,) = (pid for pid, variables in environments() if wanted <= variables)
         return found
@@ -92,7 +94,7 @@ class Torchrun:
 
 
 def environments() -> Iterator[tuple[int, set[bytes]]]:
-    """The variables of every process that may be looked at."""
+    """The variables of every process that may be inspected."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -124,18 +126,19 @@ def test_digits_are_learned(torchrun: Any, backend: str) -> None:
 def test_training_goes_on_from_its_checkpoint_when_a_rank_is_killed(
     torchrun: Any, tmp_path: Path
 ) -> None:
-    # Not with gloo: its ranks often do not find each other again after a restart.
+    # Not with gloo: its ranks often fail to connect again after a restart.
     checkpoint, epochs = tmp_path / "digits.pt", 100
     run = torchrun(2, "--epochs", epochs, "--checkpoint", checkpoint, restarts=1)
     run.wait_for(checkpoint)
     os.kill(run.pid(1), signal.SIGKILL)
     output = run.wait()
-    # The survivor said who it was.
+    # The survivor named it.
     assert re.search(r"PeerFailed: .*rank 1\b", output), output
     resumed = re.search(r"resumed after epoch (\d+)", output)
     assert resumed is not None, output
     assert 1 <= int(resumed.group(1)) < epochs
     found = SUMMARY.search(output)
-    # 1437 samples in batches of 128 are twelve steps an epoch; those before the checkpoint are not taken again.
+    # 1437 samples in batches of 128 are twelve steps per epoch; those before the checkpoint are not
+    # repeated.
     assert found is not None and int(found.group(5)) == 12 * (epochs - int(resumed.group(1)))
     assert float(found.group(4)) >= 0.95

@@ -1,4 +1,4 @@
-"""What users see when ranks are missing, stand still, differ or end with an error."""
+"""What users see when ranks are missing, hang, make different calls or end with an error."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ WATCHDOG_S = 60.0
 
 
 def tried(*arguments: Any, **named: Any) -> Any:
-    """What a monitored barrier says; nothing if all ranks came."""
+    """The text of a monitored barrier; empty if all ranks came."""
     try:
         ringfold.torch.monitored_barrier(*arguments, **named)
     except ringfold.torch.MonitoredBarrierError as error:
@@ -31,7 +31,10 @@ def tried(*arguments: Any, **named: Any) -> Any:
     return None
 
 
-REACHED = "Rank {0} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
+REACHED = (
+    "Rank {0} successfully reached monitoredBarrier, "
+    "but received errors while waiting for send/recv from rank 0"
+)
 
 
 def miss_barriers() -> Any:
@@ -45,7 +48,7 @@ def miss_barriers() -> Any:
     found.append(tried(timeout=0.2, wait_all_ranks=True) if rank == 0 else None)
     dist.barrier()
     found.append(None if rank == 0 else tried(timeout=0.2))
-    # All are in step again, and the group is as it was.
+    # All are in step again, and the group is unchanged.
     found.append(tried())
     x = torch.ones(1)
     dist.all_reduce(x)
@@ -58,14 +61,14 @@ def test_a_monitored_barrier_names_who_is_missing_and_harms_nothing(ranks: Any) 
         assert found[0] is found[1] is found[5] is None
     assert first[2] == ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 200 ms", [1])
     assert first[3] == ("[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 200 ms", [1, 2])
-    # Rank 1 comes when it is over, and is told so.
+    # Rank 1 comes when it is over, and gets the error.
     for rank, found in ((1, second), (2, third)):
         assert REACHED.format(rank) in found[2][0] and found[2][1] == [1]
         assert REACHED.format(rank) in found[4][0] and found[4][1] == [1, 2]
 
 
 def known_keys(store: Any) -> int:
-    # A FileStore counts the keys that it has read about, and reads on when it is asked for one.
+    # A FileStore counts the keys that it has read, and reads on when asked for one.
     store.check(["nobody sets this"])
     return int(store.num_keys())
 
@@ -85,12 +88,13 @@ def repeat_barriers() -> Any:
 
 
 def test_monitored_barriers_leave_nothing_in_the_store(ranks: Any) -> None:
-    # What a barrier leaves, all of them leave; a key or two of other uses of the store come and go.
+    # Keys left by one barrier would be left by all; other uses of the store leave or delete a key
+    # or two.
     assert max(ranks(repeat_barriers, 2, "ringfold").results()) < BARRIERS
 
 
 def miss_a_barrier_after_death() -> Any:
-    """The group is dead; who is there can be found out all the same."""
+    """The group has failed; the missing ranks can still be found."""
     with pytest.raises(ringfold.Mismatch):
         dist.all_reduce(torch.ones(1 + dist.get_rank()))
     whole = tried(timeout=10.0)
@@ -181,7 +185,7 @@ def wait_a_moment() -> Any:
 
 
 def threads_after() -> Any:
-    """The watching thread goes with the last group, and a forked child has none of it."""
+    """The watching thread ends with the last group, and a forked child does not have it."""
     import threading
 
     def is_watched() -> bool:

@@ -1,4 +1,4 @@
-"""Real data: what `examples/ddp_hooks.py` promises of every hook."""
+"""Real data: the guarantees of `examples/ddp_hooks.py` for every hook."""
 
 import importlib.util
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ddp_hooks.py"
-# The share of the gradients' bytes that a hook may send.
+# The fraction of the gradients' bytes that a hook may send.
 SENT_MAX = {"variance-1.5": 0.3, "threshold-1.5": 0.15, "topk-10%": 0.21, "delayed": 1.0}
 
 

@@ -1,4 +1,6 @@
-"""What a rank is told when another one dies, is in another call or comes too late, in every way in which torch calls."""
+"""The error that a rank gets when another one dies, makes another call or comes too late, for every
+kind of call in torch.
+"""
 
 import datetime
 import os
@@ -25,7 +27,7 @@ def failure(call: Any) -> Any:
 
 
 def backward(count: int) -> None:
-    """A step of DDP; the first one brings the ranks together."""
+    """A step of DDP; the first one connects the ranks."""
     model = DistributedDataParallel(torch.nn.Linear(count, 3))
     for step in range(2):
         if step == 1:
@@ -34,7 +36,7 @@ def backward(count: int) -> None:
 
 
 def stand_by() -> None:
-    """Rank 1 dies here, when all ranks have come this far."""
+    """Rank 1 dies here, when all ranks have reached this point."""
     dist.barrier()
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -72,7 +74,7 @@ def test_survivors_of_a_killed_rank_are_told_its_number(ranks: Any, way: str, co
     assert outcome.statuses[1] == -signal.SIGKILL
     for error, again in outcome.results(but=[1]):
         if way == "future":
-            # What a future brings across torch's C++ is a RuntimeError with the text.
+            # A future's error crosses torch's C++ as a RuntimeError with the text.
             assert isinstance(error, RuntimeError) and "PeerFailed: rank 1 " in str(error)
         else:
             assert isinstance(error, ringfold.PeerFailed), repr(error)
@@ -83,7 +85,7 @@ def test_survivors_of_a_killed_rank_are_told_its_number(ranks: Any, way: str, co
 @pytest.mark.parametrize("count", [4, 1 << 18])
 def test_ddp_raises_and_does_not_crash_when_a_rank_is_killed(ranks: Any, count: int) -> None:
     for error, again in ranks(lose_a_rank, 3, "ringfold", way="ddp", count=count).results(but=[1]):
-        # torch makes a RuntimeError of what a future raises, with the text.
+        # torch turns a future's exception into a RuntimeError with the text.
         assert isinstance(error, RuntimeError)
         assert "PeerFailed" in str(error) or isinstance(error, ringfold.PeerFailed), repr(error)
         assert "rank 1" in str(error)
@@ -99,7 +101,7 @@ def lose_a_rank_of_a_group() -> Any:
         if dist.get_rank() == 2
         else None
     )
-    # All survivors, because one that leaves while it is needed has failed as well.
+    # All survivors, because one that leaves while it is needed has failed, too.
     return failure(lambda: dist.all_reduce(torch.ones(4)))[0], error
 
 
@@ -131,7 +133,7 @@ def test_ranks_in_different_calls_are_told_so(ranks: Any, difference: str) -> No
 
 
 def differ_in_ddp() -> Any:
-    """The ranks' models differ after DDP has compared them, as it happens when one is changed later."""
+    """The ranks' models differ after DDP has compared them, as when one is changed later."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     loss = model(torch.ones(1, 3)).sum()
     if dist.get_rank() == 1:
@@ -147,7 +149,7 @@ def test_ddp_raises_when_another_rank_is_in_another_call(ranks: Any) -> None:
 
 
 def come_late(way: str, folder: str) -> Any:
-    """Rank 1 stays away until rank 0 has given up."""
+    """Rank 1 does not come until rank 0 has timed out."""
     given_up = Path(folder) / "given up"
     dist.barrier()
     if dist.get_rank() == 1:
@@ -177,7 +179,7 @@ def test_a_call_ends_after_the_groups_timeout(ranks: Any, way: str, tmp_path: Pa
 
 
 def wait_briefly() -> Any:
-    """A wait that runs out leaves the call under way."""
+    """A wait that times out leaves the call in progress."""
     if dist.get_rank() == 1:
         dist.recv(torch.empty(1), 0)
         x = torch.ones(4)
@@ -203,7 +205,7 @@ def leave_in_a_handler(way: str) -> Any:
     x = torch.ones(10)
     if dist.get_rank() == 0:
         communicator = dist.group.WORLD.communicator
-        # Until it says what it waits in.
+        # Until it reports the call that it waits in.
         while (standing := communicator.standing(1)[1]) is None or not standing[2]:
             pass
         os.kill(int(process), signal.SIGTERM)
@@ -212,7 +214,7 @@ def leave_in_a_handler(way: str) -> Any:
             pass
         return type(failure(dist.barrier)[0])
     left = []
-    # What a machine that is about to be taken away sends.
+    # The signal that a machine sends before it is preempted.
     signal.signal(signal.SIGTERM, lambda *_: left.append(dist.destroy_process_group()))
     error, _ = failure(lambda: WAYS[way](x))
     return type(error), left

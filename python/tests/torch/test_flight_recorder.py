@@ -1,4 +1,4 @@
-"""The record of calls: what torch's own analyser makes of it, and when it is written."""
+"""The record of calls: as torch's own analyser reads it, and when it is written."""
 
 import gc
 import json
@@ -24,14 +24,14 @@ import ringfold.torch
 
 
 def analysed(folder: Path, prefix: str) -> Any:
-    """What torch's analyser finds in the dumps of a folder."""
+    """The findings of torch's analyser in the dumps of a folder."""
     arguments = config_manager.JobConfig().parse_args([str(folder), "--prefix", prefix])
     details, version = loader.read_dir(arguments)
     return builder.build_db(details, arguments, version)
 
 
 def names(found: Any, passed: bool = True) -> list[str]:
-    """The collectives that it takes for whole, or for broken."""
+    """The collectives that it considers complete, or broken."""
     return [
         call.collective_name.removeprefix("gloo:")
         for call in found.collectives
@@ -75,11 +75,11 @@ def test_torchs_analyser_finds_every_call_of_all_ranks(ranks: Any, tmp_path: Pat
     assert names(found, passed=False) == []
     whole = names(found)
     for name, times in {
-        "all_reduce": 3, "broadcast": 1, "reduce": 1, "all_gather": 2, "all_gather_v": 1, "reduce_scatter": 1,
-        "reduce_scatter_v": 1, "gather": 1, "scatter": 1, "all_to_all": 2,
+        "all_reduce": 3, "broadcast": 1, "reduce": 1, "all_gather": 2, "all_gather_v": 1,
+        "reduce_scatter": 1, "reduce_scatter_v": 1, "gather": 1, "scatter": 1, "all_to_all": 2,
     }.items():  # fmt: skip
         assert whole.count(name) == times, (name, whole)
-    # From 2.14 on torch keeps descriptions from backends.
+    # From 2.14 on, torch does not pass descriptions to backends.
     assert any(group.desc in ("ends", "undefined") and group.size == 2 for group in found.groups)
 
 
@@ -105,7 +105,7 @@ def test_the_analyser_pairs_messages(ranks: Any, tmp_path: Path) -> None:
     ranks(exchange, 3, "ringfold", path=str(tmp_path / "fr_")).results()
     found = analysed(tmp_path, "fr_")
     assert names(found, passed=False) == []
-    # It names a pair after the end whose dump it happens to read first.
+    # It names a pair after the end whose dump it reads first.
     messages = [name for name in names(found) if name != "all_reduce"]
     assert (
         len(messages) == 3 and {*messages} <= {"send 0->1", "recv 1<-0"} and len(names(found)) == 5
@@ -117,7 +117,7 @@ def test_the_analyser_pairs_messages(ranks: Any, tmp_path: Path) -> None:
 
 
 def differ(how: str) -> Any:
-    """Rank 1 makes another third call than the others."""
+    """Rank 1's third call differs from the others'."""
     odd = dist.get_rank() == 1
     x = torch.ones(4, 3)
     for _ in range(2):
@@ -155,7 +155,8 @@ def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     told = printed.stdout + printed.stderr
-    # Who is right it does not know: whoever differs from the dump that it reads first is the culprit.
+    # It cannot know which rank is right: the culprit is any that differs from the dump that it
+    # reads first.
     assert all(
         words in told
         for words in ["Collective sequence number: 3 has errors", "Culprit rank", *FOUND[how]]
@@ -163,7 +164,7 @@ def test_a_mismatch_is_written_down_and_found_by_torchfrtrace(
 
 
 def stay_away(path: str) -> None:
-    """Rank 1 leaves the others waiting until they have given up."""
+    """Rank 1 makes the others wait until they time out."""
     dist.all_reduce(torch.ones(2))
     if dist.get_rank() == 1:
         while not Path(path + "1").exists():
@@ -187,7 +188,7 @@ def test_ranks_that_wait_and_ranks_that_do_not_write_down_a_timeout(
 
 
 def be_under_way(folder: str) -> Any:
-    """Rank 1 comes only after rank 0 has written down what it waits for."""
+    """Rank 1 comes only after rank 0 has dumped what it waits for."""
     seen = Path(folder) / "fr_0"
     tensors = [torch.ones(size) for size in (1, 2, 3)]
     dist.all_reduce(tensors[0])
@@ -309,7 +310,7 @@ def test_without_a_path_there_is_nothing_to_write_to(ranks: Any) -> None:
 
 
 def leave_as_the_root() -> str | None:
-    """Rank 0 gives what it has and ends; nobody tells it that the others are elsewhere."""
+    """Rank 0 sends its data and exits; it does not learn that the others are elsewhere."""
     x = torch.ones(5)
     dist.all_reduce(x)
     if dist.get_rank() == 0:
@@ -332,7 +333,7 @@ def test_a_root_that_ended_in_good_order_has_its_record_written_too(
 def reduce_together() -> None:
     for _ in range(3):
         dist.all_reduce(torch.ones(5))
-    # A message is no collective: who has it knows that the other one is done with them.
+    # A message is no collective: its receiver knows that the sender is done with it.
     other = 1 - dist.get_rank()
     sent = dist.isend(torch.ones(1), other)
     dist.recv(torch.ones(1), other)
@@ -363,7 +364,7 @@ def test_links_and_folders_of_others_are_not_written_through(tmp_path: Path) -> 
     assert json.loads((tmp_path / "a_json" / "0.json").read_text())["entries"] == []
     assert pickle.loads((tmp_path / "a_0").read_bytes())["entries"] == []
     assert victim.read_text() == "precious"
-    # A folder that is a link, one that everybody may write to, and one of another user.
+    # A folder that is a link, a world-writable one, and one of another user.
     (tmp_path / "b_json").symlink_to(tmp_path / "a_json")
     refusal(tmp_path / "b_")
     (tmp_path / "c_json").mkdir()

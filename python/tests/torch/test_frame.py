@@ -1,4 +1,4 @@
-"""The frame of these tests itself: what ranks return, raise and do not survive."""
+"""The test frame itself: the ranks' results, exceptions and crashes."""
 
 import os
 import signal

@@ -21,7 +21,9 @@ def future(value: float, group: Any = None) -> Any:
 
 
 def nest(depth: int, group: Any = None) -> Any:
-    """A future whose callback waits for another such future, `depth` deep; its value is the number of ranks to the depth."""
+    """A future whose callback waits for another such future, `depth` deep; its value is the number
+    of ranks to the depth.
+    """
 
     def callback(done: Any) -> float:
         value = float(done.value()[0][0])
@@ -32,8 +34,8 @@ def nest(depth: int, group: Any = None) -> Any:
 
 def wait_within_callbacks() -> Any:
     found: dict[str, Any] = {"nested": nest(DEPTH).wait()}
-    # What is waited for was made before, and mostly is told of after the one who waits; a future that is done already calls
-    # back at once.
+    # The future waited for was made before, and mostly completes after the waiting one; a completed
+    # future calls back at once.
     behind = set()
     for _ in range(20):
         first, second = future(1.0), future(2.0)

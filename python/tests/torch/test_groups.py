@@ -1,4 +1,4 @@
-"""Groups made of groups by torch's own ways, beside `new_group`."""
+"""Groups made from groups by torch's other functions than `new_group`."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,7 +31,7 @@ def test_a_split_group_has_its_own_ranks_and_sums(ranks: Any) -> None:
 
 
 def use_the_filler() -> str:
-    """What stands in for a backend where the group itself serves must not pretend to have done something."""
+    """The stub for a backend must raise instead of doing nothing."""
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     tensor = torch.ones(1)
     try:
@@ -46,7 +46,7 @@ def test_what_is_asked_for_a_device_does_its_work_or_refuses(ranks: Any) -> None
 
 
 def call_in_simple_forms() -> list[float]:
-    """A tensor in the place of the list, with options and without."""
+    """A tensor in place of the list, with options and without."""
     world = dist.distributed_c10d._get_default_group()
     options = AllreduceOptions()
     options.asyncOp = False

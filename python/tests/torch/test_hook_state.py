@@ -38,7 +38,7 @@ def delayed_training(steps: int, **options: Any) -> Any:
     optimizer = hooks.DelayedOptimizer(
         torch.optim.SGD(ddp.parameters(), lr=0.4, momentum=0.5, weight_decay=0.1), state
     )
-    # Halves the rate at once, and shows that schedulers take the wrapper.
+    # Halves the rate at the same time, and shows that schedulers accept the wrapper.
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
     scheduler.step()
     before = weights(ddp)
@@ -64,7 +64,9 @@ def test_delayed_updates_are_those_of_one_process_that_is_a_step_late(
 
 
 def resume(hook: str, before: int, after: int) -> None:
-    """Training with a break, from a checkpoint with new objects, ends in the same bits as without."""
+    """Training resumed from a checkpoint with new objects ends with the same bits as without a
+    break.
+    """
     ended = []
     for breaks in (False, True):
         ddp = model()
@@ -111,7 +113,8 @@ def resume(hook: str, before: int, after: int) -> None:
 def test_a_checkpoint_carries_what_is_kept(
     ranks: Any, backend: str, hook: str, before: int
 ) -> None:
-    # After one step the buckets are about to be rebuilt; the resumed run has the first ones again.
+    # After one step the buckets are about to be rebuilt; the resumed run starts with the first ones
+    # again.
     ranks(resume, 2, backend, hook=hook, before=before, after=5).results()
 
 
@@ -190,7 +193,7 @@ def lose_a_peer(hook: str) -> str:
     if dist.get_rank() == 1:
         return "gone"
     with pytest.raises(RuntimeError):
-        # What is delayed is noticed a step late.
+        # A delayed gradient shows one step late.
         for step in (1, 2):
             loss_of(ddp, step).backward()
     return "told"
@@ -210,7 +213,7 @@ def refuse() -> None:
             make(ddp)
     other = model()
     other.register_comm_hook(hooks.TopKState(Crossed()), hooks.topk_hook)
-    # What a hook raises passes through DDP with its type.
+    # A hook's exception passes through DDP with its type.
     with pytest.raises(InvalidArgument, match="not the model's"):
         loss_of(other, 0).backward()
 

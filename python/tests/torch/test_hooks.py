@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-# Gradients as views of the buckets are what can go wrong; the other way need not be tried with everything.
+# Gradients as views of the buckets are the harder case; the other is not tried with everything.
 @pytest.mark.parametrize(
     ("hook", "views"),
     [*((hook, True) for hook in HOOKS), ("bf16", False), ("delayed variance", False)],
@@ -80,7 +80,7 @@ def test_half_precision_holds_a_mean_whose_sum_it_could_not_hold(ranks: Any, bac
 
 
 class Integers(nn.Module):  # type: ignore[misc]
-    """Its gradients are whole numbers that the test sets, so that sums are exact."""
+    """Its gradients are whole numbers set by the test, so that sums are exact."""
 
     def __init__(self) -> None:
         super().__init__()

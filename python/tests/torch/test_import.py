@@ -1,4 +1,4 @@
-"""How the backend gets into torch."""
+"""How torch loads the backend."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-"""Jobs that launchers start: `bootstrap_env`, and what is left of an attempt that ended badly.
+"""Jobs started by launchers: `bootstrap_env`, and the remains of a failed attempt.
 
-torchrun and `ringfold run` are run. Of other launchers the variables are set that they were seen to set.
+torchrun and `ringfold run` are run. For other launchers, the variables that they set are set.
 """
 
 import json
@@ -26,7 +26,7 @@ HERE = Path(__file__)
 ROOT = HERE.parents[3]
 WATCHDOG_S = 600.0
 RESTARTS = 2
-# What `env://` reads, and what else tells a process its place.
+# The variables that `env://` reads, and others that give a process its place.
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 # `{}` stands for the rank.
@@ -58,7 +58,7 @@ VARIABLES = {
         "RINGFOLD_WORLD_SIZE": "2",
         "RINGFOLD_ADDR": "unix:@ringfold-{job}",
     },
-    # What users set by hand, and Kubernetes' PyTorchJob.
+    # Variables set by hand, and by Kubernetes' PyTorchJob.
     "torchrun": {
         "RANK": "{}",
         "WORLD_SIZE": "2",
@@ -69,7 +69,7 @@ VARIABLES = {
 
 
 def train(steps: int) -> list[float]:
-    """The sum of the weights on every rank, after some steps on data of its own."""
+    """The sum of the weights on every rank, after some steps on its own data."""
     torch.manual_seed(dist.get_rank())
     model = DistributedDataParallel(torch.nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -153,7 +153,7 @@ def test_half_a_place_is_refused(ranks: Any) -> None:
 
 
 def run(command: list[str], program: str, folder: Path) -> str:
-    """What a launcher and its ranks, which run one of `PROGRAMS`, have printed."""
+    """The output of a launcher and its ranks, which run one of `PROGRAMS`."""
     log = folder / "log"
     arguments = [sys.executable, "-W", "ignore", str(HERE), program, str(folder)]
     with log.open("wb") as output:
@@ -175,7 +175,7 @@ def run(command: list[str], program: str, folder: Path) -> str:
 
 
 def torchrun(*options: str) -> list[str]:
-    """torchrun for a program that is not named as one of Python's."""
+    """torchrun for a program whose name does not end in `.py`."""
     return [
         sys.executable,
         "-m",
@@ -188,7 +188,7 @@ def torchrun(*options: str) -> list[str]:
 
 
 def launcher_command(name: str) -> list[str]:
-    """How this machine starts two ranks by a launcher that is installed."""
+    """How this machine starts two ranks with an installed launcher."""
     if name == "torchrun":
         return torchrun("--standalone")
     if name == "ringfold run":
@@ -238,7 +238,7 @@ def test_nothing_is_left_of_attempts_that_a_death_ended(tmp_path: Path) -> None:
 
 
 def belongings() -> list[str]:
-    """What of this process others could see: its named sockets, and files in shared memory."""
+    """This process' traces that others could see: named sockets, and files in shared memory."""
     links = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:
@@ -266,7 +266,7 @@ def start_and_train(folder: Path) -> None:
 
 
 def die(folder: Path) -> None:
-    """Rank 1 is killed in all attempts but the last; the others say what they are told."""
+    """Rank 1 is killed in all attempts except the last; the others print their errors."""
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     dist.init_process_group("ringfold")
     train(3)

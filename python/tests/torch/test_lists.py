@@ -1,4 +1,4 @@
-"""What hooks choose, write down, gather and keep, apart from training."""
+"""How hooks select, encode, gather and keep elements, apart from training."""
 
 import math
 from typing import Any
@@ -74,7 +74,7 @@ def test_the_greatest_are_found_whatever_a_sample_says(kind: str, count: int) ->
     if kind == "few":
         values[500:] = 0
     if kind == "sorted":
-        # The sample sees great ones only.
+        # The sample has large elements only.
         values = torch.arange(100_000).remainder(61).eq(0).float() * 2 + values.clamp(max=1)
     if kind == "strange":
         values[17], values[18] = math.nan, math.inf
@@ -93,7 +93,7 @@ def test_a_ledger_moves_what_it_keeps_to_the_layout_that_asks() -> None:
     one.copy_(torch.arange(6.0))
     two.copy_(torch.arange(6.0) * 10)
     assert ledger.flat(Layout(("a", "b", "c"), (2, 1, 3)), like)[0] is one
-    # Other company, another order, and one that is new.
+    # Other parameters, another order, and a new one.
     parts = ledger.flat(Layout(("d", "c", "a"), (1, 3, 2)), like)
     assert [part.tolist() for part in parts] == [[0, 3, 4, 5, 0, 1], [0, 30, 40, 50, 0, 10]]
     assert [part.tolist() for part in ledger.flat(Layout(("b",), (1,)), like)] == [[2], [20]]

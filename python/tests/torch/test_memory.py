@@ -1,4 +1,4 @@
-"""Tensors in registered memory, and that no registration outlives what it was made for."""
+"""Tensors in registered memory; no registration outlives its tensor."""
 
 import os
 from typing import Any
@@ -84,7 +84,7 @@ def resize_while_registered(factor: float, resizing_ranks: list[int]) -> Any:
     if dist.get_rank() in resizing_ranks:
         tensor.untyped_storage().resize_(int(COUNT * factor) * 4)
         tensor.untyped_storage().resize_(COUNT * 4)
-    # Whoever gets the old block now must not be taken for the registered tensor, nor the other way round.
+    # The new owner of the old block must not be taken for the registered tensor, nor vice versa.
     others = [own(index) for index in range(8)]
     for index, other in enumerate(others):
         dist.all_reduce(other)
@@ -143,7 +143,7 @@ def train_and_let_go() -> Any:
         tensor = own(offset)
         dist.all_reduce(tensor)
         right.append(torch.equal(tensor, total(offset)))
-    # The next model's calls bring the next agreement, which lets the first one's buckets go.
+    # The next model's calls bring the next agreement, which releases the first one's buckets.
     second = model()
     train(second, ITERATIONS)
     same = all(
@@ -172,7 +172,7 @@ def test_buckets_stay_where_they_are_if_the_environment_says_so(ranks: Any) -> N
 
 
 class ReducedInBackward(torch.autograd.Function):  # type: ignore[misc]
-    """All-reduces a tensor of its own while the backward pass runs."""
+    """All-reduces a separate tensor while the backward pass runs."""
 
     @staticmethod
     def forward(context: Any, value: torch.Tensor, tensors: Any) -> torch.Tensor:

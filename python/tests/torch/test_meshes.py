@@ -1,4 +1,6 @@
-"""What stands on process groups: meshes, sharded tensors, functional collectives, compiled programs, checkpoints."""
+"""Code on top of process groups: meshes, sharded tensors, functional collectives, compiled
+programs, checkpoints.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ def numbers(*shape: int) -> Any:
 
 
 def use_mesh() -> Any:
-    """Sums over rows and columns of a mesh, and where this rank is."""
+    """Sums over rows and columns of a mesh, and this rank's position."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
     found = []
     for name in ("row", "column"):
@@ -41,7 +43,7 @@ def test_a_mesh_of_two_dimensions_has_a_group_for_each_row_and_column(
 
 
 def multiply_shards() -> Any:
-    """A product of sharded matrices, and every way from one placement to another."""
+    """A product of sharded matrices, and every conversion of placements."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     left, right = numbers(7, 5), numbers(5, 6)
     product = distribute_tensor(left, mesh, [Shard(1)]) @ distribute_tensor(right, mesh, [Shard(0)])

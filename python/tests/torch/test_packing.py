@@ -1,4 +1,6 @@
-"""Packed gradients without DDP: what a single process computes, on every rank, whatever order gradients become ready in."""
+"""Packed gradients without DDP: the result of a single process, on every rank, in any order of
+gradients.
+"""
 
 from typing import Any
 
@@ -16,7 +18,9 @@ PACK_BYTES = 400
 
 
 class Branches(nn.Module):  # type: ignore[misc]
-    """Two branches and a part that not every step uses; in 32 and 64 bits, with one parameter in another memory format."""
+    """Two branches and a part that not every step uses; in 32 and 64 bits, with one parameter in
+    another memory format.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +53,7 @@ def samples(step: int, rank: int | None = None) -> torch.Tensor:
 
 
 def more_of(step: int, rank: int) -> bool:
-    """Who uses the part that is used sometimes: all, rank 1 alone, nobody."""
+    """The ranks that use the occasional part: all, rank 1 alone, none."""
     return (True, rank == 1, False)[step % 3]
 
 
@@ -105,7 +109,7 @@ def test_ranks_take_the_steps_of_one_process(
 
 
 def accumulate() -> None:
-    """Three backward passes a step; the first one alone uses a part of the network."""
+    """Three backward passes per step; the first one alone uses a part of the network."""
     module, whole = network(), network()
     average = make_allreduce_cb(pack_bytes=PACK_BYTES)
     average.attach(module)
@@ -132,7 +136,9 @@ def test_gradients_of_several_passes_are_reduced_once(ranks: Any, backend: str) 
 
 
 def freeze() -> None:
-    """Parameters are frozen and unfrozen between steps; every step's gradients are everybody's."""
+    """Parameters are frozen and unfrozen between steps; every step's gradients are those of all
+    ranks.
+    """
     module = network()
     module.left.requires_grad_(False)
     average = make_allreduce_cb(pack_bytes=PACK_BYTES)

@@ -1,4 +1,6 @@
-"""The job's secret under torch: it keeps readers of the store out, and forged pickles from being loaded."""
+"""The job's secret under torch: it keeps clients of the store out, and forged pickles from being
+loaded.
+"""
 
 import datetime
 import os
@@ -17,7 +19,7 @@ ON_NETWORK = {"RINGFOLD_SECRET": SECRET, "RINGFOLD_TRANSPORT": "tcp"}
 
 
 def call_with_bytes() -> Any:
-    """Everything that moves bytes, and objects."""
+    """All collectives that move bytes, and objects."""
     rank, count = dist.get_rank(), dist.get_world_size()
     after, before = (rank + 1) % count, (rank - 1) % count
     found: dict[str, Any] = {
@@ -35,8 +37,8 @@ def call_with_bytes() -> Any:
     elif rank == 1:
         found["received"] = [None, None]
         dist.recv_object_list(found["received"], 0)
-    # Bytes that are no objects: two messages under way, whose ends are looked at the other way
-    # round, and from any rank.
+    # Bytes that are not objects: two messages in flight, received in reverse order, and from any
+    # rank.
     works = [
         dist.isend(torch.full((3,), 10 * rank + index, dtype=torch.uint8), after)
         for index in range(3)
@@ -52,7 +54,7 @@ def call_with_bytes() -> Any:
     given = torch.arange(2 * count, dtype=torch.uint8) + 10 * rank
     found["all_to_all"] = torch.empty_like(given)
     dist.all_to_all_single(found["all_to_all"], given)
-    # A type that is moved as bytes, of uneven lengths and none.
+    # A type that is moved as bytes, of uneven lengths and empty.
     uneven = [torch.zeros(other, dtype=torch.float8_e5m2) for other in range(count)]
     dist.all_gather(uneven, torch.full((rank,), 1.0).to(torch.float8_e5m2))
     found["uneven"] = [one.float().tolist() for one in uneven]
@@ -114,7 +116,9 @@ WAYS = {"change": change, "swap": swap, "repeat": repeat}
 
 
 def attack(way: str) -> Any:
-    """Bytes change on their way to rank 0: behind the connections' own checksums, as one who forges these would have it."""
+    """Bytes change on their way to rank 0, behind the connections' own checksums, as an attacker
+    who forges these would do.
+    """
     earlier: list[torch.Tensor] = []
     finish = SealedCall.finish
 
@@ -183,7 +187,9 @@ def store_at(port: int, rank: int) -> Any:
 
 
 def read_and_try_to_join(port: int) -> Any:
-    """Rank 1 is first one who has the store and not the secret, and tries all that it reads."""
+    """Rank 1 is first an attacker with access to the store but not the secret, who tries everything
+    in it.
+    """
     rank = int(os.environ["RANK"])
     store = store_at(port, rank)
     if rank == 0:
@@ -191,7 +197,7 @@ def read_and_try_to_join(port: int) -> Any:
         communicator.close()
         return None
     secret = os.environ.pop("RINGFOLD_SECRET")
-    # What a rank says first, so that rank 0 goes on.
+    # A rank's first entry, so that rank 0 continues.
     bootstrap._entries(store, 2)
     entries = dist.PrefixStore("2/0", store)
     entries.set("here/1", f"{_native.host_id()} {'0' * 32}")
@@ -210,8 +216,8 @@ def read_and_try_to_join(port: int) -> Any:
             )
         except BootstrapError:
             refused += 1
-    # The rank itself, which the attacker was quicker than: it finds that somebody was, and has what
-    # it takes.
+    # The rank itself, after the attacker: it sees that another client came first, and has the
+    # secret.
     text = ",".join(words[1:])
     os.environ["RINGFOLD_SECRET"] = secret
     with pytest.raises(BootstrapError, match="another client has written"):

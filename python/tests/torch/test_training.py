@@ -1,4 +1,4 @@
-"""Data-parallel training takes the steps of one process, and those that it takes over gloo."""
+"""Data-parallel training takes the same steps as one process, and as over gloo."""
 
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +73,7 @@ def train(options: dict[str, Any]) -> Any:
 
 
 def check(together: list[Any], references: list[Any]) -> None:
-    """Whether all ranks have the same bits, and these are what the references are but for rounding."""
+    """Whether all ranks have the same bits, equal to the references except for rounding."""
     for found in together:
         assert torch.equal(found, together[0])
     for reference in references:
@@ -100,7 +100,7 @@ def test_ddp_takes_the_steps_of_one_process(ranks: Any, backend: str, count: int
 
 
 def train_without_synchronising() -> Any:
-    """Gradients are gathered over two batches, and only the second is communicated."""
+    """Gradients are accumulated over two batches, and only the second is communicated."""
     model = DistributedDataParallel(network())
     optimizer = momentum(model)
     for step in range(0, STEPS, 2):
@@ -210,7 +210,9 @@ def test_ranks_may_have_batches_unevenly(ranks: Any, backend: str) -> None:
 
 
 def differentiate() -> Any:
-    """The gradients of a sum over what differentiable collectives give, each of its own input."""
+    """The gradients of a sum over the results of differentiable collectives, each of its own
+    input.
+    """
     rank, count = dist.get_rank(), dist.get_world_size()
     calls: dict[str, Callable[[Any], Any]] = {
         "all_reduce": lambda x: differentiable.all_reduce(x),
@@ -228,7 +230,7 @@ def differentiate() -> Any:
     for name, call in calls.items():
         x = torch.arange(2.0 * count, requires_grad=True)
         result = call(x * (rank + 1))
-        # Weighted by the rank, so that a gradient says who it came from.
+        # Weighted by the rank, so that a gradient identifies its rank.
         (result * (rank + 1)).sum().backward()
         found[name] = (result.detach().tolist(), x.grad.tolist())
     return found

@@ -1,4 +1,6 @@
-"""Every data type that torch has on CPUs: moved by all calls that do not compute, and computed with where that can be."""
+"""Every CPU data type of torch: moved by all calls that do not compute, and reduced where
+possible.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-# Those of which gloo moves none are ringfold's alone.
+# Types of which gloo moves none.
 GLOO_TYPES = [
     "uint8",
     "int8",
@@ -31,7 +33,7 @@ COUNT = 37
 
 
 def bits(name: str, rank: int, count: int = COUNT) -> Any:
-    """Any bits, as this type; the same wherever they are asked for."""
+    """Arbitrary bits, as this type; the same for every caller."""
     generator = torch.Generator().manual_seed(rank)
     if name == "bool":
         return torch.randint(2, (count,), generator=generator).to(torch.bool)
@@ -46,7 +48,7 @@ def as_bytes(tensor: Any) -> Any:
 
 
 def moves(name: str) -> dict[str, tuple[Any, Callable[[Any], object]]]:
-    """By call: the tensors for the result, and what fills them."""
+    """By call: the tensors for the result, and the function that fills them."""
     rank, count = dist.get_rank(), dist.get_world_size()
     x = bits(name, rank)
     mine = [bits(name, 10 * rank + to) for to in range(count)]
@@ -154,7 +156,9 @@ BITWISE: dict[str, Any] = {
 
 
 def compute(names: list[str], operations: list[str]) -> dict[str, Any]:
-    """What all_reduce, reduce and reduce_scatter give, by type and operation; an error in words."""
+    """The results of all_reduce, reduce and reduce_scatter, by type and operation; an error as
+    text.
+    """
     rank, count = dist.get_rank(), dist.get_world_size()
     found: dict[str, Any] = {}
     for name in names:
@@ -202,7 +206,7 @@ def stacked(name: str, count: int) -> Any:
 
 
 def test_types_are_computed_with(ranks: Any, backend: str) -> None:
-    # bool and the integers of 16 bits and without a sign are ringfold's alone.
+    # Only ringfold has bool and the integers of 16 bits and without a sign.
     names = (
         FLOATS
         + SIGNED
@@ -245,7 +249,9 @@ def test_floats_are_averaged_and_so_are_integers_rounded_toward_zero(
 
 
 def average_in_all_forms() -> Any:
-    """Totals of -7 on three ranks, and of 7: whole numbers, some of them scattered, coalesced, and under way."""
+    """Totals of -7 on three ranks, and of 7: integers, some of them strided, coalesced, and
+    asynchronous.
+    """
     mine = (
         torch.tensor([-3, 3])
         - torch.tensor([1, -1]) * (dist.get_rank() == 0)
@@ -304,7 +310,7 @@ def compute_with_what_has_no_sum() -> Any:
             found.append(
                 (isinstance(error, NotImplementedError | ValueError | TypeError), str(error))
             )
-    # Nothing was begun, and the group is as good as before.
+    # No call was started, and the group still works.
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     return found, tensor.item()
@@ -317,7 +323,7 @@ def test_what_has_no_arithmetic_is_refused_and_the_group_goes_on(ranks: Any) -> 
 
 
 def sum_in_both_ways(names: list[str]) -> list[str]:
-    """Calls that wait are carried out by a shorter way than those that do not: what they give must be the same."""
+    """Calls that wait use a shorter path than those that do not: their results must be the same."""
     different = []
     for name in names:
         for shape in ((), (0,), (7,), (3, 5)):
@@ -355,7 +361,7 @@ def test_sums_are_the_same_whether_their_caller_waits_or_not(ranks: Any) -> None
 
 
 def add_denormals() -> Any:
-    """Sums of numbers that a rank with flush-to-zero, which the first one sets, takes for zeros."""
+    """Sums of numbers that a rank with flush-to-zero, which the first one sets, treats as zeros."""
     if dist.get_rank() == 0:
         assert torch.set_flush_denormal(True)
     found = []
