@@ -16,7 +16,7 @@ use ringfold::setup::Explicit;
 use ringfold::topology::neighbours::{Neighbour, neighbours};
 use ringfold::topology::{self, cores, interfaces};
 use ringfold::tune::Limits;
-use ringfold::tune::limits::FIELDS;
+use ringfold::tune::parameters::Table;
 use serde_json::{Value, json};
 
 use crate::numbers::bytes_label;
@@ -198,11 +198,11 @@ impl Info {
         }
         text.push_str("\nlimits of the tuner here, in bytes, for a rank on each core\n");
         let limits = limits();
-        for field in FIELDS {
+        for limit in Limits::PARAMETERS {
             line(
                 text,
-                field.name,
-                &format!(" {:<10}{}", field.text(&limits), field.about),
+                limit.name,
+                &format!(" {:<10}{}", limit.text(&limits), limit.about),
             );
         }
         text.push_str("\ntransports\n");
@@ -294,8 +294,8 @@ impl Info {
                 "usable": usable,
                 "detail": detail,
             })),
-            "limits": FIELDS.iter().map(|field| {
-                (field.name.to_owned(), field.text(&limits()).into())
+            "limits": Limits::PARAMETERS.iter().map(|limit| {
+                (limit.name.to_owned(), limit.text(&limits()).into())
             }).collect::<serde_json::Map<_, _>>(),
             "launcher": self.launch.as_ref().map_or(Value::Null, |launch| json!({
                 "origin": launch.origin,
@@ -310,7 +310,7 @@ impl Info {
 fn limits() -> Limits {
     let machine = topology::Machine::here();
     let overrides = environment().limits.unwrap_or_default();
-    Limits::derive(&machine, machine.cores).with(&overrides)
+    overrides.over(Limits::derive(&machine, machine.cores))
 }
 
 /// The interfaces that the environment asks for.

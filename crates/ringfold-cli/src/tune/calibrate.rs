@@ -17,9 +17,10 @@ use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::Bind;
 use ringfold::topology::Machine;
+use ringfold::tune::Constants;
 use ringfold::tune::calibrate::{Sample, fit};
 use ringfold::tune::calibration::{self, Calibration, Context};
-use ringfold::tune::constants::{Constants, FIELDS};
+use ringfold::tune::parameters::Table;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -206,7 +207,7 @@ fn say(
     let misses = misses(kept, samples);
     let text = match json {
         true => {
-            let constants: BTreeMap<_, _> = FIELDS
+            let constants: BTreeMap<_, _> = Constants::PARAMETERS
                 .iter()
                 .map(|field| (field.name, field.value(&kept.constants)))
                 .collect();
@@ -214,7 +215,7 @@ fn say(
                 .corrections
                 .iter()
                 .map(|(context, factors)| {
-                    let points: Vec<_> = factors.points().map(|(way, log2_bytes, factor)| {
+                    let points: Vec<_> = factors.points().iter().map(|(way, log2_bytes, factor)| {
                     json!({"way": way.to_string(), "log2_bytes": log2_bytes, "factor": factor})
                 }).collect();
                     json!({"shared": context.is_shared, "ranks": context.ranks, "factors": points})
@@ -234,7 +235,7 @@ fn say(
                 "default",
                 "here"
             );
-            for field in FIELDS {
+            for field in Constants::PARAMETERS {
                 let values = [field.value(&defaults), field.value(&kept.constants)];
                 text += &format!(
                     "{:<26} {:>12.4e} {:>12.4e}\n",

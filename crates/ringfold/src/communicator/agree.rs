@@ -201,7 +201,7 @@ impl Terms {
         let insists = settings.algorithm.is_some() || settings.slice_bytes.is_some();
         Terms {
             constants,
-            limits: limits.with(&settings.limits),
+            limits: settings.limits.over(limits),
             rules: RulesText::Told(Box::new(ready.rules.clone())),
             // Only where it is the job that begins: parts are made often, and beside each other.
             is_probed: ready.can_probe && settings.is_probing && group.id == 0 && !insists,
@@ -269,14 +269,17 @@ impl Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::limits::NEVER;
+    use crate::tune::limits::{NEVER, Overrides};
 
     fn terms(overrides: &str) -> Terms {
         let machine = Machine::here();
         let limits = Limits::derive(&machine, 2);
         Terms {
             constants: Constants::derive(&machine, 2),
-            limits: limits.with(&overrides.parse().expect("overrides")),
+            limits: overrides
+                .parse::<Overrides>()
+                .expect("overrides")
+                .over(limits),
             rules: RulesText::Told(Box::default()),
             is_probed: false,
             plugin: None,

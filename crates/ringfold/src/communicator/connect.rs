@@ -441,7 +441,7 @@ fn assemble(
     // What was calibrated knows more.
     let is_calibrated = {
         let corrections = &communicator.policy.tuning.constants.corrections;
-        corrections.points().next().is_some()
+        !corrections.is_empty()
     };
     if terms.is_probed && !is_calibrated {
         probe::probe(&mut communicator)?;

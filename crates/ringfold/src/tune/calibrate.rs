@@ -1,17 +1,21 @@
 //! From measured times to constants of the cost model: a fit, and what it leaves.
 //!
-//! The constants are those by which the [model](super::model) comes nearest to what was measured, in the sense of the least
-//! squares of logarithms: a way that is priced at half its time is as wrong as one that is priced at twice. One constant is
-//! moved at a time, by ever smaller factors, as long as that helps; each is held near its default by a little, so that what nothing
-//! measured depends on stays. What is still wrong then becomes a correction of that way at that size, among those ranks.
+//! The constants are those by which the [model](super::model) comes nearest to what was measured,
+//! in the sense of the least squares of logarithms: a way that is priced at half its time is as
+//! wrong as one that is priced at twice. One constant is moved at a time, by ever smaller factors,
+//! as long as that helps; each is held near its default by a little, so that what nothing measured
+//! depends on stays. What is still wrong then becomes a correction of that way at that size, among
+//! those ranks.
 //!
 //! Pure: whoever measures is `ringfold tune calibrate`.
 
 #![forbid(unsafe_code)]
 
 use super::calibration::{Calibration, Context};
-use super::constants::{Constants, Corrections, FIELDS, Field, Way};
+use super::constants::Constants;
+use super::corrections::{Corrections, Key};
 use super::model::{Shape, price_of};
+use super::parameters::{Parameter, Table};
 use crate::topology::Machine;
 use crate::types::{Algorithm, Collective, Protocol};
 
@@ -54,10 +58,10 @@ pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
     for step in STEPS {
         for _ in 0..ROUNDS_MAX {
             let before = least;
-            for field in FIELDS.iter().filter(|field| is_fitted(field)) {
+            for parameter in Constants::PARAMETERS.iter().filter(is_fitted) {
                 for factor in [step, 1.0 / step] {
                     let mut moved = constants.clone();
-                    field.set(&mut moved, field.value(&constants) * factor);
+                    parameter.set(&mut moved, parameter.value(&constants) * factor);
                     let error = error(&moved, &samples, machine);
                     if error < least {
                         (constants, least) = (moved, error);
@@ -76,19 +80,20 @@ pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
     }
 }
 
-fn is_fitted(field: &Field) -> bool {
-    !NOT_FITTED.contains(&field.name)
+fn is_fitted(parameter: &&Parameter<Constants>) -> bool {
+    !NOT_FITTED.contains(&parameter.name)
 }
 
 /// How far the model is from what was measured.
 fn error(constants: &Constants, samples: &[Sample], machine: &Machine) -> f64 {
     let origin = Constants::default();
-    let off = |field: &Field| (field.value(constants) / field.value(&origin)).ln().powi(2);
-    let inertia: f64 = FIELDS
-        .iter()
-        .filter(|field| is_fitted(field))
-        .map(off)
-        .sum();
+    let off = |parameter: &Parameter<Constants>| {
+        (parameter.value(constants) / parameter.value(&origin))
+            .ln()
+            .powi(2)
+    };
+    let fitted = Constants::PARAMETERS.iter().filter(is_fitted);
+    let inertia: f64 = fitted.map(off).sum();
     // Samples lie side by side, so constants need be placed once a context only.
     let mut placed: Option<(Context, Constants)> = None;
     let mut sum = 0.0;
@@ -108,7 +113,8 @@ fn error(constants: &Constants, samples: &[Sample], machine: &Machine) -> f64 {
 }
 
 impl Sample {
-    /// By what factor it took longer than the model says with these constants, which are those for its ranks.
+    /// By what factor it took longer than the model says with these constants, which are those for
+    /// its ranks.
     pub fn residue(&self, placed: &Constants) -> f64 {
         let (algorithm, protocol) = self.way;
         let is_shared = self.context.is_shared;
@@ -137,13 +143,13 @@ fn corrections(
         let placed = constants.clone().on(machine, context.ranks);
         let mut corrections = Corrections::default();
         for sample in samples.iter().filter(|sample| sample.context == context) {
-            let way = Way {
+            let key = Key {
                 collective: sample.collective,
                 algorithm: sample.way.0,
                 protocol: sample.way.1,
             };
             let log2_bytes = sample.bytes.max(1).ilog2() as u8;
-            corrections.set(way, log2_bytes, sample.residue(&placed));
+            corrections.set(key, log2_bytes, sample.residue(&placed));
         }
         (context, corrections)
     };
@@ -154,7 +160,8 @@ fn corrections(
 mod tests {
     use super::super::model::tests::two_cores;
     use super::*;
-    /// Times as another machine would have them: its own constants, and one way that its formula misses.
+    /// Times as another machine would have them: its own constants, and one way that its formula
+    /// misses.
     fn samples(truth: &Constants) -> Vec<Sample> {
         use Algorithm::{Claim, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
         let mut samples = Vec::new();

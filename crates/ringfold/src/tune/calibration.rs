@@ -1,9 +1,11 @@
-//! What `ringfold tune calibrate` has measured on this machine, as a file: constants of the cost model, and by what factor
-//! each way differs from its formula among so many ranks over such a transport.
+//! What `ringfold tune calibrate` has measured on this machine, as a file: constants of the cost
+//! model, and by what factor each way differs from its formula among so many ranks over such a
+//! transport.
 //!
-//! The file lies in the user's cache folder under a name that is a digest of the machine (CPU, cores, caches, memory, kernel)
-//! and of ringfold's version, and says the same in words: what was measured elsewhere is not taken. It is written whole or not
-//! at all. Rank 0 reads it when a communicator is made, and all ranks get what it says. A file that means nothing is told of, and
+//! The file lies in the user's cache folder under a name that is a digest of the machine (CPU,
+//! cores, caches, memory, kernel) and of ringfold's version, and says the same in words: what was
+//! measured elsewhere is not taken. It is written whole or not at all. Rank 0 reads it when a
+//! communicator is made, and all ranks get what it says. A file that means nothing is told of, and
 //! defaults hold.
 //!
 //! It is TOML with a few known keys, one a line.
@@ -17,7 +19,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::constants::{Constants, Corrections, Overrides};
+use super::constants::Constants;
+use super::corrections::Corrections;
+use super::parameters::entries;
 use crate::env::{Lookup, files};
 use crate::error::{Error, Result};
 use crate::topology::Machine;
@@ -68,7 +72,8 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// The constants for `context`, whose ranks share the cores of `machine` with all together `sharers`.
+    /// The constants for `context`, whose ranks share the cores of `machine` with all together
+    /// `sharers`.
     pub fn constants(&self, context: Context, machine: &Machine, sharers: usize) -> Constants {
         let known = self.corrections.iter().find(|(known, _)| *known == context);
         Constants {
@@ -79,7 +84,8 @@ impl Calibration {
         }
     }
 
-    /// What a file says that was written for `machine`, as [`describe`] has it. The error says what is wrong, and where.
+    /// What a file says that was written for `machine`, as [`describe`] has it. The error says what
+    /// is wrong, and where.
     pub fn parse(text: &str, machine: &str) -> std::result::Result<Calibration, String> {
         let mut reader = Reader::default();
         for (index, line) in text.lines().enumerate() {
@@ -116,7 +122,8 @@ impl Calibration {
     /// Reads a file.
     ///
     /// # Errors
-    /// `System` if it cannot be read, `InvalidArgument` if it means nothing or was written for another machine.
+    /// `System` if it cannot be read, `InvalidArgument` if it means nothing or was written for
+    /// another machine.
     pub fn read(path: &Path, machine: &str) -> Result<Calibration> {
         let failed = |error| {
             Error::system(
@@ -173,15 +180,10 @@ impl Calibration {
             self.constants
         );
         for (context, factors) in &self.corrections {
-            let points: Vec<String> = factors
-                .points()
-                .map(|(way, log2_bytes, factor)| format!("{way}@{log2_bytes}={factor:.4}"))
-                .collect();
             text += &format!(
-                "\n[[corrections]]\ntransport = \"{}\"\nranks = {}\nfactors = \"{}\"\n",
+                "\n[[corrections]]\ntransport = \"{}\"\nranks = {}\nfactors = \"{factors:.4}\"\n",
                 context.transport(),
                 context.ranks,
-                points.join(",")
             );
         }
         text
@@ -247,11 +249,12 @@ fn factors(text: &str) -> std::result::Result<Corrections, String> {
     if text.is_empty() {
         return Ok(Corrections::default());
     }
-    let overrides: Overrides = text.parse()?;
-    if !overrides.are_corrections() {
-        return Err("a constant among the corrections".into());
+    let mut corrections = Corrections::default();
+    for entry in entries::<Constants>(text)? {
+        let (name, value) = entry?;
+        corrections.add(name, value)?;
     }
-    Ok(Constants::default().with(&overrides).corrections)
+    Ok(corrections)
 }
 
 /// Says in words what is measured: the machine under `root` and ringfold's version.
@@ -288,8 +291,8 @@ fn plain(text: &str) -> String {
     text.trim().chars().filter(is_plain).collect()
 }
 
-/// Where the calibration of a machine lies: in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`. `None` if there is no such
-/// folder.
+/// Where the calibration of a machine lies: in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`.
+/// `None` if there is no such folder.
 pub fn path(lookup: Lookup<'_>, machine: &str) -> Option<PathBuf> {
     let cache = lookup("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache
@@ -303,8 +306,8 @@ pub fn path(lookup: Lookup<'_>, machine: &str) -> Option<PathBuf> {
     Some(cache.join("ringfold").join(format!("{name}.toml")))
 }
 
-/// The calibration that `source` means for the machine under `root`; `None` if there is none. A file that means nothing is
-/// told of and not taken.
+/// The calibration that `source` means for the machine under `root`; `None` if there is none. A
+/// file that means nothing is told of and not taken.
 pub fn find(source: &Source, lookup: Lookup<'_>, root: &Path) -> Option<Calibration> {
     if *source == Source::Nothing {
         return None;
@@ -421,9 +424,9 @@ mod tests {
         let of = |is_shared, ranks| {
             calibration().constants(Context { is_shared, ranks }, &machine, ranks)
         };
-        assert_eq!(of(true, 2).corrections.points().count(), 1);
-        assert_eq!(of(true, 3).corrections.points().count(), 0);
-        assert_eq!(of(false, 2).corrections.points().count(), 0);
+        assert_eq!(of(true, 2).corrections.points().len(), 1);
+        assert_eq!(of(true, 3).corrections.points().len(), 0);
+        assert_eq!(of(false, 2).corrections.points().len(), 0);
         assert_eq!((of(true, 4).load, of(true, 4).hop_us), (2.0, 0.123));
     }
 

@@ -1,68 +1,44 @@
-//! In which pieces calls are pipelined, which results are stored past the caches, and when helpers help, as data.
+//! In which pieces calls are pipelined, which results are stored past the caches, and when helpers
+//! help, as data.
 //!
-//! A [`Limits`] is derived from a [`Machine`] by a pure function, so that no number here belongs to one machine. The
-//! lowest rank of a communicator derives it and sends it to all (`communicator/agree.rs`): all ranks go by the same
-//! table, whatever each of them would have derived. Executors and [`choose`](super::choose) read it; nobody else holds a
-//! size of his own. Which way a call goes is not decided here but by prices ([`model`](super::model)).
+//! A [`Limits`] is derived from a [`Machine`] by a pure function, so that no number here belongs to
+//! one machine. The lowest rank of a communicator derives it and sends it to all
+//! (`communicator/agree.rs`): all ranks go by the same table, whatever each of them would have
+//! derived. Executors and [`choose`](super::choose) read it; no other module holds a size of its
+//! own. Which way a call goes is not decided here but by prices ([`model`](super::model)).
 //!
-//! In text it is `name=bytes,name=bytes`, with `never` for what is not done: what travels between ranks, what
-//! `RINGFOLD_LIMITS` holds and what the log says. Text from outside is a claim: every name is known, every value in its
-//! range, or it is refused.
+//! In text they are [`parameters`](super::parameters), with `never` for what is not done;
+//! `RINGFOLD_LIMITS` overrides some.
+
+#![forbid(unsafe_code)]
 
 use std::fmt;
 
+pub use super::parameters::NEVER;
+use super::parameters::{self, Table, parameters};
 use crate::topology::Machine;
 
-/// As a least size: it is never done.
-pub const NEVER: u64 = u64::MAX;
-
-/// The longest text of a table that is looked at.
+/// The longest text of a table that is read.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Makes the struct and the list of its fields from one table: a new limit is one entry here and one line in `derive`.
-macro_rules! limits {
-    ($($(#[doc = $about:literal])+ $name:ident: $least:expr, $most:expr;)+) => {
-        /// The sizes that a communicator goes by.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct Limits {
-            $($(#[doc = $about])+ pub $name: u64,)+
-        }
+/// Some limits that replace derived ones.
+pub type Overrides = parameters::Overrides<Limits>;
 
-        /// Every limit, in the order of the struct.
-        pub const FIELDS: &[Field] = &[$(Field {
-            name: stringify!($name),
-            about: concat!($($about),+).trim_ascii(),
-            least: $least,
-            most: $most,
-            read: |limits| limits.$name,
-            write: |limits, value| limits.$name = value,
-        },)+];
-    };
-}
-
-limits! {
-    /// The piece in which published memory is pipelined; a slot's size bounds it too.
-    shared_slice_bytes: 64, 1 << 30;
-    /// The same where only the root gives or takes and nothing is combined, once a call has more than one piece.
-    rooted_slice_bytes: 64, 1 << 30;
-    /// From here on results that lie apart from their inputs are stored past the caches.
-    stream_bytes_min: 0, NEVER;
-    /// From here on idle cores help.
-    helper_bytes_min: 0, NEVER;
-}
-
-/// One limit of the table, by name.
-#[derive(Clone, Copy)]
-pub struct Field {
-    /// Its name.
-    pub name: &'static str,
-    /// What it decides.
-    pub about: &'static str,
-    least: u64,
-    /// [`NEVER`] where it can be left out.
-    most: u64,
-    read: fn(&Limits) -> u64,
-    write: fn(&mut Limits, u64),
+parameters! {
+    /// The sizes that a communicator goes by. The defaults are for a machine whose caches are
+    /// unknown.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    "limit" Limits of u64, text up to TEXT_BYTES_MAX {
+        /// The piece in which published memory is pipelined; a slot's size bounds it too.
+        shared_slice_bytes = 64 << 10, 64..=1 << 30;
+        /// The same where only the root gives or takes and nothing is combined, once a call has
+        /// more than one piece.
+        rooted_slice_bytes = 32 << 10, 64..=1 << 30;
+        /// From here on results that lie apart from their inputs are stored past the caches.
+        stream_bytes_min = 1 << 20, 0..=NEVER;
+        /// From here on idle cores help.
+        helper_bytes_min = NEVER, 0..=NEVER;
+    }
 }
 
 impl Limits {
@@ -73,10 +49,12 @@ impl Limits {
         let is_crowded = ranks > machine.cores;
         let within = |bytes: u64, least: u64, most: u64| bytes.clamp(least << 10, most << 10);
         Limits {
-            // Input, output, and the slots of two ranks twice over, because slices overlap, in the second level. Where ranks
-            // take turns with a core, only one of them is at it, and every slice costs a round of turns.
+            // Input, output, and the slots of two ranks twice over, because slices overlap, in the
+            // second level. Where ranks take turns with a core, only one of them is at it, and
+            // every slice costs a round of turns.
             shared_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 8 }, 64, 1024),
-            // All slots of a rank twice over in the second level: one rank fills them while another empties them.
+            // All slots of a rank twice over in the second level: one rank fills them while another
+            // empties them.
             rooted_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 16 }, 32, 1024),
             // A result that is not in the last level when it is used next.
             stream_bytes_min: within((last / 8 * 3).min(l2.saturating_mul(6)), 1024, NEVER >> 10),
@@ -88,19 +66,11 @@ impl Limits {
         }
     }
 
-    /// These limits with some replaced.
-    pub fn with(mut self, overrides: &Overrides) -> Limits {
-        for (field, value) in &overrides.0 {
-            (field.write)(&mut self, *value);
-        }
-        self
-    }
-
     /// These limits, without what `other` never does.
     pub fn barring(mut self, other: &Limits) -> Limits {
-        for field in FIELDS.iter().filter(|field| field.most == NEVER) {
-            if (field.read)(other) == NEVER {
-                (field.write)(&mut self, NEVER);
+        for parameter in Limits::PARAMETERS {
+            if parameter.value(other) == NEVER {
+                (parameter.write)(&mut self, NEVER);
             }
         }
         self
@@ -108,109 +78,15 @@ impl Limits {
 
     /// The table that another rank sent; `None` unless it is whole and within its bounds.
     pub fn decode(bytes: &[u8]) -> Option<Limits> {
-        let text = std::str::from_utf8(bytes).ok()?;
-        let overrides: Overrides = text.parse().ok()?;
-        let is_given = |field: &Field| overrides.names(field.name);
-        // Every value below is replaced.
-        let blank = Limits::derive(&Machine::read(std::path::Path::new(""), 1), 1);
-        (FIELDS.iter().all(is_given)).then(|| blank.with(&overrides))
+        let values: Overrides = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+        values.is_whole().then(|| values.over(Limits::default()))
     }
 }
 
 /// The form that [`Limits::decode`] reads.
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, field) in FIELDS.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma}{}={}", field.name, field.text(self))?;
-        }
-        Ok(())
-    }
-}
-
-/// Some limits that somebody insists on, each once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overrides(Vec<(&'static Field, u64)>);
-
-impl Overrides {
-    /// Whether the limit of this name is among them.
-    pub fn names(&self, name: &str) -> bool {
-        self.0.iter().any(|(field, _)| field.name == name)
-    }
-}
-
-impl std::str::FromStr for Overrides {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Overrides, String> {
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(format!("must be {TEXT_BYTES_MAX} characters or fewer"));
-        }
-        let mut overrides = Overrides::default();
-        for entry in text.split(',').map(str::trim) {
-            let (name, value) = entry
-                .split_once('=')
-                .ok_or_else(|| format!("`{entry}` is not `name=bytes`"))?;
-            let field = Field::named(name.trim())?;
-            if overrides.0.iter().any(|(given, _)| *given == field) {
-                return Err(format!("`{}` is there twice", field.name));
-            }
-            overrides.0.push((field, field.parse(value.trim())?));
-        }
-        Ok(overrides)
-    }
-}
-
-impl Field {
-    /// What `limits` says of it, in words.
-    pub fn text(&self, limits: &Limits) -> String {
-        match (self.read)(limits) {
-            NEVER => "never".into(),
-            value => value.to_string(),
-        }
-    }
-
-    fn named(name: &str) -> Result<&'static Field, String> {
-        FIELDS
-            .iter()
-            .find(|field| field.name == name)
-            .ok_or_else(|| {
-                let known = FIELDS.iter().map(|field| field.name);
-                format!(
-                    "no limit is called `{name}`; did you mean {}?",
-                    crate::units::nearest(name, known)
-                )
-            })
-    }
-
-    fn parse(&self, text: &str) -> Result<u64, String> {
-        let value = match text {
-            "0" => 0,
-            "never" => NEVER,
-            _ => crate::env::bytes(text).map_err(|why| format!("{}: {why}", self.name))? as u64,
-        };
-        if (self.least..=self.most).contains(&value) {
-            return Ok(value);
-        }
-        let (name, least) = (self.name, self.least);
-        Err(match self.most {
-            NEVER => format!("{name} must be {least} bytes or more, or never"),
-            most => format!("{name} must be {least} to {most} bytes"),
-        })
-    }
-}
-
-impl PartialEq for Field {
-    fn eq(&self, other: &Field) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Field {}
-
-impl fmt::Debug for Field {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
+        parameters::write(self, f)
     }
 }
 
@@ -244,7 +120,8 @@ mod tests {
         machine((32, 1), (1024, 1), (32 << 10, 2), 2)
     }
 
-    /// What a machine of two cores shows of its caches. One was recorded; the other is written as it was reported.
+    /// What a machine of two cores shows of its caches. One was recorded; the other is written as
+    /// it was reported.
     fn recorded(name: &str) -> Machine {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/sysfs");
         Machine::read(&std::path::Path::new(fixtures).join(name), 2)
@@ -281,11 +158,11 @@ mod tests {
                 for ranks in [1, 2, 64, 100_000] {
                     let machine = machine((kib, 1), (kib, 2), (kib, cores), cores);
                     let limits = Limits::derive(&machine, ranks);
-                    for field in FIELDS {
-                        let value = (field.read)(&limits);
+                    for limit in Limits::PARAMETERS {
+                        let value = limit.value(&limits);
                         assert!(
-                            (field.least..=field.most).contains(&value),
-                            "{field:?} {value} for {ranks} ranks of {machine:?}"
+                            limit.bounds.contains(&value),
+                            "{limit:?} {value} for {ranks} ranks of {machine:?}"
                         );
                     }
                 }
@@ -314,9 +191,8 @@ mod tests {
                 let mut damaged = text.clone();
                 damaged[place] ^= 1 << bit;
                 if let Some(limits) = Limits::decode(&damaged) {
-                    for field in FIELDS {
-                        let value = (field.read)(&limits);
-                        assert!((field.least..=field.most).contains(&value), "{field:?}");
+                    for limit in Limits::PARAMETERS {
+                        assert!(limit.bounds.contains(&limit.value(&limits)), "{limit:?}");
                     }
                 }
             }
@@ -337,7 +213,7 @@ mod tests {
             helper_bytes_min: 0,
             ..limits
         };
-        assert_eq!(limits.with(&overrides), expected);
+        assert_eq!(overrides.over(limits), expected);
     }
 
     #[test]

@@ -13,14 +13,15 @@
 //! Published memory is priced by level: lines that a peer has just written come more slowly than
 //! one's own; what fits the caches goes at the cores' rate; what does not shares the host's memory port.
 //!
-//! Where formulas do not reach, [`Corrections`](super::constants::Corrections) multiply them. Prices rank ways, they do not promise times.
+//! Where formulas do not reach, [`Corrections`](super::corrections::Corrections) multiply them. Prices rank ways, they do not promise times.
 //!
 //! Pure: no I/O, no clock, a few hundred nanoseconds for a whole table.
 
 #![forbid(unsafe_code)]
 
 use super::choose::Question;
-use super::constants::{Constants, Way};
+use super::constants::Constants;
+use super::corrections::Key;
 use super::cost::{self, Terms};
 use crate::schedule::{Medium, Schedule};
 use crate::types::{Algorithm, Collective, Protocol};
@@ -125,12 +126,12 @@ pub fn price_of(
         Medium::Shared => call.over_shared_memory(),
         Medium::Messages => call.over_messages(),
     };
-    let way = Way {
+    let key = Key {
         collective: shape.collective,
         algorithm,
         protocol,
     };
-    let corrected = time_us * constants.corrections.factor(way, shape.bytes);
+    let corrected = time_us * constants.corrections.factor(key, shape.bytes);
     // What is absurdly large stays a price.
     (corrected as f32).clamp(f32::MIN_POSITIVE, f32::MAX)
 }
@@ -223,7 +224,7 @@ impl Call<'_> {
     }
 
     fn spoilt_by_turns(&self) -> f64 {
-        match self.constants.is_crowded() {
+        match self.constants.is_oversubscribed() {
             true => CROWDED_SPOILS,
             false => 1.0,
         }
@@ -312,7 +313,7 @@ impl Call<'_> {
     /// The time of so many synchronisations of all ranks.
     fn syncs(&self, hops: f64) -> f64 {
         let constants = self.constants;
-        if constants.is_crowded() {
+        if constants.is_oversubscribed() {
             return hops * constants.turn_us * constants.load;
         }
         let inline = match self.protocol {
@@ -344,7 +345,7 @@ impl Call<'_> {
             _ => share,
         };
         let line_us = self.size * self.constants.line_us_per_byte;
-        if self.constants.is_crowded() {
+        if self.constants.is_oversubscribed() {
             // Ranks of one core find their lines there; what all of them read of all others is too much for that.
             let beyond = (part - 2.0 * share).max(0.0);
             return beyond * self.constants.load * CROWDED_SPOILS * line_us;
@@ -359,7 +360,7 @@ impl Call<'_> {
         let bytes = 2.0 + (self.n - 1.0) / self.n;
         let all = self.n * bytes * self.spoils(CLAIM_SPOILS);
         let work = self.moved(bytes, all, self.copy_us_per_byte());
-        let waiting = match constants.is_crowded() {
+        let waiting = match constants.is_oversubscribed() {
             true => CLAIM_TURNS * constants.turn_us * constants.load,
             false => 2.0 * constants.hop_us,
         };
@@ -391,7 +392,7 @@ impl Call<'_> {
         };
         let spoilt = all * self.spoils(SERVE_SPOILS);
         let work = self.moved(all / self.n, spoilt, self.copy_us_per_byte());
-        let waiting = match constants.is_crowded() {
+        let waiting = match constants.is_oversubscribed() {
             true => CLAIM_TURNS * constants.turn_us * constants.load,
             false => 2.0 * constants.hop_us,
         };
@@ -400,7 +401,7 @@ impl Call<'_> {
 
     /// By how much work that is done by whoever runs takes longer.
     fn spoils(&self, where_crowded: f64) -> f64 {
-        match self.constants.is_crowded() {
+        match self.constants.is_oversubscribed() {
             true => where_crowded,
             false => SPOILS_UNCROWDED,
         }
@@ -413,7 +414,7 @@ impl Call<'_> {
     fn over_messages(&self) -> f64 {
         let terms = self.terms();
         let totals = self.totals(&terms);
-        let work = match self.constants.is_crowded() {
+        let work = match self.constants.is_oversubscribed() {
             true => self.messages_in_turns(&terms, &totals),
             false => self.messages_side_by_side(&terms),
         };
@@ -469,7 +470,7 @@ impl Call<'_> {
         };
         let socket_hop_us = (constants.socket_hop_us - inline).max(0.0);
         let socket_message_us = (constants.socket_message_us - inline).max(0.0);
-        match (self.is_on_one_host, constants.is_crowded()) {
+        match (self.is_on_one_host, constants.is_oversubscribed()) {
             (true, true) => Link {
                 hop_us: FURTHER_HOP_TURNS * constants.turn_us * constants.load,
                 first_us: (1.0 - FURTHER_HOP_TURNS) * constants.turn_us * constants.load,

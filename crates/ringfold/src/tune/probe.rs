@@ -11,7 +11,7 @@
 
 use super::Constants;
 use super::choose::Question;
-use super::constants::Way;
+use super::corrections::Key;
 use super::model;
 use crate::types::{Algorithm, Collective, Protocol};
 
@@ -63,7 +63,7 @@ const WINS_MIN: f64 = 0.8;
 impl Doubt {
     /// The constants that follow from the answers, each with a question about a call of its size.
     pub fn settle(&self, mut constants: Constants, answers: &[(Question, Answer)]) -> Constants {
-        let way = Way {
+        let key = Key {
             collective: self.collective,
             algorithm: self.tried.0,
             protocol: self.tried.1,
@@ -79,23 +79,28 @@ impl Doubt {
             };
             let ratio = among_neighbours(&ratios, index);
             let factor = price(self.known) * ratio / price(self.tried);
-            let old = constants.corrections.factor(way, answer.bytes);
+            let old = constants.corrections.factor(key, answer.bytes);
             let log2_bytes = answer.bytes.max(1).ilog2() as u8;
-            constants.corrections.set(way, log2_bytes, factor * old);
+            constants.corrections.set(key, log2_bytes, factor * old);
         }
-        self.bound(way, &mut constants);
+        self.bound(key, &mut constants);
         constants
     }
 
     /// Has corrections end beyond the tried sizes.
-    fn bound(&self, way: Way, constants: &mut Constants) {
+    fn bound(&self, key: Key, constants: &mut Constants) {
         let tried = self.sizes.iter().map(|bytes| bytes.ilog2() as u8);
         let (Some(least), Some(most)) = (tried.clone().min(), tried.max()) else {
             return;
         };
-        if !constants.corrections.is_empty_for(way) {
+        if constants
+            .corrections
+            .points()
+            .iter()
+            .any(|point| point.0 == key)
+        {
             for log2_bytes in [least.saturating_sub(REACH_LOG2), most + REACH_LOG2] {
-                constants.corrections.set(way, log2_bytes, 1.0);
+                constants.corrections.set(key, log2_bytes, 1.0);
             }
         }
     }

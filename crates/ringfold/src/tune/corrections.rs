@@ -1,0 +1,183 @@
+//! By what factors measured times differ from the formulas of the cost model, where formulas do not
+//! reach.
+//!
+//! In text a correction is `all_reduce.ring.simple@20=1.25`: at 2²⁰ bytes that call takes 1.25
+//! times what the formula says.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::types::{Algorithm, Collective, Protocol};
+
+/// The most points of all corrections together.
+const POINTS_MAX: usize = 1024;
+
+/// A correction's factor lies between one over this and this.
+const FACTOR_MAX: f64 = 100.0;
+
+/// The largest size that has a correction of its own, as a power of two.
+const LOG2_BYTES_MAX: u8 = 40;
+
+/// What a correction is about: a collective's algorithm by a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The collective.
+    pub collective: Collective,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The protocol.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Key {
+            collective,
+            algorithm,
+            protocol,
+        } = self;
+        write!(f, "{collective}.{algorithm}.{protocol}")
+    }
+}
+
+impl FromStr for Key {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Key, String> {
+        let mut parts = text.split('.');
+        let mut next = || parts.next().unwrap_or_default();
+        let way = (next(), next(), next());
+        if parts.next().is_some() {
+            return Err(format!("`{text}` is not `collective.algorithm.protocol`"));
+        }
+        let say = |error: crate::error::Error| error.to_string();
+        Ok(Key {
+            collective: way.0.parse().map_err(say)?,
+            algorithm: way.1.parse().map_err(say)?,
+            protocol: way.2.parse().map_err(say)?,
+        })
+    }
+}
+
+/// By what factor calls differ from their formulas, at powers of two of the size. In between it is
+/// interpolated, beyond the points it is that of the nearest one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Corrections(Vec<Point>);
+
+/// A key, a size as a power of two, and the factor there. In order of the first two.
+type Point = (Key, u8, f64);
+
+impl Corrections {
+    /// The factor at a size; 1 where nothing is known.
+    pub fn factor(&self, key: Key, bytes: u64) -> f64 {
+        let at = (bytes.max(1) as f64).log2();
+        let after = self.0.partition_point(|(known, log2_bytes, _)| {
+            (*known, f64::from(*log2_bytes)) <= (key, at)
+        });
+        let is_of_key = |point: &&Point| point.0 == key;
+        let below = after.checked_sub(1).map(|index| &self.0[index]);
+        match (below.filter(is_of_key), self.0.get(after).filter(is_of_key)) {
+            (Some((_, low, from)), Some((_, high, to))) => {
+                let part = (at - f64::from(*low)) / f64::from(high - low);
+                from + (to - from) * part
+            }
+            (Some((_, _, factor)), None) | (None, Some((_, _, factor))) => *factor,
+            (None, None) => 1.0,
+        }
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Sets the factor at `2^log2_bytes` bytes; one that is beyond bounds to the bound.
+    pub fn set(&mut self, key: Key, log2_bytes: u8, factor: f64) {
+        let factor = factor.clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
+        match self.place(key, log2_bytes) {
+            Ok(index) => self.0[index].2 = factor,
+            Err(index) => self.0.insert(index, (key, log2_bytes, factor)),
+        }
+    }
+
+    /// Every key, size and factor, in their order.
+    pub fn points(&self) -> &[Point] {
+        &self.0
+    }
+
+    /// Adds what text says: `name` is `key@log2_bytes`.
+    ///
+    /// # Errors
+    /// What is unknown, out of bounds, there already or one too many, in words.
+    pub fn add(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let (key, log2_bytes) = name
+            .split_once('@')
+            .ok_or_else(|| format!("`{name}` is not a correction, `key@log2_bytes`"))?;
+        let of = key.parse::<Key>()?;
+        let at = log2_bytes.parse().ok().filter(|at| *at <= LOG2_BYTES_MAX);
+        let at = at.ok_or_else(|| format!("{key}: `{log2_bytes}` is not 0 to {LOG2_BYTES_MAX}"))?;
+        let is_factor = |factor: &f64| (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(factor);
+        let factor = value.parse().ok().filter(is_factor).ok_or_else(|| {
+            let least = 1.0 / FACTOR_MAX;
+            format!("{key}: the factor `{value}` is not {least} to {FACTOR_MAX}")
+        })?;
+        let Err(index) = self.place(of, at) else {
+            return Err(format!("`{name}` is there twice"));
+        };
+        if self.0.len() == POINTS_MAX {
+            return Err(format!("more than {POINTS_MAX} corrections"));
+        }
+        self.0.insert(index, (of, at, factor));
+        Ok(())
+    }
+
+    /// Where a point is, or belongs.
+    fn place(&self, key: Key, log2_bytes: u8) -> Result<usize, usize> {
+        let of = |(known, at, _): &Point| (*known, *at);
+        self.0.binary_search_by_key(&(key, log2_bytes), of)
+    }
+}
+
+/// The entries that [`Corrections::add`] takes, with commas between them. A precision is that of
+/// the factors.
+impl fmt::Display for Corrections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (key, log2_bytes, factor)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{key}@{log2_bytes}=")?;
+            factor.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring() -> Key {
+        "all_reduce.ring.simple".parse().expect("a key")
+    }
+
+    #[test]
+    fn a_correction_is_interpolated_between_its_points() {
+        let mut corrections = Corrections::default();
+        assert_eq!(corrections.factor(ring(), 1 << 20), 1.0);
+        corrections.set(ring(), 10, 2.0);
+        corrections.set(ring(), 12, 4.0);
+        for (bytes, factor) in [
+            (0, 2.0),
+            (8, 2.0),
+            (1 << 10, 2.0),
+            (1 << 11, 3.0),
+            (1 << 12, 4.0),
+            (u64::MAX, 4.0),
+        ] {
+            assert_eq!(corrections.factor(ring(), bytes), factor, "{bytes} bytes");
+        }
+        corrections.set(ring(), 12, 1.0);
+        assert_eq!(corrections.factor(ring(), 1 << 12), 1.0);
+    }
+}

@@ -1,0 +1,264 @@
+//! Tables of named, bounded numbers, and the text by which they travel.
+//!
+//! A table is a struct that [`parameters!`](crate::tune::parameters::parameters) makes together
+//! with the list of its [`Parameter`]s: a new one is one entry there. In text a table is
+//! `name=value,name=value`: what travels between ranks, what variables and files hold and what the
+//! log says. Text from outside is a claim: every name is known and stands there once, every value
+//! lies within its bounds, or the text is refused.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// As the least size from which on something is done: it is never done.
+pub const NEVER: u64 = u64::MAX;
+
+/// A struct of numbers that [`parameters!`](crate::tune::parameters::parameters) made.
+pub trait Table: Default + 'static {
+    /// What its numbers are.
+    type Value: Value;
+    /// What errors call one of its parameters.
+    const KIND: &'static str;
+    /// The longest text that is read.
+    const TEXT_BYTES_MAX: usize;
+    /// Every parameter, in the order of the struct.
+    const PARAMETERS: &'static [Parameter<Self>];
+}
+
+/// A number of a table: a measured one, or a size in bytes.
+pub trait Value: Copy + PartialOrd + fmt::Display + 'static {
+    /// What errors call it.
+    const UNIT: &'static str;
+
+    /// The value that `text` stands for, within `bounds`. The error says what would be taken.
+    fn parse(text: &str, bounds: &RangeInclusive<Self>) -> Result<Self, String>;
+
+    /// The text that [`parse`](Value::parse) reads.
+    fn text(self) -> String {
+        self.to_string()
+    }
+}
+
+/// One parameter of a table.
+pub struct Parameter<T: Table> {
+    /// Its name, which ends with its unit.
+    pub name: &'static str,
+    /// What it says.
+    pub about: &'static str,
+    /// The values that it may have.
+    pub bounds: RangeInclusive<T::Value>,
+    #[doc(hidden)]
+    pub read: fn(&T) -> T::Value,
+    #[doc(hidden)]
+    pub write: fn(&mut T, T::Value),
+}
+
+/// Makes a struct of numbers, its defaults and the list of its parameters from one table.
+macro_rules! parameters {
+    (
+        $(#[$attribute:meta])*
+        $kind:literal $table:ident of $value:ty, text up to $text_bytes:ident {
+            $($(#[doc = $about:literal])+ $name:ident = $default:expr, $bounds:expr;)+
+        }
+        $(beside $(#[doc = $more_about:literal])+ $more:ident: $more_type:ty)?
+    ) => {
+        $(#[$attribute])*
+        pub struct $table {
+            $($(#[doc = $about])+ pub $name: $value,)+
+            $($(#[doc = $more_about])+ pub $more: $more_type,)?
+        }
+
+        impl Default for $table {
+            fn default() -> $table {
+                $table { $($name: $default,)+ $($more: Default::default(),)? }
+            }
+        }
+
+        impl $crate::tune::parameters::Table for $table {
+            type Value = $value;
+            const KIND: &'static str = $kind;
+            const TEXT_BYTES_MAX: usize = $text_bytes;
+            const PARAMETERS: &'static [$crate::tune::parameters::Parameter<$table>] =
+                &[$($crate::tune::parameters::Parameter {
+                    name: stringify!($name),
+                    about: concat!($($about),+).trim_ascii(),
+                    bounds: $bounds,
+                    read: |table| table.$name,
+                    write: |table, value| table.$name = value,
+                },)+];
+        }
+    };
+}
+pub(crate) use parameters;
+
+impl<T: Table> Parameter<T> {
+    /// Its value in `table`.
+    pub fn value(&self, table: &T) -> T::Value {
+        (self.read)(table)
+    }
+
+    /// Its value in `table`, as text.
+    pub fn text(&self, table: &T) -> String {
+        self.value(table).text()
+    }
+
+    /// The parameter of this name.
+    fn named(name: &str) -> Result<&'static Parameter<T>, String> {
+        let mut known = T::PARAMETERS.iter();
+        known.find(|known| known.name == name).ok_or_else(|| {
+            let known = T::PARAMETERS.iter().map(|known| known.name);
+            let nearest = crate::units::nearest(name, known);
+            let kind = T::KIND;
+            format!("no {kind} is called `{name}`; did you mean {nearest}?")
+        })
+    }
+}
+
+impl<T: Table<Value = f64>> Parameter<T> {
+    /// Sets it in `table`, to the bound if `value` is beyond; what is not a number is not taken.
+    pub fn set(&self, table: &mut T, value: f64) {
+        if !value.is_nan() {
+            (self.write)(table, value.clamp(*self.bounds.start(), *self.bounds.end()));
+        }
+    }
+}
+
+impl<T: Table> fmt::Debug for Parameter<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Writes all parameters of `table` as the text that [`Overrides`] read.
+pub fn write<T: Table>(table: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (index, parameter) in T::PARAMETERS.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        write!(f, "{comma}{}={}", parameter.name, parameter.text(table))?;
+    }
+    Ok(())
+}
+
+/// The names and values of a text.
+pub fn entries<T: Table>(
+    text: &str,
+) -> Result<impl Iterator<Item = Result<(&str, &str), String>>, String> {
+    if text.len() > T::TEXT_BYTES_MAX {
+        let most = T::TEXT_BYTES_MAX;
+        return Err(format!("must be {most} characters or fewer"));
+    }
+    Ok(text.split(',').map(str::trim).map(|entry| {
+        let (name, value) = entry
+            .split_once('=')
+            .ok_or_else(|| format!("`{entry}` is not `name={}`", T::Value::UNIT))?;
+        Ok((name.trim(), value.trim()))
+    }))
+}
+
+/// Values for some parameters of a table, each given once.
+pub struct Overrides<T: Table>(Vec<(&'static Parameter<T>, T::Value)>);
+
+impl<T: Table> Overrides<T> {
+    /// Adds a value.
+    ///
+    /// # Errors
+    /// An unknown name, a value out of bounds, and a parameter that has a value already, in words.
+    pub fn add(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let parameter = Parameter::<T>::named(name)?;
+        if self.0.iter().any(|(given, _)| given.name == name) {
+            return Err(format!("`{name}` is there twice"));
+        }
+        let value = T::Value::parse(value, &parameter.bounds)
+            .map_err(|wanted| format!("{name} {wanted}"))?;
+        self.0.push((parameter, value));
+        Ok(())
+    }
+
+    /// Whether every parameter of the table has a value.
+    pub fn is_whole(&self) -> bool {
+        self.0.len() == T::PARAMETERS.len()
+    }
+
+    /// `table` with these values instead of its own.
+    pub fn over(&self, mut table: T) -> T {
+        for (parameter, value) in &self.0 {
+            (parameter.write)(&mut table, *value);
+        }
+        table
+    }
+}
+
+impl<T: Table> FromStr for Overrides<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Overrides<T>, String> {
+        let mut overrides = Overrides::default();
+        for entry in entries::<T>(text)? {
+            let (name, value) = entry?;
+            overrides.add(name, value)?;
+        }
+        Ok(overrides)
+    }
+}
+
+impl<T: Table> Default for Overrides<T> {
+    fn default() -> Overrides<T> {
+        Overrides(Vec::new())
+    }
+}
+
+impl<T: Table> Clone for Overrides<T> {
+    fn clone(&self) -> Overrides<T> {
+        Overrides(self.0.clone())
+    }
+}
+
+impl<T: Table> fmt::Debug for Overrides<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = self.0.iter();
+        f.debug_map()
+            .entries(values.map(|(parameter, value)| (parameter, value.text())))
+            .finish()
+    }
+}
+
+impl Value for f64 {
+    const UNIT: &'static str = "value";
+
+    fn parse(text: &str, bounds: &RangeInclusive<f64>) -> Result<f64, String> {
+        let value = text.parse::<f64>().ok().filter(|value| value.is_finite());
+        value.filter(|value| bounds.contains(value)).ok_or_else(|| {
+            let (least, most) = (bounds.start(), bounds.end());
+            format!("must be a number from {least} to {most}, not `{text}`")
+        })
+    }
+}
+
+/// Bytes, or [`NEVER`] where the bounds end with it.
+impl Value for u64 {
+    const UNIT: &'static str = "bytes";
+
+    fn parse(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, String> {
+        let value = match text {
+            "0" => 0,
+            "never" => NEVER,
+            _ => crate::env::bytes(text).map_err(|why| format!("{why}, not `{text}`"))? as u64,
+        };
+        if bounds.contains(&value) {
+            return Ok(value);
+        }
+        let least = bounds.start();
+        Err(match *bounds.end() {
+            NEVER => format!("must be {least} bytes or more, or never"),
+            most => format!("must be {least} to {most} bytes"),
+        })
+    }
+
+    fn text(self) -> String {
+        match self {
+            NEVER => "never".into(),
+            bytes => bytes.to_string(),
+        }
+    }
+}
