@@ -38,18 +38,14 @@ use super::notifier::Notifier;
 use super::waiting::Waiting;
 use super::watch::Watch;
 use super::work::Completion;
-use crate::engine::lateness::{Stats, UNTIMED_ATTEMPTS};
+use crate::engine::lateness::Stats;
 use crate::engine::{Engine, Job, JobId, TinyJob};
 use crate::error::{Error, Result};
 use crate::memory::Registry;
 use crate::transport::{Time, Waker};
-use crate::wait::{Patience, Pause, Waiter};
+use crate::wait::{Patience, Waiter};
 use drive::{Pace, Step, Until};
 pub(super) use endings::TIMEOUT_GRACE;
-
-/// Attempts of a tiny call before the waiting begins that looks at deadlines: a few microseconds
-/// while they spin.
-const TINY_ATTEMPTS: u32 = 200;
 
 /// How long a waiting thread goes without calling back (for signals); a sleep may add
 /// [`BLOCK_MAX`](crate::wait::BLOCK_MAX).
@@ -89,8 +85,6 @@ struct State {
     /// Whom to tell when a job is done; the job of a thread that drives is not listed until it lets
     /// go of the engine.
     completions: HashMap<JobId, Arc<Completion>>,
-    /// The same for the tiny call, which has no number.
-    tiny: Option<Arc<Completion>>,
     /// Whom to tell when no job is under way.
     idle: Vec<Arc<Completion>>,
     /// Why nothing runs any more.
@@ -111,20 +105,14 @@ struct Inbox {
     is_stopped: bool,
 }
 
-/// How far a thread came with its own job before it let go of the engine.
+/// How far a thread came with its own call before it let go of the engine.
 enum Run {
     /// It is done; who sent, if it was a receive.
     Done(Option<usize>),
     /// It goes on, and this is completed at its end.
     UnderWay(Arc<Completion>),
-}
-
-/// The same of a tiny call.
-enum TinyRun {
-    /// It has to go the usual way.
-    NotTiny,
-    Done,
-    UnderWay(Arc<Completion>),
+    /// It has not begun, and is to be run as a job.
+    Declined,
 }
 
 impl Driver {
@@ -141,7 +129,6 @@ impl Driver {
             state: Mutex::new(State {
                 engine,
                 completions: HashMap::new(),
-                tiny: None,
                 idle: Vec::new(),
                 error: None,
                 waiter: Waiter::new(patience),
@@ -175,27 +162,45 @@ impl Driver {
 
     /// Runs `job` and returns when it is done on this rank. Gives who sent, where it was a receive.
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
-        let mut pace = Pace::default();
         let mut job = Some(job);
-        // The job is lent and errors are boxed, so that little is copied in and out of
-        // `catch_unwind`.
-        let begun = catch_unwind(AssertUnwindSafe(|| match job.take() {
-            Some(job) => self.begin(job, &mut pace).map_err(Box::new),
+        // The job is lent, so that little is copied in and out of `catch_unwind`.
+        let begin = |pace: &mut Pace| match job.take() {
+            Some(job) => self.begin(job, pace),
             None => unreachable!("it was put there above"),
-        }));
-        match begun {
-            Ok(Ok(Run::Done(source))) => Ok(source),
+        };
+        let source = self.carry_out(begin, on_wait)?;
+        Ok(source.flatten())
+    }
+
+    /// Runs a tiny call, if nothing else is under way; false when it is to be run as a job.
+    pub fn run_tiny(&self, job: &TinyJob, on_wait: OnWait<'_>) -> Result<bool> {
+        let done = self.carry_out(|pace| self.begin_tiny(job, pace), on_wait)?;
+        Ok(done.is_some())
+    }
+
+    /// Has `begin` begin a call and drive it, and sees it through; `None` if it was declined.
+    #[inline(always)]
+    fn carry_out(
+        &self,
+        begin: impl FnOnce(&mut Pace) -> Result<Run>,
+        on_wait: OnWait<'_>,
+    ) -> Result<Option<Option<usize>>> {
+        let mut pace = Pace::default();
+        // Errors are boxed so that success, which is copied out of `catch_unwind`, is a few words.
+        match catch_unwind(AssertUnwindSafe(|| begin(&mut pace).map_err(Box::new))) {
+            Ok(Ok(Run::Done(source))) => Ok(Some(source)),
+            Ok(Ok(Run::Declined)) => Ok(None),
             Ok(Ok(Run::UnderWay(completion))) => {
                 self.see_through(&completion, None, pace, on_wait)?;
-                Ok(completion.source())
+                Ok(Some(completion.source()))
             }
             Ok(Err(error)) => Err(*error),
             Err(panic) => Err(self.panicked(&*panic)),
         }
     }
 
-    /// Drives `job` as far as this thread may without letting go of the engine; leaves it to others
-    /// where they drive.
+    /// Drives `job` as far as this thread may without letting go of the engine; leaves it to the
+    /// thread that drives, where there is one.
     fn begin(&self, job: Job, pace: &mut Pace) -> Result<Run> {
         if self.attention.load(Ordering::Relaxed) == 0
             && let Some(mut state) = self.try_state()
@@ -204,99 +209,38 @@ impl Driver {
                 return Err(error);
             }
             let id = state.engine.submit(job)?;
-            let until = Until::job(id);
-            if self.drive(&mut state, &until, pace)? == Step::Reached {
-                return Ok(Run::Done(until.source()));
-            }
-            let completion = Arc::new(Completion::default());
-            state.completions.insert(id, completion.clone());
-            return Ok(Run::UnderWay(completion));
+            return self.drive_own(&mut state, id, pace);
         }
         let completion = Arc::new(Completion::default());
         self.enqueue(job, completion.clone());
         Ok(Run::UnderWay(completion))
     }
 
-    /// Runs a tiny call by the shortest way, if nothing else is under way; `None` when it must go
-    /// the usual one.
-    pub fn run_tiny(&self, job: &TinyJob, on_wait: OnWait<'_>) -> Option<Result<()>> {
-        let mut pace = Pace::default();
-        // Errors are boxed so that success, which is copied out of `catch_unwind`, is two words.
-        let tried = catch_unwind(AssertUnwindSafe(|| {
-            self.begin_tiny(job, &mut pace).map_err(Box::new)
-        }));
-        match tried {
-            Ok(Ok(TinyRun::Done)) => Some(Ok(())),
-            Ok(Ok(TinyRun::NotTiny)) => None,
-            Ok(Ok(TinyRun::UnderWay(completion))) => {
-                let ending = self.see_through(&completion, None, pace, on_wait);
-                Some(ending.map(|_| ()))
-            }
-            Ok(Err(error)) => Some(Err(*error)),
-            Err(panic) => Some(Err(self.panicked(&*panic))),
-        }
-    }
-
     #[inline(always)]
-    fn begin_tiny(&self, job: &TinyJob, pace: &mut Pace) -> Result<TinyRun> {
+    fn begin_tiny(&self, job: &TinyJob, pace: &mut Pace) -> Result<Run> {
         let Ok(mut state) = self.state.try_lock() else {
-            return Ok(TinyRun::NotTiny);
+            return Ok(Run::Declined);
         };
         // Pairs with the store in `enqueue`.
         if self.attention.load(Ordering::Acquire) != 0 || state.error.is_some() {
-            return Ok(TinyRun::NotTiny);
+            return Ok(Run::Declined);
         }
-        if !state.engine.begin_tiny(job)? {
-            return Ok(TinyRun::NotTiny);
+        match state.engine.begin_tiny(job)? {
+            Some(id) => self.drive_own(&mut state, id, pace),
+            None => Ok(Run::Declined),
         }
-        for attempt in 1..=UNTIMED_ATTEMPTS {
-            match state.engine.poll_tiny() {
-                Ok(true) => {
-                    state.waiter.learn(attempt - 1);
-                    self.note(&state);
-                    return Ok(TinyRun::Done);
-                }
-                Ok(false) => {}
-                Err(error) => return Err(self.fail(&mut state, error)),
-            }
-            if attempt == UNTIMED_ATTEMPTS || state.waiter.pause(attempt) != Pause::Spin {
-                return self.await_tiny(&mut state, attempt, pace);
-            }
-            std::hint::spin_loop();
-        }
-        unreachable!("the last attempt leads on");
     }
 
-    /// Goes on with a tiny call after so many attempts: apart, so that the short ones are short.
-    #[cold]
-    fn await_tiny(&self, state: &mut State, attempts: u32, pace: &mut Pace) -> Result<TinyRun> {
-        let since = self.now();
-        for attempt in attempts..=TINY_ATTEMPTS {
-            match state.waiter.pause(attempt) {
-                Pause::Spin => std::hint::spin_loop(),
-                // Others take their time with the core, so a verdict may have come meanwhile.
-                Pause::Yield if !self.watch.is_faulty() => thread::yield_now(),
-                Pause::Yield | Pause::Block(_) => break,
-            }
-            match state.engine.poll_tiny() {
-                Ok(true) => {
-                    state.waiter.learn(attempt);
-                    let wait = self.now().since(since);
-                    state.engine.count_tiny(wait);
-                    self.note(state);
-                    return Ok(TinyRun::Done);
-                }
-                Ok(false) => {}
-                Err(error) => return Err(self.fail(state, error)),
-            }
-        }
-        state.engine.lateness().begin_long_tiny(since);
-        if self.drive(state, &Until::Tiny, pace)? == Step::Reached {
-            return Ok(TinyRun::Done);
+    /// Drives the thread's own call as far as it may without letting go of the engine.
+    #[inline(always)]
+    fn drive_own(&self, state: &mut State, id: JobId, pace: &mut Pace) -> Result<Run> {
+        let until = Until::job(id);
+        if self.drive(state, &until, pace)? == Step::Reached {
+            return Ok(Run::Done(until.source()));
         }
         let completion = Arc::new(Completion::default());
-        state.tiny = Some(completion.clone());
-        Ok(TinyRun::UnderWay(completion))
+        state.completions.insert(id, completion.clone());
+        Ok(Run::UnderWay(completion))
     }
 
     /// Waits until `completion` is reached, driving if no other thread does; false when `timeout`

@@ -261,11 +261,8 @@ impl Communicator {
         self.check_open()?;
         let choice = self.choose(request)?;
         if let Some(job) = self.tiny(request, &choice) {
-            // Told apart here, so that success is not copied about as an error would be.
-            match self.driver.run_tiny(&job, on_wait) {
-                Some(Ok(())) => return Ok(()),
-                Some(Err(error)) => return Err(error),
-                None => {}
+            if self.driver.run_tiny(&job, on_wait)? {
+                return Ok(());
             }
         }
         let job = self.job_as(request, &choice)?;

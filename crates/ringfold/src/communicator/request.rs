@@ -157,8 +157,6 @@ impl Request {
             tries: choice.tries,
             streams: choice.streams,
             timeout,
-            #[cfg(test)]
-            by_steps: false,
             registers: false,
             weights: None,
         })

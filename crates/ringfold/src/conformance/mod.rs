@@ -354,20 +354,22 @@ impl World {
             let timeout = Duration::from_secs(60);
             let mut job = request.check(rank, world_size, &choice, timeout)?;
             job.weights = case.weights.clone();
-            // Some ranks go by the schedule's steps, others straight where there is such a way.
-            job.by_steps = rank % 2 == 1;
             let as_tiny = self.may_be_tiny(case) && self.random.below(2) == 0;
             let tiny = as_tiny
                 .then(|| request.tiny(rank, world_size, &choice, timeout))
                 .flatten();
-            let has_begun = match tiny {
-                Some(tiny) => self.engines[rank].begin_tiny(&tiny)?,
-                None => false,
+            let engine = &mut self.engines[rank];
+            let begun = match tiny {
+                Some(tiny) => engine.begin_tiny(&tiny)?,
+                None => None,
             };
-            if !has_begun {
-                self.engines[rank].submit(job)?;
+            // Half of the ranks go by the schedule's steps where another executor would do.
+            match begun {
+                Some(_) => {}
+                None if rank % 2 == 1 => drop(engine.submit_by_steps(job)?),
+                None => drop(engine.submit(job)?),
             }
-            running.push((rank, has_begun));
+            running.push(rank);
         }
         self.drive(running)
     }
@@ -377,19 +379,15 @@ impl World {
         case.medium == Medium::Shared && case.algorithm == part::algorithm(case.collective)
     }
 
-    /// Drives the ranks in `running`; those marked are in a tiny call.
-    fn drive(&mut self, mut running: Vec<(usize, bool)>) -> Result<()> {
+    /// Drives the ranks in `running`.
+    fn drive(&mut self, mut running: Vec<usize>) -> Result<()> {
         let mut fruitless = 0;
         while !running.is_empty() {
             let index = self.random.below(running.len());
-            let (rank, is_tiny) = running[index];
+            let rank = running[index];
             let engine = &mut self.engines[rank];
             let progressed = engine.progress(self.now)?;
-            let is_done = match is_tiny {
-                true => !engine.is_tiny_active(),
-                false => engine.take_finished().is_some(),
-            };
-            if is_done {
+            if engine.take_finished().is_some() {
                 running.swap_remove(index);
             }
             fruitless = if progressed { 0 } else { fruitless + 1 };
@@ -404,11 +402,11 @@ impl World {
             if fruitless > FRUITLESS_ROUNDS_MAX {
                 let waiting = running
                     .iter()
-                    .map(|(rank, _)| (*rank, self.engines[*rank].waiting_for()))
+                    .map(|rank| (*rank, self.engines[*rank].waiting_for()))
                     .collect::<Vec<_>>();
                 let what = format!("nobody goes on: {waiting:?}");
                 return Err(Error::Timeout {
-                    waiting_for: running.into_iter().map(|(rank, _)| rank).collect(),
+                    waiting_for: running,
                     after_ms: 0,
                     site: None,
                 }

@@ -53,7 +53,7 @@ impl Progress {
     }
 
     /// Nothing is waited in any more.
-    pub fn fall_silent(&self) {
+    pub fn clear(&self) {
         *self.waiting() = Waiting::default();
     }
 

@@ -25,15 +25,15 @@ pub fn plan(job: &Job, world_size: usize) {
     );
 }
 
-/// For the first time a call could not go by `refused`.
-pub fn refusal(refused: Algorithm, instead: &Call) {
+/// For the first time a call could not go by `refused`, and goes as `fallback` says.
+pub fn fallback(refused: Algorithm, fallback: &Call) {
     log::info!(
         target: "ringfold::tuning",
-        "{} of {} {}: {} instead of {refused}, because not all ranks' buffers are registered (told once)",
-        instead.collective,
-        instead.count,
-        instead.dtype,
-        instead.algorithm,
+        "{} of {} {}: {} instead of {refused}, because not all ranks' buffers are registered (logged once)",
+        fallback.collective,
+        fallback.count,
+        fallback.dtype,
+        fallback.algorithm,
     );
 }
 

@@ -1,14 +1,15 @@
-//! The straight way through the `direct` all-reduce over published memory: three counters instead of steps.
+//! The executor of the `direct` all-reduce over published memory: three counters in place of steps.
 //!
-//! Slices are a few microseconds of work, so what the steps of a schedule cost besides it shows. Here the same slices are
-//! published, reduced and taken back in a plain loop, with the same generations, phases and places: a rank that takes this
-//! way and one that runs the schedule understand each other, and a test holds the two together. It never waits. Where a
-//! peer is not there yet it goes on with another slice, and with none it returns to whoever drives.
+//! A slice is a few microseconds of work, so the overhead of a schedule's steps shows. Here the same
+//! slices are published, reduced and taken back in a plain loop, with the same generations, phases
+//! and places: a rank that runs this and one that runs the schedule understand each other, and a
+//! test holds the two together. It never waits. Where a peer is not there yet it goes on with
+//! another slice, and with none it returns.
 //!
-//! A block of a sum is stored to its places while it is in the first-level cache. Nothing is stored past the caches: two
-//! cores that share one lose by that what fits it.
+//! A block of a sum is stored to its places while it is in the first-level cache. Nothing is stored
+//! past the caches: two cores that share one lose by that what fits it.
 
-use super::steps::{Context, Operation, windows};
+use super::executor::{Context, Operation, windows};
 use crate::error::Result;
 use crate::schedule::{Buffer, Span};
 use crate::transport::Wake;
@@ -25,71 +26,71 @@ const BLOCK_BYTES: usize = 8 << 10;
 
 /// How many slices have been published, reduced and taken back, and how far the next ones are.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Straight {
+pub struct Direct {
     published: u32,
     reduced: u32,
     taken: u32,
     /// Ranks that were seen to have published the slice that is reduced next.
-    heard: usize,
+    arrived: usize,
     /// Ranks whose sums of the slice that is taken back next are there.
     taken_from: usize,
 }
 
-impl Operation {
+impl Direct {
     /// Does what can be done; whether that was anything.
-    pub(super) fn advance_straight(&mut self, context: &mut Context<'_>) -> Result<bool> {
-        let Some(mut at) = self.straight else {
-            return Ok(false);
-        };
+    pub fn advance(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+        // A copy that the compiler can keep in registers.
+        let mut at = *self;
         let mut progressed = false;
         loop {
-            let published = self.publish_next(&mut at, context)?;
-            let reduced = self.reduce_next(&mut at, context)?;
-            let taken = self.take_next(&mut at, context)?;
+            let published = at.publish_next(operation, context)?;
+            let reduced = at.reduce_next(operation, context)?;
+            let taken = at.take_next(operation, context)?;
             if !(published || reduced || taken) {
                 break;
             }
             progressed = true;
         }
-        self.straight = Some(at);
+        *self = at;
         Ok(progressed)
     }
 
-    /// The peers that keep the straight way from going on.
-    pub(super) fn straight_absent(&self, at: &Straight, context: &mut Context<'_>) -> Vec<usize> {
+    /// Slices that are done.
+    pub fn slices_done(&self) -> u32 {
+        self.taken
+    }
+
+    /// The peers that keep it from going on.
+    pub fn waiting_for(&self, operation: &Operation, context: &mut Context<'_>) -> Vec<usize> {
         let rank = context.rank;
         let others = (0..context.world_size).filter(|peer| *peer != rank);
         let Some(windows) = context.windows.as_deref() else {
             return Vec::new();
         };
-        if at.published == at.taken && at.published < self.slices {
-            return windows.behind(self.generation(at.published));
+        if self.published == self.taken && self.published < operation.slices {
+            return windows.behind(operation.generation(self.published));
         }
         let lacks = |peer: usize, slice: u32, before: u32, phase| {
             slice < before
                 && !windows
-                    .has_reached(peer, self.generation(slice), phase, &self.call)
+                    .has_reached(peer, operation.generation(slice), phase, &operation.call)
                     .unwrap_or(false)
         };
         others
             .filter(|&peer| {
-                lacks(peer, at.reduced, at.published, INPUTS)
-                    || lacks(peer, at.taken, at.reduced, REDUCED)
+                lacks(peer, self.reduced, self.published, INPUTS)
+                    || lacks(peer, self.taken, self.reduced, REDUCED)
             })
             .collect()
     }
 
-    fn generation(&self, slice: u32) -> u64 {
-        self.first_generation + slice as u64
-    }
-
     /// Publishes what others reduce of the next slice.
-    fn publish_next(&self, at: &mut Straight, context: &mut Context<'_>) -> Result<bool> {
-        let slice = at.published;
-        if slice == self.slices || slice - at.taken == SLICES_AHEAD_MAX {
+    fn publish_next(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+        let slice = self.published;
+        if slice == operation.slices || slice - self.taken == SLICES_AHEAD_MAX {
             return Ok(false);
         }
-        let generation = self.generation(slice);
+        let generation = operation.generation(slice);
         let windows = windows(&mut context.windows)?;
         if !windows.is_free(generation) {
             return Ok(false);
@@ -99,92 +100,91 @@ impl Operation {
         for (first, len) in [(0, own), (own + 1, world_size - own - 1)] {
             if len > 0 {
                 let part = span(Buffer::Input, first, len);
-                let offset = self.slot_offset(Buffer::Input, first, slice);
-                let from = self.region(part, slice);
+                let offset = operation.slot_offset(Buffer::Input, first, slice);
+                let from = operation.region(part, slice);
                 let slot = windows.slot(context.rank, generation, offset..offset + from.bytes());
                 slot.copy_from(from);
             }
         }
-        windows.publish(generation, INPUTS, &self.call, Wake::Peers);
-        at.published += 1;
+        windows.publish(generation, INPUTS, &operation.call, Wake::Peers);
+        self.published += 1;
         Ok(true)
     }
 
     /// Reduces this rank's chunk of the next slice, once all others have published theirs, and gives it back to them.
-    fn reduce_next(&self, at: &mut Straight, context: &mut Context<'_>) -> Result<bool> {
-        let slice = at.reduced;
-        if slice == at.published {
+    fn reduce_next(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+        let slice = self.reduced;
+        if slice == self.published {
             return Ok(false);
         }
-        let generation = self.generation(slice);
+        let generation = operation.generation(slice);
         let own = context.rank;
         let windows = windows(&mut context.windows)?;
-        while at.heard < context.world_size {
-            if at.heard != own {
-                if !windows.has_reached(at.heard, generation, INPUTS, &self.call)? {
+        while self.arrived < context.world_size {
+            if self.arrived != own {
+                if !windows.has_reached(self.arrived, generation, INPUTS, &operation.call)? {
                     return Ok(false);
                 }
-                context.lateness.heard(at.heard);
+                context.lateness.peer_arrived(self.arrived);
             }
-            at.heard += 1;
+            self.arrived += 1;
         }
-        let mine = self.region(span(Buffer::Input, own as u32, 1), slice);
-        let into = self.region(span(Buffer::Output, own as u32, 1), slice);
-        let offset = self.slot_offset(Buffer::Input, own as u32, slice);
+        let mine = operation.region(span(Buffer::Input, own as u32, 1), slice);
+        let into = operation.region(span(Buffer::Output, own as u32, 1), slice);
+        let offset = operation.slot_offset(Buffer::Input, own as u32, slice);
         let first_peer = usize::from(own == 0);
         for start in (0..mine.bytes()).step_by(BLOCK_BYTES) {
             let block = start..mine.bytes().min(start + BLOCK_BYTES);
-            context.operands.clear();
+            context.kept.operands.clear();
             for rank in 0..context.world_size {
                 let source = if rank == own {
                     mine.part(block.clone())
                 } else {
                     windows.slot(rank, generation, offset + block.start..offset + block.end)
                 };
-                context.operands.push(source);
+                context.kept.operands.push(source);
             }
-            let sum = context.operands[first_peer];
-            self.kernel().fold(sum, context.operands);
+            let sum = context.kept.operands[first_peer];
+            operation.kernel().fold(sum, &context.kept.operands);
             into.part(block).copy_from(sum);
-            for (rank, place) in context.operands.iter().enumerate() {
+            for (rank, place) in context.kept.operands.iter().enumerate() {
                 if rank != own && rank != first_peer {
                     place.copy_from(sum);
                 }
             }
         }
-        windows.publish(generation, REDUCED, &self.call, Wake::Peers);
-        at.reduced += 1;
-        at.heard = 0;
+        windows.publish(generation, REDUCED, &operation.call, Wake::Peers);
+        self.reduced += 1;
+        self.arrived = 0;
         Ok(true)
     }
 
     /// Takes the sums of the next slice as they come; whether that was the last.
-    fn take_next(&mut self, at: &mut Straight, context: &mut Context<'_>) -> Result<bool> {
-        let slice = at.taken;
-        if slice == at.reduced {
+    fn take_next(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+        let slice = self.taken;
+        if slice == self.reduced {
             return Ok(false);
         }
-        let generation = self.generation(slice);
+        let generation = operation.generation(slice);
         let own = context.rank;
         let windows = windows(&mut context.windows)?;
-        while at.taken_from < context.world_size {
-            let peer = at.taken_from;
+        while self.taken_from < context.world_size {
+            let peer = self.taken_from;
             if peer != own {
-                if !windows.has_reached(peer, generation, REDUCED, &self.call)? {
+                if !windows.has_reached(peer, generation, REDUCED, &operation.call)? {
                     return Ok(false);
                 }
-                context.lateness.heard(peer);
-                let into = self.region(span(Buffer::Output, peer as u32, 1), slice);
-                let offset = self.slot_offset(Buffer::Output, peer as u32, slice);
+                context.lateness.peer_arrived(peer);
+                let into = operation.region(span(Buffer::Output, peer as u32, 1), slice);
+                let offset = operation.slot_offset(Buffer::Output, peer as u32, slice);
                 into.copy_from(windows.slot(own, generation, offset..offset + into.bytes()));
             }
-            at.taken_from += 1;
+            self.taken_from += 1;
         }
         windows.finish(generation, Wake::Peers);
-        self.finish_slice(0, slice)?;
-        at.taken += 1;
-        at.taken_from = 0;
-        self.channels[0].retired = at.taken;
+        operation.scale_result(0, context.world_size as u32, slice)?;
+        self.taken += 1;
+        self.taken_from = 0;
         Ok(true)
     }
 }

@@ -175,12 +175,12 @@ impl Lateness {
 
     /// It is done.
     pub fn end_call(&mut self) {
-        (self.is_running, self.has_ended) = (false, true);
+        self.has_ended |= std::mem::take(&mut self.is_running);
     }
 
     /// `peer` gave a sign of itself in the running call.
     #[inline]
-    pub fn heard(&mut self, peer: usize) {
+    pub fn peer_arrived(&mut self, peer: usize) {
         let before = std::mem::replace(&mut self.heard_in[peer], self.call);
         if self.waits && self.ended_by.is_none() {
             self.ended_by = Some((peer, before != self.call));
@@ -189,7 +189,7 @@ impl Lateness {
 
     /// What this rank sent has gone to `peer`.
     #[inline]
-    pub fn relieved(&mut self, peer: usize) {
+    pub fn send_completed(&mut self, peer: usize) {
         if self.waits && self.ended_by.is_none() {
             self.ended_by = Some((peer, false));
         }
@@ -197,7 +197,7 @@ impl Lateness {
 
     /// In a tiny call this rank waits for `peer`, after it has waited for `before`: counted while it waits, so that the end
     /// of the call is not delayed. Of a call without a wait nothing need be said.
-    pub fn blame_shortly(&mut self, before: Option<usize>, peer: usize) {
+    pub fn count_short(&mut self, before: Option<usize>, peer: usize) {
         self.take_back(before);
         self.short[peer] += 1;
     }
@@ -207,23 +207,6 @@ impl Lateness {
         if let Some(peer) = peer {
             self.short[peer] -= 1;
         }
-    }
-
-    /// The tiny call is done, in which this rank waited for `peer` last, for so long.
-    pub fn count_tiny(&mut self, peer: usize, wait: Duration) {
-        self.take_back(Some(peer));
-        self.awaited += 1;
-        self.stats.waited += wait;
-        let peer = &mut self.stats.peers[peer];
-        peer.waited += wait;
-        peer.was_last(wait);
-    }
-
-    /// A tiny call that takes longer goes on like any other; it has waited `since` then.
-    pub fn begin_long_tiny(&mut self, since: Time) {
-        self.begin_call();
-        self.begin_wait();
-        (self.since, self.first_wait) = (Some(since), Some(since));
     }
 
     /// This rank has nothing to do now.
@@ -266,7 +249,7 @@ impl Lateness {
 
     /// Counts a call that has ended. After `end_wait`, which may have been the end of its last wait.
     #[inline]
-    pub fn settle(&mut self) {
+    pub fn count_ended_call(&mut self) {
         if !std::mem::take(&mut self.has_ended) {
             return;
         }
@@ -290,7 +273,7 @@ mod tests {
     fn wait(lateness: &mut Lateness, from_us: u128, until_us: u128, peer: usize) {
         lateness.begin_wait();
         lateness.time_wait(at_us(from_us));
-        lateness.heard(peer);
+        lateness.peer_arrived(peer);
         lateness.end_wait(|| at_us(until_us));
     }
 
@@ -303,7 +286,7 @@ mod tests {
         // Heard before: its link is slow.
         wait(&mut lateness, 60, 160, 1);
         lateness.end_call();
-        lateness.settle();
+        lateness.count_ended_call();
         let stats = lateness.stats(1);
         assert_eq!((stats.calls, stats.unawaited), (1, 0));
         assert_eq!(stats.waited, Duration::from_micros(5 + 30 + 100));
@@ -319,10 +302,10 @@ mod tests {
         let mut lateness = Lateness::new(2);
         for _ in 0..3 {
             lateness.begin_call();
-            lateness.heard(1);
+            lateness.peer_arrived(1);
             wait(&mut lateness, 10, 20, 1);
             lateness.end_call();
-            lateness.settle();
+            lateness.count_ended_call();
         }
         // And a tiny one, of which nothing is said.
         let stats = lateness.stats(4);
@@ -335,12 +318,12 @@ mod tests {
         let mut lateness = Lateness::new(2);
         lateness.begin_call();
         lateness.begin_wait();
-        lateness.heard(1);
+        lateness.peer_arrived(1);
         lateness.end_wait(|| unreachable!("no clock"));
         lateness.end_call();
-        lateness.settle();
-        lateness.blame_shortly(None, 0);
-        lateness.blame_shortly(Some(0), 1);
+        lateness.count_ended_call();
+        lateness.count_short(None, 0);
+        lateness.count_short(Some(0), 1);
         assert_eq!(lateness.stats(3).unawaited, 1);
         let peer = lateness.stats(3).peers[1];
         assert_eq!((peer.last, peer.histogram[0]), (2, 2));
@@ -355,12 +338,12 @@ mod tests {
         lateness.begin_call();
         lateness.begin_wait();
         lateness.time_wait(at_us(1));
-        lateness.relieved(1);
+        lateness.send_completed(1);
         lateness.end_call();
         lateness.begin_call();
         lateness.end_call();
         lateness.end_wait(|| at_us(3));
-        lateness.settle();
+        lateness.count_ended_call();
         let stats = lateness.stats(2);
         assert_eq!(
             (stats.calls, stats.unawaited, stats.peers[1].last),

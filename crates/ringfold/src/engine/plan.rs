@@ -118,8 +118,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether `direct` does the same: the `direct` all-reduce over published memory.
-    pub fn has_straight_way(&self) -> bool {
+    /// Whether `engine::direct` does the same: the `direct` all-reduce over published memory.
+    pub fn has_direct_loop(&self) -> bool {
         let spec = &self.schedule.spec;
         (spec.collective, spec.algorithm, spec.medium)
             == (Collective::AllReduce, Algorithm::Direct, Medium::Shared)

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use super::direct::Direct;
+use super::executor::{Buffers, Executor, Operation, Running};
 use super::geometry::{Blocks, Geometry};
+use super::late_ring::LateMergeState;
 use super::plan::Plan;
-use super::steps::{Buffers, ChannelProgress, Operation, Straight};
+use super::plans::PlanKey;
+use super::steps::Steps;
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
-use super::{Engine, Job, PLANS_MAX, PlanKey, late_ring};
+use super::{Engine, Job};
 use crate::call::{Call, LISTED_MAX, PAIRWISE, REGISTRATION, list_digest};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
@@ -18,49 +22,52 @@ use crate::types::{Algorithm, Collective, Op, Protocol};
 
 impl Engine {
     /// Makes `job` ready to run.
-    pub(super) fn prepare(&mut self, job: Job) -> Result<Operation> {
+    pub(super) fn prepare(&mut self, job: Job) -> Result<Running> {
         let is_asked_for = job.algorithm.works_in_registered();
-        let tried = if is_asked_for {
+        let registered = if is_asked_for {
             Some(job.algorithm)
         } else {
             job.tries.filter(|_| self.registry.is_used())
         };
-        let Some(algorithm) = tried.filter(|_| self.world_size > 1) else {
-            return self.ready(job, None);
+        let Some(algorithm) = registered.filter(|_| self.world_size > 1) else {
+            return self.ready(job, None, None);
         };
-        let mut instead = job.clone();
+        let mut fallback = job.clone();
         if is_asked_for {
-            instead.algorithm = Algorithm::Direct;
+            fallback.algorithm = Algorithm::Direct;
         }
-        Ok(self.ready(Job { algorithm, ..job }, None)?.or(instead))
+        self.ready(Job { algorithm, ..job }, None, Some(fallback))
     }
 
-    /// Makes what is done instead of an operation that was refused ready to run.
-    pub(super) fn prepare_instead(&mut self, refused: Operation) -> Result<Operation> {
-        let job = refused
-            .instead
-            .expect("what can be refused was prepared with what to do instead");
-        let call = instead_of(refused.call, &job);
-        let mut operation = self.ready(job, Some(call))?;
+    /// Makes what is done in place of a call that fell back ready to run: the same call, with what
+    /// it owns and its deadline.
+    pub(super) fn prepare_fallback(&mut self, job: Job, refused: Operation) -> Result<Running> {
+        let call = Call {
+            algorithm: job.algorithm,
+            protocol: protocol(&job),
+            ..refused.call
+        };
+        let mut running = self.ready(job, Some(call), None)?;
+        let operation = &mut running.operation;
         operation.buffers.owned.extend(refused.buffers.owned);
-        self.keep(refused.plan, refused.channels);
-        Ok(operation)
+        operation.deadline = refused.deadline;
+        Ok(running)
     }
 
-    /// Whether `job` is a ring that goes around slow ranks.
-    fn goes_around(&self, job: &Job) -> bool {
-        let is_ring = matches!(
-            job.collective,
-            Collective::AllReduce | Collective::ReduceScatter
-        ) && (job.algorithm, job.medium) == (Algorithm::Ring, Medium::Messages);
-        // Between two ranks there is nothing to go around.
-        self.late_merge.is_some() && is_ring && self.world_size > 2
+    /// Whether `job` is a ring that bypasses slow ranks.
+    fn bypasses_stragglers(&self, job: &Job) -> bool {
+        self.kept.late_merge.is_some() && LateMergeState::serves(job, self.world_size)
     }
 
-    /// Makes `job` ready to run as it says; `call` is what the peers are told, unless it is a new call.
-    fn ready(&mut self, mut job: Job, call: Option<Call>) -> Result<Operation> {
-        let goes_around = self.goes_around(&job);
-        if goes_around {
+    /// Makes `job` ready to run as it says; `call` is what the peers are told, unless it is a new
+    /// call.
+    fn ready(
+        &mut self,
+        mut job: Job,
+        call: Option<Call>,
+        mut fallback: Option<Job>,
+    ) -> Result<Running> {
+        if self.bypasses_stragglers(&job) {
             job.channels = 1;
         }
         let kernel = if job.collective.reduces() {
@@ -69,32 +76,21 @@ impl Engine {
             None
         };
         self.check_weights(&job)?;
-        let (plan, channels) = self.plan(&job)?;
-        let schedule = &plan.schedule;
-        let one_slice = plan.needs_one_slice || plan.exposes;
-        if one_slice
-            && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven())
-            && plan.needs_one_slice
-        {
-            return Err(Error::Unsupported(format!(
-                "uneven counts by `{}`; use ring or direct",
-                job.algorithm
-            )));
+        let plan = self.plan(&job)?;
+        let (slice_elements, slices) = cut(&job, &plan)?;
+        let mut owned = Vec::new();
+        self.scale_input(&mut job, &mut owned)?;
+        if let Some(fallback) = &mut fallback {
+            fallback.continue_after_scaling(job.input);
         }
-        let longest = job.input_blocks.longest().max(job.output_blocks.longest());
-        // Blocks of a call of one slice stand close together in their slot.
-        let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
-        let whole = longest.max(1).checked_next_multiple_of(unit);
-        let slice_elements = if one_slice {
-            longest.max(1)
-        } else {
-            job.slice_elements.clamp(1, whole.unwrap_or(u64::MAX))
-        };
-        let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
-            Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())
-        })?;
+        let buffers = self.buffers(&job, &plan, (slice_elements, slices), owned)?;
+        let call = call.unwrap_or_else(|| self.call(&job));
+        if job.medium == Medium::Shared && Inline::carries(&call) {
+            check_inline(&call, self.world_size)?;
+        }
         let scales = plan.exposes || !job.output.is_empty();
-        let finish = (job.op == Op::Avg && kernel.is_some() && scales).then(|| {
+        let is_divided = self.parallel.divides(buffers.bytes());
+        let average = (job.op == Op::Avg && kernel.is_some() && scales).then(|| {
             let n = self.world_size as u64;
             if job.dtype.is_float() {
                 Factor::Multiply(1.0 / n as f64)
@@ -102,8 +98,57 @@ impl Engine {
                 Factor::Divide(n)
             }
         });
-        let mut owned = Vec::new();
-        self.scale_input(&mut job, &mut owned)?;
+        let operation = Operation {
+            call,
+            kernel,
+            factor: average,
+            streams: job.streams,
+            slot_use: SlotUse::of(&call, self.world_size, is_divided),
+            publishes: job.medium == Medium::Shared,
+            hears_all: plan.hears_all,
+            slices,
+            slices_in_flight: plan.slices_in_flight,
+            first_generation: 0,
+            is_begun: false,
+            timeout: job.timeout,
+            deadline: None,
+            buffers,
+        };
+        let executor = self.executor(&job, plan, &operation, is_divided)?;
+        Ok(Running::new(operation, executor).or(fallback))
+    }
+
+    /// What carries out `job`.
+    fn executor(
+        &mut self,
+        job: &Job,
+        plan: Arc<Plan>,
+        operation: &Operation,
+        is_divided: bool,
+    ) -> Result<Executor> {
+        if let Some(state) = &mut self.kept.late_merge
+            && LateMergeState::serves(job, self.world_size)
+        {
+            let ring = state.ring(operation, self.rank, self.world_size)?;
+            return Ok(Executor::LateRing(ring));
+        }
+        // Steps can be divided among threads, blocks of the written-out loop are too small.
+        if plan.has_direct_loop() && !is_divided {
+            return Ok(Executor::Direct(Direct::default()));
+        }
+        let channels = self.kept.plans.progress(&plan);
+        Ok(Executor::Steps(Steps::new(plan, channels)))
+    }
+
+    /// The memory of `job` and how it is cut.
+    fn buffers(
+        &mut self,
+        job: &Job,
+        plan: &Plan,
+        (slice_elements, slices): (u64, u32),
+        mut owned: Vec<Block>,
+    ) -> Result<Buffers> {
+        let schedule = &plan.schedule;
         let size = job.dtype.size_bytes();
         let cut = |cut: Cut, blocks: &Blocks| {
             Geometry::new(cut, blocks.clone(), size, slice_elements, slices)
@@ -112,75 +157,24 @@ impl Engine {
         let input_cut = cut(schedule.input, &job.input_blocks);
         let output_cut = cut(schedule.output, &job.output_blocks);
         let mut scratch = Region::EMPTY;
-        if schedule.scratch && !goes_around {
-            let block = self
-                .pool
-                .take(input_cut.slice_bytes() * plan.slices_in_flight.min(slices) as usize);
+        if schedule.scratch && !self.bypasses_stragglers(job) {
+            let in_flight = plan.slices_in_flight.min(slices) as usize;
+            let block = self.pool.take(input_cut.slice_bytes() * in_flight);
             scratch = block.region();
             owned.push(block);
         }
         if !plan.exposes {
-            self.check_slot(&job, schedule.apart, &input_cut, &output_cut)?;
+            self.check_slot(job, schedule.apart, &input_cut, &output_cut)?;
         }
-        let call = call.unwrap_or_else(|| self.call(&job));
-        if job.medium == Medium::Shared && Inline::carries(&call) {
-            check_inline(&call, self.world_size)?;
-        }
-        let buffers = Buffers {
+        Ok(Buffers {
             input: job.input,
             output: job.output,
             scratch,
             input_cut,
             output_cut,
+            is_apart: schedule.apart,
             owned,
-        };
-        // Steps can be divided, blocks of the written-out loop are too small.
-        let is_divided = self.parallel.divides(buffers.bytes());
-        let is_straight = plan.has_straight_way() && !is_divided;
-        #[cfg(test)]
-        let is_straight = is_straight && !job.by_steps;
-        let straight = is_straight.then(Straight::default);
-        let mut operation = Operation {
-            buffers,
-            kernel,
-            finish,
-            slot_use: SlotUse::of(&call, self.world_size, is_divided),
-            call,
-            slices,
-            first_generation: 0,
-            is_begun: false,
-            streams: job.streams,
-            instead: None,
-            is_refused: false,
-            timeout: job.timeout,
-            deadline: None,
-            channels,
-            straight,
-            late_merge: None,
-            plan,
-        };
-        if goes_around {
-            self.prepare_late_merge(&mut operation)?;
-        }
-        Ok(operation)
-    }
-
-    /// Has `operation` go around slow ranks.
-    fn prepare_late_merge(&mut self, operation: &mut Operation) -> Result<()> {
-        let (rank, world_size) = (self.rank, self.world_size);
-        let Some(keeper) = &mut self.late_merge else {
-            return Ok(());
-        };
-        if world_size > late_ring::RANKS_MAX {
-            return Err(Error::Unsupported(format!(
-                "a straggler policy for {world_size} ranks; {} at most",
-                late_ring::RANKS_MAX
-            )));
-        }
-        let mut run = keeper.spare.take().unwrap_or_default();
-        run.reset(operation, rank, world_size, keeper);
-        operation.late_merge = Some(run);
-        Ok(())
+        })
     }
 
     /// Weights cut the chunks that ranks own: there must be one for each, and a schedule that has such.
@@ -280,10 +274,9 @@ impl Engine {
                 job.root as u32
             } else if job.registers {
                 REGISTRATION
-            } else if self.goes_around(job) {
-                self.late_merge
-                    .as_ref()
-                    .map_or(0, |keeper| keeper.policy.mark())
+            } else if self.bypasses_stragglers(job) {
+                let state = self.kept.late_merge.as_ref();
+                state.map_or(0, |state| state.policy.mark())
             } else {
                 job.weights.as_ref().map_or(0, Weights::mark)
             },
@@ -297,8 +290,8 @@ impl Engine {
         }
     }
 
-    fn plan(&mut self, job: &Job) -> Result<(Arc<Plan>, Vec<ChannelProgress>)> {
-        let in_place = job.in_place;
+    /// The plan of `job`.
+    pub(super) fn plan(&mut self, job: &Job) -> Result<Arc<Plan>> {
         let spec = Spec {
             collective: job.collective,
             algorithm: job.algorithm,
@@ -310,43 +303,46 @@ impl Engine {
         };
         let key = PlanKey {
             spec,
-            in_place,
+            in_place: job.in_place,
             channels: job.channels,
         };
-        if let Some((_, plan, spare)) = self.plans.iter_mut().find(|(known, ..)| *known == key) {
-            let plan = plan.clone();
-            let channels = match spare.take() {
-                Some(mut channels) => {
-                    channels.iter_mut().for_each(ChannelProgress::reset);
-                    channels
-                }
-                None => new_progress(&plan),
-            };
-            return Ok((plan, channels));
-        }
-        let plan = Arc::new(Plan::new(spec, in_place, job.channels)?);
-        super::announce::plan(job, self.world_size);
-        if self.plans.len() == PLANS_MAX {
-            self.plans.remove(0);
-        }
-        self.plans.push((key, plan.clone(), None));
-        let channels = new_progress(&plan);
-        Ok((plan, channels))
+        let announce = || super::announce::plan(job, self.world_size);
+        self.kept.plans.get(key, announce)
     }
 }
 
-impl Operation {
-    /// The same operation, which does `instead` when it is refused.
-    fn or(mut self, mut instead: Job) -> Operation {
-        if let Op::PremulSum(_) = instead.op {
-            // What is left to do once the input is scaled.
-            instead.op = Op::Sum;
-            instead.input = self.buffers.input;
-            instead.in_place |= instead.input.is_same(instead.output);
+impl Job {
+    /// Has it begin with an input that is scaled already, which lies in `input`.
+    fn continue_after_scaling(&mut self, input: Region) {
+        if let Op::PremulSum(_) = self.op {
+            self.op = Op::Sum;
+            self.input = input;
+            self.in_place |= input.is_same(self.output);
         }
-        self.instead = Some(instead);
-        self
     }
+}
+
+/// The elements of a slice of `job`, and how many slices it has.
+fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
+    if plan.needs_one_slice && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven()) {
+        return Err(Error::Unsupported(format!(
+            "uneven counts by `{}`; use ring or direct",
+            job.algorithm
+        )));
+    }
+    let longest = job.input_blocks.longest().max(job.output_blocks.longest());
+    let slice_elements = if plan.needs_one_slice || plan.exposes {
+        longest.max(1)
+    } else {
+        // Blocks of a call of one slice stand close together in their slot.
+        let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
+        let whole = longest.max(1).checked_next_multiple_of(unit);
+        job.slice_elements.clamp(1, whole.unwrap_or(u64::MAX))
+    };
+    let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
+        Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())
+    })?;
+    Ok((slice_elements, slices))
 }
 
 /// What a call says of the counts of each rank: ranks with different lists would take pieces of
@@ -370,15 +366,6 @@ fn protocol(job: &Job) -> Protocol {
     }
 }
 
-/// What the peers are told of `job`, which is done instead of what `call` said.
-fn instead_of(call: Call, job: &Job) -> Call {
-    Call {
-        algorithm: job.algorithm,
-        protocol: protocol(job),
-        ..call
-    }
-}
-
 /// Over published memory `ll` carries what fits into a slot's head: the chooser sees to it, and this is where it is checked.
 fn check_inline(call: &Call, world_size: usize) -> Result<()> {
     if Inline::fits(call, world_size) {
@@ -396,11 +383,4 @@ fn slice_bytes(job: &Job) -> usize {
         .slice_elements
         .saturating_mul(job.dtype.size_bytes() as u64);
     usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
-fn new_progress(plan: &Plan) -> Vec<ChannelProgress> {
-    plan.channels
-        .iter()
-        .map(|channel| ChannelProgress::new(channel.steps.len(), plan.slices_in_flight))
-        .collect()
 }

@@ -8,9 +8,10 @@
 
 use std::collections::VecDeque;
 
+use super::Engine;
 use crate::call::Call;
 use crate::error::Result;
-use crate::transport::Windows;
+use crate::transport::{Windows, mismatch};
 
 /// Calls at most: no more than the slots in which they stand.
 const CALLS_MAX: usize = 8;
@@ -71,6 +72,52 @@ impl Unverified {
     pub fn verify_all(&mut self, windows: &Windows) -> Result<()> {
         while let Some((generation, call)) = self.0.pop_front() {
             windows.verify(generation, &call)?;
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Compares the calls of ranks that do not hear from each other in them (two that both take
+    /// themselves for the root of a broadcast), at the next call in which all meet; notes a call in
+    /// which not all did.
+    #[inline]
+    pub(super) fn compare_calls(&mut self, id: usize) -> Result<()> {
+        let Some(operation) = self.calls[id].as_ref().map(|running| &running.operation) else {
+            return Ok(());
+        };
+        if !operation.publishes {
+            return Ok(());
+        }
+        if !operation.hears_all {
+            self.unverified
+                .note(operation.last_generation(), operation.call);
+        } else if !self.unverified.is_empty()
+            && let Some(windows) = &self.windows
+        {
+            self.unverified.verify_all(windows)?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether a peer has published in the call in which this rank waits for messages: each
+    /// would wait for the other in vain. For a rank that has waited for a while.
+    pub fn compare_media(&mut self) -> Result<()> {
+        let front = self.queue.front().and_then(|id| self.calls[*id].as_ref());
+        let (Some(running), Some(windows)) = (front, &self.windows) else {
+            return Ok(());
+        };
+        let operation = &running.operation;
+        if operation.publishes {
+            return Ok(());
+        }
+        for peer in (0..self.world_size).filter(|peer| *peer != self.rank) {
+            // A peer that is through with this call may have published in a later one.
+            let theirs = windows.entered(peer, self.generation);
+            let in_this = |theirs: &Call| theirs.sequence == operation.call.sequence;
+            if let Some(theirs) = theirs.filter(in_this) {
+                return Err(mismatch([self.rank, peer], [&operation.call, &theirs]));
+            }
         }
         Ok(())
     }

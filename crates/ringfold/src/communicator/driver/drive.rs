@@ -18,7 +18,6 @@ pub(super) enum Until<'a> {
     /// This job, which is the thread's own, is done; who sent is noted, if it was a receive.
     Job(JobId, Cell<Option<usize>>),
     Complete(&'a Completion),
-    Tiny,
     Idle,
 }
 
@@ -34,6 +33,18 @@ impl Until<'_> {
             _ => None,
         }
     }
+}
+
+/// Attempts of a tiny call before its wait begins to look at deadlines and verdicts: a few
+/// microseconds while they spin.
+const TINY_ATTEMPTS: u32 = 200;
+
+/// What other threads ask of the one that drives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attention {
+    None,
+    /// To let go of the engine.
+    Visit,
 }
 
 /// Why a thread stopped driving.
@@ -79,7 +90,11 @@ impl Pace {
 }
 
 impl Driver {
-    /// Drives until `until` is reached, or something else asks for the engine.
+    /// Drives until `until` is reached, or another thread or the callback asks for the engine.
+    ///
+    /// The first attempts at a tiny call look at nothing but that call, and read no clock: most end
+    /// it. All others attend to the other threads, poll the transport, and look at deadlines and
+    /// verdicts when they are fruitless.
     pub(super) fn drive(
         &self,
         state: &mut State,
@@ -87,78 +102,117 @@ impl Driver {
         pace: &mut Pace,
     ) -> Result<Step> {
         let mut now = Time(0);
-        let mut attempts = pace.attempts;
-        self.note(state);
+        let mut is_brief = matches!(until, Until::Job(..)) && state.engine.is_tiny();
+        if !is_brief {
+            self.note(state);
+        }
         loop {
-            // Pairs with the stores in `enqueue` and `visit`.
-            let attention = self.attention.load(Ordering::Acquire);
-            if attention != 0 {
-                if attention & INBOX != 0 {
-                    self.drain(state);
-                }
-                if attention & VISIT != 0 {
-                    pace.attempts = attempts;
+            let attempted = if is_brief {
+                state.engine.advance_tiny()
+            } else {
+                if self.attend(state)? == Attention::Visit {
                     return Ok(Step::Asked);
                 }
-            }
-            if let Some(error) = &state.error {
-                return Err(error.clone());
-            }
-            if state.engine.goes_by_time() {
-                now = self.now();
-            }
-            let progressed = match state.engine.progress(now) {
+                if state.engine.needs_clock() {
+                    now = self.now();
+                }
+                state.engine.progress(now)
+            };
+            let progressed = match attempted {
                 Ok(progressed) => progressed,
                 Err(error) => return Err(self.fail(state, error)),
             };
-            if progressed && attempts > 0 {
-                state.waiter.learn(attempts);
-                attempts = 0;
-            }
             if progressed {
+                state.waiter.learn(std::mem::take(&mut pace.attempts));
                 state.engine.lateness().end_wait(|| self.now());
             }
-            if self.deliver(state, until) {
+            // A tiny call is done by its first progress.
+            if (is_brief && progressed) || (!is_brief && self.deliver(state, until)) {
+                state.engine.lateness().count_ended_call();
                 self.note(state);
-                self.fall_silent(state);
+                self.clear_status(state);
                 return Ok(Step::Reached);
             }
             if progressed {
-                if state.engine.is_at_work() && self.look_up(state, &mut now, pace)? {
-                    pace.attempts = attempts;
+                if state.engine.has_local_work() && self.poll_abort(state, &mut now, pace)? {
                     return Ok(Step::Asked);
                 }
                 continue;
             }
-            attempts += 1;
-            state.engine.lateness().begin_wait();
-            if self.watch.is_faulty() {
-                self.heed_verdict(state)?;
+            pace.attempts += 1;
+            if is_brief {
+                is_brief = self.pause_briefly(state, pace);
+            } else if self.pause(state, &mut now, pace)? {
+                return Ok(Step::Asked);
             }
-            if state.waiter.is_clock_due(attempts) {
-                now = self.now();
-                state.engine.lateness().time_wait(now);
-                if self.look_around(state, now, pace)? {
-                    pace.attempts = attempts;
-                    return Ok(Step::Asked);
-                }
-            } else if attempts == UNTIMED_ATTEMPTS {
-                let now = self.now();
-                state.engine.lateness().time_wait(now);
+        }
+    }
+
+    /// Attends to what other threads ask of the one that drives.
+    fn attend(&self, state: &mut State) -> Result<Attention> {
+        // Pairs with the stores in `enqueue` and `visit`.
+        let attention = self.attention.load(Ordering::Acquire);
+        if attention & INBOX != 0 {
+            self.drain(state);
+        }
+        if attention & VISIT != 0 {
+            return Ok(Attention::Visit);
+        }
+        match &state.error {
+            Some(error) => Err(error.clone()),
+            None => Ok(Attention::None),
+        }
+    }
+
+    /// Pauses after a fruitless attempt at a tiny call; false when the attempts that follow are to
+    /// look at deadlines and verdicts, too.
+    fn pause_briefly(&self, state: &mut State, pace: &mut Pace) -> bool {
+        let pause = state.waiter.pause(pace.attempts);
+        if pace.attempts == UNTIMED_ATTEMPTS || pause != Pause::Spin {
+            state.engine.time_wait(self.now());
+        }
+        match pause {
+            Pause::Spin if pace.attempts < TINY_ATTEMPTS => std::hint::spin_loop(),
+            // Others take their time with the core, so a verdict may have come meanwhile.
+            Pause::Yield if pace.attempts < TINY_ATTEMPTS && !self.watch.is_faulty() => {
+                thread::yield_now();
             }
-            match state.waiter.pause(attempts) {
-                Pause::Spin => std::hint::spin_loop(),
-                Pause::Yield => thread::yield_now(),
-                Pause::Block(timeout) => {
-                    let timer = state.engine.next_timer();
-                    let until_timer = timer.map_or(BLOCK_MAX, |timer| timer.since(self.now()));
-                    let timeout = timeout.min(BLOCK_MAX).min(until_timer);
-                    if let Err(error) = state.engine.transport().block(timeout) {
-                        return Err(self.fail(state, error));
-                    }
+            _ => {
+                pace.attempts = 0;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Looks at what matters while nothing moves, and pauses; whether the thread is to call back.
+    fn pause(&self, state: &mut State, now: &mut Time, pace: &mut Pace) -> Result<bool> {
+        state.engine.lateness().begin_wait();
+        if self.watch.is_faulty() {
+            self.handle_verdict(state)?;
+        }
+        if state.waiter.is_clock_due(pace.attempts) {
+            *now = self.now();
+            state.engine.time_wait(*now);
+            if self.check_deadlines(state, *now, pace)? {
+                return Ok(true);
+            }
+        } else if pace.attempts == UNTIMED_ATTEMPTS {
+            state.engine.time_wait(self.now());
+        }
+        match state.waiter.pause(pace.attempts) {
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Yield => thread::yield_now(),
+            Pause::Block(timeout) => {
+                let timer = state.engine.next_timer();
+                let until_timer = timer.map_or(BLOCK_MAX, |timer| timer.since(self.now()));
+                let timeout = timeout.min(BLOCK_MAX).min(until_timer);
+                if let Err(error) = state.engine.transport().block(timeout) {
+                    return Err(self.fail(state, error));
                 }
             }
         }
+        Ok(false)
     }
 
     /// Tells whom it concerns about finished jobs; whether `until` is reached.
@@ -182,16 +236,12 @@ impl Driver {
         if is_any_done {
             self.note(state);
         }
-        state.engine.lateness().settle();
-        if state.tiny.is_some() && !state.engine.is_tiny_active() {
-            state.tiny.take().iter().for_each(|tiny| tiny.succeed(None));
-        }
+        state.engine.lateness().count_ended_call();
         if !state.idle.is_empty() && self.is_state_idle(state) {
             state.idle.drain(..).for_each(|idle| idle.succeed(None));
         }
         match until {
             Until::Job(..) => is_mine_done,
-            Until::Tiny => !state.engine.is_tiny_active(),
             Until::Complete(completion) => completion.result().is_some(),
             Until::Idle => self.is_state_idle(state),
         }
@@ -226,24 +276,27 @@ impl Driver {
     }
 
     /// Says that it waits in nothing any more.
-    pub(super) fn fall_silent(&self, state: &mut State) {
+    pub(super) fn clear_status(&self, state: &mut State) {
         if std::mem::take(&mut state.is_described) {
-            self.watch.progress().fall_silent();
+            self.watch.progress().clear();
             state.waiting = None;
         }
     }
 
-    /// What is done between two pieces of work that would go on whatever befalls the peers.
-    fn look_up(&self, state: &mut State, now: &mut Time, pace: &mut Pace) -> Result<bool> {
+    /// Runs between local work chunks so that they observe aborts. Gives whether the thread is to
+    /// call back.
+    fn poll_abort(&self, state: &mut State, now: &mut Time, pace: &mut Pace) -> Result<bool> {
         if self.watch.is_faulty() {
             return Err(self.end_by_verdict(state));
         }
         *now = self.now();
-        self.look_around(state, *now, pace)
+        self.check_deadlines(state, *now, pace)
     }
 
-    /// What is too costly to do on every attempt. Gives whether the thread is to call back.
-    fn look_around(&self, state: &mut State, now: Time, pace: &mut Pace) -> Result<bool> {
+    /// Looks at what is too costly to look at on every attempt: deadlines, peers that wait in
+    /// another call, and, now and then, departures and the callback. Gives whether the thread is to
+    /// call back.
+    fn check_deadlines(&self, state: &mut State, now: Time, pace: &mut Pace) -> Result<bool> {
         let checked = state.engine.check_deadlines(now);
         if let Err(error) = checked.and_then(|()| state.engine.compare_media()) {
             return Err(self.fail(state, error));
@@ -255,7 +308,7 @@ impl Driver {
         pace.last_call_back = Some(now);
         self.describe(state);
         if self.watch.anyone_left() {
-            self.heed_departures(state)?;
+            self.check_departures(state)?;
         }
         pace.is_call_back_due = pace.calls_back;
         Ok(pace.calls_back)

@@ -109,7 +109,7 @@ impl Driver {
     }
 
     /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
-    pub(super) fn heed_departures(&self, state: &mut State) -> Result<()> {
+    pub(super) fn check_departures(&self, state: &mut State) -> Result<()> {
         let gone = |engine: &mut Engine| {
             engine.missed(|transport, rank| {
                 self.watch.has_left(rank) && transport.is_departure_final(rank)
@@ -138,7 +138,7 @@ impl Driver {
     }
 
     /// Ends everything by the verdict, unless one more attempt finds data that had come before it.
-    pub(super) fn heed_verdict(&self, state: &mut State) -> Result<()> {
+    pub(super) fn handle_verdict(&self, state: &mut State) -> Result<()> {
         match state.engine.progress(self.now()) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
@@ -186,11 +186,10 @@ impl Driver {
 
     pub(super) fn end(&self, state: &mut State, error: Error) -> Error {
         state.engine.withdraw();
-        self.fall_silent(state);
+        self.clear_status(state);
         let error = state.error.get_or_insert(error).clone();
         let listed = state.completions.drain().map(|(_, completion)| completion);
-        let others = state.tiny.take().into_iter().chain(state.idle.drain(..));
-        for completion in listed.chain(others) {
+        for completion in listed.chain(state.idle.drain(..)) {
             completion.complete(Err(error.clone()));
         }
         for (_, completion) in lock(&self.inbox).jobs.drain(..) {

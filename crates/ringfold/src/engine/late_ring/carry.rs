@@ -1,16 +1,16 @@
 //! Carrying out what stations order: what is sent, combined and told, and what follows when it is done.
 
 use super::places::Place;
-use super::run::{DATA_CHANNEL, Posting, Run, SIGNALS, Watch, input, keeper, later, ticket};
+use super::run::{DATA_CHANNEL, LateRing, Posting, Watch, input, later, state};
 use super::station::{Interval, Order};
 use super::wire::{Kind, Label};
-use crate::engine::steps::{Context, Operation};
+use crate::engine::executor::{self, Context, Operation};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::schedule::{Buffer, Span};
 use crate::transport::{Header, Posted, Stream, Work, WorkKind};
 
-impl Run {
+impl LateRing {
     /// Carries out what the station of `chunk` has ordered.
     pub(super) fn carry_out(
         &mut self,
@@ -66,7 +66,7 @@ impl Run {
         context: &mut Context<'_>,
     ) -> Result<()> {
         let bytes = operation.region(input(chunk), slice).bytes();
-        let payload = keeper(context).places.region(place, bytes);
+        let payload = state(context).places.region(place, bytes);
         let label = label(Kind::Piece, chunk, interval);
         self.send(slice, to, label, (payload, Some(place)), operation, context)
     }
@@ -88,7 +88,7 @@ impl Run {
             peer,
             channel: DATA_CHANNEL,
         };
-        let ticket = ticket(context.id, number);
+        let ticket = executor::ticket(context.id, number.into());
         let posted = context
             .transport
             .post_send(stream, ticket, header, payload)?;
@@ -107,10 +107,10 @@ impl Run {
         let header = header(operation, slice, label, Region::EMPTY)?;
         let stream = Stream {
             peer: (self.rank + self.ranks - 1) % self.ranks,
-            channel: keeper(context).signal_channel,
+            channel: state(context).signal_channel,
         };
         self.signals = self.signals.wrapping_add(1);
-        let ticket = SIGNALS << 48 | u64::from(self.signals);
+        let ticket = executor::unattended(self.signals.into());
         context
             .transport
             .post_send(stream, ticket, header, Region::EMPTY)?;
@@ -128,9 +128,9 @@ impl Run {
     ) -> Result<()> {
         let own = operation.region(input(chunk), slice);
         let station = &self.flight(slice).stations[chunk];
-        let mut operands = std::mem::take(context.operands);
+        let mut operands = std::mem::take(&mut context.kept.operands);
         operands.clear();
-        let places = &keeper(context).places;
+        let places = &state(context).places;
         let held = station.held().iter();
         operands.extend(held.map(|(_, place)| places.region(*place, own.bytes())));
         operands.push(own);
@@ -140,9 +140,9 @@ impl Run {
             operands[0]
         };
         context.parallel.fold(operation.kernel(), into, &operands);
-        *context.operands = operands;
-        let watch_ps = keeper(context).estimates.watch_ps(own.bytes());
-        let watches = keeper(context).policy.signals.watches();
+        context.kept.operands = operands;
+        let watch_ps = state(context).estimates.watch_ps(own.bytes());
+        let watches = state(context).policy.signals.watches();
         let begin = context.now;
         self.flight_mut(slice).watches.push(Watch {
             chunk,
@@ -156,7 +156,7 @@ impl Run {
             dtype: operation.call.dtype,
             bytes: own.bytes(),
         };
-        let ticket = ticket(context.id, number);
+        let ticket = executor::ticket(context.id, number.into());
         let posted = context.transport.post_work(ticket, work)?;
         self.note(posted, slice, number);
         Ok(())
@@ -212,10 +212,10 @@ impl Run {
     ) -> Result<()> {
         match posting {
             Posting::Send { slice, peer, place } => {
-                context.lateness.relieved(peer);
+                context.lateness.send_completed(peer);
                 self.flight_mut(slice).finish_one();
                 if let Some(place) = place {
-                    keeper(context).places.give_back(place);
+                    state(context).places.give_back(place);
                 }
                 Ok(())
             }
@@ -242,15 +242,15 @@ impl Run {
         let station = &flight.stations[chunk];
         let is_owner = station.is_owner();
         let kept = usize::from(!is_owner);
-        let (now, keeper) = (context.now, keeper(context));
+        let (now, state) = (context.now, state(context));
         for (_, place) in &station.held()[kept..] {
-            keeper.places.give_back(*place);
+            state.places.give_back(*place);
         }
         if let Some(watch) = watch {
             let Watch {
                 begin, was_late, ..
             } = watch;
-            keeper.estimates.reduced(bytes, begin, now, was_late);
+            state.estimates.reduced(bytes, begin, now, was_late);
         }
         let flights = self.flights.len();
         let station = &mut self.flights[slice as usize % flights].stations[chunk];

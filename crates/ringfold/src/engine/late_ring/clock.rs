@@ -1,12 +1,12 @@
 //! When something takes too long: what a slice waits for, in order, and since when.
 
-use super::run::{Run, input, keeper, later};
+use super::run::{LateRing, input, later, state};
 use super::timers::Gap;
-use crate::engine::steps::{Context, Operation};
+use crate::engine::executor::{Context, Operation};
 use crate::error::Result;
 use crate::transport::Time;
 
-impl Run {
+impl LateRing {
     /// When something is too late that is waited for.
     pub fn next_timer(&self) -> Option<Time> {
         let flights = (self.retired..self.begun).map(|slice| self.flight(slice));
@@ -34,7 +34,7 @@ impl Run {
         }
         flight.heard[position as usize] = Some(now);
         if position == flight.step && is_heard {
-            keeper(context).estimates.heard(gap, flight.since, now);
+            state(context).estimates.heard(gap, flight.since, now);
         }
         self.arm(slice, operation, context);
     }
@@ -52,9 +52,9 @@ impl Run {
         }
         let (step, since) = (flight.step, flight.since);
         let gap = self.gap(slice, step, operation);
-        let keeper = keeper(context);
-        let waits = step < owner && keeper.policy.signals.times_out();
-        let patience_ps = keeper.estimates.patience_ps(gap).filter(|_| waits);
+        let state = state(context);
+        let waits = step < owner && state.policy.signals.times_out();
+        let patience_ps = state.estimates.patience_ps(gap).filter(|_| waits);
         self.flight_mut(slice).until = patience_ps.map(|ps| later(since, ps));
     }
 
@@ -120,7 +120,7 @@ impl Run {
         let position = self.flight(slice).step;
         let chunk = self.chunk_at(position);
         let gap = self.gap(slice, position, operation);
-        keeper(context).estimates.gave_up(gap);
+        state(context).estimates.gave_up(gap);
         let flights = self.flights.len();
         let station = &mut self.flights[slice as usize % flights].stations[chunk];
         station.is_overdue(&mut self.orders);

@@ -30,17 +30,21 @@ mod carry;
 mod clock;
 pub mod places;
 mod receive;
-pub mod run;
+mod run;
 pub mod station;
 pub mod timers;
 pub mod wire;
 
 use places::Places;
-use run::Run;
+pub use run::LateRing;
 use timers::Estimates;
 
+use super::Job;
+use super::executor::Operation;
 use crate::call::{LATE_MERGE, LATE_MERGE_BITS};
 use crate::error::{Error, Result};
+use crate::schedule::Medium;
+use crate::types::{Algorithm, Collective};
 use crate::units::nearest;
 
 /// The most ranks: headers have ten bits for a position.
@@ -184,7 +188,7 @@ impl Policy {
 
 /// What the engine keeps for its late-merge calls.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct LateMergeState {
     /// How they go.
     pub policy: Policy,
     /// The channel of `SKIP`.
@@ -194,13 +198,45 @@ pub struct Keeper {
     /// How long things take.
     pub estimates: Estimates,
     /// The bookkeeping of the last call, for the next one.
-    pub spare: Option<Box<Run>>,
+    spare: Option<Box<LateRing>>,
 }
 
-impl Keeper {
+impl LateMergeState {
+    /// Whether a call like `job` among `world_size` ranks is one of these.
+    pub fn serves(job: &Job, world_size: usize) -> bool {
+        let is_ring = matches!(
+            job.collective,
+            Collective::AllReduce | Collective::ReduceScatter
+        ) && (job.algorithm, job.medium) == (Algorithm::Ring, Medium::Messages);
+        // Between two ranks there is no way around either.
+        is_ring && world_size > 2
+    }
+
+    /// The executor of `operation`, at its beginning.
+    pub fn ring(
+        &mut self,
+        operation: &Operation,
+        rank: usize,
+        world_size: usize,
+    ) -> Result<Box<LateRing>> {
+        if world_size > RANKS_MAX {
+            return Err(Error::Unsupported(format!(
+                "a straggler policy for {world_size} ranks; {RANKS_MAX} at most"
+            )));
+        }
+        let mut ring = self.spare.take().unwrap_or_default();
+        ring.reset(operation, rank, world_size, self.policy.target);
+        Ok(ring)
+    }
+
+    /// Keeps the executor of a call that is done.
+    pub fn keep(&mut self, ring: Box<LateRing>) {
+        self.spare = Some(ring);
+    }
+
     /// Nothing known yet.
-    pub fn new(policy: Policy, signal_channel: usize) -> Keeper {
-        Keeper {
+    pub fn new(policy: Policy, signal_channel: usize) -> LateMergeState {
+        LateMergeState {
             policy,
             signal_channel,
             places: Places::default(),

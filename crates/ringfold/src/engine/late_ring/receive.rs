@@ -1,9 +1,9 @@
 //! What comes to a late-merge call, and what is made of it. Everything in a header is a claim until it is checked here.
 
-use super::run::{DATA_CHANNEL, Posting, Run, input, keeper, ticket};
+use super::run::{DATA_CHANNEL, LateRing, Posting, input, state};
 use super::station::Nonsense;
 use super::wire::{Kind, Label};
-use crate::engine::steps::{Context, Operation};
+use crate::engine::executor::{self, Context, Operation};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{Head, Header, Posted, Sink, Stream, mismatch};
@@ -16,7 +16,7 @@ enum Verdict {
     Take(Label),
 }
 
-impl Run {
+impl LateRing {
     /// Takes what has come of this call; whether that was anything.
     pub(super) fn take_messages(
         &mut self,
@@ -75,7 +75,7 @@ impl Run {
                 let position = station.position();
                 self.heard(slice, position, true, operation, context);
                 let pool = context.pool.clone();
-                let places = &mut keeper(context).places;
+                let places = &mut state(context).places;
                 let place = places.take(&pool);
                 let into = places.region(place, bytes);
                 let piece = Posting::Piece {
@@ -108,7 +108,7 @@ impl Run {
             Kind::Skip => return Err(corrupt(peer, "a signal among pieces")),
         };
         let number = self.post(posting);
-        let ticket = ticket(context.id, number);
+        let ticket = executor::ticket(context.id, number.into());
         let sink = Sink::Store(into);
         let posted = context.transport.post_recv(stream, ticket, header, sink)?;
         self.is_arriving[peer] = posted == Posted::Pending;
@@ -179,7 +179,7 @@ impl Run {
             | Posting::Result { slice, chunk, peer } => (slice, chunk, peer),
             _ => return Ok(()),
         };
-        context.lateness.heard(peer);
+        context.lateness.peer_arrived(peer);
         self.flights[at(slice)].finish_one();
         let station = &mut self.flights[at(slice)].stations[chunk];
         let position = station.position();
@@ -207,7 +207,7 @@ impl Run {
         context: &mut Context<'_>,
     ) -> Result<bool> {
         let mut progressed = false;
-        let stream = self.skip_stream(keeper(context));
+        let stream = self.skip_stream(state(context));
         while !self.is_skip_arriving {
             let Head::Message(header) = context.transport.head(stream)? else {
                 break;
@@ -227,7 +227,7 @@ impl Run {
             }
             let skipped = is_ours.then_some((header.slice, label.chunk as usize));
             let number = self.post(Posting::Skip(skipped));
-            let ticket = ticket(context.id, number);
+            let ticket = executor::ticket(context.id, number.into());
             let sink = Sink::Store(Region::EMPTY);
             let posted = context.transport.post_recv(stream, ticket, header, sink)?;
             progressed = true;

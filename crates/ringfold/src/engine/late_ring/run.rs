@@ -17,10 +17,10 @@
 
 use std::collections::VecDeque;
 
-use super::Keeper;
+use super::LateMergeState;
 use super::places::Place;
 use super::station::{Interval, Order, Station};
-use crate::engine::steps::{Context, Operation};
+use crate::engine::executor::{Context, Operation};
 use crate::error::Result;
 use crate::schedule::{Buffer, Span};
 use crate::transport::{P2P_CHANNEL, Stream, Ticket, Time};
@@ -29,17 +29,9 @@ use crate::types::Collective;
 /// The channel of all but `SKIP`.
 pub(super) const DATA_CHANNEL: usize = P2P_CHANNEL + 1;
 
-/// What stands for the operation in the tickets of `SKIP`, whose completion nobody waits for: no operation has this number.
-pub(super) const SIGNALS: u64 = 0xfffe;
-
-/// Whether a ticket is of a signal that nobody waits for.
-pub fn is_signal(ticket: Ticket) -> bool {
-    ticket >> 48 == SIGNALS
-}
-
 /// A late-merge call under way.
 #[derive(Debug, Default)]
-pub struct Run {
+pub struct LateRing {
     pub(super) rank: usize,
     pub(super) ranks: usize,
     pub(super) gathers: bool,
@@ -142,11 +134,17 @@ pub(super) enum Posting {
     Skip(Option<(u32, usize)>),
 }
 
-impl Run {
+impl LateRing {
     /// Makes it the run of a call that has not begun; what it had is kept for this one.
-    pub fn reset(&mut self, operation: &Operation, rank: usize, ranks: usize, keeper: &Keeper) {
+    pub fn reset(
+        &mut self,
+        operation: &Operation,
+        rank: usize,
+        ranks: usize,
+        target: super::Target,
+    ) {
         let gathers = operation.call.collective == Collective::AllReduce;
-        let flights = operation.plan.slices_in_flight.min(operation.slices) as usize;
+        let flights = operation.slices_in_flight.min(operation.slices) as usize;
         (self.rank, self.ranks, self.gathers) = (rank, ranks, gathers);
         self.slices = operation.slices;
         (self.begun, self.started, self.retired) = (0, 0, 0);
@@ -156,23 +154,19 @@ impl Run {
         self.is_arriving.resize(ranks, false);
         self.peers.clear();
         let others = (1..ranks).map(|distance| (rank + ranks - distance) % ranks);
-        self.peers.extend(others.take(match keeper.policy.target {
+        self.peers.extend(others.take(match target {
             super::Target::Next2 => 2,
             super::Target::Tail => ranks,
         }));
     }
 
     /// Does what can be done; whether that was anything.
-    pub fn advance(
-        &mut self,
-        operation: &mut Operation,
-        context: &mut Context<'_>,
-    ) -> Result<bool> {
+    pub fn advance(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
         if !self.is_listening {
             // What has come by now is seen at the next attempt, before anything is sent.
             let chunks = (0..self.ranks).map(|chunk| operation.region(input(chunk), 0).bytes());
             // The first slice has the longest chunks.
-            keeper(context).places.resize(chunks.max().unwrap_or(0));
+            state(context).places.resize(chunks.max().unwrap_or(0));
             self.listen(true, context)?;
             return Ok(true);
         }
@@ -210,7 +204,7 @@ impl Run {
     }
 
     /// Slices that are finished.
-    pub fn retired(&self) -> u32 {
+    pub fn slices_done(&self) -> u32 {
         self.retired
     }
 
@@ -264,15 +258,15 @@ impl Run {
             };
             context.transport.listen(stream, is_wanted)?;
         }
-        let stream = self.skip_stream(keeper(context));
+        let stream = self.skip_stream(state(context));
         context.transport.listen(stream, is_wanted)
     }
 
     /// Where `SKIP` comes from.
-    pub(super) fn skip_stream(&self, keeper: &Keeper) -> Stream {
+    pub(super) fn skip_stream(&self, state: &LateMergeState) -> Stream {
         Stream {
             peer: (self.rank + 1) % self.ranks,
-            channel: keeper.signal_channel,
+            channel: state.signal_channel,
         }
     }
 
@@ -306,7 +300,7 @@ impl Run {
 
     fn begin_slice(&mut self, slice: u32, context: &mut Context<'_>) {
         let (rank, ranks, gathers) = (self.rank, self.ranks, self.gathers);
-        let policy = keeper(context).policy;
+        let policy = state(context).policy;
         let now = context.now;
         let flight = self.flight_mut(slice);
         let new = || Station::new(0, ranks as u32, policy.target, policy.signals);
@@ -330,7 +324,7 @@ impl Run {
     }
 
     /// Retires finished slices, in order.
-    fn retire(&mut self, operation: &mut Operation, context: &mut Context<'_>) -> Result<bool> {
+    fn retire(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
         let mut progressed = false;
         while self.retired < self.begun {
             let flight = self.flight(self.retired);
@@ -340,7 +334,8 @@ impl Run {
                 break;
             }
             progressed = true;
-            operation.finish_slice(0, self.retired)?;
+            let chunks = if self.gathers { self.ranks } else { 1 };
+            operation.scale_result(0, chunks as u32, self.retired)?;
             self.retired += 1;
             if is_last {
                 self.listen(false, context)?;
@@ -351,11 +346,9 @@ impl Run {
 }
 
 /// What the engine keeps for such calls.
-pub(super) fn keeper<'a>(context: &'a mut Context<'_>) -> &'a mut Keeper {
-    context
-        .late_merge
-        .as_deref_mut()
-        .expect("a late-merge call was prepared with it")
+pub(super) fn state<'a>(context: &'a mut Context<'_>) -> &'a mut LateMergeState {
+    let state = context.kept.late_merge.as_deref_mut();
+    state.expect("a late-merge call was prepared with it")
 }
 
 pub(super) fn input(chunk: usize) -> Span {
@@ -364,10 +357,6 @@ pub(super) fn input(chunk: usize) -> Span {
         first: chunk as u32,
         len: 1,
     }
-}
-
-pub(super) fn ticket(operation: usize, number: u32) -> Ticket {
-    (operation as u64) << 48 | u64::from(number)
 }
 
 pub(super) fn later(time: Time, ps: u64) -> Time {

@@ -2,15 +2,17 @@
 
 use std::ops::Range;
 
-use super::super::tiny::inline::Inline;
+use super::Channel;
+use super::progress::ticket;
 use super::push::Push;
-use super::{Context, Operation, ticket, windows};
 use crate::call::{Call, LISTED_MAX, PAIRWISE, list_digest};
+use crate::engine::executor::{Context, windows};
+use crate::engine::tiny::inline::Inline;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::reduce::{Kernel, Store};
+use crate::reduce::Store;
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
-use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Wake, Work, WorkKind};
+use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Wake, Work, WorkKind};
 
 /// What one rank combines at a time: large enough that taking it costs little, small enough that nobody waits long for a
 /// rank that loses its core meanwhile.
@@ -33,59 +35,68 @@ pub(super) enum Issue {
     Refused,
 }
 
-impl Operation {
+impl Channel<'_> {
     /// Carries out step `index` of `slice`, or begins to.
     pub(super) fn issue(
         &mut self,
-        channel: usize,
         slice: u32,
         index: u32,
         context: &mut Context<'_>,
     ) -> Result<Issue> {
-        let plan = self.plan.clone();
-        let step = &plan.channels[channel].steps[index as usize];
+        let step = &self.plan.channels[self.number].steps[index as usize];
         let posted = match step.action {
             Action::Send { peer, span } => {
-                let payload = self.region(span, slice);
+                let payload = self.operation.region(span, slice);
                 let Some((stream, header)) =
-                    self.message(peer, channel, slice, step.message, span, payload)?
+                    self.message(peer, slice, step.message, span, payload)?
                 else {
                     return Ok(Issue::Done);
                 };
-                let ticket = ticket(context.id, channel, slice % plan.slices_in_flight, index);
+                let ticket = self.ticket(slice, index, context);
                 context
                     .transport
                     .post_send(stream, ticket, header, payload)?
             }
             Action::Recv { peer, span } => {
-                let sink = Sink::Store(self.region(span, slice));
-                return self.receive(peer, channel, slice, index, (span, sink), context);
+                let sink = Sink::Store(self.operation.region(span, slice));
+                return self.receive(peer, slice, index, (span, sink), context);
             }
             Action::RecvReduce { peer, with, into } => {
                 let filled = into;
-                let (with, into) = (self.region(with, slice), self.region(into, slice));
+                let (with, into) = (
+                    self.operation.region(with, slice),
+                    self.operation.region(into, slice),
+                );
                 let sink = Sink::Reduce {
                     with,
                     into,
-                    kernel: self.kernel(),
+                    kernel: self.operation.kernel(),
                 };
-                return self.receive(peer, channel, slice, index, (filled, sink), context);
+                return self.receive(peer, slice, index, (filled, sink), context);
             }
             Action::Copy { from, into } => {
-                let (into, from) = (self.region(into, slice), self.region(from, slice));
+                let (into, from) = (
+                    self.operation.region(into, slice),
+                    self.operation.region(from, slice),
+                );
                 context.parallel.copy(into, from, self.store())?;
                 match into.is_same(from) {
                     true => Posted::Done,
-                    false => self.tell(WorkKind::Copy, into, channel, slice, index, context)?,
+                    false => self.tell(WorkKind::Copy, into, slice, index, context)?,
                 }
             }
             Action::Reduce { with, from, into } => {
-                let operands = [self.region(with, slice), self.region(from, slice)];
-                let into = self.region(into, slice);
-                context.parallel.fold(self.kernel(), into, &operands);
-                self.tell(WorkKind::Reduce, into, channel, slice, index, context)?
+                let operands = [
+                    self.operation.region(with, slice),
+                    self.operation.region(from, slice),
+                ];
+                let into = self.operation.region(into, slice);
+                context
+                    .parallel
+                    .fold(self.operation.kernel(), into, &operands);
+                self.tell(WorkKind::Reduce, into, slice, index, context)?
             }
-            shared => return self.issue_shared(shared, channel, slice, context),
+            shared => return self.issue_shared(shared, slice, context),
         };
         Ok(if posted == Posted::Done {
             Issue::Done
@@ -94,33 +105,30 @@ impl Operation {
         })
     }
 
+    fn ticket(&self, slice: u32, index: u32, context: &Context<'_>) -> Ticket {
+        let flight = slice % self.plan.slices_in_flight;
+        ticket(context.id, self.number, flight, index)
+    }
+
     fn receive(
         &self,
         peer: u32,
-        channel: usize,
         slice: u32,
         index: u32,
         (span, sink): (Span, Sink),
         context: &mut Context<'_>,
     ) -> Result<Issue> {
-        let step = &self.plan.channels[channel].steps[index as usize];
+        let step = &self.plan.channels[self.number].steps[index as usize];
         let region = match sink {
             Sink::Store(into) | Sink::Reduce { into, .. } => into,
         };
-        let Some((stream, header)) =
-            self.message(peer, channel, slice, step.message, span, region)?
-        else {
+        let Some((stream, header)) = self.message(peer, slice, step.message, span, region)? else {
             return Ok(Issue::Done);
         };
-        let ticket = ticket(
-            context.id,
-            channel,
-            slice % self.plan.slices_in_flight,
-            index,
-        );
+        let ticket = self.ticket(slice, index, context);
         let posted = context.transport.post_recv(stream, ticket, header, sink)?;
         Ok(if posted == Posted::Done {
-            context.lateness.heard(peer as usize);
+            context.lateness.peer_arrived(peer as usize);
             Issue::Done
         } else {
             Issue::Pending
@@ -132,21 +140,19 @@ impl Operation {
         &self,
         kind: WorkKind,
         into: Region,
-        channel: usize,
         slice: u32,
         index: u32,
         context: &mut Context<'_>,
     ) -> Result<Posted> {
-        if self.publishes() {
+        if self.operation.publishes {
             return Ok(Posted::Done);
         }
-        let flight = slice % self.plan.slices_in_flight;
         let work = Work {
             kind,
-            dtype: self.call.dtype,
+            dtype: self.operation.call.dtype,
             bytes: into.bytes(),
         };
-        let ticket = ticket(context.id, channel, flight, index);
+        let ticket = self.ticket(slice, index, context);
         context.transport.post_work(ticket, work)
     }
 
@@ -155,7 +161,6 @@ impl Operation {
     fn message(
         &self,
         peer: u32,
-        channel: usize,
         slice: u32,
         index: u32,
         span: Span,
@@ -171,11 +176,11 @@ impl Operation {
         })?;
         let stream = Stream {
             peer: peer as usize,
-            channel: P2P_CHANNEL + 1 + channel,
+            channel: P2P_CHANNEL + 1 + self.number,
         };
-        let call = match self.call.lists {
+        let call = match self.operation.call.lists {
             PAIRWISE => self.pair_call(span),
-            _ => self.call,
+            _ => self.operation.call,
         };
         Ok(Some((
             stream,
@@ -193,53 +198,14 @@ impl Operation {
     /// a message.
     fn pair_call(&self, span: Span) -> Call {
         let blocks = match span.buffer {
-            Buffer::Output => &self.buffers.output_cut,
-            Buffer::Input | Buffer::Scratch => &self.buffers.input_cut,
+            Buffer::Output => &self.operation.buffers.output_cut,
+            Buffer::Input | Buffer::Scratch => &self.operation.buffers.input_cut,
         };
         let count = blocks.block_elements(span.first);
         Call {
             count: count.min(LISTED_MAX),
             lists: list_digest([count]),
-            ..self.call
-        }
-    }
-
-    pub(in crate::engine) fn region(&self, span: Span, slice: u32) -> Region {
-        if span.len == 0 {
-            return Region::EMPTY;
-        }
-        let buffers = &self.buffers;
-        match span.buffer {
-            Buffer::Input => buffers
-                .input
-                .part(buffers.input_cut.range(span.first, span.len, slice)),
-            Buffer::Output => buffers
-                .output
-                .part(buffers.output_cut.range(span.first, span.len, slice)),
-            Buffer::Scratch => {
-                let cut = &buffers.input_cut;
-                let bytes = cut.range(span.first, span.len, slice).len();
-                let base = (slice % self.plan.slices_in_flight) as usize * cut.slice_bytes()
-                    + cut.slot_offset(span.first, slice);
-                buffers.scratch.part(base..base + bytes)
-            }
-        }
-    }
-
-    /// Where chunk `first` of `buffer` stands in a published slot.
-    pub(in crate::engine) fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
-        match buffer {
-            Buffer::Input | Buffer::Scratch => self.buffers.input_cut.slot_offset(first, slice),
-            Buffer::Output => {
-                let offset = self.buffers.output_cut.slot_offset(first, slice);
-                let is_behind = self.plan.schedule.apart;
-                offset
-                    + if is_behind {
-                        self.buffers.input_cut.slice_bytes()
-                    } else {
-                        0
-                    }
-            }
+            ..self.operation.call
         }
     }
 
@@ -265,7 +231,7 @@ impl Operation {
     /// How results that are copied as they are are stored: of a large call past the caches, which
     /// would fetch each line before it is overwritten and lose others for it.
     fn store(&self) -> Store {
-        match self.streams {
+        match self.operation.streams {
             true => Store::Streamed,
             false => Store::Cached,
         }
@@ -273,93 +239,93 @@ impl Operation {
 
     /// Where block `first` of a rank's input stands in what it attaches to its slot.
     fn inline_range(&self, first: u32, bytes: usize) -> Range<usize> {
-        let start = self.buffers.input_cut.range(first, 1, 0).start;
+        let start = self.operation.buffers.input_cut.range(first, 1, 0).start;
         start..start + bytes
-    }
-
-    pub(in crate::engine) fn kernel(&self) -> Kernel {
-        self.kernel.expect(
-            "a schedule that reduces belongs to a collective that does, whose kernel was made",
-        )
     }
 
     fn issue_shared(
         &mut self,
         action: Action,
-        channel: usize,
         slice: u32,
         context: &mut Context<'_>,
     ) -> Result<Issue> {
-        let generation = self.first_generation + slice as u64;
+        let generation = self.operation.generation(slice);
         let is_combined = self.plan.is_combined;
         match action {
             Action::Publish { span, phase } => {
                 let windows = windows(&mut context.windows)?;
-                if Inline::carries(&self.call) {
-                    Inline::send(windows, generation, self.buffers.input);
-                    windows.publish(generation, phase, &self.call, Wake::Peers);
+                if Inline::carries(&self.operation.call) {
+                    Inline::send(windows, generation, self.operation.buffers.input);
+                    windows.publish(generation, phase, &self.operation.call, Wake::Peers);
                     return Ok(Issue::Done);
                 }
                 for part in self.contiguous_in_slot(span) {
-                    let offset = self.slot_offset(part.buffer, part.first, slice);
-                    let from = self.region(part, slice);
+                    let offset = self.operation.slot_offset(part.buffer, part.first, slice);
+                    let from = self.operation.region(part, slice);
                     let range = offset..offset + from.bytes();
-                    let target = self
-                        .slot_use
-                        .place(windows, context.rank, generation, range);
+                    let target =
+                        self.operation
+                            .slot_use
+                            .place(windows, context.rank, generation, range);
                     context.parallel.copy(target, from, Store::Cached)?;
                 }
                 let wake = match is_combined {
                     true => Wake::None,
                     false => Wake::Peers,
                 };
-                windows.publish(generation, phase, &self.call, wake);
+                windows.publish(generation, phase, &self.operation.call, wake);
             }
             Action::Await {
                 peers: Peers::One(peer),
                 phase,
             } => {
                 let peer = peer as usize;
-                if !windows(&mut context.windows)?
-                    .has_reached(peer, generation, phase, &self.call)?
-                {
+                if !windows(&mut context.windows)?.has_reached(
+                    peer,
+                    generation,
+                    phase,
+                    &self.operation.call,
+                )? {
                     return Ok(Issue::Blocked);
                 }
-                context.lateness.heard(peer);
+                context.lateness.peer_arrived(peer);
             }
             Action::Await {
                 peers: Peers::Others,
                 phase,
             } => {
                 let windows = windows(&mut context.windows)?;
-                let awaited = &mut self.channels[channel].awaited;
+                let awaited = &mut self.at.awaited;
                 while (*awaited as usize) < context.world_size {
                     let peer = *awaited as usize;
                     if peer != context.rank {
-                        if !windows.has_reached(peer, generation, phase, &self.call)? {
+                        if !windows.has_reached(peer, generation, phase, &self.operation.call)? {
                             return Ok(Issue::Blocked);
                         }
-                        context.lateness.heard(peer);
+                        context.lateness.peer_arrived(peer);
                     }
                     *awaited += 1;
                 }
                 *awaited = 0;
             }
             Action::CopyFrom { peer, first, into } => {
-                let target = self.region(into, slice);
+                let target = self.operation.region(into, slice);
                 let (peer, bytes) = (peer as usize, target.bytes());
                 let windows = windows(&mut context.windows)?;
-                if Inline::carries(&self.call) {
+                if Inline::carries(&self.operation.call) {
                     let range = self.inline_range(first, bytes);
-                    target.copy_from(context.inline.take(windows, peer, generation, range));
+                    target.copy_from(context.kept.inline.take(windows, peer, generation, range));
                     return Ok(Issue::Done);
                 }
-                let offset = self.slot_offset(into.buffer, first, slice);
-                let from = self
-                    .slot_use
-                    .place(windows, peer, generation, offset..offset + bytes);
+                let offset = self.operation.slot_offset(into.buffer, first, slice);
+                let from = self.operation.slot_use.place(
+                    windows,
+                    peer,
+                    generation,
+                    offset..offset + bytes,
+                );
                 context.parallel.copy(target, from, self.store())?;
-                self.slot_use.done_reading(from);
+                self.operation.slot_use.done_reading(from);
             }
             Action::ReduceFrom { among, own, into } => {
                 self.reduce_from(among, own, into, slice, context)?
@@ -384,9 +350,9 @@ impl Operation {
                     into,
                 };
                 return if self.plan.is_served {
-                    self.serve(push, channel, slice, context)
+                    self.serve(push, slice, context)
                 } else {
-                    self.push(push, channel, slice, context)
+                    self.push(push, slice, context)
                 };
             }
             Action::AwaitServed { span } => {
@@ -395,18 +361,18 @@ impl Operation {
                 }
             }
             Action::GiveBack { span, phase } => {
-                let source = self.region(span, slice);
-                let offset = self.slot_offset(span.buffer, span.first, slice);
+                let source = self.operation.region(span, slice);
+                let offset = self.operation.slot_offset(span.buffer, span.first, slice);
                 let windows = windows(&mut context.windows)?;
                 for peer in (0..context.world_size).filter(|&peer| peer != context.rank) {
                     let place = windows.slot(peer, generation, offset..offset + source.bytes());
                     context.parallel.copy(place, source, Store::Cached)?;
                 }
-                windows.publish(generation, phase, &self.call, Wake::Peers);
+                windows.publish(generation, phase, &self.operation.call, Wake::Peers);
             }
             Action::TakeBack { into, .. } => {
-                let target = self.region(into, slice);
-                let offset = self.slot_offset(into.buffer, into.first, slice);
+                let target = self.operation.region(into, slice);
+                let offset = self.operation.slot_offset(into.buffer, into.first, slice);
                 let windows = windows(&mut context.windows)?;
                 let from = windows.slot(context.rank, generation, offset..offset + target.bytes());
                 context.parallel.copy(target, from, Store::Cached)?;
@@ -426,15 +392,15 @@ impl Operation {
         slice: u32,
         context: &mut Context<'_>,
     ) -> Result<()> {
-        let generation = self.first_generation + slice as u64;
+        let generation = self.operation.generation(slice);
         let span = Span {
             buffer: Buffer::Input,
             first,
             len,
         };
         let (offset, bytes) = (
-            self.slot_offset(Buffer::Input, first, slice),
-            self.region(span, slice).bytes(),
+            self.operation.slot_offset(Buffer::Input, first, slice),
+            self.operation.region(span, slice).bytes(),
         );
         let blocks = blocks(bytes);
         let windows = windows(&mut context.windows)?;
@@ -442,9 +408,14 @@ impl Operation {
             let begin = block as usize * BLOCK_BYTES;
             let end = bytes.min(begin + BLOCK_BYTES);
             let part = |rank: usize| windows.slot(rank, generation, offset + begin..offset + end);
-            context.operands.clear();
-            context.operands.extend((0..context.world_size).map(part));
-            self.kernel().fold(part(0), context.operands);
+            context.kept.operands.clear();
+            context
+                .kept
+                .operands
+                .extend((0..context.world_size).map(part));
+            self.operation
+                .kernel()
+                .fold(part(0), &context.kept.operands);
             windows.complete(generation, blocks);
         }
         Ok(())
@@ -452,9 +423,9 @@ impl Operation {
 
     /// Fetches what was combined, once all of it is.
     fn collect(&mut self, into: Span, slice: u32, context: &mut Context<'_>) -> Result<Issue> {
-        let generation = self.first_generation + slice as u64;
-        let target = self.region(into, slice);
-        let offset = self.slot_offset(Buffer::Input, into.first, slice);
+        let generation = self.operation.generation(slice);
+        let target = self.operation.region(into, slice);
+        let offset = self.operation.slot_offset(Buffer::Input, into.first, slice);
         let windows = windows(&mut context.windows)?;
         if !windows.is_complete(generation, blocks(target.bytes())) {
             return Ok(Issue::Blocked);
@@ -471,27 +442,33 @@ impl Operation {
         slice: u32,
         context: &mut Context<'_>,
     ) -> Result<()> {
-        let generation = self.first_generation + slice as u64;
-        let mine = self.region(own, slice);
-        let offset = self.slot_offset(own.buffer, own.first, slice);
+        let generation = self.operation.generation(slice);
+        let mine = self.operation.region(own, slice);
+        let offset = self.operation.slot_offset(own.buffer, own.first, slice);
         let windows = windows(&mut context.windows)?;
-        context.operands.clear();
+        context.kept.operands.clear();
         for rank in among.ranks().map(|rank| rank as usize) {
-            context.operands.push(if rank == context.rank {
+            context.kept.operands.push(if rank == context.rank {
                 mine
-            } else if Inline::carries(&self.call) {
+            } else if Inline::carries(&self.operation.call) {
                 let range = self.inline_range(own.first, mine.bytes());
-                context.inline.take(windows, rank, generation, range)
+                context.kept.inline.take(windows, rank, generation, range)
             } else {
-                self.slot_use
-                    .place(windows, rank, generation, offset..offset + mine.bytes())
+                self.operation.slot_use.place(
+                    windows,
+                    rank,
+                    generation,
+                    offset..offset + mine.bytes(),
+                )
             });
         }
-        let into = self.region(into, slice);
-        context.parallel.fold(self.kernel(), into, context.operands);
-        for (rank, read) in among.ranks().zip(&*context.operands) {
+        let into = self.operation.region(into, slice);
+        context
+            .parallel
+            .fold(self.operation.kernel(), into, &context.kept.operands);
+        for (rank, read) in among.ranks().zip(&context.kept.operands) {
             if rank as usize != context.rank {
-                self.slot_use.done_reading(*read);
+                self.operation.slot_use.done_reading(*read);
             }
         }
         Ok(())

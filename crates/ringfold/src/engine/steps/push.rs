@@ -11,8 +11,9 @@
 
 use std::ops::Range;
 
+use super::Channel;
 use super::issue::Issue;
-use super::{Context, Operation, windows};
+use crate::engine::executor::{Context, windows};
 use crate::error::Result;
 use crate::memory::{Handle, Region};
 use crate::reduce::Store;
@@ -68,7 +69,7 @@ impl Exposed {
 
 /// What a push needs room for, kept so that it is not allocated each time.
 #[derive(Debug, Default)]
-pub struct Workbench {
+pub struct PushScratch {
     /// By rank.
     exposed: Vec<Exposed>,
     targets: Vec<Region>,
@@ -84,7 +85,7 @@ pub(super) struct Push {
     pub into: Span,
 }
 
-impl Operation {
+impl Channel<'_> {
     /// Attaches to the slot where this rank's buffers lie, and publishes that.
     pub(super) fn expose(&self, phase: u8, slice: u32, context: &mut Context<'_>) -> Result<()> {
         let registry = context.registry;
@@ -95,37 +96,37 @@ impl Operation {
                 registry.find(region)
             }
         };
-        let input = place(Buffer::Input, self.buffers.input);
-        let output = place(Buffer::Output, self.buffers.output);
+        let input = place(Buffer::Input, self.operation.buffers.input);
+        let output = place(Buffer::Output, self.operation.buffers.output);
         let words = match (input, output) {
             (Some(input), Some(output)) => {
-                registry.lend(self.buffers.input, input);
+                registry.lend(self.operation.buffers.input, input);
                 Exposed { input, output }.encode()
             }
             _ => [0; ATTACHED_WORDS],
         };
-        let generation = self.first_generation + slice as u64;
+        let generation = self.operation.generation(slice);
         let windows = windows(&mut context.windows)?;
         windows.attach(generation, &words);
         let wake = match self.plan.is_served {
             true => Wake::None,
             false => Wake::Peers,
         };
-        windows.publish(generation, phase, &self.call, wake);
+        windows.publish(generation, phase, &self.operation.call, wake);
         Ok(())
     }
 
     /// Whether all ranks have exposed registered buffers: the same answer on all of them.
     pub(super) fn is_agreed(&self, slice: u32, context: &mut Context<'_>) -> Result<bool> {
-        let generation = self.first_generation + slice as u64;
+        let generation = self.operation.generation(slice);
         let windows = windows(&mut context.windows)?;
-        context.bench.exposed.clear();
+        context.kept.push.exposed.clear();
         for rank in 0..context.world_size {
             let words = std::array::from_fn(|word| windows.attached(rank, generation, word));
             let Some(exposed) = Exposed::decode(words) else {
                 return Ok(false);
             };
-            context.bench.exposed.push(exposed);
+            context.kept.push.exposed.push(exposed);
         }
         Ok(true)
     }
@@ -134,11 +135,10 @@ impl Operation {
     pub(super) fn push(
         &mut self,
         push: Push,
-        channel: usize,
         slice: u32,
         context: &mut Context<'_>,
     ) -> Result<Issue> {
-        let done = self.channels[channel].pushed;
+        let done = self.at.pushed;
         if done == 0 && !self.is_agreed(slice, context)? {
             return Ok(Issue::Refused);
         }
@@ -146,7 +146,10 @@ impl Operation {
         if Self::is_withdrawn(context)? {
             return Ok(Issue::Blocked);
         }
-        let cuts = [&self.buffers.input_cut, &self.buffers.output_cut];
+        let cuts = [
+            &self.operation.buffers.input_cut,
+            &self.operation.buffers.output_cut,
+        ];
         let from = cuts[0].range(push.from.first, push.from.len, slice);
         let into = cuts[1].range(push.into.first, push.into.len, slice);
         let world_size = context.world_size as u32;
@@ -158,7 +161,7 @@ impl Operation {
             self.push_piece(push, within(from), within(into.clone()), context)?;
         }
         let is_done = range.end == into.len();
-        self.channels[channel].pushed = if is_done { 0 } else { range.end };
+        self.at.pushed = if is_done { 0 } else { range.end };
         if is_done && Self::is_withdrawn(context)? {
             return Ok(Issue::Blocked);
         }
@@ -182,27 +185,33 @@ impl Operation {
         context: &mut Context<'_>,
     ) -> Result<()> {
         let world_size = context.world_size as u32;
-        context.operands.clear();
+        context.kept.operands.clear();
         for rank in push.sources.numbers(world_size) {
             let source = Self::reach(rank as usize, Buffer::Input, from.clone(), context)?;
-            context.operands.push(source);
+            context.kept.operands.push(source);
         }
-        context.bench.targets.clear();
+        context.kept.push.targets.clear();
         for rank in push.targets.numbers(world_size) {
             let target = Self::reach(rank as usize, Buffer::Output, into.clone(), context)?;
-            context.bench.targets.push(target);
+            context.kept.push.targets.push(target);
         }
-        let Workbench { targets, parts, .. } = &mut *context.bench;
-        let replaces = |target: &Region| context.operands.iter().any(|from| from.is_same(*target));
-        let store = if self.streams && !targets.iter().any(replaces) {
+        let PushScratch { targets, parts, .. } = &mut context.kept.push;
+        let replaces = |target: &Region| {
+            context
+                .kept
+                .operands
+                .iter()
+                .any(|from| from.is_same(*target))
+        };
+        let store = if self.operation.streams && !targets.iter().any(replaces) {
             Store::Streamed
         } else {
             Store::Cached
         };
-        let sources = &*context.operands;
-        match (&self.kernel, push.sources) {
+        let sources = &context.kept.operands;
+        match (&self.operation.kernel, push.sources) {
             (Some(kernel), Ranks::All) => {
-                let how = (self.finish, store);
+                let how = (self.operation.factor, store);
                 context
                     .parallel
                     .spread(kernel, targets, sources, how, parts)
@@ -222,7 +231,7 @@ impl Operation {
         let Handle {
             registration,
             offset,
-        } = context.bench.exposed[rank].handle(buffer);
+        } = context.kept.push.exposed[rank].handle(buffer);
         let place = Handle {
             registration,
             offset: offset.saturating_add(range.start as u64),

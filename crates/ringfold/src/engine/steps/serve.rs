@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
+use super::Channel;
 use super::issue::Issue;
 use super::push::Push;
-use super::{Context, Operation, windows};
+use crate::engine::executor::{Context, windows};
 use crate::error::Result;
 use crate::schedule::Span;
 use crate::transport::Windows;
@@ -67,23 +68,25 @@ fn homes(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
         .filter(move |home| *home < ranks)
 }
 
-impl Operation {
+impl Channel<'_> {
     /// Does blocks of `push` that nobody else takes.
     pub(super) fn serve(
         &mut self,
         push: Push,
-        channel: usize,
         slice: u32,
         context: &mut Context<'_>,
     ) -> Result<Issue> {
-        if self.channels[channel].pushed == 0 && !self.is_agreed(slice, context)? {
+        if self.at.pushed == 0 && !self.is_agreed(slice, context)? {
             return Ok(Issue::Refused);
         }
         if Self::is_withdrawn(context)? {
             return Ok(Issue::Blocked);
         }
-        let generation = self.first_generation + slice as u64;
-        let cuts = [&self.buffers.input_cut, &self.buffers.output_cut];
+        let generation = self.operation.generation(slice);
+        let cuts = [
+            &self.operation.buffers.input_cut,
+            &self.operation.buffers.output_cut,
+        ];
         let from = cuts[0].range(push.from.first, push.from.len, slice);
         let into = cuts[1].range(push.into.first, push.into.len, slice);
         let blocks = Blocks::new(into.len(), context.world_size);
@@ -104,12 +107,12 @@ impl Operation {
                 left = left.saturating_sub(part.len() * ends as usize);
                 if left == 0 {
                     // Not 0, so that the ranks' agreement is not asked for again.
-                    self.channels[channel].pushed = 1;
+                    self.at.pushed = 1;
                     return Ok(Issue::Begun);
                 }
             }
         }
-        self.channels[channel].pushed = 0;
+        self.at.pushed = 0;
         Ok(Issue::Done)
     }
 
@@ -120,8 +123,12 @@ impl Operation {
         slice: u32,
         context: &mut Context<'_>,
     ) -> Result<bool> {
-        let generation = self.first_generation + slice as u64;
-        let into = self.buffers.output_cut.range(span.first, span.len, slice);
+        let generation = self.operation.generation(slice);
+        let into = self
+            .operation
+            .buffers
+            .output_cut
+            .range(span.first, span.len, slice);
         let count = Blocks::new(into.len(), context.world_size).count();
         let is_complete = windows(&mut context.windows)?.is_complete(generation, count);
         Ok(is_complete && !Self::is_withdrawn(context)?)

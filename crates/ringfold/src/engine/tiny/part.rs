@@ -1,7 +1,8 @@
 //! What one rank does in a tiny call: the schedules over published memory of one slice, as three answers.
 //!
-//! Whom it tells what, for whom it waits, and what it makes of what it reads. Every collective has one synchronisation, so
-//! these say everything; blocks are named by number, the caller knows how long they are.
+//! What it publishes, which ranks it waits for, and what it does with what it reads. Every
+//! collective has one synchronisation, so these say everything; blocks are named by number, the
+//! caller knows how long they are.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +16,7 @@ const BLOCKS: u8 = 1;
 
 /// What a rank publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Publishes {
     /// Nothing: it only says which call it is in.
     Presence,
     /// All of its input, as one piece.
@@ -24,20 +25,20 @@ pub enum Told {
     Blocks,
 }
 
-/// For whom a rank waits.
+/// The ranks that a rank waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
-    /// For nobody: it returns at once.
-    Nobody,
-    /// For the root.
+pub enum WaitsFor {
+    /// None: it returns at once.
+    None,
+    /// The root.
     Root,
-    /// For all others.
+    /// All others.
     Others,
 }
 
-/// What a rank makes of what the awaited have published.
+/// What a rank does with what these have published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum Consumes {
     /// Nothing.
     Nothing,
     /// This block of all ranks, its own among them, combined in rank order.
@@ -52,13 +53,13 @@ pub enum Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// What it publishes.
-    pub told: Told,
-    /// For whom it waits.
-    pub awaited: Awaited,
+    pub publishes: Publishes,
+    /// The ranks that it waits for.
+    pub waits_for: WaitsFor,
     /// The phase that these have reached then.
     pub phase: u8,
-    /// What it makes of it.
-    pub taken: Taken,
+    /// What it does with what they have published.
+    pub consumes: Consumes,
     /// What it copies at home: this block of its input to that block of its output.
     pub kept: Option<(usize, usize)>,
 }
@@ -71,43 +72,44 @@ impl Part {
             Scatter,
         };
         let is_root = rank == root;
-        let part = |told, awaited, taken, kept| {
+        let part = |publishes, waits_for, consumes, kept| {
             let phase = match collective {
                 ReduceScatter | AllToAll | Scatter => BLOCKS,
                 _ => WHOLE,
             };
             Some(Part {
-                told,
-                awaited,
+                publishes,
+                waits_for,
                 phase,
-                taken,
+                consumes,
                 kept,
             })
         };
-        use {Awaited::*, Taken::*, Told::*};
+        use {Consumes::*, Publishes::*};
+        let (others, root_only, none) = (WaitsFor::Others, WaitsFor::Root, WaitsFor::None);
         match collective {
-            Barrier => part(Input, Others, Nothing, None),
-            AllReduce => part(Input, Others, Folded(0), None),
-            Reduce if is_root => part(Presence, Others, Folded(0), None),
-            AllGather => part(Input, Others, Collected(0), Some((0, rank))),
-            Gather if is_root => part(Presence, Others, Collected(0), Some((0, rank))),
-            Reduce | Gather => part(Input, Nobody, Nothing, None),
-            ReduceScatter => part(Blocks, Others, Folded(rank), None),
-            AllToAll => part(Blocks, Others, Collected(rank), Some((rank, rank))),
-            Broadcast if is_root => part(Input, Nobody, Nothing, Some((0, 0))),
-            Broadcast => part(Presence, Root, Fetched(0), None),
-            Scatter if is_root => part(Blocks, Nobody, Nothing, Some((rank, 0))),
-            Scatter => part(Presence, Root, Fetched(rank), None),
+            Barrier => part(Input, others, Nothing, None),
+            AllReduce => part(Input, others, Folded(0), None),
+            Reduce if is_root => part(Presence, others, Folded(0), None),
+            AllGather => part(Input, others, Collected(0), Some((0, rank))),
+            Gather if is_root => part(Presence, others, Collected(0), Some((0, rank))),
+            Reduce | Gather => part(Input, none, Nothing, None),
+            ReduceScatter => part(Blocks, others, Folded(rank), None),
+            AllToAll => part(Blocks, others, Collected(rank), Some((rank, rank))),
+            Broadcast if is_root => part(Input, none, Nothing, Some((0, 0))),
+            Broadcast => part(Presence, root_only, Fetched(0), None),
+            Scatter if is_root => part(Blocks, none, Nothing, Some((rank, 0))),
+            Scatter => part(Presence, root_only, Fetched(rank), None),
             _ => None,
         }
     }
 
     /// Whether it waits for `peer`.
-    pub fn awaits(&self, peer: usize, rank: usize, root: usize) -> bool {
-        match self.awaited {
-            Awaited::Nobody => false,
-            Awaited::Root => peer == root,
-            Awaited::Others => peer != rank,
+    pub fn waits_for(&self, peer: usize, rank: usize, root: usize) -> bool {
+        match self.waits_for {
+            WaitsFor::None => false,
+            WaitsFor::Root => peer == root,
+            WaitsFor::Others => peer != rank,
         }
     }
 }
@@ -159,7 +161,7 @@ mod tests {
                 let mut published = 0;
                 let mut last_phase = None;
                 let mut awaited = [false; 3];
-                let mut taken = Taken::Nothing;
+                let mut taken = Consumes::Nothing;
                 let mut kept = None;
                 for action in actions {
                     match action {
@@ -177,31 +179,37 @@ mod tests {
                             }
                         }
                         Action::CopyFrom { first, .. } => {
-                            taken = match part.awaited {
-                                Awaited::Root => Taken::Fetched(first as usize),
-                                _ => Taken::Collected(first as usize),
+                            taken = match part.waits_for {
+                                WaitsFor::Root => Consumes::Fetched(first as usize),
+                                _ => Consumes::Collected(first as usize),
                             };
                         }
-                        Action::ReduceFrom { own, .. } => taken = Taken::Folded(own.first as usize),
+                        Action::ReduceFrom { own, .. } => {
+                            taken = Consumes::Folded(own.first as usize)
+                        }
                         Action::Copy { from, into } => {
                             kept = Some((from.first as usize, into.first as usize));
                         }
                         other => panic!("{text}: {other:?}"),
                     }
                 }
-                let due = match part.told {
-                    Told::Presence => 0,
-                    Told::Input if collective == Collective::Barrier => 0,
-                    Told::Input => 1,
-                    Told::Blocks => 2,
+                let due = match part.publishes {
+                    Publishes::Presence => 0,
+                    Publishes::Input if collective == Collective::Barrier => 0,
+                    Publishes::Input => 1,
+                    Publishes::Blocks => 2,
                 };
                 assert_eq!(published, due, "{text}");
-                assert_eq!(last_phase.is_some(), part.told != Told::Presence, "{text}");
+                assert_eq!(
+                    last_phase.is_some(),
+                    part.publishes != Publishes::Presence,
+                    "{text}"
+                );
                 assert!(last_phase.is_none_or(|phase| phase == part.phase), "{text}");
                 for (peer, awaited) in awaited.into_iter().enumerate() {
-                    assert_eq!(part.awaits(peer, rank, root), awaited, "{text}");
+                    assert_eq!(part.waits_for(peer, rank, root), awaited, "{text}");
                 }
-                assert_eq!((taken, kept), (part.taken, part.kept), "{text}");
+                assert_eq!((taken, kept), (part.consumes, part.kept), "{text}");
             }
         }
     }

@@ -1,0 +1,89 @@
+//! How far a channel has come, and the tickets of what it has posted.
+
+use crate::engine::executor;
+use crate::transport::Ticket;
+
+/// How far one channel has come.
+#[derive(Debug, Default)]
+pub struct ChannelProgress {
+    pub(super) tick: u64,
+    pub(super) slice: u32,
+    /// Where in the present slice's round it is, from the round's start.
+    pub(super) step: u32,
+    pub(super) started: u32,
+    pub(super) retired: u32,
+    /// The first peer that an `Await` has not seen arrive.
+    pub(super) awaited: u32,
+    /// Bytes that are done of the present `Push`; not 0 while a `Serve` goes on.
+    pub(super) pushed: usize,
+    /// One a slice in flight, at `slice % slices_in_flight`.
+    pub(super) flights: Vec<Flight>,
+}
+
+/// The asynchronous steps of one slice.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    /// One bit a step: posted, not complete.
+    pending: Vec<u64>,
+    pub(super) pending_count: u32,
+    pub(super) issued: bool,
+}
+
+/// The ticket of a step: channel 8 bits, slice in flight 8, step 32.
+pub(super) fn ticket(call: usize, channel: usize, flight: u32, step: u32) -> Ticket {
+    let rest = (channel as u64) << 40 | u64::from(flight) << 32 | u64::from(step);
+    executor::ticket(call, rest)
+}
+
+/// The channel, the slice in flight and the step that a ticket belongs to.
+pub(super) fn parts(ticket: Ticket) -> (usize, usize, u32) {
+    let byte = |shift: u32| usize::from((ticket >> shift) as u8);
+    (byte(40), byte(32), ticket as u32)
+}
+
+impl ChannelProgress {
+    /// A channel of `steps` steps at its beginning.
+    pub fn new(steps: usize, slices_in_flight: u32) -> ChannelProgress {
+        let flight = || Flight {
+            pending: vec![0; steps.div_ceil(64)],
+            ..Flight::default()
+        };
+        ChannelProgress {
+            flights: (0..slices_in_flight).map(|_| flight()).collect(),
+            ..ChannelProgress::default()
+        }
+    }
+
+    /// Back to the beginning, keeping the memory.
+    pub fn reset(&mut self) {
+        let flights = std::mem::take(&mut self.flights);
+        *self = ChannelProgress {
+            flights,
+            ..ChannelProgress::default()
+        };
+    }
+
+    /// Notes that a step that was posted is complete.
+    pub(super) fn complete(&mut self, flight: usize, step: u32) {
+        let flight = &mut self.flights[flight];
+        assert!(flight.is_pending(step), "a step completed twice");
+        flight.flip(step);
+        flight.pending_count -= 1;
+    }
+}
+
+impl Flight {
+    pub(super) fn is_pending(&self, step: u32) -> bool {
+        self.pending[step as usize / 64] >> (step % 64) & 1 == 1
+    }
+
+    /// Notes that a step is posted.
+    pub(super) fn post(&mut self, step: u32) {
+        self.flip(step);
+        self.pending_count += 1;
+    }
+
+    fn flip(&mut self, step: u32) {
+        self.pending[step as usize / 64] ^= 1 << (step % 64);
+    }
+}

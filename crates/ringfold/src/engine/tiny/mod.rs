@@ -1,0 +1,489 @@
+//! The executor of the smallest calls: one slot, no plan.
+//!
+//! Calls that fit one published slot are what latency is measured by. Here are their schedules over
+//! published memory written out (publish, wait, consume: [`part`]), with the same generations,
+//! phases and call words. A rank that runs this and one that runs the schedule understand each
+//! other; a test holds the two together. A rank that waits for none (the root of a broadcast)
+//! returns as soon as it has published, as long as its slots are free.
+//!
+//! What a kind of call needs is made once and kept: [`Engine::begin_tiny`] only fills in what
+//! differs between its calls.
+//!
+//! A store waits until its line has come from the core that read it last, as long as the whole rest
+//! of such a call takes. So after each call the lines of a later one are asked for
+//! ([`Windows::prefetch`]).
+//!
+//! By the protocol `ll` the payload travels beside the call in the slot's head: one line says that
+//! the rank has come and what it brings.
+
+pub mod inline;
+pub mod part;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::executor::{Buffers, Context, Executor, Operation, Running, windows};
+use super::geometry::{Blocks, Geometry};
+use super::lateness::Lateness;
+use super::{Engine, JobId, announce};
+use crate::call::Call;
+use crate::error::Result;
+use crate::memory::Region;
+use crate::reduce::Kernel;
+use crate::schedule::Cut;
+use crate::transport::shm::PREFETCHED_BYTES_MAX;
+use crate::transport::{ATTACHED_WORDS, SlotUse, Time, Wake, Windows};
+use crate::types::{Collective, DType, Op, Protocol};
+use inline::Inline;
+use part::{Consumes, Part, Publishes, WaitsFor};
+
+/// How many calls ahead a slot's lines are asked for: those of the next one would come too late, if it follows at once.
+const PREFETCHED_AHEAD: u64 = 2;
+
+/// Blocks of a call of one slice begin at multiples of this in their slot.
+pub const BLOCK_ALIGN_BYTES: usize = 64;
+
+/// A tiny call, checked.
+#[derive(Clone, Copy, Debug)]
+pub struct TinyJob {
+    /// What to do.
+    pub collective: Collective,
+    /// The elements' type.
+    pub dtype: DType,
+    /// How they are combined: neither `Avg` nor `PremulSum`, which scale. Ignored where nothing is.
+    pub op: Op,
+    /// The root; 0 where there is none.
+    pub root: usize,
+    /// How many elements: of the vector, or of one block.
+    pub count: u64,
+    /// What is read.
+    pub input: Region,
+    /// What is filled; apart from `input`, or the same memory as the collective's in-place form has it.
+    pub output: Region,
+    /// How its bytes travel: [`Protocol::Ll`] or [`Protocol::Simple`].
+    pub protocol: Protocol,
+    /// What the peers are told of its cut, see [`Call::cut`].
+    pub cut: u16,
+    /// Whether registered buffers would be worked in directly, in a call of this size.
+    pub tries_registered: bool,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+impl TinyJob {
+    /// What its rank says about it, but for the sequence.
+    fn call(&self) -> Call {
+        Call {
+            collective: self.collective,
+            dtype: self.dtype,
+            op: if self.collective.reduces() {
+                self.op.wire()
+            } else {
+                0
+            },
+            algorithm: part::algorithm(self.collective),
+            protocol: self.protocol,
+            root: self.root as u32,
+            count: self.count,
+            lists: 0,
+            sequence: 0,
+            cut: self.cut,
+        }
+    }
+}
+
+/// Kinds of tiny calls whose preparations are kept, at most: programs alternate between a few.
+const KINDS_MAX: usize = 4;
+
+/// The kinds of tiny calls that are prepared: the words of their calls, in which the sequence is 0,
+/// and the number under which the engine keeps them.
+#[derive(Debug, Default)]
+pub(super) struct TinyKinds {
+    kinds: Vec<([u64; 3], usize)>,
+    /// The kind of the last call.
+    last: usize,
+}
+
+/// How far a tiny call has come, and what all calls of its kind have in common.
+#[derive(Debug)]
+pub struct Tiny {
+    block_bytes: usize,
+    root: usize,
+    part: Part,
+    /// Words of the input, where it travels in the heads; else 0.
+    inline_words: usize,
+    /// What a later call of this kind is likely to write, as far as it is asked for ahead.
+    prefetched_bytes: usize,
+    /// Whether all ranks wait for all others, so that none gets ahead.
+    meets: bool,
+    is_done: bool,
+    /// Whether its wait is timed, so that it is counted like any other.
+    is_timed: bool,
+    /// The first peer that has not been seen to arrive.
+    arrived: usize,
+    /// The last one that this rank has waited for.
+    last: Option<usize>,
+}
+
+impl Engine {
+    /// Begins `job`, unless something else is under way or its slot is not free: then it is to be
+    /// submitted.
+    #[inline]
+    pub fn begin_tiny(&mut self, job: &TinyJob) -> Result<Option<JobId>> {
+        if !self.is_idle() || (job.tries_registered && self.registry.is_used()) {
+            return Ok(None);
+        }
+        let generation = self.generation;
+        let Some(windows) = self.windows.as_mut() else {
+            return Ok(None);
+        };
+        if !windows.is_free(generation) {
+            return Ok(None);
+        }
+        let Some(id) = self.select_tiny(job)? else {
+            return Ok(None);
+        };
+        let Some(windows) = self.windows.as_mut() else {
+            return Ok(None);
+        };
+        self.unverified.verify_before(windows, generation)?;
+        let Some(Running {
+            operation,
+            executor: Executor::Tiny(tiny),
+            ..
+        }) = &mut self.calls[id]
+        else {
+            return Ok(None);
+        };
+        self.sequence += 1;
+        self.generation += 1;
+        let buffers = &mut operation.buffers;
+        (buffers.input, buffers.output) = (job.input, job.output);
+        (operation.timeout, operation.deadline) = (job.timeout, None);
+        (operation.call.sequence, operation.first_generation) = (self.sequence, generation);
+        (tiny.arrived, tiny.last) = (0, None);
+        (tiny.is_done, tiny.is_timed) = (false, false);
+        self.queue.push_back(id);
+        tiny.publish(operation, windows, self.rank, self.world_size);
+        Ok(Some(JobId(id)))
+    }
+
+    /// The prepared call of the kind of `job`; `None` if there is no such tiny call.
+    #[inline]
+    fn select_tiny(&mut self, job: &TinyJob) -> Result<Option<usize>> {
+        let call = job.call();
+        let key = call.words();
+        let TinyKinds { kinds, last } = &mut self.tiny;
+        if let Some(index) = kinds.iter().position(|(known, _)| *known == key) {
+            *last = index;
+            return Ok(Some(kinds[index].1));
+        }
+        self.prepare_tiny(job, call)
+    }
+
+    #[cold]
+    fn prepare_tiny(&mut self, job: &TinyJob, call: Call) -> Result<Option<usize>> {
+        let Some(running) = Tiny::prepare(job, call, self.rank, self.world_size)? else {
+            return Ok(None);
+        };
+        let key = call.words();
+        let count = self.tiny.kinds.len();
+        if count == 0 {
+            announce::tiny(job, self.world_size);
+        }
+        if count < KINDS_MAX {
+            let id = self.place(running);
+            self.tiny.kinds.push((key, id));
+            self.tiny.last = count;
+            return Ok(Some(id));
+        }
+        self.tiny.last = (self.tiny.last + 1) % KINDS_MAX;
+        let (known, id) = &mut self.tiny.kinds[self.tiny.last];
+        *known = key;
+        self.calls[*id] = Some(running);
+        Ok(Some(*id))
+    }
+}
+
+impl Tiny {
+    /// A call of the kind of `job`, which says `call`; nothing if there is no such tiny call.
+    fn prepare(
+        job: &TinyJob,
+        call: Call,
+        rank: usize,
+        world_size: usize,
+    ) -> Result<Option<Running>> {
+        let collective = job.collective;
+        let Some(part) = Part::new(collective, rank, job.root) else {
+            return Ok(None);
+        };
+        if Inline::carries(&call) && !Inline::fits(&call, world_size) {
+            return Ok(None);
+        }
+        let element_bytes = job.dtype.size_bytes();
+        let block_bytes = job.count as usize * element_bytes;
+        let kernel = match collective.reduces() {
+            true => Some(Kernel::new(job.op, job.dtype)?),
+            false => None,
+        };
+        let slot_use = SlotUse::of(&call, world_size, false);
+        let input_blocks = part::input_blocks(collective, world_size);
+        let tiny = Tiny {
+            block_bytes,
+            root: job.root,
+            part,
+            inline_words: match Inline::carries(&call) {
+                true => (block_bytes * input_blocks).div_ceil(8),
+                false => 0,
+            },
+            prefetched_bytes: match part.publishes {
+                Publishes::Presence => 0,
+                // It is here: this rank has read it.
+                _ if slot_use == SlotUse::Traded => 0,
+                _ => block_bytes.min(PREFETCHED_BYTES_MAX),
+            },
+            meets: !collective.has_root(),
+            is_done: false,
+            is_timed: false,
+            arrived: 0,
+            last: None,
+        };
+        // Where blocks lie is the executor's own knowledge.
+        let cut = Geometry::new(
+            Cut::Vector(1),
+            Blocks::Even(job.count),
+            element_bytes,
+            job.count,
+            1,
+        );
+        let operation = Operation {
+            call,
+            buffers: Buffers {
+                input: job.input,
+                output: job.output,
+                scratch: Region::EMPTY,
+                input_cut: cut.clone(),
+                output_cut: cut,
+                is_apart: false,
+                owned: Vec::new(),
+            },
+            kernel,
+            factor: None,
+            streams: false,
+            slot_use,
+            publishes: true,
+            hears_all: (0..world_size)
+                .all(|peer| peer == rank || part.waits_for(peer, rank, job.root)),
+            slices: 1,
+            slices_in_flight: 1,
+            first_generation: 0,
+            is_begun: true,
+            timeout: job.timeout,
+            deadline: None,
+        };
+        Ok(Some(Running::new(operation, Executor::Tiny(tiny))))
+    }
+
+    /// Ends the call if all peers that it waits for are there; whether it is over.
+    #[inline]
+    pub fn advance(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+        let windows = windows(&mut context.windows)?;
+        let inline = &context.kept.inline;
+        if self.part.waits_for != WaitsFor::None {
+            while self.arrived < context.world_size {
+                let peer = self.arrived;
+                if self.part.waits_for(peer, context.rank, self.root) {
+                    if !self.has_arrived(operation, windows, inline, peer)? {
+                        self.note_wait(peer, context.lateness);
+                        if !context.unverified.is_empty() {
+                            context.unverified.verify_oldest(windows)?;
+                        }
+                        return Ok(false);
+                    }
+                    self.consume(operation, windows, inline, peer);
+                }
+                self.arrived += 1;
+            }
+        }
+        if let (Consumes::Folded(block), Some(kernel)) = (self.part.consumes, operation.kernel) {
+            let operands = &mut context.kept.operands;
+            operands.clear();
+            for peer in 0..context.world_size {
+                operands.push(if peer == context.rank {
+                    operation.buffers.input.part(self.range(block))
+                } else {
+                    self.view(operation, windows, inline, peer, block)
+                });
+            }
+            kernel.fold(operation.buffers.output, operands);
+            for (peer, read) in operands.iter().enumerate() {
+                if peer != context.rank {
+                    operation.slot_use.done_reading(*read);
+                }
+            }
+        }
+        let generation = operation.first_generation;
+        if self.meets {
+            windows.all_entered(generation);
+            windows.finish(generation, Wake::None);
+        } else {
+            windows.finish(generation, Wake::Peers);
+        }
+        windows.prefetch(generation + PREFETCHED_AHEAD, self.prefetched_bytes);
+        if let Some(peer) = self.last.filter(|_| self.is_timed) {
+            context.lateness.peer_arrived(peer);
+        }
+        self.is_done = true;
+        Ok(true)
+    }
+
+    /// Whether it is over.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Counts that this rank waits for `peer`.
+    #[inline]
+    fn note_wait(&mut self, peer: usize, lateness: &mut Lateness) {
+        if self.last != Some(peer) {
+            if !self.is_timed {
+                lateness.count_short(self.last, peer);
+            }
+            self.last = Some(peer);
+        }
+    }
+
+    /// The peer whose wait is counted as short.
+    pub fn counted_as_short(&self) -> Option<usize> {
+        self.last.filter(|_| !self.is_timed)
+    }
+
+    /// It has waited long enough for the clock: from `now` on it is counted like any other call.
+    pub fn time_wait(&mut self, now: Time, lateness: &mut Lateness) {
+        if !std::mem::replace(&mut self.is_timed, true) {
+            lateness.take_back(self.last);
+            lateness.begin_call();
+            lateness.begin_wait();
+        }
+        lateness.time_wait(now);
+    }
+
+    /// The ranks that it waits for.
+    pub fn waiting_for(&self, operation: &Operation, context: &mut Context<'_>) -> Vec<usize> {
+        let Some(windows) = context.windows.as_deref() else {
+            return Vec::new();
+        };
+        let (rank, generation) = (context.rank, operation.first_generation);
+        let is_absent = |peer: &usize| {
+            self.part.waits_for(*peer, rank, self.root)
+                && !windows
+                    .has_reached(*peer, generation, self.part.phase, &operation.call)
+                    .unwrap_or(false)
+        };
+        (0..context.world_size)
+            .filter(|peer| is_absent(peer))
+            .collect()
+    }
+
+    /// Where `block` lies in a buffer.
+    fn range(&self, block: usize) -> Range<usize> {
+        let bytes = self.block_bytes;
+        block * bytes..(block + 1) * bytes
+    }
+
+    /// Where `block` stands in a slot.
+    fn slot_range(&self, block: usize) -> Range<usize> {
+        let bytes = self.block_bytes;
+        let start = block * bytes.next_multiple_of(BLOCK_ALIGN_BYTES);
+        start..start + bytes
+    }
+
+    /// Publishes this rank's part, and copies what it keeps for itself.
+    fn publish(
+        &self,
+        operation: &Operation,
+        windows: &mut Windows,
+        rank: usize,
+        world_size: usize,
+    ) {
+        let (input, generation) = (operation.buffers.input, operation.first_generation);
+        let call = &operation.call;
+        let place = |range| operation.slot_use.place(windows, rank, generation, range);
+        match self.part.publishes {
+            Publishes::Presence => windows.enter(generation, call),
+            _ if self.inline_words > 0 => {
+                let mut words = [0; ATTACHED_WORDS];
+                let words = Inline::words(input, &mut words);
+                windows.attach(generation, words);
+            }
+            Publishes::Input => place(0..input.bytes()).copy_from(input),
+            Publishes::Blocks => {
+                for block in (0..world_size).filter(|block| *block != rank) {
+                    let place = place(self.slot_range(block));
+                    place.copy_from(input.part(self.range(block)));
+                }
+            }
+        }
+        if self.part.publishes != Publishes::Presence {
+            windows.publish(generation, self.part.phase, call, Wake::Peers);
+        }
+        if let Some((from, into)) = self.part.kept {
+            let kept = input.part(self.range(from));
+            let output = operation.buffers.output.part(self.range(into));
+            output.copy_from(kept);
+        }
+    }
+
+    /// Whether `peer` has published; what it attached is put where `view` finds it.
+    fn has_arrived(
+        &self,
+        operation: &Operation,
+        windows: &Windows,
+        inline: &Inline,
+        peer: usize,
+    ) -> Result<bool> {
+        let generation = operation.first_generation;
+        if !windows.has_reached(peer, generation, self.part.phase, &operation.call)? {
+            return Ok(false);
+        }
+        for index in 0..self.inline_words {
+            inline.put(peer, index, windows.attached(peer, generation, index));
+        }
+        Ok(true)
+    }
+
+    /// Copies what this rank consumes of `peer`, which has published.
+    fn consume(&self, operation: &Operation, windows: &Windows, inline: &Inline, peer: usize) {
+        let (block, into) = match self.part.consumes {
+            Consumes::Nothing | Consumes::Folded(_) => return,
+            Consumes::Collected(block) => (block, peer),
+            Consumes::Fetched(block) => (block, 0),
+        };
+        let target = operation.buffers.output.part(self.range(into));
+        let read = self.view(operation, windows, inline, peer, block);
+        target.copy_from(read);
+        operation.slot_use.done_reading(read);
+    }
+
+    /// A block that `peer` has published.
+    fn view(
+        &self,
+        operation: &Operation,
+        windows: &Windows,
+        inline: &Inline,
+        peer: usize,
+        block: usize,
+    ) -> Region {
+        if self.inline_words > 0 {
+            inline.place(peer).part(self.range(block))
+        } else {
+            operation.slot_use.place(
+                windows,
+                peer,
+                operation.first_generation,
+                self.slot_range(block),
+            )
+        }
+    }
+}
