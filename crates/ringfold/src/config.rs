@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use crate::control::Cancel;
-use crate::engine::late_ring::Target;
 use crate::error::Error;
 use crate::schedule::Weighting;
-pub use crate::testing::delay_injector::Injection;
 use crate::tune::Rules;
 use crate::types::{Algorithm, Protocol};
 
@@ -105,15 +103,10 @@ impl Straggler {
 
     /// The name used in commands and variables.
     pub fn name(self) -> &'static str {
-        self.target().map_or("off", Target::name)
-    }
-
-    /// Where the late sum goes, if it goes past anybody.
-    pub fn target(self) -> Option<Target> {
         match self {
-            Straggler::Off => None,
-            Straggler::Next2 => Some(Target::Next2),
-            Straggler::Tail => Some(Target::Tail),
+            Straggler::Off => "off",
+            Straggler::Next2 => "next2",
+            Straggler::Tail => "tail",
         }
     }
 }
@@ -187,8 +180,6 @@ pub struct Config {
     /// Insists on results that are the same bits in every run, which they are unless `straggler` says otherwise: both
     /// together are refused.
     pub deterministic: Option<bool>,
-    /// Slows this rank's reductions down, for experiments.
-    pub injection: Option<Injection>,
     /// Whether the calling thread is bound to a core, [`Bind::None`] unless set. Threads that it makes later, a pool of
     /// OpenMP's or torch's too, stay on the same cores; therefore only who knows the program should ask for it.
     pub bind: Option<Bind>,

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use ringfold::config::{Injection, Straggler};
+use ringfold::config::Straggler;
+use ringfold::setup::Injection;
 use ringfold::simulate::Slow;
 use ringfold::{Algorithm, Bind, Collective, DType, Op, TransportChoice, Weighting};
 

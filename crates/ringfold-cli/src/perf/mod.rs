@@ -88,18 +88,21 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
 
 fn join(arguments: &Arguments) -> Result<Communicator> {
     ringfold::env::init_logging()?;
-    Ok(Communicator::connect(Config {
+    let config = Config {
         timeout: arguments.timeout,
         transport: arguments.transport,
         channels: arguments.channels,
         late_rank: arguments.late_rank,
         straggler: arguments.straggler,
-        injection: arguments.injection(),
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
         weights: arguments.weights.clone(),
         bind: itself::bind_of_rank(arguments.launched, arguments.bind),
         ..Config::default()
-    })?)
+    };
+    Ok(ringfold::setup::connect_slowed(
+        config,
+        arguments.injection(),
+    )?)
 }
 
 /// Measures everything that was asked for; rank 0 prints the table into `stdout` and returns the number of wrong elements.

@@ -95,6 +95,12 @@ impl Group {
             .collect()
     }
 
+    /// This rank's number among the ranks of its host.
+    pub fn local_rank(&self) -> usize {
+        let is_before = |rank: &usize| self.is_same_host(self.rank, *rank);
+        (0..self.rank).filter(is_before).count()
+    }
+
     /// The ranks of this machine, in rank order: those of this host, and of others that are containers beside it.
     pub fn machine_ranks(&self) -> Vec<usize> {
         let host = |rank: usize| self.session.host(self.world_ranks[rank]);

@@ -4,23 +4,19 @@
 //! decides how, the [engine](crate::engine) runs it, and the driver of this module waits. Typed methods on slices are
 //! in `typed`; bindings use [`Communicator::run`] and [`Communicator::start`] with raw regions.
 
-mod agree;
 mod choices;
-mod connect;
 mod driver;
-mod group;
-mod local;
+pub(crate) mod group;
+pub(crate) mod membership;
 mod notifier;
-mod placement;
-mod probe;
+pub(crate) mod probe;
 mod register;
 mod registration;
 mod request;
-mod settings;
-mod share;
+pub(crate) mod settings;
 mod typed;
 mod waiting;
-mod watch;
+pub(crate) mod watch;
 mod weigh;
 mod work;
 
@@ -33,19 +29,21 @@ pub use request::{Counts, Request};
 pub use work::Work;
 
 use crate::call::PREPARED;
-use crate::config::Config;
-use crate::control::{Cancel, RendezvousListener, Standing};
+use crate::control::Standing;
 use crate::engine::lateness::Stats;
-use crate::engine::{Job, TinyJob, tiny};
+use crate::engine::{Engine, Job, TinyJob, tiny};
 use crate::error::{Error, Result};
 use crate::memory::{Life, Region, Registry, Stage};
 use crate::schedule::{Medium, Schedule};
 use crate::tune::choose::{self, Question};
 use crate::tune::{Explanation, Rules, Tuning};
 use crate::types::{Algorithm, Collective, DType, Protocol};
+use crate::wait::Patience;
 use choices::{Choices, Kind};
 use driver::Driver;
 pub use driver::OnWait;
+use membership::Membership;
+use watch::Watch;
 
 /// How long `abort` waits to learn whether somebody else's verdict was first.
 const ABORT_GRACE: Duration = Duration::from_millis(50);
@@ -64,13 +62,12 @@ const TOLD_SIZES: [u64; 5] = [8, 1 << 10, 32 << 10, 1 << 20, 32 << 20];
 /// Dropping a communicator leaves it like [`close`](Communicator::close) does, but waits for nothing: when calls are still
 /// under way it is aborted on all ranks.
 pub struct Communicator {
-    driver: Arc<Driver>,
+    pub(crate) driver: Arc<Driver>,
     place: Place,
-    policy: Policy,
+    pub(crate) policy: Policy,
     weights: weigh::Agreed,
     choices: Choices,
-    /// What `split` needs to bring the ranks of a part together.
-    joint: connect::Joint,
+    pub(crate) membership: Membership,
     life: Arc<Life>,
 }
 
@@ -119,7 +116,53 @@ pub struct Choice {
     pub channels: usize,
 }
 
+/// What a communicator is made of.
+pub(crate) struct Parts {
+    pub engine: Engine,
+    pub place: Place,
+    pub policy: Policy,
+    pub patience: Patience,
+    pub watch: Box<dyn Watch>,
+    pub membership: Membership,
+}
+
+impl Policy {
+    /// Choices by `tuning` alone.
+    pub fn new(tuning: Tuning) -> Policy {
+        Policy {
+            tuning,
+            is_silent: false,
+            algorithm: None,
+            late_rank: None,
+            timeout: Duration::ZERO,
+            slot_bytes: None,
+            domains: 1,
+            goes_around: false,
+        }
+    }
+}
+
 impl Communicator {
+    pub(crate) fn new(parts: Parts) -> Communicator {
+        let Parts {
+            engine,
+            place,
+            policy,
+            patience,
+            watch,
+            membership,
+        } = parts;
+        Communicator {
+            driver: Arc::new(Driver::new(engine, place.rank, watch, patience)),
+            place,
+            policy,
+            weights: weigh::Agreed::default(),
+            choices: Choices::default(),
+            membership,
+            life: Arc::new(Life::new()),
+        }
+    }
+
     /// Has collectives that have this algorithm go by it from now on, which the log is not told; all ranks say the same.
     fn insist(&mut self, algorithm: Option<Algorithm>) {
         self.policy.algorithm = algorithm;
@@ -156,56 +199,6 @@ impl Communicator {
             ..self.question(request, bytes, self.weights.weights().is_some())
         };
         choose::explain(&question, &self.policy.tuning)
-    }
-
-    /// Joins the job that the environment describes. One process without such an environment is a job of one rank.
-    pub fn init() -> Result<Communicator> {
-        Communicator::connect(Config::default())
-    }
-
-    /// Joins a job. Blocks until all ranks are there, or the deadline for that has passed.
-    pub fn connect(config: Config) -> Result<Communicator> {
-        connect::connect(config, None)
-    }
-
-    /// Joins a job as its rank 0, which the others reach at `listener`: they
-    /// [`connect`](Communicator::connect) with its [`address`](RendezvousListener::address). The secret, in `config` or the environment, is not optional here. Blocks as `connect`
-    /// does; afterwards the listener is closed.
-    ///
-    /// ```
-    /// use ringfold::{Communicator, Config, Op, RendezvousListener};
-    ///
-    /// let listener = RendezvousListener::open(None)?;
-    /// // What a store, a queue or a file carries to the other ranks.
-    /// let address = listener.address();
-    /// let config = |rank| Config {
-    ///     rank: Some(rank),
-    ///     world_size: Some(2),
-    ///     secret: Some("known to these ranks alone".into()),
-    ///     ..Config::default()
-    /// };
-    /// let other = std::thread::spawn(move || {
-    ///     let config = Config { address: Some(address), ..config(1) };
-    ///     Communicator::connect(config)?.all_reduce(&mut [2.0f32], Op::Sum)
-    /// });
-    /// let comm = Communicator::connect_at(config(0), listener)?;
-    /// let mut sum = [1.0f32];
-    /// comm.all_reduce(&mut sum, Op::Sum)?;
-    /// assert_eq!(sum, [3.0]);
-    /// # other.join().expect("a thread")?;
-    /// # Ok::<(), ringfold::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of `connect`, and `InvalidArgument` if `config` has an address, or says or implies another rank.
-    pub fn connect_at(config: Config, listener: RendezvousListener) -> Result<Communicator> {
-        connect::connect(config, Some(listener))
-    }
-
-    /// Communicators of `world_size` ranks that are threads of this process: for tests and examples. Move each to its
-    /// own thread. `split` is not offered.
-    pub fn threads(world_size: usize) -> Vec<Communicator> {
-        local::threads(world_size)
     }
 
     /// This process' rank in this communicator.
@@ -339,27 +332,6 @@ impl Communicator {
         })
     }
 
-    /// Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
-    ///
-    /// Collective: every rank calls it; `None` as color takes part and gets `None`. The new communicators are
-    /// independent of this one and of each other: own streams, own order of calls.
-    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
-        self.check_open()?;
-        connect::split(self, color, key, None)
-    }
-
-    /// Like [`split`](Communicator::split), and another thread can end it: then the new
-    /// communicator fails on all its ranks with `Error::Aborted`.
-    pub fn split_unless(
-        &self,
-        color: Option<u32>,
-        key: i64,
-        cancel: &Cancel,
-    ) -> Result<Option<Communicator>> {
-        self.check_open()?;
-        connect::split(self, color, key, Some(cancel))
-    }
-
     /// How far all ranks are, by rank: for whoever wonders why a call takes so long. `None` stands for a rank that does not
     /// answer within `timeout`, or has left.
     ///
@@ -457,13 +429,13 @@ impl Communicator {
     }
 
     fn leave(&self) {
-        self.joint.depart();
+        self.membership.depart();
         self.driver.watch().leave();
         self.driver.stop();
         self.driver.with_registry(Registry::clear);
     }
 
-    fn check_open(&self) -> Result<()> {
+    pub(crate) fn check_open(&self) -> Result<()> {
         // Closing while another thread calls is a race of the caller's; either answer is right.
         match self.life.stage() {
             Stage::Open => Ok(()),
@@ -569,7 +541,7 @@ impl Communicator {
     }
 
     /// Logs what the model says of all-reduces of some sizes. Costs a moment where the log wants it, and nothing otherwise.
-    fn tell_model(&self) {
+    pub(crate) fn tell_model(&self) {
         if self.rank() != 0 || !log::log_enabled!(target: TUNING_LOG, log::Level::Info) {
             return;
         }
@@ -613,7 +585,7 @@ impl Communicator {
             Stage::Closed => return,
             Stage::Forked => {
                 // Sockets, threads and the goodbye are the parent's.
-                std::mem::forget((self.driver.clone(), self.joint.group().cloned()));
+                std::mem::forget((self.driver.clone(), self.membership.group().cloned()));
                 return;
             }
         }
@@ -643,3 +615,6 @@ impl fmt::Debug for Communicator {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

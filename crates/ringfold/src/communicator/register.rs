@@ -204,7 +204,7 @@ impl Communicator {
 
     /// The group, if all its ranks share memory.
     fn sharing(&self) -> Option<&Group> {
-        let group = self.joint.group();
+        let group = self.membership.group();
         group.filter(|_| self.place.transport == "shm")
     }
 

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use crate::config::{Bind, Config, Injection, Straggler, TransportChoice};
+use crate::config::{Bind, Config, Straggler, TransportChoice};
+use crate::engine::late_ring::Target;
 use crate::env::{self, Environment};
 use crate::error::Result;
 use crate::schedule::Weighting;
 use crate::silence::Silence;
+use crate::testing::delay_injector::Injection;
 use crate::transport::P2P_CHANNEL;
 use crate::tune::calibration::Source;
 use crate::tune::channels::Bounds;
@@ -59,7 +61,7 @@ pub struct Settings {
     pub helpers: Option<usize>,
     /// Whether rings go around slow ranks.
     pub straggler: Straggler,
-    /// What slows this rank's reductions down.
+    /// Delays of this rank's reductions, for experiments.
     pub injection: Option<Injection>,
     /// Whether the ranks are bound to cores.
     pub bind: Bind,
@@ -103,6 +105,23 @@ impl Settings {
     /// The channel of these signals, if there are any.
     pub fn signal_channel(&self) -> usize {
         P2P_CHANNEL + 1 + self.channels.most()
+    }
+
+    /// Where a late rank's sum goes, if it bypasses other ranks.
+    pub fn late_target(&self) -> Option<Target> {
+        match self.straggler {
+            Straggler::Off => None,
+            Straggler::Next2 => Some(Target::Next2),
+            Straggler::Tail => Some(Target::Tail),
+        }
+    }
+
+    /// How slow ranks are treated, in words.
+    pub fn straggler_policy(&self) -> String {
+        match self.late_rank {
+            Some(rank) => format!("{}, late rank {rank}", self.straggler.name()),
+            None => self.straggler.name().to_owned(),
+        }
     }
 
     /// Puts them together.
@@ -158,7 +177,7 @@ impl Settings {
                 .straggler
                 .or(environment.straggler)
                 .unwrap_or_default(),
-            injection: config.injection.clone(),
+            injection: None,
             bind: config.bind.or(environment.bind).unwrap_or_default(),
             foreign_binding: environment.foreign_binding,
             is_probing: environment.probe.unwrap_or(true),

@@ -95,7 +95,7 @@ impl SessionWatch {
 }
 
 /// `error` with every rank replaced by its entry in `table`.
-pub(super) fn renumbered(mut error: Error, table: &[usize]) -> Error {
+pub(crate) fn renumbered(mut error: Error, table: &[usize]) -> Error {
     let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
     match &mut error {
         Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => renumber(rank),

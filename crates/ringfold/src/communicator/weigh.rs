@@ -215,7 +215,7 @@ impl Communicator {
     }
 
     /// What was asked for when the communicator was made.
-    pub(super) fn weigh(&self, weighting: &Weighting) -> Result<()> {
+    pub(crate) fn weigh(&self, weighting: &Weighting) -> Result<()> {
         match weighting {
             Weighting::Auto => self.rebalance().map(|_| ()),
             Weighting::Each(each) => self.set_weights(Some(each)),

@@ -50,17 +50,17 @@ impl Cancel {
 
     /// Has `tell` called by the cancellation, at once if there has been one, as long as the value
     /// returned lives.
-    pub(crate) fn on_cancel(&self, tell: impl FnOnce(&str) + Send + 'static) -> Telling<'_> {
+    pub(crate) fn on_cancel(&self, tell: impl FnOnce(&str) + Send + 'static) -> Forwarding<'_> {
         let reason = {
             let mut state = self.state();
             if state.reason.is_none() {
                 state.tell = Some(Box::new(tell));
-                return Telling(self);
+                return Forwarding(self);
             }
             state.reason.clone()
         };
         tell(&reason.unwrap_or_default());
-        Telling(self)
+        Forwarding(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -74,10 +74,10 @@ impl fmt::Debug for Cancel {
     }
 }
 
-/// As long as this lives, a cancellation is passed on.
-pub(crate) struct Telling<'a>(&'a Cancel);
+/// While this lives, a cancellation is passed on.
+pub(crate) struct Forwarding<'a>(&'a Cancel);
 
-impl Drop for Telling<'_> {
+impl Drop for Forwarding<'_> {
     fn drop(&mut self) {
         self.0.state().tell = None;
     }

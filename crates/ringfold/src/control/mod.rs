@@ -47,6 +47,7 @@ pub(crate) mod wire;
 pub use address::Address;
 pub use auth::Secret;
 pub use cancel::Cancel;
+pub(crate) use cancel::Forwarding;
 pub use health::Health;
 pub use launch::Launch;
 pub use listener::RendezvousListener;

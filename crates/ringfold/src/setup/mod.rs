@@ -1,5 +1,273 @@
-//! How a process joins a job.
+//! How ranks become a communicator.
+//!
+//! A process finds out who it is ([`launch`]) and joins its job's control plane. What follows has typed
+//! stages. Each owns what it has made, the next one consumes it, and dropping one undoes it:
+//!
+//! ```text
+//! Attempt ──► Discovered ──► Linked ──► Agreed ──► Communicator
+//!   open in     the others'    shared     one table   the first calls
+//!   the control offers; bound  memory,    of constants, are made
+//!   plane       to cores       sockets    limits, rules
+//! ```
+//!
+//! There are two exchanges among all ranks: of [`PeerInfo`](peer_info::PeerInfo) when they discover
+//! each other, and of a [`Proposal`](terms::Proposal) when all are linked. A part made by `split` passes
+//! the same stages; ranks that are threads begin with the last one.
 
+mod agree;
+mod attempt;
+mod discover;
 pub mod launch;
+mod link;
+pub mod peer_info;
+mod placement;
+mod split;
+pub mod terms;
+pub(crate) mod threads;
+mod warm_up;
+
+use std::time::Instant;
 
 pub use launch::Explicit;
+
+#[doc(hidden)]
+pub use crate::testing::delay_injector::Injection;
+
+use crate::communicator::Communicator;
+use crate::communicator::group::Group;
+use crate::communicator::settings::Settings;
+use crate::config::{Config, Straggler};
+use crate::control::address::addresses;
+use crate::control::limit::{Cancelled, Limit};
+use crate::control::{Cancel, Launch, RendezvousListener, Secret, Session};
+use crate::env::{self, Environment};
+use crate::error::{Error, Result};
+use crate::types::Algorithm;
+use attempt::Attempt;
+use discover::Discovered;
+
+impl RendezvousListener {
+    /// Opens listeners on free ports of this host's addresses: those that `RINGFOLD_SOCKET_IFNAME`
+    /// chooses, or all but loopback, which is taken only where there is nothing else. `toward` is a
+    /// host name or an address: the address by which that is reached from here comes first, which is
+    /// its own if it is this host's.
+    ///
+    /// # Errors
+    /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that is
+    /// not known here is ignored. Blocks as long as looking up its name takes, 10 s at most.
+    pub fn open(toward: Option<&str>) -> Result<RendezvousListener> {
+        let choice = env::process("RINGFOLD_SOCKET_IFNAME");
+        RendezvousListener::on(choice.as_deref(), toward)
+    }
+}
+
+impl Communicator {
+    /// Joins the job that the environment describes. One process without such an environment is a job
+    /// of one rank.
+    pub fn init() -> Result<Communicator> {
+        Communicator::connect(Config::default())
+    }
+
+    /// Joins a job. Blocks until all ranks are there, or the deadline for that has passed.
+    pub fn connect(config: Config) -> Result<Communicator> {
+        join(config, None, None)
+    }
+
+    /// Joins a job as its rank 0, which the others reach at `listener`: they
+    /// [`connect`](Communicator::connect) with its [`address`](RendezvousListener::address). The
+    /// secret, in `config` or the environment, is not optional here. Blocks as `connect` does;
+    /// afterwards the listener is closed.
+    ///
+    /// ```
+    /// use ringfold::{Communicator, Config, Op, RendezvousListener};
+    ///
+    /// let listener = RendezvousListener::open(None)?;
+    /// // What a store, a queue or a file carries to the other ranks.
+    /// let address = listener.address();
+    /// let config = |rank| Config {
+    ///     rank: Some(rank),
+    ///     world_size: Some(2),
+    ///     secret: Some("known to these ranks alone".into()),
+    ///     ..Config::default()
+    /// };
+    /// let other = std::thread::spawn(move || {
+    ///     let config = Config { address: Some(address), ..config(1) };
+    ///     Communicator::connect(config)?.all_reduce(&mut [2.0f32], Op::Sum)
+    /// });
+    /// let comm = Communicator::connect_at(config(0), listener)?;
+    /// let mut sum = [1.0f32];
+    /// comm.all_reduce(&mut sum, Op::Sum)?;
+    /// assert_eq!(sum, [3.0]);
+    /// # other.join().expect("a thread")?;
+    /// # Ok::<(), ringfold::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `connect`, and `InvalidArgument` if `config` has an address, or says or implies
+    /// another rank.
+    pub fn connect_at(config: Config, listener: RendezvousListener) -> Result<Communicator> {
+        join(config, Some(listener), None)
+    }
+
+    /// Communicators of `world_size` ranks that are threads of this process: for tests and examples.
+    /// Move each to its own thread. `split` is not offered.
+    pub fn threads(world_size: usize) -> Vec<Communicator> {
+        threads::threads(world_size)
+    }
+
+    /// Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
+    ///
+    /// Collective: every rank calls it; `None` as color takes part and gets `None`. The new
+    /// communicators are independent of this one and of each other: own streams, own order of calls.
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
+        self.check_open()?;
+        split::split(self, color, key, None)
+    }
+
+    /// Like [`split`](Communicator::split), and another thread can end it: then the new
+    /// communicator fails on all its ranks with `Error::Aborted`.
+    pub fn split_unless(
+        &self,
+        color: Option<u32>,
+        key: i64,
+        cancel: &Cancel,
+    ) -> Result<Option<Communicator>> {
+        self.check_open()?;
+        split::split(self, color, key, Some(cancel))
+    }
+}
+
+/// Joins a job with delays in this rank's reductions: for experiments with slow ranks.
+#[doc(hidden)]
+pub fn connect_slowed(config: Config, injection: Option<Injection>) -> Result<Communicator> {
+    join(config, None, injection)
+}
+
+/// Joins a job; rank 0 may bring listeners that are open already.
+fn join(
+    config: Config,
+    listener: Option<RendezvousListener>,
+    injection: Option<Injection>,
+) -> Result<Communicator> {
+    env::init_logging()?;
+    let environment = Environment::read()?;
+    let mut settings = Settings::new(&config, &environment)?;
+    settings.injection = injection;
+    let secret = config.secret.as_ref();
+    let secret = secret.map(|text| Secret::new(text.as_bytes()));
+    let secret = secret.or(environment.secret);
+    let mut launch = detect(&config, listener.is_some(), secret.clone())?;
+    check_late_rank(&settings, launch.world_size)?;
+    check_deterministic(&config, &settings)?;
+    env::note_rank(launch.rank);
+    if launch.rank == 0 || launch.local_rank == Some(0) {
+        env::warn_of_unknown();
+    }
+    if config.weights.is_none() {
+        settings.ignore_misfitting_weights(launch.world_size);
+    }
+    let deadline = Instant::now() + settings.connect_timeout;
+    launch.silence = settings.silence;
+    let rank = launch.rank;
+    let given_up = || {
+        let reason = config.cancel.as_ref()?.reason()?;
+        Some(Error::Aborted { rank, reason })
+    };
+    let limit = match config.cancel {
+        Some(_) => Limit::new(deadline, &given_up),
+        None => deadline.into(),
+    };
+    let session = Session::join_at(&launch, listener, secret, limit)?;
+    log::info!(
+        target: "ringfold::init",
+        "rank {} of {}, as {} says",
+        launch.rank,
+        launch.world_size,
+        launch.origin
+    );
+    let group = Group {
+        session,
+        settings,
+        id: 0,
+        world_ranks: (0..launch.world_size).collect(),
+        rank,
+        inherited: None,
+    };
+    establish(group, config.cancel.as_ref(), &|| None)
+}
+
+/// Who this process is, and where rank 0 listens.
+fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result<Launch> {
+    let given = config.address.as_deref().map(addresses).transpose()?;
+    if has_listener && given.is_some() {
+        return Err(Error::InvalidArgument(
+            "a meeting and an address; rank 0 gives one, the others the address".into(),
+        ));
+    }
+    let launch = Launch::detect(&Explicit {
+        rank: config.rank,
+        world_size: config.world_size,
+        addresses: given.unwrap_or_default(),
+        has_listener,
+        secret,
+    })?;
+    if has_listener && launch.rank != 0 {
+        return Err(Error::InvalidArgument(format!(
+            "rank {} is not met by anybody; give it the address of rank 0's meeting",
+            launch.rank
+        )));
+    }
+    Ok(launch)
+}
+
+/// Makes the communicator of a group whose ranks all do the same now. `cancel` ends that on all of
+/// them, and so does an error from `is_pointless`.
+fn establish(
+    group: Group,
+    cancel: Option<&Cancel>,
+    is_pointless: Cancelled<'_>,
+) -> Result<Communicator> {
+    let attempt = Attempt::open(group, is_pointless)?;
+    let _cancelling = cancel.map(|cancel| attempt.end_on(cancel));
+    let made = Discovered::new(&attempt)
+        .and_then(Discovered::link)
+        .and_then(|linked| linked.agree())
+        .and_then(|agreed| agreed.warm_up());
+    match made {
+        Ok(communicator) => {
+            attempt.keep();
+            Ok(communicator)
+        }
+        Err(error) => Err(attempt.fail(error)),
+    }
+}
+
+/// Refuses results that are to be the same in every run, made in an order that is not.
+fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
+    if config.deterministic != Some(true) || settings.straggler == Straggler::Off {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "deterministic results and the straggler policy `{}`, which adds in an order that depends on \
+         who is late; leave one of them out",
+        settings.straggler.name()
+    )))
+}
+
+/// Refuses a late rank that does not exist, and an algorithm that needs one where none is known.
+fn check_late_rank(settings: &Settings, world_size: usize) -> Result<()> {
+    let text = match settings.late_rank {
+        Some(late) if late >= world_size => {
+            format!("late rank {late} of {world_size} ranks; they count from 0")
+        }
+        None if settings.algorithm == Some(Algorithm::Stragglar) => {
+            "`stragglar` for every call does not know which rank is late; set RINGFOLD_LATE_RANK"
+                .into()
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::InvalidArgument(text))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! What a communicator keeps of its joining, for its parts and its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::group::Group;
+use crate::topology::neighbours::Mark;
+
+/// Says in shared memory that this rank leaves in good order.
+pub(crate) type Depart = Box<dyn Fn() + Send + Sync>;
+
+/// A rank's membership in its job; empty for ranks that are threads.
+#[derive(Default)]
+pub(crate) struct Membership {
+    group: Option<Group>,
+    depart: Option<Depart>,
+    splits: AtomicU64,
+    /// Tells other jobs of this host that this process is in one.
+    _mark: Option<Arc<Mark>>,
+}
+
+impl Membership {
+    pub fn new(group: Group, depart: Option<Depart>, mark: Option<Arc<Mark>>) -> Membership {
+        Membership {
+            group: Some(group),
+            depart,
+            splits: AtomicU64::new(0),
+            _mark: mark,
+        }
+    }
+
+    /// The ranks within their job; `None` for ranks that are threads.
+    pub fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
+    }
+
+    /// Says in shared memory that this rank leaves in good order.
+    pub fn depart(&self) {
+        if let Some(depart) = &self.depart {
+            depart();
+        }
+    }
+
+    /// The number of the next split. Every rank makes the same splits in the same order.
+    pub fn next_split(&self) -> u64 {
+        // A counter by itself: nothing is published with it.
+        self.splits.fetch_add(1, Ordering::Relaxed)
+    }
+}

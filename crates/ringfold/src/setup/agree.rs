@@ -1,0 +1,257 @@
+//! The third stage: all ranks are linked, and go by the same terms.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::link::Linked;
+use super::placement::{Placement, ROOT, Sharing};
+use super::terms::{Leading, Proposal, RulesText, Terms};
+use crate::communicator::group::Group;
+use crate::communicator::membership::Membership;
+use crate::communicator::settings::Settings;
+use crate::communicator::{Parts, Place, Policy};
+use crate::config::Straggler;
+use crate::engine::{Engine, late_ring};
+use crate::env;
+use crate::error::Result;
+use crate::memory::Pool;
+use crate::testing::delay_injector::DelayInjector;
+use crate::topology::Machine;
+use crate::transport::Transport;
+use crate::tune::calibration::{self, Context};
+use crate::tune::plugin::{self, Members, Plugin};
+use crate::tune::{Constants, Limits, Rules, Tuning};
+use crate::types::Algorithm;
+use crate::wait::Patience;
+
+/// Scratch that is ready before the first call: the slices in flight of a pipelined schedule.
+const PREPARED_SCRATCH_BYTES: usize = 1 << 20;
+
+/// All that a communicator is made of, and what its ranks still do together before it is used.
+pub(super) struct Agreed {
+    pub parts: Parts,
+    pub terms: Terms,
+    /// The rules that rank 0 has, on rank 0.
+    pub own_rules: Rules,
+}
+
+impl<'a> Linked<'a> {
+    /// Exchanges what each rank would go by, the second of two exchanges. No rank goes on before all
+    /// are linked.
+    pub fn agree(self) -> Result<Agreed> {
+        let Linked {
+            attempt,
+            placement,
+            links,
+        } = self;
+        let group = &attempt.group;
+        let settings = &group.settings;
+        let own_rules = match (&group.inherited, &settings.rules) {
+            (Some(inherited), _) => inherited.rules.clone(),
+            (None, Some(source)) if group.rank == 0 => source.read()?,
+            (None, _) => Rules::default(),
+        };
+        let plugin = settings.tuner_plugin.as_deref();
+        let plugin = plugin.and_then(|name| plugin::open(name, &members(group)));
+        let name = plugin.as_ref().map(|plugin| plugin.name());
+        let proposal = propose(group, &placement, links.is_shared(), &own_rules, name);
+        let records = attempt.exchange("terms", &proposal.encode())?;
+        let terms = Terms::decide(&records)?;
+        log_terms(&terms, name);
+        let hosts = group.hosts();
+        let domains = terms.domain_count(hosts);
+        let (transport, name, depart) = links.into_transport(placement.cores, domains)?;
+        attempt.set_waker(transport.waker());
+        let place = Place {
+            rank: group.rank,
+            world_size: group.world_ranks.len(),
+            local_rank: group.local_rank(),
+            local_size: group.local_ranks().len(),
+            hosts,
+            transport: name,
+        };
+        log_place(&place, placement.cores, settings);
+        let plugin = plugin.filter(|_| terms.plugin.is_some());
+        let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
+        Ok(Agreed {
+            parts: Parts {
+                patience: patience(&place, &placement),
+                policy: Policy {
+                    // Until the ranks are together.
+                    timeout: attempt.deadline.saturating_duration_since(Instant::now()),
+                    domains,
+                    slot_bytes,
+                    ..policy(group, &terms, plugin)
+                },
+                engine: engine(transport, &place, &placement, settings, &terms, domains),
+                place,
+                watch: Box::new(attempt.watch()),
+                membership: Membership::new(group.clone(), depart, attempt.mark.clone()),
+            },
+            terms,
+            own_rules,
+        })
+    }
+}
+
+/// What this rank would go by.
+fn propose(
+    group: &Group,
+    placement: &Placement,
+    is_shared: bool,
+    rules: &Rules,
+    plugin: Option<&str>,
+) -> Proposal {
+    let settings = &group.settings;
+    let local_ranks = group.local_ranks().len();
+    let measured = group.inherited.as_ref();
+    let measured = measured.and_then(|inherited| inherited.measured.clone());
+    let machine = Machine::read(Path::new(ROOT), placement.cores);
+    let (constants, limits) = match measured {
+        Some((constants, limits)) => (Some(constants), limits),
+        None => (None, Limits::derive(&machine, local_ranks)),
+    };
+    let is_forced = settings.algorithm.is_some() || settings.slice_bytes.is_some();
+    let can_probe = is_shared && local_ranks <= placement.cores;
+    let leading = || Leading {
+        constants: constants.unwrap_or_else(|| derive(group, placement.sharing, is_shared)),
+        // Only in a job that begins: parts are made often, and beside each other.
+        is_probed: can_probe && settings.is_probing && group.id == 0 && !is_forced,
+        rules: RulesText::Inline(Box::new(rules.clone())),
+    };
+    Proposal {
+        limits: settings.limits.over(limits),
+        domain: placement.domain,
+        plugin: plugin.map(str::to_owned),
+        leading: (group.rank == 0).then(leading),
+    }
+}
+
+/// The constants of rank 0: what was measured on this machine, or the defaults.
+fn derive(group: &Group, sharing: Sharing, is_shared: bool) -> Constants {
+    let Sharing { ranks, cores } = sharing;
+    let machine = Machine::read(Path::new(ROOT), cores);
+    let calibration = &group.settings.calibration;
+    let context = Context {
+        is_shared,
+        ranks: group.world_ranks.len(),
+    };
+    match calibration::find(calibration, &env::process, Path::new(ROOT)) {
+        Some(calibration) => calibration.constants(context, &machine, ranks),
+        None => Constants::derive(&machine, ranks),
+    }
+}
+
+fn engine(
+    transport: Box<dyn Transport>,
+    place: &Place,
+    placement: &Placement,
+    settings: &Settings,
+    terms: &Terms,
+    domains: usize,
+) -> Engine {
+    let transport = match settings.injection.clone() {
+        Some(injection) => Box::new(DelayInjector::new(transport, place.rank, injection)),
+        None => transport,
+    };
+    let pool = Pool::default();
+    pool.prepare(PREPARED_SCRATCH_BYTES);
+    let mut engine = Engine::new(transport, place.rank, place.world_size, pool);
+    if let Some(target) = settings.late_target() {
+        let is_crowded = place.local_size > placement.cores;
+        let policy = late_ring::Policy::new(target, is_crowded);
+        engine.set_late_merge(policy, settings.signal_channel());
+    }
+    engine.set_domains(domains as u32);
+    *engine.parallel() = placement.parallel(settings, place.local_size, &terms.limits);
+    engine
+}
+
+/// What calls are chosen by.
+fn policy(group: &Group, terms: &Terms, plugin: Option<Arc<dyn Plugin>>) -> Policy {
+    let settings = &group.settings;
+    let late = settings.late_rank;
+    let late_rank = late.and_then(|late| group.world_ranks.iter().position(|rank| *rank == late));
+    // Parts to which the late rank does not belong choose freely.
+    let knows_late =
+        |algorithm: &Algorithm| *algorithm != Algorithm::Stragglar || late_rank.is_some();
+    Policy {
+        algorithm: settings.algorithm.filter(knows_late),
+        late_rank,
+        goes_around: settings.straggler != Straggler::Off,
+        ..Policy::new(Tuning {
+            protocol: settings.protocol,
+            allowed: settings.allowed.clone(),
+            channels: settings.channels,
+            chunk_bytes: settings.chunk_bytes,
+            slice_bytes: settings.slice_bytes,
+            plugin,
+            ..Tuning::new(terms.constants.clone(), terms.limits)
+        })
+    }
+}
+
+fn patience(place: &Place, placement: &Placement) -> Patience {
+    match place.transport {
+        "shm" | "self" => Patience::new(place.local_size, placement.cores),
+        _ => {
+            let Sharing { ranks, cores } = placement.sharing;
+            Patience::on_sockets(ranks, cores)
+        }
+    }
+}
+
+/// What a plugin learns of the ranks.
+fn members(group: &Group) -> Members {
+    let ranks_per_host = group.ranks_per_host();
+    Members {
+        communicator: group.id,
+        ranks: group.world_ranks.len(),
+        hosts: ranks_per_host.len(),
+        ranks_per_host_min: ranks_per_host.iter().min().copied().unwrap_or(1),
+        ranks_per_host_max: ranks_per_host.iter().max().copied().unwrap_or(1),
+    }
+}
+
+fn log_terms(terms: &Terms, plugin: Option<&str>) {
+    if let (Some(name), None) = (plugin, &terms.plugin) {
+        log::warn!(
+            target: "ringfold::tuning",
+            "plugin `{name}` is not on all ranks, so the model decides; set RINGFOLD_TUNER_PLUGIN \
+             alike, and have the library everywhere"
+        );
+    }
+    let Terms {
+        constants,
+        limits,
+        is_probed,
+        ..
+    } = terms;
+    let why = if *is_probed { "; a probe follows" } else { "" };
+    log::info!(
+        target: "ringfold::tuning",
+        "limits, as rank 0 has them from its caches, its cores and RINGFOLD_LIMITS: {limits}{why}"
+    );
+    log::info!(
+        target: "ringfold::tuning",
+        "constants of the cost model, as rank 0 has them: {constants}"
+    );
+}
+
+fn log_place(place: &Place, cores: usize, settings: &Settings) {
+    let Place {
+        rank,
+        world_size,
+        local_size,
+        hosts,
+        transport,
+        ..
+    } = place;
+    log::info!(
+        target: "ringfold::init",
+        "rank {rank} of {world_size}: {local_size} ranks share this host and {cores} cores, {hosts} \
+         hosts, transport {transport} ({} was asked for)",
+        settings.transport.name()
+    );
+}

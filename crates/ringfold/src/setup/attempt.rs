@@ -1,0 +1,107 @@
+//! A communicator in the making, as the control plane knows it.
+//!
+//! It is open there before its ranks are linked, so that the set-up ends on all of them when it fails
+//! on one.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::communicator::group::Group;
+use crate::communicator::watch::{SessionWatch, Watch};
+use crate::control::limit::Cancelled;
+use crate::control::poll::remaining;
+use crate::control::{Cancel, Forwarding, Health};
+use crate::error::{Error, Result};
+use crate::topology::neighbours::{self, Mark};
+use crate::transport::Waker;
+
+/// An attempt to make the communicator of a group. Dropping it without [`keep`](Attempt::keep) closes
+/// what is open.
+pub(super) struct Attempt<'a> {
+    pub group: Group,
+    pub deadline: Instant,
+    /// Tells other jobs of this host that this process is in one.
+    pub mark: Option<Arc<Mark>>,
+    health: Arc<Health>,
+    watch: SessionWatch,
+    /// Wakes the transport, once there is one.
+    waker: Arc<OnceLock<Waker>>,
+    /// An error that makes the attempt pointless.
+    is_pointless: Cancelled<'a>,
+    is_kept: bool,
+}
+
+impl<'a> Attempt<'a> {
+    /// Opens the communicator of `group`.
+    pub fn open(group: Group, is_pointless: Cancelled<'a>) -> Result<Attempt<'a>> {
+        let deadline = Instant::now() + group.settings.connect_timeout;
+        let waker: Arc<OnceLock<Waker>> = Arc::default();
+        let transport = waker.clone();
+        let wake = Arc::new(move || transport.get().map_or((), |wake| wake()));
+        let health = group.session.open(group.id, &group.members(), wake)?;
+        Ok(Attempt {
+            watch: SessionWatch::new(health.clone(), &group),
+            mark: neighbours::mark(),
+            group,
+            deadline,
+            health,
+            waker,
+            is_pointless,
+            is_kept: false,
+        })
+    }
+
+    /// Has `cancel` end the attempt on all ranks, until the result is dropped.
+    pub fn end_on<'c>(&self, cancel: &'c Cancel) -> Forwarding<'c> {
+        let health = self.health.clone();
+        cancel.on_cancel(move |reason| health.give_up(reason))
+    }
+
+    /// The error that has ended the attempt, if one has.
+    pub fn verdict(&self) -> Option<Error> {
+        self.watch.fault().or_else(self.is_pointless)
+    }
+
+    /// Gives `record` to all ranks and gets theirs in rank order.
+    pub fn exchange(&self, what: &str, record: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let verdict = || self.verdict();
+        self.group.exchange(what, record, self.deadline, &verdict)
+    }
+
+    /// The watch over the communicator, for the communicator itself.
+    pub fn watch(&self) -> SessionWatch {
+        SessionWatch::new(self.health.clone(), &self.group)
+    }
+
+    /// Has verdicts wake a transport from now on.
+    pub fn set_waker(&self, waker: Waker) {
+        // Set once: an attempt makes one transport.
+        let _ = self.waker.set(waker);
+    }
+
+    /// Leaves what is open to the communicator that was made.
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
+
+    /// The error of an attempt that failed with `error`: one error on all ranks, and the others need
+    /// not wait for their deadlines.
+    pub fn fail(self, error: Error) -> Error {
+        let has_server = self.group.world_ranks.contains(&0);
+        let grace = match has_server || !self.group.session.has_lost_server() {
+            true => self.watch.crash_grace().min(remaining(self.deadline)),
+            // Without the server there is no verdict to wait for.
+            false => Duration::ZERO,
+        };
+        self.watch.settle_making(error, grace)
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // What is open would outlive the session.
+            self.group.session.close(self.group.id);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The first stage: each rank learns what the others offer, and where it runs itself.
+
+use super::attempt::Attempt;
+use super::link::{Division, Offer};
+use super::peer_info::{self, PeerInfo};
+use super::placement::Placement;
+use crate::config::TransportChoice;
+use crate::error::{Error, Result};
+use crate::topology::cores;
+
+/// A rank that knows the others, is open to them, and is bound to its cores.
+pub(super) struct Discovered<'a> {
+    pub attempt: &'a Attempt<'a>,
+    pub peers: Vec<PeerInfo>,
+    pub division: Division,
+    pub offer: Offer,
+    pub placement: Placement,
+}
+
+impl<'a> Discovered<'a> {
+    /// Exchanges what each rank says about itself, the first of two exchanges.
+    pub fn new(attempt: &'a Attempt<'a>) -> Result<Discovered<'a>> {
+        let group = &attempt.group;
+        let hosts = group.hosts();
+        if group.settings.transport == TransportChoice::Shm && hosts > 1 {
+            return Err(Error::Bootstrap(format!(
+                "transport shm, but the {} ranks are on {hosts} hosts (or in different network or \
+                 process namespaces); use transport auto",
+                group.world_ranks.len()
+            )));
+        }
+        let division = Division::new(group);
+        let offer = Offer::new(group, &division)?;
+        let own = cores::affinity();
+        let info = PeerInfo {
+            addresses: offer.addresses(),
+            memory: offer.memory_name(),
+            affinity: own.clone(),
+            channels: group.settings.channels,
+            straggler: group.settings.straggler_policy(),
+        };
+        let records = attempt.exchange("peer info", &info.encode())?;
+        let records = records.iter().enumerate();
+        let peers = records.map(|(peer, record)| PeerInfo::decode(peer, record));
+        let peers = peers.collect::<Result<Vec<_>>>()?;
+        peer_info::compare(&peers)?;
+        let placement = Placement::bind(group, &own, &peers)?;
+        Ok(Discovered {
+            attempt,
+            peers,
+            division,
+            offer,
+            placement,
+        })
+    }
+}

@@ -1,0 +1,227 @@
+//! What each rank says about itself before the ranks are linked.
+//!
+//! From a peer it is a claim. It is read whole and within bounds, or refused with an error that names
+//! the peer; a rank that follows an address proves by a handshake who it is.
+
+use std::net::SocketAddr;
+
+use crate::control::mesh::CANDIDATES_MAX;
+use crate::control::wire::{Reader, Writer};
+use crate::error::{Error, Result};
+use crate::topology::cores;
+use crate::tune::channels::Bounds;
+
+/// The longest text of a socket's address, of a socket's name, and of a policy.
+const TEXT_BYTES_MAX: usize = 64;
+/// The longest list of cores: every second of those that an affinity holds.
+const AFFINITY_BYTES_MAX: usize = 32 << 10;
+
+/// One rank's part of the first exchange.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Where it accepts data by TCP: no more than [`CANDIDATES_MAX`] addresses.
+    pub addresses: Vec<SocketAddr>,
+    /// The name of the socket at which it hands out its host's shared memory, if it is the first rank
+    /// of its host.
+    pub memory: Option<String>,
+    /// The cores that it may run on, ascending.
+    pub affinity: Vec<usize>,
+    /// How many channels calls over messages may have.
+    pub channels: Bounds,
+    /// How it treats slow ranks, in words.
+    pub straggler: String,
+}
+
+impl PeerInfo {
+    /// The wire form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut record = Writer::after(0);
+        record.u32(self.addresses.len() as u32);
+        for address in &self.addresses {
+            record.text(&address.to_string(), TEXT_BYTES_MAX);
+        }
+        record.text(self.memory.as_deref().unwrap_or(""), TEXT_BYTES_MAX);
+        record.text(&cores::format_list(&self.affinity), AFFINITY_BYTES_MAX);
+        record.u32(self.channels.least() as u32);
+        record.u32(self.channels.most() as u32);
+        record.text(&self.straggler, TEXT_BYTES_MAX);
+        record.into_bytes()
+    }
+
+    /// What `peer` says about itself.
+    pub fn decode(peer: usize, record: &[u8]) -> Result<PeerInfo> {
+        PeerInfo::read(record).ok_or_else(|| Error::Corrupt {
+            peer,
+            what: "a description of itself that cannot be read; use one version everywhere".into(),
+            site: None,
+        })
+    }
+
+    fn read(record: &[u8]) -> Option<PeerInfo> {
+        let mut record = Reader::new(record);
+        let addresses = record.list(4, |record| record.text(TEXT_BYTES_MAX)?.parse().ok())?;
+        let memory = record.text(TEXT_BYTES_MAX)?;
+        let affinity = cores::parse_list(&record.text(AFFINITY_BYTES_MAX)?)?;
+        let (least, most) = (record.u32()? as usize, record.u32()? as usize);
+        let info = PeerInfo {
+            addresses,
+            memory: (!memory.is_empty()).then_some(memory),
+            affinity,
+            channels: Bounds::new(Some(least), Some(most)).ok()?,
+            straggler: record.text(TEXT_BYTES_MAX)?,
+        };
+        let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_sound = info.addresses.len() <= CANDIDATES_MAX
+            && info.memory.as_ref().is_none_or(is_name)
+            && record.is_empty();
+        is_sound.then_some(info)
+    }
+}
+
+/// Checks that all ranks have the same bounds of channels and the same straggler policy: else some
+/// would wait for connections or messages that the others never make.
+pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
+    let first = &peers[0];
+    if let Some(rank) = peers
+        .iter()
+        .position(|peer| peer.channels != first.channels)
+    {
+        return Err(Error::InvalidArgument(format!(
+            "{} on rank 0 and {} on rank {rank}; set RINGFOLD_MIN_CHANNELS, RINGFOLD_MAX_CHANNELS \
+             and RINGFOLD_CHANNELS alike on all ranks",
+            first.channels, peers[rank].channels
+        )));
+    }
+    if let Some(rank) = peers
+        .iter()
+        .position(|peer| peer.straggler != first.straggler)
+    {
+        return Err(Error::InvalidArgument(format!(
+            "straggler policy `{}` on rank 0 and `{}` on rank {rank}; set RINGFOLD_STRAGGLER and \
+             RINGFOLD_LATE_RANK alike on all ranks",
+            first.straggler, peers[rank].straggler
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> PeerInfo {
+        let address = |text: &str| text.parse().expect("an address");
+        PeerInfo {
+            addresses: vec![address("10.1.2.3:4"), address("[::1]:5")],
+            memory: Some("00ff".into()),
+            affinity: vec![0, 1, 2, 7],
+            channels: Bounds::new(Some(2), Some(8)).expect("bounds"),
+            straggler: "off".into(),
+        }
+    }
+
+    fn is_refused(record: &[u8]) -> bool {
+        matches!(
+            PeerInfo::decode(3, record),
+            Err(Error::Corrupt { peer: 3, .. })
+        )
+    }
+
+    #[test]
+    fn a_record_reads_back_as_it_was_written() {
+        let least = PeerInfo {
+            channels: Bounds::new(None, None).expect("bounds"),
+            ..PeerInfo::default()
+        };
+        for info in [info(), least] {
+            let read = PeerInfo::decode(1, &info.encode()).expect("a record");
+            assert_eq!(read, info);
+        }
+    }
+
+    #[test]
+    fn a_record_cut_off_anywhere_or_with_more_behind_it_names_its_rank() {
+        let record = info().encode();
+        for length in 0..record.len() {
+            assert!(is_refused(&record[..length]), "{length} bytes");
+        }
+        assert!(is_refused(&[record, vec![0]].concat()));
+    }
+
+    #[test]
+    fn wrong_values_name_their_rank() {
+        let one = info().addresses[0];
+        let wrong: [fn(&mut PeerInfo); 3] = [
+            |info| info.memory = Some("../x".into()),
+            |info| info.memory = Some("x".repeat(TEXT_BYTES_MAX)),
+            |info| info.affinity = vec![1 << 20],
+        ];
+        for change in wrong {
+            let mut info = info();
+            change(&mut info);
+            assert!(is_refused(&info.encode()), "{info:?}");
+        }
+        let mut many = info();
+        many.addresses = vec![one; CANDIDATES_MAX + 1];
+        assert!(is_refused(&many.encode()));
+    }
+
+    #[test]
+    fn wrong_bytes_name_their_rank() {
+        let good = info().encode();
+        let replaced = |from: &[u8], to: &[u8]| {
+            let at = good.windows(from.len()).position(|window| window == from);
+            let at = at.expect("part of the record");
+            [&good[..at], to, &good[at + from.len()..]].concat()
+        };
+        let bounds = |least: u32, most: u32| [least.to_le_bytes(), most.to_le_bytes()].concat();
+        for record in [
+            replaced(b"10.1.2.3:4", b"10.1.2.3.4"),
+            replaced(b"0-2,7", b"2-0,7"),
+            replaced(b"0-2,7", b"\xff\xfe\xfd\xfc\xfb"),
+            replaced(&bounds(2, 8), &bounds(4, 2)),
+            replaced(&bounds(2, 8), &bounds(1, 65)),
+            replaced(&2u32.to_le_bytes(), &u32::MAX.to_le_bytes()),
+        ] {
+            assert!(is_refused(&record), "{record:?}");
+        }
+    }
+
+    #[test]
+    fn ranks_with_different_channels_are_an_error_that_names_them() {
+        let with = |least, most| PeerInfo {
+            channels: Bounds::new(Some(least), Some(most)).expect("bounds"),
+            ..info()
+        };
+        compare(&[with(1, 2), with(1, 2)]).expect("the same");
+        let error = compare(&[with(1, 2), with(1, 2), with(1, 4)]).unwrap_err();
+        let text = error.to_string();
+        let due = "1 to 2 channels on rank 0 and 1 to 4 channels on rank 2";
+        assert!(text.contains(due), "{text}");
+    }
+
+    #[test]
+    fn ranks_with_different_straggler_policies_are_an_error_that_names_them() {
+        let with = |policy: &str| PeerInfo {
+            straggler: policy.into(),
+            ..info()
+        };
+        for (peers, due) in [
+            (
+                ["off", "off", "tail"],
+                "`off` on rank 0 and `tail` on rank 2",
+            ),
+            (
+                ["off", "tail", "off"],
+                "`off` on rank 0 and `tail` on rank 1",
+            ),
+            (
+                ["off, late rank 1", "off, late rank 2", "off, late rank 2"],
+                "`off, late rank 1` on rank 0 and `off, late rank 2` on rank 1",
+            ),
+        ] {
+            let error = compare(&peers.map(with)).unwrap_err().to_string();
+            assert!(error.contains(due), "{error}");
+        }
+    }
+}

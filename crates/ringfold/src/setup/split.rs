@@ -1,0 +1,165 @@
+//! Communicators of some ranks of another one.
+
+use std::time::Instant;
+
+use super::establish;
+use crate::communicator::Communicator;
+use crate::communicator::group::{Group, Inherited};
+use crate::communicator::watch::renumbered;
+use crate::control::Cancel;
+use crate::control::wire::{Reader, Writer};
+use crate::error::{Error, Result};
+
+/// Makes the parts of a communicator; `cancel` ends that.
+pub(super) fn split(
+    parent: &Communicator,
+    color: Option<u32>,
+    key: i64,
+    cancel: Option<&Cancel>,
+) -> Result<Option<Communicator>> {
+    let Some(group) = parent.membership.group() else {
+        return Err(Error::Unsupported("split of ranks that are threads".into()));
+    };
+    let number = parent.membership.next_split();
+    let watch = parent.driver.watch();
+    let requests = exchange(parent, group, number, SplitRequest { color, key })?;
+    let Some(color) = color else { return Ok(None) };
+    let mut ranks: Vec<usize> = (0..requests.len())
+        .filter(|rank| requests[*rank].color == Some(color))
+        .collect();
+    ranks.sort_by_key(|rank| (requests[*rank].key, *rank));
+    let place = ranks.iter().position(|rank| *rank == group.rank);
+    let rank = place.unwrap_or_else(|| unreachable!("this rank's own request has its color"));
+    // A probe was made with as many ranks; with others its answers mean little.
+    let is_as_large = ranks.len() == requests.len();
+    let tuning = &parent.policy.tuning;
+    let part = Group {
+        id: part_id(group.id, number, color),
+        world_ranks: ranks.iter().map(|rank| group.world_ranks[*rank]).collect(),
+        rank,
+        inherited: Some(Inherited {
+            rules: tuning.rules.clone(),
+            measured: is_as_large.then(|| (tuning.constants.clone(), tuning.limits)),
+        }),
+        ..group.clone()
+    };
+    let server = group.world_ranks.iter().position(|rank| *rank == 0);
+    // A rank that fails in the parent does not come, and ranks that split meanwhile must not wait
+    // for it.
+    let parents_end = || {
+        let fault = watch.fault()?;
+        let reason = format!("the communicator that it was split from has ended: {fault}");
+        Some(Error::Aborted { rank, reason })
+    };
+    let made = establish(part, cancel, &parents_end).map(Some);
+    made.map_err(|error| match (watch.fault(), error, server) {
+        (Some(fault), ..) => fault,
+        // The rank that had the server is missing in this communicator, too, which ends with it.
+        (_, Error::Bootstrap(_), Some(rank)) if group.session.has_lost_server() => {
+            let reason = "its control connection was closed".into();
+            let site = None;
+            let suspicion = Error::PeerFailed { rank, reason, site };
+            watch.settle(suspicion, watch.crash_grace())
+        }
+        // The part does not exist: its ranks are known by their numbers here.
+        (_, error, _) => renumbered(error, &ranks),
+    })
+}
+
+/// What all ranks want of split `number`, in rank order.
+fn exchange(
+    parent: &Communicator,
+    group: &Group,
+    number: u64,
+    own: SplitRequest,
+) -> Result<Vec<SplitRequest>> {
+    let watch = parent.driver.watch();
+    let deadline = Instant::now() + group.settings.connect_timeout;
+    let verdict = || watch.fault();
+    let topic = format!("split {number}");
+    let records = group.exchange(&topic, &own.encode(), deadline, &verdict);
+    let records = records.map_err(|error| match error {
+        // It is a member of the parent, which ends with it: by one error on all ranks.
+        Error::PeerFailed { .. } => watch.settle(error, watch.crash_grace()),
+        other => other,
+    })?;
+    let read = |(peer, record): (usize, &Vec<u8>)| {
+        SplitRequest::decode(record).ok_or_else(|| Error::Corrupt {
+            peer,
+            what: "a request for a split that cannot be read".into(),
+            site: None,
+        })
+    };
+    records.iter().enumerate().map(read).collect()
+}
+
+/// A number for part `color` of split `number` of communicator `parent`: the same on all its ranks,
+/// another for every part.
+fn part_id(parent: u64, number: u64, color: u32) -> u64 {
+    let mut mixed = parent;
+    for word in [number + 1, color as u64] {
+        mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^= mixed >> 29;
+    }
+    // 0 is the job's own communicator.
+    mixed | 1
+}
+
+/// What a rank wants of a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SplitRequest {
+    color: Option<u32>,
+    key: i64,
+}
+
+impl SplitRequest {
+    fn encode(&self) -> Vec<u8> {
+        let mut record = Writer::after(0);
+        record.u32(u32::from(self.color.is_some()));
+        record.u32(self.color.unwrap_or(0));
+        record.u64(self.key as u64);
+        record.into_bytes()
+    }
+
+    fn decode(record: &[u8]) -> Option<SplitRequest> {
+        let mut record = Reader::new(record);
+        let (has_color, color) = (record.u32()?, record.u32()?);
+        let request = SplitRequest {
+            color: match has_color {
+                0 => None,
+                1 => Some(color),
+                _ => return None,
+            },
+            key: record.u64()? as i64,
+        };
+        record.is_empty().then_some(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_reads_back_as_it_was_written_and_as_nothing_else() {
+        for color in [None, Some(0), Some(u32::MAX)] {
+            let request = SplitRequest { color, key: -7 };
+            let record = request.encode();
+            assert_eq!(SplitRequest::decode(&record), Some(request));
+            for length in 0..record.len() {
+                assert_eq!(SplitRequest::decode(&record[..length]), None);
+            }
+            assert_eq!(SplitRequest::decode(&[record, vec![0]].concat()), None);
+        }
+        assert_eq!(SplitRequest::decode(&[2; 16]), None);
+    }
+
+    #[test]
+    fn every_part_has_a_number_of_its_own() {
+        let numbers = [(0, 0, 0), (0, 0, 1), (0, 1, 0), (7, 0, 0)];
+        let mut numbers = numbers.map(|(parent, number, color)| part_id(parent, number, color));
+        numbers.sort_unstable();
+        assert!(numbers.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(!numbers.contains(&0));
+    }
+}

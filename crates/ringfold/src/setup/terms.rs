@@ -1,0 +1,351 @@
+//! What all ranks of a communicator go by: one table of constants, of limits and of rules.
+//!
+//! Each rank sends a [`Proposal`] in the exchange in which all say that they are linked. Constants and
+//! rules are rank 0's, so that all decide alike even where machines, kernels or environments differ.
+//! Of the limits rank 0's hold, too; an algorithm that any rank bars is barred for all. Rules that
+//! are too long for an exchange are [sent](send_rules) when the ranks can call each other.
+//!
+//! A tuner plugin that is not on all ranks is on none: ranks that choose differently would wait for
+//! each other.
+//!
+//! From a peer a proposal is a claim: it is whole and within bounds, or refused.
+
+use crate::communicator::Communicator;
+use crate::control::wire::{Reader, Writer};
+use crate::error::{Error, Result};
+use crate::topology::layout;
+use crate::tune::constants;
+use crate::tune::{Constants, Limits, Rules};
+
+/// The longest rules that fit into a proposal.
+const INLINE_RULES_BYTES_MAX: usize = 8 << 10;
+/// The longest rules that are accepted from rank 0: some hundred thousand lines.
+const RULES_BYTES_MAX: usize = 16 << 20;
+/// The longest text of limits.
+const LIMITS_BYTES_MAX: usize = 4 << 10;
+/// The longest name of a plugin.
+const PLUGIN_BYTES_MAX: usize = 256;
+
+/// One rank's part of the second exchange.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proposal {
+    /// The limits that it would have.
+    pub limits: Limits,
+    /// The domain that all its cores are in, if there is one.
+    pub domain: Option<usize>,
+    /// What its tuner plugin is called, if it has one.
+    pub plugin: Option<String>,
+    /// What rank 0 decides for all.
+    pub leading: Option<Leading>,
+}
+
+/// Rank 0's part of a proposal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leading {
+    /// The constants of the cost model.
+    pub constants: Constants,
+    /// Whether what is doubtful is probed before the first call.
+    pub is_probed: bool,
+    /// The operator's rules.
+    pub rules: RulesText,
+}
+
+/// Rules on their way.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RulesText {
+    /// All of them.
+    Inline(Box<Rules>),
+    /// They follow as a broadcast of so many bytes.
+    Later(usize),
+}
+
+/// What all ranks of a communicator go by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Terms {
+    /// The constants of the cost model.
+    pub constants: Constants,
+    /// The pieces and stores of all calls.
+    pub limits: Limits,
+    /// The operator's rules, as far as they are here.
+    pub rules: RulesText,
+    /// Whether what is doubtful is probed before the first call.
+    pub is_probed: bool,
+    /// What the tuner plugin of all ranks is called, if all have the same.
+    pub plugin: Option<String>,
+    /// The domain of each rank; `None` for a rank that may run in several.
+    pub domains: Vec<Option<usize>>,
+}
+
+impl Proposal {
+    /// The wire form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut record = Writer::after(0);
+        record.text(&self.limits.to_string(), LIMITS_BYTES_MAX);
+        record.u32(self.domain.map_or(0, |domain| domain as u32 + 1));
+        record.text(self.plugin.as_deref().unwrap_or(""), PLUGIN_BYTES_MAX);
+        if let Some(leading) = &self.leading {
+            let constants = leading.constants.to_string();
+            record.text(&constants, constants::TEXT_BYTES_MAX);
+            record.u32(u32::from(leading.is_probed));
+            let rules = match &leading.rules {
+                RulesText::Inline(rules) => rules.to_string(),
+                RulesText::Later(_) => String::new(),
+            };
+            record.u32(rules.len() as u32);
+            if rules.len() <= INLINE_RULES_BYTES_MAX {
+                record.text(&rules, INLINE_RULES_BYTES_MAX);
+            }
+        }
+        record.into_bytes()
+    }
+
+    /// What a peer proposes; `None` unless it is whole.
+    pub fn decode(record: &[u8]) -> Option<Proposal> {
+        let mut record = Reader::new(record);
+        let limits = Limits::decode(record.bytes(LIMITS_BYTES_MAX)?)?;
+        let domain = (record.u32()? as usize).checked_sub(1);
+        let plugin = record.text(PLUGIN_BYTES_MAX)?;
+        let leading = match record.is_empty() {
+            true => None,
+            false => Some(Leading::read(&mut record)?),
+        };
+        record.is_empty().then_some(Proposal {
+            limits,
+            domain,
+            plugin: (!plugin.is_empty()).then_some(plugin),
+            leading,
+        })
+    }
+}
+
+impl Leading {
+    fn read(record: &mut Reader<'_>) -> Option<Leading> {
+        let constants = Constants::decode(record.bytes(constants::TEXT_BYTES_MAX)?)?;
+        let is_probed = match record.u32()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let rules = match record.u32()? as usize {
+            length if length <= INLINE_RULES_BYTES_MAX => {
+                let text = record.bytes(INLINE_RULES_BYTES_MAX)?;
+                (text.len() == length).then_some(())?;
+                RulesText::Inline(read_rules(text)?.into())
+            }
+            length if length <= RULES_BYTES_MAX => RulesText::Later(length),
+            _ => return None,
+        };
+        Some(Leading {
+            constants,
+            is_probed,
+            rules,
+        })
+    }
+}
+
+impl Terms {
+    /// The terms that follow from the proposals of all ranks, in rank order.
+    pub fn decide(records: &[Vec<u8>]) -> Result<Terms> {
+        let mut proposals = Vec::with_capacity(records.len());
+        for (peer, record) in records.iter().enumerate() {
+            proposals.push(Proposal::decode(record).ok_or_else(|| unreadable(peer))?);
+        }
+        let first = &mut proposals[0];
+        let leading = first.leading.take().ok_or_else(|| unreadable(0))?;
+        let first = &proposals[0];
+        let others = &proposals[1..];
+        let limits = others
+            .iter()
+            .fold(first.limits, |limits, other| limits.barring(&other.limits));
+        let is_everywhere = others.iter().all(|other| other.plugin == first.plugin);
+        Ok(Terms {
+            constants: leading.constants,
+            limits,
+            rules: leading.rules,
+            is_probed: leading.is_probed,
+            plugin: first.plugin.clone().filter(|_| is_everywhere),
+            domains: proposals.iter().map(|proposal| proposal.domain).collect(),
+        })
+    }
+
+    /// How many domains of equal size the ranks sit in, in rank order: 1 where that is not so, where
+    /// a rank may run in several, and on several hosts. All ranks have the same list, so all answer
+    /// alike.
+    pub fn domain_count(&self, hosts: usize) -> usize {
+        if hosts > 1 || self.domains.len() < 2 {
+            return 1;
+        }
+        let count = layout::equal_domains(&self.domains);
+        let name = |domain: &Option<usize>| domain.map_or("several".into(), |it| it.to_string());
+        let names: Vec<String> = self.domains.iter().map(name).collect();
+        log::info!(
+            target: "ringfold::init",
+            "ranks in {count} domains; the domain of each rank, by its first core: {}",
+            names.join(", ")
+        );
+        count
+    }
+}
+
+/// Gives all ranks the rules of rank 0 where these are `bytes` long, too long for an exchange. `own`
+/// are this rank's; those of rank 0 count. Every rank of the communicator calls this.
+pub(super) fn send_rules(communicator: &Communicator, own: &Rules, bytes: usize) -> Result<Rules> {
+    let mut text = vec![0u8; bytes];
+    if communicator.rank() == 0 {
+        text.copy_from_slice(own.to_string().as_bytes());
+    }
+    communicator.broadcast(&mut text, 0)?;
+    read_rules(&text).ok_or_else(|| unreadable(0))
+}
+
+fn read_rules(text: &[u8]) -> Option<Rules> {
+    Rules::parse(std::str::from_utf8(text).ok()?, "rank 0's rules").ok()
+}
+
+fn unreadable(peer: usize) -> Error {
+    Error::Corrupt {
+        peer,
+        what: "terms that cannot be read; use one version everywhere".into(),
+        site: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Machine;
+    use crate::tune::limits::{NEVER, Overrides};
+
+    /// The proposal of a rank other than 0.
+    fn proposal(overrides: &str) -> Proposal {
+        let limits = Limits::derive(&Machine::here(), 2);
+        let overrides: Overrides = overrides.parse().expect("overrides");
+        Proposal {
+            limits: overrides.over(limits),
+            domain: Some(0),
+            plugin: None,
+            leading: None,
+        }
+    }
+
+    fn leading() -> Leading {
+        Leading {
+            constants: Constants::derive(&Machine::here(), 2),
+            is_probed: false,
+            rules: RulesText::Inline(Box::default()),
+        }
+    }
+
+    /// The terms when the first of these is rank 0's.
+    fn decide(mut proposals: Vec<Proposal>) -> Terms {
+        proposals[0].leading.get_or_insert_with(leading);
+        let records: Vec<Vec<u8>> = proposals.iter().map(Proposal::encode).collect();
+        Terms::decide(&records).expect("terms")
+    }
+
+    #[test]
+    fn a_plugin_that_is_not_everywhere_is_not_used() {
+        let with = |name: &Option<&str>| Proposal {
+            plugin: name.map(str::to_owned),
+            ..proposal("shared_slice_bytes=64K")
+        };
+        let decided = |names: &[Option<&str>]| decide(names.iter().map(with).collect()).plugin;
+        assert_eq!(
+            decided(&[Some("mine\nand more"); 3]),
+            Some("mine\nand more".into())
+        );
+        for others in [
+            [Some("mine"), None],
+            [None, Some("mine")],
+            [Some("mine"), Some("yours")],
+            [None, None],
+        ] {
+            assert_eq!(decided(&others), None, "{others:?}");
+        }
+    }
+
+    #[test]
+    fn rank_0_decides_and_any_rank_bars() {
+        let rules = Rules::parse("allreduce,0,64,ring,simple,-1,-1,-1\n", "").expect("rules");
+        let mut own = leading();
+        own.is_probed = true;
+        own.constants.hop_us = 2.5;
+        own.rules = RulesText::Inline(rules.into());
+        let overrides = "shared_slice_bytes=64K,helper_bytes_min=1M,stream_bytes_min=never";
+        let first = Proposal {
+            leading: Some(own.clone()),
+            ..proposal(overrides)
+        };
+        let other = proposal("shared_slice_bytes=32K,helper_bytes_min=never,stream_bytes_min=1M");
+        let decided = decide(vec![first, other]);
+        assert!(decided.is_probed);
+        assert_eq!(decided.limits.shared_slice_bytes, 64 << 10);
+        let barred = (
+            decided.limits.helper_bytes_min,
+            decided.limits.stream_bytes_min,
+        );
+        assert_eq!(barred, (NEVER, NEVER));
+        assert_eq!(decided.constants, own.constants);
+        assert_eq!(decided.rules, own.rules);
+    }
+
+    #[test]
+    fn domains_count_where_all_ranks_share_a_host_and_sit_in_one_each() {
+        let within = |domains: &[Option<usize>]| {
+            let each = domains.iter().map(|domain| Proposal {
+                domain: *domain,
+                ..proposal("shared_slice_bytes=64K")
+            });
+            decide(each.collect())
+        };
+        let halves = within(&[Some(0), Some(0), Some(8), Some(8)]);
+        assert_eq!((halves.domain_count(1), halves.domain_count(2)), (2, 1));
+        assert_eq!(within(&[Some(0), None]).domain_count(1), 1);
+        assert_eq!(within(&[Some(0)]).domain_count(1), 1);
+    }
+
+    #[test]
+    fn long_rules_come_later() {
+        let line = "allreduce,0,64,ring,simple,-1,-1,-1\n";
+        let rules = Rules::parse(&line.repeat(1000), "").expect("rules");
+        let bytes = rules.to_string().len();
+        let first = Proposal {
+            leading: Some(Leading {
+                rules: RulesText::Inline(rules.into()),
+                ..leading()
+            }),
+            ..proposal("shared_slice_bytes=64K")
+        };
+        assert_eq!(decide(vec![first]).rules, RulesText::Later(bytes));
+    }
+
+    #[test]
+    fn an_unreadable_proposal_names_its_rank() {
+        let other = proposal("shared_slice_bytes=64K");
+        let first = Proposal {
+            leading: Some(leading()),
+            ..other.clone()
+        };
+        let (first, good) = (first.encode(), other.encode());
+        let refused = |first: &[u8], other: &[u8], blamed: usize| {
+            let decided = Terms::decide(&[first.to_vec(), other.to_vec()]);
+            let is_blamed = matches!(decided, Err(Error::Corrupt { peer, .. }) if peer == blamed);
+            assert!(is_blamed, "{decided:?}");
+        };
+        for length in 0..good.len() {
+            refused(&first, &good[..length], 1);
+        }
+        refused(&first, &[good.clone(), vec![0]].concat(), 1);
+        refused(&first, &[b"\xff\xff\xff\xff", &good[4..]].concat(), 1);
+        // Rank 0 without what it decides, with half of it, or with impossible lengths.
+        refused(&good, &good, 0);
+        for length in good.len() + 1..first.len() {
+            refused(&first[..length], &good, 0);
+        }
+        let end = first.len();
+        for rules in [u32::MAX, 7, 17 << 20] {
+            let cut = [&first[..end - 8], &rules.to_le_bytes(), &[0; 4]].concat();
+            refused(&cut, &good, 0);
+        }
+    }
+}

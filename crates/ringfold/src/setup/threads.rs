@@ -1,0 +1,64 @@
+//! Communicators whose ranks are threads of one process: nothing to discover, and one machine to agree
+//! with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::communicator::membership::Membership;
+use crate::communicator::watch::ThreadWatch;
+use crate::communicator::{Communicator, Parts, Place, Policy};
+use crate::engine::Engine;
+use crate::memory::Pool;
+use crate::reduce::Parallel;
+use crate::topology::Machine;
+use crate::transport::{Transport, local};
+use crate::tune::{Constants, Limits, Tuning};
+use crate::wait::Patience;
+
+/// The deadline of operations between threads.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One communicator for each thread.
+pub(super) fn threads(world_size: usize) -> Vec<Communicator> {
+    threads_with(world_size, |_| Parallel::none())
+}
+
+/// The same, each rank with its helpers.
+pub(crate) fn threads_with(
+    world_size: usize,
+    parallel: impl Fn(usize) -> Parallel,
+) -> Vec<Communicator> {
+    let watch = Arc::new(ThreadWatch::default());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let machine = Machine::here();
+    let limits = Limits::derive(&machine, world_size);
+    let constants = Constants::derive(&machine, world_size);
+    let ranks = local::local(world_size).into_iter().enumerate();
+    ranks
+        .map(|(rank, transport)| {
+            let health = watch.register(transport.waker());
+            let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
+            let mut engine = Engine::new(Box::new(transport), rank, world_size, Pool::default());
+            *engine.parallel() = parallel(rank);
+            Communicator::new(Parts {
+                engine,
+                place: Place {
+                    rank,
+                    world_size,
+                    local_rank: rank,
+                    local_size: world_size,
+                    hosts: 1,
+                    transport: "local",
+                },
+                policy: Policy {
+                    timeout: TIMEOUT,
+                    slot_bytes,
+                    ..Policy::new(Tuning::new(constants.clone(), limits))
+                },
+                patience: Patience::new(world_size, cores),
+                watch: Box::new(health),
+                membership: Membership::default(),
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,60 @@
+//! The last stage: the ranks call each other, and the communicator is ready.
+
+use super::agree::Agreed;
+use super::terms::{self, RulesText};
+use crate::communicator::{Communicator, probe};
+use crate::error::Result;
+use crate::types::Op;
+
+/// What warms up. Over messages it is enough for the algorithms of large calls, and little enough for
+/// a slow network; through shared memory it is every slot of a window.
+const WARM_UP_BYTES: [usize; 2] = [64 << 10, 2 << 20];
+
+impl Agreed {
+    /// Makes the communicator, and with it the calls that need all ranks: those that warm up, long
+    /// rules, a probe, weights.
+    pub fn warm_up(self) -> Result<Communicator> {
+        let Agreed {
+            parts,
+            terms,
+            own_rules,
+        } = self;
+        let membership = &parts.membership;
+        let settings = membership.group().map(|group| group.settings.clone());
+        let is_job = membership.group().is_some_and(|group| group.id == 0);
+        let mut communicator = Communicator::new(parts);
+        communicator.driver.set_preparing(true);
+        call_once(&communicator)?;
+        let rules = match terms.rules {
+            RulesText::Inline(rules) => *rules,
+            RulesText::Later(bytes) => terms::send_rules(&communicator, &own_rules, bytes)?,
+        };
+        // A calibration knows more than a probe.
+        let is_calibrated = !communicator.policy.tuning.constants.corrections.is_empty();
+        if terms.is_probed && !is_calibrated {
+            probe::probe(&mut communicator)?;
+        }
+        communicator.set_rules(rules);
+        communicator.tell_model();
+        if let Some(settings) = settings {
+            // Weights are the job's: its parts have other ranks.
+            if let (Some(weighting), true) = (&settings.weights, is_job) {
+                communicator.weigh(weighting)?;
+            }
+            communicator.policy.timeout = settings.timeout;
+        }
+        communicator.driver.set_preparing(false);
+        Ok(communicator)
+    }
+}
+
+/// Makes the calls that training makes most, once, on memory of its own: the first real call then
+/// finds plans made, code and windows present, and is as fast as the tenth.
+fn call_once(communicator: &Communicator) -> Result<()> {
+    let bytes = WARM_UP_BYTES[communicator.policy.slot_bytes.is_some() as usize];
+    let input = vec![0f32; bytes / size_of::<f32>()];
+    let mut output = input.clone();
+    communicator.all_reduce_into(&input, &mut output, Op::Sum)?;
+    communicator.all_reduce(&mut output, Op::Sum)?;
+    communicator.all_reduce(&mut output[..1], Op::Sum)
+}
