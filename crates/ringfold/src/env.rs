@@ -1,8 +1,9 @@
-//! The environment: the one place that reads variables.
+//! The environment: the only place that reads variables.
 //!
-//! [`VARIABLES`] is the table of all `RINGFOLD_*` names, from which `docs/env.md` is made. [`Environment`] is what they
-//! say, parsed; it is made from a lookup function, so that tests need no process of their own. Launchers' variables are
-//! looked up through the same function by `setup::launch`.
+//! [`VARIABLES`] is the table of all `RINGFOLD_*` names, from which `docs/env.md` is generated.
+//! [`Environment`] holds their parsed values; it is built from a lookup function, so that tests
+//! need no process of their own. Launchers' variables are looked up through the same function by
+//! `setup::launch`.
 
 mod diagnosis;
 pub(crate) mod files;
@@ -30,16 +31,16 @@ use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::Overrides;
 use crate::units::near;
 
-/// The deadline of an operation that names none. Long, because a rank may save a checkpoint or compile meanwhile; a
-/// death is noticed at once all the same.
+/// The default deadline of an operation. Long, because a rank may be saving a checkpoint or
+/// compiling; a death is detected at once regardless.
 pub const TIMEOUT: Duration = Duration::from_secs(300);
 /// The deadline for bringing the ranks together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The largest file that can be a secret.
 const SECRET_BYTES_MAX: u64 = 4096;
 
-/// The variables by which launchers and thread libraries place ranks or threads: Slurm, Open MPI 5 and 4, Intel MPI,
-/// MVAPICH, OpenMP (all, GNU's, Intel's).
+/// The variables by which launchers and thread libraries place ranks or threads: Slurm, Open MPI 5
+/// and 4, Intel MPI, MVAPICH, OpenMP (all, GNU's, Intel's).
 const FOREIGN_BINDINGS: [&str; 9] = [
     "SLURM_CPU_BIND",
     "PRTE_MCA_hwloc_default_binding_policy",
@@ -107,7 +108,7 @@ pub struct Environment {
     pub shm_bytes: Option<usize>,
     /// Limits instead of the derived ones.
     pub limits: Option<Overrides>,
-    /// Who owns how much of large all-reduces.
+    /// Each rank's share of large all-reduces.
     pub weights: Option<Weighting>,
     /// Helper threads of a communicator.
     pub helpers: Option<usize>,
@@ -115,7 +116,7 @@ pub struct Environment {
     pub straggler: Option<Straggler>,
     /// Whether ranks are bound to cores.
     pub bind: Option<Bind>,
-    /// A variable by which somebody else says where ranks run.
+    /// A variable that shows that binding is handled elsewhere.
     pub foreign_binding: Option<&'static str>,
     /// Whether doubtful limits are probed.
     pub probe: Option<bool>,
@@ -246,7 +247,7 @@ pub fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "must be bytes, 1 or more, with K, M or G behind it if you like".into())
 }
 
-/// The job's secret, as this process' environment has it: for bindings that meet in their own way.
+/// The job's secret from this process' environment, for bindings that join in their own way.
 pub fn job_secret() -> Result<Option<Secret>> {
     secret(&process)
 }
@@ -267,7 +268,8 @@ fn secret_file(path: &str) -> Result<Secret> {
     let (file, metadata) = files::open(path).map_err(failed)?;
     if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::getuid().as_raw() {
         return Err(Error::InvalidArgument(format!(
-            "RINGFOLD_SECRET_FILE `{path}` can be read by others or belongs to another user; `chmod 600` it"
+            "RINGFOLD_SECRET_FILE `{path}` can be read by others or belongs to another user; \
+             `chmod 600` it"
         )));
     }
     let content = files::content(&file, SECRET_BYTES_MAX).map_err(failed)?;
@@ -294,7 +296,7 @@ pub fn warn_of_unknown() {
     });
 }
 
-/// What there is to say about a name that begins like ours and is not.
+/// The warning about an unknown name with our prefix.
 fn unknown(name: &str) -> Option<String> {
     const PREFIX: &str = "RINGFOLD_";
     let own = name.strip_prefix(PREFIX)?;

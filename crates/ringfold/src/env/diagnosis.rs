@@ -1,7 +1,7 @@
-//! What the variables say to the PyTorch backend: diagnosis (the record of calls, and the warning about calls that stand
-//! still), and whether gradient buckets are registered.
+//! Settings of the PyTorch backend: diagnosis (the flight record, and the warning about stuck
+//! calls), and whether gradient buckets are registered.
 //!
-//! The core only reads them; `ringfold.torch` acts on them.
+//! The core only reads them; `ringfold.torch` uses them.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::error::Result;
 
 /// How many calls a process remembers: as many as torch does.
 pub const FLIGHT_RECORDS: usize = 2000;
-/// How long a call may be under way before it is reported: longer than what ranks usually do alone, as saving a small
-/// checkpoint.
+/// How long a call may be in progress before it is reported as stuck: longer than ranks usually
+/// compute alone, for example to save a small checkpoint.
 pub const STALL: Duration = Duration::from_secs(60);
 
 /// What is recorded and reported of calls.
@@ -52,7 +52,8 @@ impl Diagnosis {
     }
 }
 
-/// Whether the PyTorch backend registers gradient buckets by itself, as this process' environment has it.
+/// Whether the PyTorch backend registers gradient buckets automatically, by this process'
+/// environment.
 pub fn registers_buckets() -> Result<bool> {
     Ok(parse(&process, "RINGFOLD_TORCH_BUCKETS", switch)?.unwrap_or(true))
 }

@@ -14,7 +14,7 @@ use crate::control::poll::wait_for;
 /// How long the writer of a pipe may take.
 const PIPE: Duration = Duration::from_secs(10);
 
-/// Opens `path` without waiting for anybody.
+/// Opens `path` without blocking.
 pub(crate) fn open(path: impl AsRef<Path>) -> io::Result<(File, Metadata)> {
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new()

@@ -1,6 +1,7 @@
 //! The log: lines like `[node1:4711 rank 3] INFO TRANSPORT text`, by NCCL's levels and subsystems.
 //!
-//! A line's subsystem is the module below `ringfold` that it comes from. Warnings are not filtered by subsystem.
+//! A line's subsystem is the module below `ringfold` that it comes from. Warnings are not filtered
+//! by subsystem.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -124,7 +125,7 @@ impl Logger {
             rank => format!(" rank {rank}"),
         };
         let line = format!("[{}:{}{rank}] {text}\n", self.host, std::process::id());
-        // There is nobody to tell that the log cannot be written.
+        // There is no place to report that the log cannot be written.
         let _ = match &self.file {
             Some(file) => file
                 .lock()
@@ -150,7 +151,8 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// Starts logging as the environment says. Does nothing when the program has a logger of its own, or the second time.
+/// Starts logging by the environment. No effect if the program has a logger of its own, or if
+/// called again.
 pub fn init_logging() -> Result<()> {
     static LOGGER: OnceLock<Logger> = OnceLock::new();
     if LOGGER.get().is_some() {

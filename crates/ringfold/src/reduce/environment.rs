@@ -95,8 +95,8 @@ mod tests {
     /// Round towards plus infinity.
     const UPWARDS: u32 = mxcsr::DEFAULT | 0x4000;
 
-    /// `work` under this environment, which must be as it was afterwards, up to the record of
-    /// exceptions.
+    /// Runs `work` under this environment and checks that the environment is unchanged afterwards,
+    /// except for the record of exceptions.
     fn under<R>(environment: u32, work: impl FnOnce() -> R) -> R {
         let own = mxcsr::read();
         mxcsr::write(environment);

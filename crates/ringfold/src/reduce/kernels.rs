@@ -1,14 +1,14 @@
-//! The loops that combine buffers: one body for each way of holding an element, generic over the
+//! The loops that reduce buffers: one body for each representation of an element, generic over the
 //! operation.
 //!
-//! Two sources are combined in one pass. With more, blocks that stay in the first-level cache are
+//! Two sources are reduced in one pass. With more, blocks that stay in the first-level cache are
 //! accumulated in a scratch array, so that every source and the result pass through memory once.
 //! 16-bit floats are accumulated in `f32`.
 //!
-//! The compiler vectorises these loops. Where the result replaces a source, it must be told so: it
-//! checks at run time that arrays do not overlap, and would take the scalar loop. All operations
-//! are commutative bit for bit (NaN payloads excepted), so that "the result replaces the first of
-//! two" covers both positions.
+//! The compiler vectorises these loops. If the result replaces a source, the code must say so: the
+//! compiler checks at run time that arrays do not overlap, and would use the scalar loop. All
+//! operations are commutative bit for bit (NaN payloads excepted), so that "the result replaces the
+//! first of two" covers both positions.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -202,7 +202,7 @@ unsafe fn combine<T: Copy>(
         first.address().cast::<T>(),
         second.address().cast::<T>(),
     );
-    // SAFETY: the caller's contract; the branches tell the cases of overlap apart.
+    // SAFETY: the caller's contract; the branches distinguish the cases of overlap.
     unsafe {
         if target == a {
             zip_in_place(target, b, count, join);

@@ -53,7 +53,8 @@ macro_rules! float_extrema {
                     // A NaN in `b` fails both comparisons and is taken; equal numbers differ at
                     // most in a zero's sign.
                     let smaller = if a < b { a } else { b };
-                    let smaller = if a == b { $t::from_bits(a.to_bits() | b.to_bits()) } else { smaller };
+                    let both = $t::from_bits(a.to_bits() | b.to_bits());
+                    let smaller = if a == b { both } else { smaller };
                     if a.is_nan() { a } else { smaller }
                 }
             }
@@ -62,7 +63,8 @@ macro_rules! float_extrema {
                 #[inline(always)]
                 fn join(a: $t, b: $t) -> $t {
                     let larger = if a > b { a } else { b };
-                    let larger = if a == b { $t::from_bits(a.to_bits() & b.to_bits()) } else { larger };
+                    let both = $t::from_bits(a.to_bits() & b.to_bits());
+                    let larger = if a == b { both } else { larger };
                     if a.is_nan() { a } else { larger }
                 }
             }

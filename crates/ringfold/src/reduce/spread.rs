@@ -1,13 +1,13 @@
-//! Folds whose result goes to several places at once, and copies that do.
+//! Reductions whose result is stored to several places at once, and copies that are.
 //!
 //! Every source is read once, and every target written once; a target may be one of the sources.
-//! Sums of a few sources into as many targets, what an all-reduce among a few ranks is, go through
-//! registers, a few elements at a time. All else goes by the general way: a block is folded where
-//! it stays in the first-level cache and is stored from there to all targets. The bits are the
-//! same.
+//! Sums of a few sources into as many targets, as in an all-reduce among a few ranks, use
+//! registers, a few elements at a time. All other cases use the general method: a block is reduced
+//! while it stays in the first-level cache and is stored from there to all targets. The bits are
+//! the same.
 //!
-//! Stores may be *streamed*, past the caches: a line that nobody will read soon need not be fetched
-//! to be overwritten.
+//! Stores may be *streamed*, past the caches: a line that is not read soon need not be fetched to
+//! be overwritten.
 
 use std::marker::PhantomData;
 use std::ops::Mul;
@@ -50,12 +50,13 @@ pub enum Store {
 struct Block([u8; BLOCK_BYTES]);
 
 impl Kernel {
-    /// Sets every element of all `targets` to the combination of that element of `sources`, from
-    /// first to last, scaled by `factor`. `parts` is room for a list.
+    /// Sets every element of all `targets` to the reduction of that element of `sources`, from
+    /// first to last, scaled by `factor`. `parts` is scratch room for a list.
     ///
-    /// The regions are such as [`fold`](Kernel::fold) takes; each target may be one of the sources,
-    /// and no two targets overlap. The bits are those of a fold followed by a scaling. Streamed
-    /// stores are over when this returns, for whoever sees what this thread stores next.
+    /// The regions must satisfy the contract of [`fold`](Kernel::fold); each target may be one of
+    /// the sources, and no two targets overlap. The bits are those of a fold followed by a scaling.
+    /// Streamed stores are complete when this returns, for any thread that sees what this thread
+    /// stores next.
     pub fn spread(
         &self,
         targets: &[Region],
@@ -121,8 +122,8 @@ impl Kernel {
             factor,
             is_streamed,
         };
-        // SAFETY: lengths and overlap are those that `check_regions` has seen, cut to whole rows,
-        // and there is a loop for so many sources and targets; streamed targets begin at lines;
+        // SAFETY: lengths and overlap are those checked by `check_regions`, cut to whole rows, and
+        // there is a loop for this number of sources and targets; streamed targets begin at lines;
         // `Kernel::at_level` has chosen a loop of this machine.
         unsafe { run(Region::EMPTY, sources, targets) };
         bytes
@@ -305,7 +306,7 @@ unsafe fn by_store<F: Rows, const N: usize>(
 /// Sums rows and stores them.
 ///
 /// # Safety
-/// As [`by_count`]; `put` may store a row where it is told to.
+/// As [`by_count`]; `put` must be allowed to store a row at the target.
 #[inline(always)]
 unsafe fn sum_rows<F: Rows, const N: usize>(
     sources: [Region; N],
@@ -365,7 +366,7 @@ fn put(into: Region, from: Region, store: Store) {
         return;
     }
     let lines = into.bytes() / LINE_BYTES * LINE_BYTES;
-    // SAFETY: both have so many bytes, whole lines, and the target begins at a line.
+    // SAFETY: both have this many bytes, whole lines, and the target begins at a line.
     unsafe { stream(into.address(), from.address(), lines) };
     into.part(lines..into.bytes())
         .copy_from(from.part(lines..from.bytes()));

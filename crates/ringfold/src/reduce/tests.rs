@@ -159,7 +159,7 @@ fn same(dtype: DType, a: &[u8], b: &[u8]) -> bool {
             .all(|(a, b)| a == b || is_nan(a) && is_nan(b))
 }
 
-/// A buffer whose first byte is `shift` bytes off, between guards that nobody may touch.
+/// A buffer whose first byte is `shift` bytes off, between guards that must not change.
 struct Shifted {
     bytes: Vec<u8>,
     start: usize,
@@ -225,7 +225,8 @@ fn check_fold(op: Op, dtype: DType, count: usize, sources: usize, seed: u64) {
             let result = fold(kernel, &inputs, place, shift);
             assert!(
                 same(dtype, &result, &expected),
-                "{op} of {count} {dtype} from {sources} sources on {level:?}, in place {place:?}, seed {seed}"
+                "{op} of {count} {dtype} from {sources} sources on {level:?}, in place {place:?}, \
+                 seed {seed}"
             );
         }
     }
@@ -349,7 +350,8 @@ fn scaled<T, const N: usize>(
 fn integers_are_divided_towards_zero() {
     macro_rules! check {
         ($($t:ident $dtype:ident;)*) => {$(
-            let values: Vec<$t> = [<$t>::MIN, <$t>::MIN + 1, <$t>::MAX, <$t>::MAX - 1, 0, 1, 2, 6, 7, 8, 100]
+            let (min, max) = (<$t>::MIN, <$t>::MAX);
+            let values: Vec<$t> = [min, min + 1, max, max - 1, 0, 1, 2, 6, 7, 8, 100]
                 .into_iter()
                 .flat_map(|v| [v, v.wrapping_neg(), v.wrapping_mul(37)])
                 .collect();
@@ -424,7 +426,11 @@ fn partial_overlap_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 64,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_shape_is_the_oracle(

@@ -1,15 +1,17 @@
 //! Which core each rank of a host runs on.
 //!
-//! Ranks that were started together may sit on one core while another is idle; when they then wait for each other by
-//! spinning and yielding, none of them sleeps, and the scheduler takes its time to part them. Two remedies: a *start* moves
-//! each rank to a core of its own once and leaves its affinity as it was; a *binding* narrows the affinity, and threads
-//! that are made later inherit it.
+//! Ranks that were started together may share one core while another is idle. When they then wait
+//! for each other by spinning and yielding, none of them sleeps, and the scheduler takes long to
+//! separate them. There are two remedies: a *start* moves each rank to a core of its own once and
+//! leaves its affinity unchanged; a *binding* narrows the affinity, and threads that are created
+//! later inherit it.
 //!
-//! A rank is bound to its share of the cores that the ranks have in common, so that one rank per core is one core each, and
-//! ranks with threads of their own keep room for them. Ranks that outnumber the cores, so many on each, are bound to one core
-//! each: left to themselves, all of them may take turns on one core while nobody waits on another, because none of them ever
-//! sleeps. Neighbouring ranks get neighbouring cores, the same number in every domain when that comes out even. The decision
-//! is a pure function of what all ranks of the host know, so they decide alike.
+//! A rank is bound to its share of the cores that the ranks have in common, so that one rank per
+//! core is one core each, and ranks with threads of their own keep room for them. Ranks that
+//! outnumber the cores are bound to one core each, equally many on each core: otherwise all of them
+//! may take turns on one core while another core is idle, because none of them ever sleeps.
+//! Neighbouring ranks get neighbouring cores, the same number in every domain if possible. The
+//! decision is a pure function of what all ranks of the host know, so they all make the same one.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -24,11 +26,12 @@ pub struct Question<'a> {
     pub bind: Bind,
     /// The cores that each rank of this host may use.
     pub affinities: &'a [Vec<usize>],
-    /// How many cores' time this host's ranks have; see [`cores::available`](super::cores::available).
+    /// How many cores' time this host's ranks have; see
+    /// [`cores::available`](super::cores::available).
     pub cores: usize,
-    /// The cores that would be free to use had nobody narrowed an affinity, as far as that is known.
+    /// The cores that would be available without narrowed affinities, as far as known.
     pub allowed: Option<&'a [usize]>,
-    /// A variable by which somebody else says where the ranks run.
+    /// A variable that shows that binding is handled elsewhere.
     pub foreign: Option<&'a str>,
     /// Where the cores of this rank's affinity are.
     pub layout: &'a Layout,
@@ -44,7 +47,8 @@ pub enum Decision {
 }
 
 impl Question<'_> {
-    /// What becomes of this rank's affinity. [`Bind::Core`] insists: it is an error when there is no core for each rank.
+    /// The effect on this rank's affinity. [`Bind::Core`] is mandatory: an error unless there is a
+    /// core for each rank.
     pub fn decide(&self, local_rank: usize) -> Result<Decision> {
         let leave = |why: String| Ok(Decision::Leave(why));
         match self.bind {
@@ -64,7 +68,8 @@ impl Question<'_> {
         };
         if own.is_empty() || self.affinities.len() > self.cores {
             return Err(Error::InvalidArgument(format!(
-                "cannot bind {} ranks to a core each: they may use {}; start fewer, or use bind auto or none",
+                "cannot bind {} ranks to a core each: they may use {}; start fewer, or use bind \
+                 auto or none",
                 self.affinities.len(),
                 self.cores.min(self.affinities[local_rank].len()),
             )));
@@ -72,7 +77,7 @@ impl Question<'_> {
         Ok(Decision::Bind(own))
     }
 
-    /// Why nothing is bound unless somebody insists.
+    /// Why nothing is bound unless binding is mandatory.
     fn reason_against(&self) -> Option<String> {
         let ranks = self.affinities.len();
         let first = self.affinities.first()?;
@@ -89,7 +94,7 @@ impl Question<'_> {
             return Some("somebody narrowed the affinity".into());
         }
         let cores = self.cores.min(first.len());
-        // With less time than cores nobody knows which of them to take.
+        // With less time than cores, the cores to use are unknown.
         let is_even = cores == first.len() && ranks.is_multiple_of(cores);
         (self.is_crowded() && !is_even)
             .then(|| format!("{ranks} ranks do not share {cores} cores evenly"))
@@ -110,7 +115,8 @@ impl Question<'_> {
                 sharers.push(rank);
             } else if other.iter().any(|core| own.contains(core)) {
                 return Err(Error::InvalidArgument(format!(
-                    "cannot bind local ranks {local_rank} and {rank}: their affinities overlap in part; use bind none"
+                    "cannot bind local ranks {local_rank} and {rank}: their affinities overlap in \
+                     part; use bind none"
                 )));
             }
         }
@@ -128,8 +134,8 @@ pub fn bind_thread(cores: &[usize]) -> Result<()> {
         .map_err(|error| Error::system(format!("cannot bind to cores {cores:?}"), error))
 }
 
-/// Moves the calling thread to the core that is its own among `local_size` ranks which share this affinity, or that it has
-/// with as few others as can be, and lets it go again.
+/// Moves the calling thread to its own core among `local_size` ranks that share this affinity, or
+/// to one shared with as few others as possible, and then releases it.
 pub fn start_apart(layout: &Layout, local_rank: usize, local_size: usize) {
     let mut own = layout.first(local_rank, local_size);
     if own.is_empty() {

@@ -1,7 +1,8 @@
 //! The cores that this process may use, their caches and memory nodes.
 //!
-//! Cores = affinity ∩ the control groups' quota, versions 1 and 2. More waiting threads than that must block, not spin.
-//! What the kernel does not say is left out; nothing here is an error.
+//! Cores = affinity ∩ the control groups' quota, versions 1 and 2. If more threads than that wait,
+//! they must block, not spin. Information that the kernel does not provide is omitted; nothing here
+//! is an error.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,8 +30,8 @@ pub fn affinity() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(is_set).collect()
 }
 
-/// The cores that this process may use if nobody narrowed its affinity: those of its control groups, else all that are
-/// online. `root` as for [`quota`].
+/// The cores that this process could use without a narrowed affinity: those of its control groups,
+/// otherwise all that are online. `root` as for [`quota`].
 pub fn allowed(root: &Path) -> Option<Vec<usize>> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let base = root.join("sys/fs/cgroup");
@@ -54,8 +55,8 @@ pub fn allowed(root: &Path) -> Option<Vec<usize>> {
     innermost.or_else(|| parse_list(&read_line(&root.join("sys/devices/system/cpu/online"))?))
 }
 
-/// How many cores' time the control groups of this process grant; `None` without a limit. `root` is where `proc` and
-/// `sys` are.
+/// How many cores' time the control groups of this process grant; `None` without a limit. `root` is
+/// the parent of `proc` and `sys`.
 pub fn quota(root: &Path) -> Option<f64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let base = root.join("sys/fs/cgroup");
@@ -79,8 +80,8 @@ pub fn quota(root: &Path) -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// What a group and all above it say: each limit binds. In a container the path may be the host's and not exist inside;
-/// the top does.
+/// The limits of a group and all its ancestors: each limit binds. In a container the path may be
+/// the host's and not exist inside; the top does.
 fn upward<T>(mount: &Path, path: &str, read: impl Fn(&Path) -> Option<T>) -> Vec<T> {
     let mut groups = vec![mount.to_path_buf()];
     for part in Path::new(path).components() {
@@ -187,7 +188,8 @@ pub(super) fn read_line(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_string())
 }
 
-/// The numbers of a list like `0-3,8`, ascending; `None` for anything else and for cores beyond what an affinity holds.
+/// The numbers of a list like `0-3,8`, ascending; `None` for anything else and for cores beyond the
+/// maximum of an affinity.
 pub fn parse_list(list: &str) -> Option<Vec<usize>> {
     let mut numbers = BTreeSet::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {

@@ -1,9 +1,10 @@
 //! Which ranks are on one host.
 //!
-//! "Same host" means that shared memory can be passed and deaths can be watched between two processes. That takes the
-//! same running kernel (boot id: also tells clones of one machine image apart), the same network namespace (abstract
-//! UNIX sockets live in it), the same process namespace (process ids mean the same), and the same user (who may open the
-//! memory). Two containers of one machine are therefore two hosts unless they share all of these.
+//! "Same host" means that two processes can share memory and watch each other's death. That
+//! requires the same running kernel (the boot id also distinguishes clones of one machine image),
+//! the same network namespace (abstract UNIX sockets belong to it), the same process namespace
+//! (process ids have the same meaning), and the same user (who may open the memory). Two containers
+//! of one machine are therefore two hosts unless they share all of these.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +15,7 @@ use crate::error::{Error, Result};
 /// Bytes of a [`HostId`] on the wire.
 pub const HOST_ID_BYTES: usize = 36;
 
-/// A host, as told by its own ranks. Equal ids: same host.
+/// A host, as reported by its own ranks. Equal ids: same host.
 ///
 /// ```text
 /// 0 boot id: 16   16 network namespace: u64   24 process namespace: u64   32 user: u32
@@ -41,7 +42,8 @@ impl HostId {
         Ok(HostId(bytes))
     }
 
-    /// Whether two hosts are the same running kernel, and may share its cores: containers of one machine.
+    /// Whether two hosts are the same running kernel, and may share its cores: containers of one
+    /// machine.
     pub fn is_same_machine(&self, other: &HostId) -> bool {
         self.0[..16] == other.0[..16]
     }

@@ -1,8 +1,9 @@
 //! Network interfaces, and which of their addresses carry data between hosts.
 //!
-//! The kernel is asked by netlink, so the answer is this network namespace's own. The choice is a list of names and
-//! networks: `eth0,10.0.0.0/8` takes what matches, in the list's order; `^eth0` excludes. Names are exact. Loopback
-//! never serves another host; addresses that need a scope (IPv6 link-local) are left out.
+//! The kernel is queried by netlink, so the answer is for this network namespace. The choice is a
+//! list of names and networks: `eth0,10.0.0.0/8` selects what matches, in the list's order; `^eth0`
+//! excludes. Names are exact. Loopback is never used between hosts; addresses that need a scope
+//! (IPv6 link-local) are omitted.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,11 +34,12 @@ impl fmt::Display for Interface {
     }
 }
 
-/// Bridges of container engines and virtual machines: the same addresses on every host, so they come last.
+/// Bridges of container engines and virtual machines: the same addresses on every host, so they
+/// come last.
 const LOCAL_BRIDGES: [&str; 4] = ["docker", "virbr", "br-", "cni"];
 
-/// The addresses on which data may come in, best first. With `with_loopback`, that comes before all others, for the
-/// ranks of this host.
+/// The addresses on which data may arrive, best first. With `with_loopback`, that comes before all
+/// others, for the ranks of this host.
 pub fn candidates(choice: Option<&str>, with_loopback: bool) -> Result<Vec<IpAddr>> {
     let all = interfaces()?;
     let chosen = match choice {
@@ -147,7 +149,8 @@ impl Pattern {
 
 fn wrong(text: &str) -> Error {
     Error::InvalidArgument(format!(
-        "`{text}` in RINGFOLD_SOCKET_IFNAME is neither a name like `eth0` nor a network like `10.0.0.0/8`"
+        "`{text}` in RINGFOLD_SOCKET_IFNAME is neither a name like `eth0` nor a network like \
+         `10.0.0.0/8`"
     ))
 }
 

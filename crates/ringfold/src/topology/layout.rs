@@ -1,12 +1,14 @@
-//! Which cores are near each other: the same physical core, the same last-level cache, the same socket.
+//! Which cores are near each other: the same physical core, the same last-level cache, the same
+//! socket.
 //!
-//! A line that one core wrote reaches another core of its last-level cache in some 20 ns, and a core of another cache or
-//! socket in 100 to 200. Cores that share that cache are a *domain*; where the kernel says nothing of caches (virtual
-//! machines) a socket is one. A *core* is what the kernel schedules on, a hardware thread; threads of one physical core
-//! are its *siblings*.
+//! A line that one core wrote reaches another core of its last-level cache in some 20 ns, and a
+//! core of another cache or socket in 100 to 200. Cores that share that cache are a *domain*; if
+//! the kernel does not report caches (virtual machines), a socket is one. A *core* is the kernel's
+//! unit of scheduling, a hardware thread; threads of one physical core are its *siblings*.
 //!
-//! What the kernel does not say is taken as equal for all cores; nothing here is an error. Lists are read once for all
-//! cores they name, so a machine of hundreds of cores costs about one small file a physical core.
+//! Properties that the kernel does not report are taken as equal for all cores; nothing here is an
+//! error. Lists are read once for all cores they name, so a machine of hundreds of cores costs
+//! about one small file per physical core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -90,8 +92,8 @@ impl Layout {
         cores.iter().all(is_there).then_some(domain)
     }
 
-    /// The part of these cores that belongs to `rank` of `ranks`: whole physical cores where there are enough of them,
-    /// neighbours next to each other. Empty when ranks outnumber cores.
+    /// The part of these cores that belongs to `rank` of `ranks`: whole physical cores if there are
+    /// enough of them, neighbours next to each other. Empty if ranks outnumber cores.
     pub fn share(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let physical: Vec<&[Position]> = self
             .positions
@@ -114,8 +116,8 @@ impl Layout {
         }
     }
 
-    /// The core of `rank` of `ranks` that outnumber these cores: as many on each core as comes out even, neighbours together.
-    /// Empty where there are no cores.
+    /// The core of `rank` of `ranks` that outnumber these cores: equally many on each core if
+    /// possible, neighbours together. Empty if there are no cores.
     pub fn seat(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let place = rank * self.positions.len() / ranks.max(1);
         let seat = self.positions.get(place);
@@ -136,8 +138,8 @@ impl Layout {
     }
 }
 
-/// How many domains of equal size ranks sit in whose domains are these, by rank: 1 unless all are known, each domain's ranks
-/// follow each other, and there are as many in each.
+/// The number of domains of equal size that the ranks occupy, given each rank's domain: 1 unless
+/// all are known, each domain's ranks are consecutive, and there are as many in each.
 pub fn equal_domains(of_ranks: &[Option<usize>]) -> usize {
     if of_ranks.iter().any(Option::is_none) {
         return 1;
@@ -200,8 +202,8 @@ pub(crate) mod tests {
     use super::super::cores::{format_list, tests::Tree};
     use super::*;
 
-    /// A machine as its makers describe it; cores are numbered socket by socket, second hardware threads after all first
-    /// ones, as Linux does.
+    /// A machine as its vendor describes it; cores are numbered socket by socket, second hardware
+    /// threads after all first ones, as Linux does.
     pub(crate) struct Machine {
         sockets: usize,
         domains_per_socket: usize,

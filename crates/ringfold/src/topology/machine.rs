@@ -1,7 +1,8 @@
-//! What the tuner must know of a machine, as one plain value: data caches, who shares them, and cores.
+//! What the tuner must know of a machine, as one plain value: data caches, the cores that share
+//! them, and cores.
 //!
-//! Read once when a communicator is made. What the kernel does not show (some virtual and many Arm machines hide their
-//! caches) is an ordinary server core's.
+//! Read once when a communicator is made. If the kernel does not report caches (on some virtual and
+//! many Arm machines), those of an ordinary server core are assumed.
 
 use std::path::Path;
 
@@ -107,7 +108,8 @@ mod tests {
             last,
             cores,
         };
-        // Two ranks of 64 cores: apart. 64 ranks: two on each second level, 16 on each last one. 128: twice that.
+        // Two ranks of 64 cores: apart. 64 ranks: two on each second level, 16 on each last one.
+        // 128: twice that.
         let shares = |ranks| {
             (
                 machine.share_bytes(l2, ranks),

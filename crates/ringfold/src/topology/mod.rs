@@ -1,5 +1,5 @@
-//! What this machine is: its identity, its cores and caches, its network interfaces, and who else is at
-//! work on it.
+//! This machine: its identity, its cores and caches, its network interfaces, and the other jobs on
+//! it.
 
 pub mod binding;
 pub mod cores;

@@ -1,15 +1,18 @@
-//! The other processes of this host that are in a job of ringfold, whoever started them.
+//! The other processes of this host that are in a ringfold job, of any user.
 //!
-//! While a process has a communicator, it holds a name in the abstract namespace of UNIX sockets: a *mark*,
-//! `ringfold-process-<process namespace>-<process id>`. The kernel lists such names to everybody in `/proc/net/unix`, and
-//! drops them with the process, however that ends: there is no daemon and no file that could be left behind. Only the same
-//! network namespace sees a mark, and only the same process namespace can say whose it is.
+//! While a process has a communicator, it holds a name in the abstract namespace of UNIX sockets: a
+//! *mark*, `ringfold-process-<process namespace>-<process id>`. Any process can list such names in
+//! `/proc/net/unix`, and the kernel drops them with the process, however that ends: there is no
+//! daemon and no file that could be left behind. A mark is visible only in the same network
+//! namespace, and its process can be identified only in the same process namespace.
 //!
-//! A mark is a claim that anybody can make about any process. It says where to look, and nothing else is believed: what
-//! counts is what the kernel says of that process, whether it runs at this moment and on which cores. So a false mark
-//! names, at worst, a process that takes time on these cores without ringfold. Nothing connects to a mark.
+//! A mark is a claim that any process can make about any other. It says where to look, and is not
+//! trusted beyond that: what counts is what the kernel reports of that process, whether it runs at
+//! this moment and on which cores. So a false mark names, at worst, a process that takes time on
+//! these cores without ringfold. Nothing connects to a mark.
 //!
-//! Processes are counted, not communicators: those of one process are driven by threads that mostly do not run at once.
+//! Processes are counted, not communicators: those of one process are driven by threads that mostly
+//! do not run at the same time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,12 +37,12 @@ const LOOKED_AT_MAX: usize = 4096;
 pub struct Mark {
     /// A forked child has the value, and is another process.
     process: u32,
-    /// Bound and nothing else: whoever connects is refused by the kernel.
+    /// Bound and nothing else: the kernel refuses connections.
     _socket: Unshared<OwnedFd>,
 }
 
-/// Marks this process for as long as the value lives. `None` where the kernel does not let it, which costs its neighbours
-/// a number.
+/// Marks this process for as long as the value lives. `None` if the kernel refuses, in which case
+/// neighbours do not see this process.
 pub fn mark() -> Option<Arc<Mark>> {
     static MARK: Mutex<Weak<Mark>> = Mutex::new(Weak::new());
     let mut known = MARK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +85,8 @@ pub struct Neighbour {
     pub is_running: bool,
 }
 
-/// The marked processes that exist, by number, this one among them if it is marked. `root` is where `proc` is.
+/// The marked processes that exist, by number, including this one if it is marked. `root` is the
+/// parent of `proc`.
 pub fn neighbours(root: &Path) -> Vec<Neighbour> {
     let table = fs::read_to_string(root.join("proc/net/unix")).unwrap_or_default();
     let prefix = format!("@{PREFIX}{}-", namespace(root));
@@ -123,7 +127,7 @@ fn look_at(root: &Path, pid: u32) -> Option<Neighbour> {
     })
 }
 
-/// The number of the process namespace; 0 where it is not told.
+/// The number of the process namespace; 0 if unknown.
 fn namespace(root: &Path) -> u64 {
     fs::metadata(root.join("proc/self/ns/pid")).map_or(0, |metadata| metadata.ino())
 }
@@ -137,8 +141,13 @@ mod tests {
     fn marked_processes_are_judged_by_what_the_kernel_says_of_them() {
         // The recorded host does not say its process namespace, which counts as 0.
         let marks = format!(
-            "Num RefCount Path\n1: 2 0 0 1 01 55\n1: 2 0 0 1 01 5 @{PREFIX}1234-10\n1: 2 0 0 1 01 5 @{PREFIX}0-x\n\
-             1: 2 0 0 1 01 5 @{PREFIX}0-7\n1: 2 0 0 1 01 6 @{PREFIX}0-8\n1: 2 0 0 1 01 7 @{PREFIX}0-9\n"
+            "Num RefCount Path\n\
+             1: 2 0 0 1 01 55\n\
+             1: 2 0 0 1 01 5 @{PREFIX}1234-10\n\
+             1: 2 0 0 1 01 5 @{PREFIX}0-x\n\
+             1: 2 0 0 1 01 5 @{PREFIX}0-7\n\
+             1: 2 0 0 1 01 6 @{PREFIX}0-8\n\
+             1: 2 0 0 1 01 7 @{PREFIX}0-9\n"
         );
         let tree = Tree::new(
             "neighbours",

@@ -1,17 +1,18 @@
 //! Copies and reductions of large calls, divided among threads where cores outnumber ranks.
 //!
 //! One core moves some 10 GB/s, a memory controller many times that; a rank whose neighbours' cores
-//! idle is bound by its own. [`Parallel`] divides a copy or a reduction elementwise into pieces for
-//! *helper* threads. The calling thread works on them as well and returns when all are done, so
-//! nothing outlives a step, and errors, deadlines and verdicts are as without helpers.
+//! are idle is limited by its own. [`Parallel`] divides a copy or a reduction elementwise into
+//! pieces for *helper* threads. The calling thread works on them as well and returns when all are
+//! done, so nothing outlives a step, and errors, deadlines and verdicts are the same as without
+//! helpers.
 //!
 //! # Model
 //!
 //! One task at a time. Its pieces are claimed one by one from a word that holds the task's number,
-//! how many pieces there are and which one is next (`pool`). A helper that has not come is not
-//! waited for: each thread takes the next piece. Threads are made on the first task, spin for a
+//! the number of pieces and the next piece (`pool`). The task does not wait for a helper that has
+//! not arrived: each thread takes the next piece. Threads are started on the first task, spin for a
 //! moment after each and then sleep, so an idle communicator uses no core; they inherit the
-//! affinity of the thread that first calls.
+//! affinity of the thread that calls first.
 //!
 //! # Invariants
 //!
@@ -19,9 +20,8 @@
 //!   in the same order.
 //! * Nothing is allocated once the largest number of sources was seen.
 //! * A step too small to gain is done by the caller alone; no more threads take part than its size
-//!   gives enough to do.
-//! * Communicators of one process whose steps are under way together share their threads: each
-//!   invites fewer.
+//!   can occupy.
+//! * Communicators of one process with concurrent steps share their threads: each invites fewer.
 
 #![forbid(unsafe_code)]
 
@@ -61,8 +61,8 @@ const PIECE_ALIGN_BYTES: usize = 4096;
 /// Divided steps of this process' communicators at this moment. A hint, which orders nothing.
 static STEPS_UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// How many of `count` helpers take part in a step that touches so many bytes, beside `others` such
-/// steps of the process.
+/// How many of `count` helpers take part in a step over this many bytes, beside `others` such steps
+/// of the process.
 fn invited(count: usize, touched_bytes: usize, others: usize) -> usize {
     let share = (count + 1) / (others + 1);
     let gaining = touched_bytes / THREAD_BYTES_MIN;
@@ -81,7 +81,7 @@ pub fn automatic(cores: usize, local_ranks: usize, own_cores: usize) -> usize {
 pub struct Parallel {
     helpers: usize,
     call_bytes_min: u64,
-    /// Whether the call under way is large enough.
+    /// Whether the current call is large enough.
     divides: bool,
     pool: Option<Pool>,
 }
@@ -103,12 +103,12 @@ impl Parallel {
         }
     }
 
-    /// Whether steps of a call of so many bytes are divided.
+    /// Whether steps of a call of this many bytes are divided.
     pub fn divides(&self, call_bytes: usize) -> bool {
         self.helpers > 0 && call_bytes as u64 >= self.call_bytes_min
     }
 
-    /// What follows belongs to a call of so many bytes.
+    /// Starts a call of this many bytes; the following steps belong to it.
     pub fn begin_call(&mut self, call_bytes: usize) {
         self.divides = self.divides(call_bytes);
     }
@@ -185,8 +185,8 @@ impl Parallel {
         self.pool = None;
     }
 
-    /// The threads that take part in a step on so many bytes in so many regions, if any gain from
-    /// it.
+    /// The threads that take part in a step on this many bytes in this many regions, if any are
+    /// worthwhile.
     fn party(&mut self, bytes: usize, regions: usize) -> Option<Party<'_>> {
         let touched = bytes.saturating_mul(regions);
         if !self.divides || touched < STEP_BYTES_MIN {
@@ -216,9 +216,9 @@ impl Party<'_> {
     }
 }
 
-/// A step that counts as under way until this is dropped.
+/// A step that counts as running until this is dropped.
 struct UnderWay {
-    /// Steps that were under way when this one began.
+    /// Steps that were running when this one began.
     others: usize,
 }
 
@@ -236,8 +236,8 @@ impl Drop for UnderWay {
     }
 }
 
-/// How long the pieces of a step are that touches `bytes` bytes in each of `regions` regions, for
-/// so many threads.
+/// The length of the pieces of a step that touches `bytes` bytes in each of `regions` regions, for
+/// this many threads.
 fn piece_bytes(bytes: usize, regions: usize, threads: usize) -> usize {
     let even = bytes.div_ceil(threads * PIECES_PER_THREAD);
     let least = PIECE_BYTES_MIN.div_ceil(regions);

@@ -153,7 +153,8 @@ impl Pool {
             match spawn(index) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    log::warn!(target: "ringfold::init", "{index} helpers instead of {count}: {error}");
+                    log::warn!(target: "ringfold::init", "{index} helpers instead of {count}: \
+                        {error}");
                     break;
                 }
             }
@@ -221,7 +222,7 @@ impl Pool {
         match failure.unwrap_or_else(PoisonError::into_inner).take() {
             None => Ok(()),
             Some(Failure::Error(error)) => Err(error),
-            // It goes on in the thread whose step it was, now that no other is at work on the
+            // The panic is resumed in the thread that owns the step, once no other thread uses the
             // step's memory.
             Some(Failure::Panic(panic)) => resume_unwind(panic),
         }

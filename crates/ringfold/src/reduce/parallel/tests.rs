@@ -21,7 +21,7 @@ fn noise(bytes: usize, seed: u64) -> Owned {
     owned
 }
 
-/// So many helpers, in a call that is large enough.
+/// This many helpers, in a call that is large enough.
 fn helped(helpers: usize) -> Parallel {
     let mut parallel = Parallel::new(helpers, 1 << 20);
     parallel.begin_call(1 << 20);
@@ -151,7 +151,7 @@ fn many_steps_in_a_row_and_pauses_between_them_lose_nothing() {
 
 #[test]
 fn small_steps_start_no_thread_and_an_end_leaves_none() {
-    // Enough that some take part whatever the other tests have under way.
+    // Enough that some take part whatever the other tests are running.
     let mut parallel = helped(15);
     let (from, into) = (noise(64 << 10, 1), Owned::zeroed(64 << 10));
     copy(&mut parallel, into.region(), from.region());
@@ -188,7 +188,7 @@ fn pieces_are_whole_elements_and_not_too_many() {
 
 #[test]
 fn no_more_take_part_than_gain_from_it() {
-    // So many helpers, so many bytes, beside so many other steps.
+    // This many helpers and bytes, beside this many other steps.
     let cases = [
         ((7, 1 << 30, 0), 7),
         ((7, 1 << 30, 1), 3),
