@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::marker::PhantomData;
 
 use super::environment::Environment;
-use super::kernels::{Brain, Format, Half, Plain};
+use super::fold::{Brain, Format, Half, Plain, check_regions};
 use super::level::{Body, Level, Run, compiled};
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -36,7 +36,7 @@ pub(super) fn scale_at_level(
     factor: Factor,
     level: Level,
 ) -> Result<()> {
-    super::check_regions(dtype, into, &[from]);
+    check_regions(dtype, into, &[from]);
     if factor == Factor::Divide(0) {
         return Err(Error::InvalidArgument("cannot divide a buffer by 0".into()));
     }

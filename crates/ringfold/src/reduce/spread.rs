@@ -1,134 +1,23 @@
-//! Reductions whose result is stored to several places at once, and copies that are.
+//! Sums of a few sources into as many targets: what an all-reduce among a few ranks is.
 //!
-//! Every source is read once, and every target written once; a target may be one of the sources.
-//! Sums of a few sources into as many targets, as in an all-reduce among a few ranks, use
-//! registers, a few elements at a time. All other cases use the general method: a block is reduced
-//! while it stays in the first-level cache and is stored from there to all targets. The bits are
-//! the same.
-//!
-//! Stores may be *streamed*, past the caches: a line that is not read soon need not be fetched to
-//! be overwritten.
+//! They go through registers, a few elements at a time: every source is read once, and every target
+//! written once; a target may be one of the sources. The bits are those of a fold.
 
 use std::marker::PhantomData;
 use std::ops::Mul;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use super::kernels::{Brain, Format, Plain};
-use super::level::{Body, Level, Run, compiled};
+use super::fold::{Brain, Format, Plain};
+use super::level::Body;
 use super::ops::{Join, Sum};
-use super::scale::{Factor, scale};
-use super::{Kernel, check_regions};
-use crate::error::Result;
+use super::store::{LINE_BYTES, Store, stream};
 use crate::memory::Region;
-use crate::types::DType;
-
-/// Bytes of the general way's block: large enough to hide the start of each loop, small enough to
-/// stay in the first-level cache with what is read.
-const BLOCK_BYTES: usize = 4096;
 
 /// Elements that go through registers together. Of more, the compiler keeps them in memory.
 pub(super) const ROW: usize = 16;
 
 /// Sources that have a loop of their own.
 const FEW: std::ops::RangeInclusive<usize> = 2..=4;
-
-/// What streamed stores must be aligned to: a cache line, so that each fills lines whole.
-const LINE_BYTES: usize = 64;
-
-/// How results are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// As usual: the lines stay in the cache.
-    Cached,
-    /// Past the caches, where the CPU has stores for that and the target begins at a line. Slow for
-    /// memory that is cached, as what was just read is.
-    Streamed,
-}
-
-/// A block on the stack.
-#[repr(align(64))]
-struct Block([u8; BLOCK_BYTES]);
-
-impl Kernel {
-    /// Sets every element of all `targets` to the reduction of that element of `sources`, from
-    /// first to last, scaled by `factor`. `parts` is scratch room for a list.
-    ///
-    /// The regions must satisfy the contract of [`fold`](Kernel::fold); each target may be one of
-    /// the sources, and no two targets overlap. The bits are those of a fold followed by a scaling.
-    /// Streamed stores are complete when this returns, for any thread that sees what this thread
-    /// stores next.
-    pub fn spread(
-        &self,
-        targets: &[Region],
-        sources: &[Region],
-        factor: Option<Factor>,
-        store: Store,
-        parts: &mut Vec<Region>,
-    ) -> Result<()> {
-        for target in targets {
-            check_regions(self.dtype, *target, sources);
-        }
-        let rows = self.spread_rows(targets, sources, factor, store);
-        let mut block = Block([0; BLOCK_BYTES]);
-        let bytes = sources[0].bytes();
-        for start in (rows..bytes).step_by(BLOCK_BYTES) {
-            let range = start..bytes.min(start + BLOCK_BYTES);
-            // SAFETY: the block outlives the loop, and nothing refers to it but this region.
-            let block = unsafe { Region::new((&raw mut block.0).cast(), range.len()) };
-            parts.clear();
-            parts.extend(sources.iter().map(|source| source.part(range.clone())));
-            self.fold(block, parts);
-            if let Some(factor) = factor {
-                scale(self.dtype, block, block, factor)?;
-            }
-            for target in targets {
-                put(target.part(range.clone()), block, store);
-            }
-        }
-        settle(store);
-        Ok(())
-    }
-
-    /// Does whole rows by the loop for a few sources, if it serves; how many bytes are done.
-    fn spread_rows(
-        &self,
-        targets: &[Region],
-        sources: &[Region],
-        factor: Option<Factor>,
-        store: Store,
-    ) -> usize {
-        let Some(run) = self.spread else { return 0 };
-        let factor = match factor {
-            None => None,
-            Some(Factor::Multiply(factor)) => Some(factor),
-            Some(Factor::Divide(_)) => return 0,
-        };
-        let is_aligned = |target: &Region| target.address().addr().is_multiple_of(LINE_BYTES);
-        let is_streamed = store == Store::Streamed;
-        if !FEW.contains(&sources.len())
-            || targets.len() != sources.len()
-            || (is_streamed && !targets.iter().all(is_aligned))
-        {
-            return 0;
-        }
-        let row_bytes = ROW * self.dtype.size_bytes();
-        let bytes = sources[0].bytes() / row_bytes * row_bytes;
-        let mut list = [Region::EMPTY; *FEW.end()];
-        for (place, target) in list.iter_mut().zip(targets) {
-            *place = target.part(0..bytes);
-        }
-        let targets = Targets {
-            list,
-            factor,
-            is_streamed,
-        };
-        // SAFETY: lengths and overlap are those checked by `check_regions`, cut to whole rows, and
-        // there is a loop for this number of sources and targets; streamed targets begin at lines;
-        // `Kernel::at_level` has chosen a loop of this machine.
-        unsafe { run(Region::EMPTY, sources, targets) };
-        bytes
-    }
-}
 
 /// What the loops for a few sources take besides these.
 #[derive(Clone, Copy, Debug)]
@@ -141,26 +30,34 @@ pub(super) struct Targets {
     is_streamed: bool,
 }
 
-/// The loop of sums for a few sources, if this type has one.
-pub(super) fn sum(dtype: DType, level: Level) -> Option<Run<Targets>> {
-    Some(match dtype {
-        DType::I8 | DType::U8 => compiled::<Spread<Plain<u8>>, _>(level),
-        DType::I16 | DType::U16 => compiled::<Spread<Plain<u16>>, _>(level),
-        DType::I32 | DType::U32 => compiled::<Spread<Plain<u32>>, _>(level),
-        DType::I64 | DType::U64 => compiled::<Spread<Plain<u64>>, _>(level),
-        DType::F32 => compiled::<SpreadScaled<Plain<f32>>, _>(level),
-        DType::F64 => compiled::<SpreadScaled<Plain<f64>>, _>(level),
-        DType::BF16 => compiled::<SpreadScaled<Brain>, _>(level),
-        #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx2 => {
-            compiled::<SpreadScaled<super::x86::Converted<super::x86::F16c>>, _>(level)
+impl Targets {
+    /// The first `bytes` bytes of `targets`, which are whole rows, if there is a loop for so many
+    /// sources and targets.
+    pub(super) fn new(
+        targets: &[Region],
+        sources: &[Region],
+        bytes: usize,
+        factor: Option<f64>,
+        store: Store,
+    ) -> Option<Targets> {
+        let is_aligned = |target: &Region| target.address().addr().is_multiple_of(LINE_BYTES);
+        let is_streamed = store == Store::Streamed;
+        if !FEW.contains(&sources.len())
+            || targets.len() != sources.len()
+            || (is_streamed && !targets.iter().all(is_aligned))
+        {
+            return None;
         }
-        #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx512 => {
-            compiled::<SpreadScaled<super::x86::Converted<super::x86::Avx512>>, _>(level)
+        let mut list = [Region::EMPTY; *FEW.end()];
+        for (place, target) in list.iter_mut().zip(targets) {
+            *place = target.part(0..bytes);
         }
-        _ => return None,
-    })
+        Some(Targets {
+            list,
+            factor,
+            is_streamed,
+        })
+    }
 }
 
 /// How a row of elements is stored and how it is held while it is combined.
@@ -219,7 +116,7 @@ rows_of_elements! {
 }
 
 /// Sums that are stored as they are.
-struct Spread<F>(PhantomData<F>);
+pub(super) struct Spread<F>(PhantomData<F>);
 
 impl<F: Rows> Body<Targets> for Spread<F>
 where
@@ -233,7 +130,7 @@ where
 }
 
 /// Sums that may be scaled.
-struct SpreadScaled<F>(PhantomData<F>);
+pub(super) struct SpreadScaled<F>(PhantomData<F>);
 
 impl<F: Rows> Body<Targets> for SpreadScaled<F>
 where
@@ -341,70 +238,3 @@ unsafe fn sum_rows<F: Rows, const N: usize>(
         compiler_fence(Ordering::AcqRel);
     }
 }
-
-/// Copies `source` to all `targets`, each of which is the same memory or does not overlap it.
-pub fn spread_copy(targets: &[Region], source: Region, store: Store) {
-    let bytes = source.bytes();
-    for start in (0..bytes).step_by(BLOCK_BYTES) {
-        let range = start..bytes.min(start + BLOCK_BYTES);
-        for target in targets {
-            put(
-                target.part(range.clone()),
-                source.part(range.clone()),
-                store,
-            );
-        }
-    }
-    settle(store);
-}
-
-/// Stores `from` to `into`.
-fn put(into: Region, from: Region, store: Store) {
-    let is_aligned = into.address().addr().is_multiple_of(LINE_BYTES);
-    if store == Store::Cached || !is_aligned || into.is_same(from) {
-        into.copy_from(from);
-        return;
-    }
-    let lines = into.bytes() / LINE_BYTES * LINE_BYTES;
-    // SAFETY: both have this many bytes, whole lines, and the target begins at a line.
-    unsafe { stream(into.address(), from.address(), lines) };
-    into.part(lines..into.bytes())
-        .copy_from(from.part(lines..from.bytes()));
-}
-
-/// Streams bytes, as far as the CPU can.
-///
-/// # Safety
-/// `bytes` bytes, a multiple of 16, are readable at `from` and writable at `into`, which is aligned
-/// to as much.
-#[inline(always)]
-unsafe fn stream(into: *mut u8, from: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for offset in (0..bytes).step_by(16) {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
-        // SAFETY: inside both and aligned, by contract; SSE2 is in every CPU of this kind.
-        unsafe {
-            let part = _mm_loadu_si128(from.add(offset).cast());
-            _mm_stream_si128(into.add(offset).cast(), part);
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: by contract; the two are apart.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from, into, bytes);
-    }
-}
-
-/// Orders streamed stores before all that this thread stores next, such as the flag that says that
-/// they are done.
-fn settle(store: Store) {
-    #[cfg(target_arch = "x86_64")]
-    if store == Store::Streamed {
-        // SAFETY: SSE is in every CPU of this kind.
-        unsafe { std::arch::x86_64::_mm_sfence() }
-    }
-    let _ = store;
-}
-
-#[cfg(test)]
-mod tests;

@@ -48,16 +48,6 @@ const STEP_BYTES_MIN: usize = 256 << 10;
 /// The least that a step touches for each thread that takes part: some 12 µs of one core.
 const THREAD_BYTES_MIN: usize = 128 << 10;
 
-/// The least that a piece touches: some 6 µs.
-const PIECE_BYTES_MIN: usize = 64 << 10;
-
-/// Pieces per thread, so that a quick one takes over from a slow one.
-const PIECES_PER_THREAD: usize = 2;
-
-/// Pieces begin at multiples of this: no two threads write one cache line of an aligned buffer, and
-/// elements stay whole.
-const PIECE_ALIGN_BYTES: usize = 4096;
-
 /// Divided steps of this process' communicators at this moment. A hint, which orders nothing.
 static STEPS_UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
@@ -234,14 +224,6 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         STEPS_UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// The length of the pieces of a step that touches `bytes` bytes in each of `regions` regions, for
-/// this many threads.
-fn piece_bytes(bytes: usize, regions: usize, threads: usize) -> usize {
-    let even = bytes.div_ceil(threads * PIECES_PER_THREAD);
-    let least = PIECE_BYTES_MIN.div_ceil(regions);
-    even.max(least).next_multiple_of(PIECE_ALIGN_BYTES)
 }
 
 #[cfg(test)]

@@ -9,11 +9,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 
-use super::piece_bytes;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::reduce::{Factor, Kernel, Store, spread_copy};
 use crate::threads;
+
+/// The least that a piece touches: some 6 µs.
+const PIECE_BYTES_MIN: usize = 64 << 10;
+
+/// Pieces per thread, so that a quick one takes over from a slow one.
+pub(super) const PIECES_PER_THREAD: usize = 2;
+
+/// Pieces begin at multiples of this: no two threads write one cache line of an aligned buffer, and
+/// elements stay whole.
+pub(super) const PIECE_ALIGN_BYTES: usize = 4096;
 
 /// Looks at the word before a helper sleeps: some 30 µs, the time between two steps of a call.
 const SPINS: u32 = 1000;
@@ -124,6 +133,14 @@ fn next(claims: u64) -> u64 {
 
 fn is_exhausted(claims: u64) -> bool {
     next(claims) >= pieces(claims)
+}
+
+/// The length of the pieces of a step that touches `bytes` bytes in each of `regions` regions, for
+/// this many threads.
+pub(super) fn piece_bytes(bytes: usize, regions: usize, threads: usize) -> usize {
+    let even = bytes.div_ceil(threads * PIECES_PER_THREAD);
+    let least = PIECE_BYTES_MIN.div_ceil(regions);
+    even.max(least).next_multiple_of(PIECE_ALIGN_BYTES)
 }
 
 impl Pool {

@@ -1,5 +1,6 @@
 //! Divided steps against the same steps alone.
 
+use super::pool::{PIECE_ALIGN_BYTES, PIECES_PER_THREAD, piece_bytes};
 use super::*;
 use crate::memory::Owned;
 use crate::types::{DType, Op};

@@ -2,8 +2,12 @@
 
 use proptest::prelude::*;
 
+mod spread;
+
 use super::scale::scale_at_level;
 use super::*;
+use crate::memory::Region;
+use crate::types::{DType, Op};
 
 const OPS: [Op; 9] = [
     Op::Sum,

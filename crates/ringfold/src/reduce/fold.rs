@@ -17,6 +17,25 @@ use super::convert;
 use super::level::Body;
 use super::ops::Join;
 use crate::memory::Region;
+use crate::types::DType;
+
+/// Panics unless the regions are such as a loop takes.
+pub(super) fn check_regions(dtype: DType, into: Region, sources: &[Region]) {
+    assert!(!sources.is_empty(), "a fold of no sources");
+    let bytes = into.bytes();
+    assert!(
+        bytes.is_multiple_of(dtype.size_bytes()),
+        "{bytes} bytes are no whole number of {dtype} elements"
+    );
+    for source in sources {
+        assert_eq!(bytes, source.bytes(), "regions of different lengths");
+        let distance = into.address().addr().abs_diff(source.address().addr());
+        assert!(
+            distance == 0 || distance >= bytes,
+            "a region overlaps its source in part"
+        );
+    }
+}
 
 /// How an element is stored and how it is held while it is combined.
 pub(super) trait Format {

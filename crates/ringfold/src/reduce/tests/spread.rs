@@ -1,7 +1,7 @@
 //! Spreads against folds, bit for bit.
 
-use super::*;
-use crate::memory::Owned;
+use super::super::*;
+use crate::memory::{Owned, Region};
 use crate::types::{DType, Op};
 
 fn filled(bytes: usize, seed: u8) -> Owned {
@@ -25,7 +25,7 @@ fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
         shift,
         in_place,
     } = way;
-    let size = kernel.dtype.size_bytes();
+    let size = kernel.dtype().size_bytes();
     let (begin, bytes) = (shift * size, elements * size);
     let part = |owned: &Owned| owned.region().part(begin..begin + bytes);
     let memory = |rank: usize| filled(begin + bytes, 3 + 2 * rank as u8);
@@ -36,7 +36,7 @@ fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
     let expected = expected.region();
     kernel.fold(expected, &sources);
     if let Some(factor) = factor {
-        scale(kernel.dtype, expected, expected, factor).unwrap();
+        scale(kernel.dtype(), expected, expected, factor).unwrap();
     }
     let targets: Vec<_> = if in_place {
         sources.clone()
@@ -51,7 +51,7 @@ fn compare(kernel: &Kernel, ranks: usize, elements: usize, way: Way) {
             bytes_of(target),
             bytes_of(expected),
             "{} from {ranks}, {elements} elements, {way:?}",
-            kernel.dtype
+            kernel.dtype()
         );
     }
 }

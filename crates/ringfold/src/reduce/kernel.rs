@@ -1,0 +1,256 @@
+//! The table operation × data type × CPU level, and what one entry does.
+
+use super::fold::{Brain, Fold, FoldBrain, Half, Plain, check_regions};
+use super::level::{Level, Run, compiled};
+use super::ops::{Band, Bor, Bxor, Join, Max, Min, Prod, Sum};
+use super::scale::{Factor, scale};
+use super::spread::{self, Spread, SpreadScaled, Targets};
+use super::store::{BLOCK_BYTES, Store, fence_stores, put};
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+use crate::error::{Error, Result};
+use crate::memory::Region;
+use crate::types::{DType, Op};
+
+/// The combining loop of one operation and data type, chosen for this CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    dtype: DType,
+    run: Run<()>,
+    /// Into several places from a few sources at once; where there is none, the general way serves.
+    spread: Option<Run<Targets>>,
+}
+
+impl Kernel {
+    /// The kernel of `op` (its combining part: `Avg` and `PremulSum` are sums) for `dtype`.
+    pub fn new(op: Op, dtype: DType) -> Result<Kernel> {
+        Kernel::at_level(op, dtype, Level::current())
+    }
+
+    /// The kernel as it is on a CPU with no more than `level`.
+    #[doc(hidden)]
+    pub fn at_level(op: Op, dtype: DType, level: Level) -> Result<Kernel> {
+        op.check(dtype)?;
+        if !level.is_available() {
+            return Err(Error::Unsupported(format!(
+                "this cpu has no {}",
+                level.name()
+            )));
+        }
+        let run = match op.combining() {
+            Op::Prod => product(dtype, level),
+            Op::Min => minimum(dtype, level),
+            Op::Max => maximum(dtype, level),
+            Op::Band => bytewise::<Band>(level),
+            Op::Bor => bytewise::<Bor>(level),
+            Op::Bxor => bytewise::<Bxor>(level),
+            Op::Sum | Op::Avg | Op::PremulSum(_) => sum(dtype, level),
+        };
+        let spread = match op.combining() {
+            Op::Sum => spread_sum(dtype, level),
+            _ => None,
+        };
+        Ok(Kernel { dtype, run, spread })
+    }
+
+    /// The type of the elements that it combines.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sets every element of `into` to the combination of that element of `sources`, from first to
+    /// last.
+    ///
+    /// All regions have the same length, a multiple of the element's size. `into` may be one of the
+    /// sources; it may not overlap one in part. At least one source. 16-bit floats are accumulated
+    /// in `F32` and rounded once.
+    pub fn fold(&self, into: Region, sources: &[Region]) {
+        self.check(into, sources);
+        // SAFETY: the lengths are equal and no overlap is partial, as just checked; `at_level` has
+        // chosen a loop of this machine for elements of this size.
+        unsafe { (self.run)(into, sources, ()) }
+    }
+
+    /// Panics unless the regions are such as [`fold`](Kernel::fold) takes.
+    pub(crate) fn check(&self, into: Region, sources: &[Region]) {
+        check_regions(self.dtype, into, sources);
+    }
+
+    /// Sets every element of all `targets` to the reduction of that element of `sources`, from
+    /// first to last, scaled by `factor`. `parts` is scratch room for a list.
+    ///
+    /// The regions must satisfy the contract of [`fold`](Kernel::fold); each target may be one of
+    /// the sources, and no two targets overlap. The bits are those of a fold followed by a scaling.
+    /// Streamed stores are complete when this returns, for any thread that sees what this thread
+    /// stores next.
+    pub fn spread(
+        &self,
+        targets: &[Region],
+        sources: &[Region],
+        factor: Option<Factor>,
+        store: Store,
+        parts: &mut Vec<Region>,
+    ) -> Result<()> {
+        for target in targets {
+            check_regions(self.dtype, *target, sources);
+        }
+        let rows = self.spread_rows(targets, sources, factor, store);
+        let mut block = Block([0; BLOCK_BYTES]);
+        let bytes = sources[0].bytes();
+        for start in (rows..bytes).step_by(BLOCK_BYTES) {
+            let range = start..bytes.min(start + BLOCK_BYTES);
+            // SAFETY: the block outlives the loop, and nothing refers to it but this region.
+            let block = unsafe { Region::new((&raw mut block.0).cast(), range.len()) };
+            parts.clear();
+            parts.extend(sources.iter().map(|source| source.part(range.clone())));
+            self.fold(block, parts);
+            if let Some(factor) = factor {
+                scale(self.dtype, block, block, factor)?;
+            }
+            for target in targets {
+                put(target.part(range.clone()), block, store);
+            }
+        }
+        fence_stores(store);
+        Ok(())
+    }
+
+    /// Does whole rows by the loop for a few sources, if there is one; how many bytes are done.
+    fn spread_rows(
+        &self,
+        targets: &[Region],
+        sources: &[Region],
+        factor: Option<Factor>,
+        store: Store,
+    ) -> usize {
+        let factor = match factor {
+            None => None,
+            Some(Factor::Multiply(factor)) => Some(factor),
+            Some(Factor::Divide(_)) => return 0,
+        };
+        let Some(run) = self.spread else { return 0 };
+        let row_bytes = spread::ROW * self.dtype.size_bytes();
+        let bytes = sources[0].bytes() / row_bytes * row_bytes;
+        let Some(targets) = Targets::new(targets, sources, bytes, factor, store) else {
+            return 0;
+        };
+        // SAFETY: lengths and overlap are those checked by `check_regions`, cut to whole rows, and
+        // `Targets::new` says that there is a loop for so many sources and targets; streamed
+        // targets begin at lines; `at_level` has chosen a loop of this machine.
+        unsafe { run(Region::EMPTY, sources, targets) };
+        bytes
+    }
+}
+
+/// A block on the stack.
+#[repr(align(64))]
+struct Block([u8; BLOCK_BYTES]);
+
+fn sum(dtype: DType, level: Level) -> Run<()> {
+    match dtype {
+        DType::I8 | DType::U8 => plain::<Sum, u8>(level),
+        DType::I16 | DType::U16 => plain::<Sum, u16>(level),
+        DType::I32 | DType::U32 => plain::<Sum, u32>(level),
+        DType::I64 | DType::U64 => plain::<Sum, u64>(level),
+        DType::Bool => bytewise::<Bor>(level),
+        _ => float::<Sum>(dtype, level),
+    }
+}
+
+fn product(dtype: DType, level: Level) -> Run<()> {
+    match dtype {
+        DType::I8 | DType::U8 => plain::<Prod, u8>(level),
+        DType::I16 | DType::U16 => plain::<Prod, u16>(level),
+        DType::I32 | DType::U32 => plain::<Prod, u32>(level),
+        DType::I64 | DType::U64 => plain::<Prod, u64>(level),
+        DType::Bool => bytewise::<Band>(level),
+        _ => float::<Prod>(dtype, level),
+    }
+}
+
+fn minimum(dtype: DType, level: Level) -> Run<()> {
+    match dtype {
+        DType::Bool => bytewise::<Band>(level),
+        _ => ordered::<Min>(dtype, level),
+    }
+}
+
+fn maximum(dtype: DType, level: Level) -> Run<()> {
+    match dtype {
+        DType::Bool => bytewise::<Bor>(level),
+        _ => ordered::<Max>(dtype, level),
+    }
+}
+
+/// `Min` or `Max`, for which the sign of integers matters.
+fn ordered<J>(dtype: DType, level: Level) -> Run<()>
+where
+    J: Join<i8> + Join<i16> + Join<i32> + Join<i64>,
+    J: Join<u8> + Join<u16> + Join<u32> + Join<u64>,
+    J: Join<f32> + Join<f64>,
+{
+    match dtype {
+        DType::I8 => plain::<J, i8>(level),
+        DType::U8 => plain::<J, u8>(level),
+        DType::I16 => plain::<J, i16>(level),
+        DType::U16 => plain::<J, u16>(level),
+        DType::I32 => plain::<J, i32>(level),
+        DType::U32 => plain::<J, u32>(level),
+        DType::I64 => plain::<J, i64>(level),
+        DType::U64 => plain::<J, u64>(level),
+        _ => float::<J>(dtype, level),
+    }
+}
+
+fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> Run<()> {
+    match dtype {
+        DType::F16 => half::<J>(level),
+        DType::BF16 => compiled::<FoldBrain<J>, ()>(level),
+        DType::F32 => plain::<J, f32>(level),
+        DType::F64 => plain::<J, f64>(level),
+        _ => unreachable!("`Op::check` lets only floats with arithmetic come here"),
+    }
+}
+
+fn half<J: Join<f32>>(level: Level) -> Run<()> {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => compiled::<x86::FoldHalf<J, x86::F16c>, ()>(level),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => compiled::<x86::FoldHalf<J, x86::Avx512>, ()>(level),
+        _ => compiled::<Fold<J, Half>, ()>(level),
+    }
+}
+
+/// Vectors of 256 bits suffice: what is combined comes from memory or from another core, and there
+/// loops of wider ones were a sixth slower than memory where we measured.
+fn plain<J: Join<T>, T: Copy>(level: Level) -> Run<()> {
+    compiled::<Fold<J, Plain<T>>, ()>(level.min(Level::Avx2))
+}
+
+/// Bit operations are the same at any width.
+fn bytewise<J: Join<u8>>(level: Level) -> Run<()> {
+    plain::<J, u8>(level)
+}
+
+/// The loop of sums of a few sources into as many targets, if this type has one.
+fn spread_sum(dtype: DType, level: Level) -> Option<Run<Targets>> {
+    Some(match dtype {
+        DType::I8 | DType::U8 => compiled::<Spread<Plain<u8>>, _>(level),
+        DType::I16 | DType::U16 => compiled::<Spread<Plain<u16>>, _>(level),
+        DType::I32 | DType::U32 => compiled::<Spread<Plain<u32>>, _>(level),
+        DType::I64 | DType::U64 => compiled::<Spread<Plain<u64>>, _>(level),
+        DType::F32 => compiled::<SpreadScaled<Plain<f32>>, _>(level),
+        DType::F64 => compiled::<SpreadScaled<Plain<f64>>, _>(level),
+        DType::BF16 => compiled::<SpreadScaled<Brain>, _>(level),
+        #[cfg(target_arch = "x86_64")]
+        DType::F16 if level == Level::Avx2 => {
+            compiled::<SpreadScaled<x86::Converted<x86::F16c>>, _>(level)
+        }
+        #[cfg(target_arch = "x86_64")]
+        DType::F16 if level == Level::Avx512 => {
+            compiled::<SpreadScaled<x86::Converted<x86::Avx512>>, _>(level)
+        }
+        _ => return None,
+    })
+}
