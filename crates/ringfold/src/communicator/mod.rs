@@ -33,7 +33,7 @@ use crate::control::Standing;
 use crate::engine::lateness::Stats;
 use crate::engine::{Engine, Job, TinyJob, tiny};
 use crate::error::{Error, Result};
-use crate::memory::{Life, Region, Registry, Stage};
+use crate::memory::{ForkGuard, Region, Registry, Stage};
 use crate::schedule::{Medium, Schedule};
 use crate::tune::choose::{self, Question};
 use crate::tune::{Explanation, Rules, Tuning};
@@ -68,7 +68,7 @@ pub struct Communicator {
     weights: weigh::Agreed,
     choices: Choices,
     pub(crate) membership: Membership,
-    life: Arc<Life>,
+    fork_guard: Arc<ForkGuard>,
 }
 
 /// Where a rank stands among the others.
@@ -159,7 +159,7 @@ impl Communicator {
             weights: weigh::Agreed::default(),
             choices: Choices::default(),
             membership,
-            life: Arc::new(Life::new()),
+            fork_guard: Arc::new(ForkGuard::new()),
         }
     }
 
@@ -310,7 +310,7 @@ impl Communicator {
     /// Jobs that the communicator's own thread carries out: all of them, or none.
     fn works(&self, jobs: Vec<Job>) -> Result<Vec<Work>> {
         let completions = self.driver.start(jobs)?.into_iter();
-        let work = |completion| Work::new(self.driver.clone(), completion, self.life.clone());
+        let work = |completion| Work::new(self.driver.clone(), completion, self.fork_guard.clone());
         Ok(completions.map(work).collect())
     }
 
@@ -369,7 +369,7 @@ impl Communicator {
 
     /// Whether this process was forked from the one that joined: nothing can be done with the communicator here.
     pub fn is_forked(&self) -> bool {
-        self.life.stage() == Stage::Forked
+        self.fork_guard.stage() == Stage::Forked
     }
 
     /// The fatal error that has ended this communicator, if one has: known here without a call, and while one is stuck.
@@ -412,7 +412,7 @@ impl Communicator {
     /// Like `close`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails,
     /// the communicator is aborted on all ranks, and left all the same.
     pub fn close_with(&self, on_wait: OnWait<'_>) -> Result<()> {
-        match self.life.close() {
+        match self.fork_guard.close() {
             Stage::Open => {}
             Stage::Closed => return Ok(()),
             Stage::Forked => return Err(forked()),
@@ -437,7 +437,7 @@ impl Communicator {
 
     pub(crate) fn check_open(&self) -> Result<()> {
         // Closing while another thread calls is a race of the caller's; either answer is right.
-        match self.life.stage() {
+        match self.fork_guard.stage() {
             Stage::Open => Ok(()),
             Stage::Closed => Err(Error::Closed),
             Stage::Forked => Err(forked()),
@@ -580,7 +580,7 @@ impl Communicator {
 impl Communicator {
     /// What dropping does.
     fn abandon(&self) {
-        match self.life.close() {
+        match self.fork_guard.close() {
             Stage::Open => {}
             Stage::Closed => return,
             Stage::Forked => {

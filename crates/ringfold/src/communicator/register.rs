@@ -20,7 +20,7 @@ use super::{Counts, Request};
 use crate::control::fd::{Failure, FdListener, Handover};
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::memory::{Moved, Own, Private, Region, Registered, Shared};
+use crate::memory::{Own, Private, Region, Registered, Remapped, Shared};
 use crate::types::{Collective, DType};
 
 /// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them, where to fetch it.
@@ -74,12 +74,12 @@ impl Part {
     /// The memory of `region`, still where it was.
     ///
     /// # Safety
-    /// As for [`Moved::copy_of`].
+    /// As for [`Remapped::copy_of`].
     unsafe fn of(region: Region) -> Result<Part> {
         // SAFETY: the caller's promise, passed on.
-        let (moved, file, fd) = unsafe { Moved::copy_of(region) }?;
+        let (remapped, file, fd) = unsafe { Remapped::copy_of(region) }?;
         Ok(Part {
-            own: Own::new(file, Some(moved)),
+            own: Own::new(file, Some(remapped)),
             fd,
             listener: FdListener::bind()?,
         })
@@ -183,7 +183,7 @@ impl Communicator {
             .pass_descriptors(group, &part.listener, &part.fd, &cards)
             .map_err(|failure| self.condemn(failure, begin))?;
         let mapped =
-            map_peers(fds, &cards).and_then(|peers| part.own.move_in(&part.fd).map(|()| peers));
+            map_peers(fds, &cards).and_then(|peers| part.own.remap(&part.fd).map(|()| peers));
         card.is_good = mapped.is_ok();
         let mapped = match mapped {
             // A peer that lies about its memory is no peer.
@@ -195,10 +195,10 @@ impl Communicator {
         let outcomes = self.exchange_cards(&card)?;
         let peers = mapped?;
         check_all(&outcomes)?;
-        part.own.leave_to_children(part.fd);
+        part.own.show_to_children(part.fd);
         let own = Arc::new(part.own);
         self.driver
-            .with_registry(|registry| registry.enlist(&own, peers));
+            .with_registry(|registry| registry.add_shared(&own, peers));
         Ok((own, sizes(&cards)))
     }
 

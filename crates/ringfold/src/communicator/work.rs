@@ -8,7 +8,7 @@ use super::driver::{Driver, OnWait};
 use super::forked;
 use super::notifier::{Promise, Told};
 use crate::error::Result;
-use crate::memory::{Life, Stage};
+use crate::memory::{ForkGuard, Stage};
 
 /// The end of a call, for those who wait for it and those who want to be told.
 #[derive(Default)]
@@ -40,7 +40,8 @@ impl Completion {
         is_done.then(|| lock(&self.end).source).flatten()
     }
 
-    /// The call is done. Whoever wants to be told is told by another thread, so this may be called under any lock.
+    /// The call is done. Whoever wants to be told is told by another thread, so this may be called
+    /// under any lock.
     pub fn complete(&self, result: Result<()>) {
         let mut end = lock(&self.end);
         end.result.get_or_insert(result);
@@ -86,21 +87,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A call that is under way. Dropping it waits for the call, because the call uses the caller's buffers.
+/// A call that is under way. Dropping it waits for the call, because the call uses the caller's
+/// buffers.
 ///
 /// May be used from any thread. Made by [`Communicator::start`](super::Communicator::start).
 pub struct Work {
     driver: Arc<Driver>,
     completion: Arc<Completion>,
-    life: Arc<Life>,
+    fork_guard: Arc<ForkGuard>,
 }
 
 impl Work {
-    pub(super) fn new(driver: Arc<Driver>, completion: Arc<Completion>, life: Arc<Life>) -> Work {
+    pub(super) fn new(
+        driver: Arc<Driver>,
+        completion: Arc<Completion>,
+        fork_guard: Arc<ForkGuard>,
+    ) -> Work {
         Work {
             driver,
             completion,
-            life,
+            fork_guard,
         }
     }
 
@@ -109,7 +115,8 @@ impl Work {
         self.wait_with(&mut || Ok(()))
     }
 
-    /// Like `wait`, and calls `on_wait` every 20 to 40 ms; its error aborts the communicator and is returned.
+    /// Like `wait`, and calls `on_wait` every 20 to 40 ms; its error aborts the communicator and is
+    /// returned.
     pub fn wait_with(&self, on_wait: OnWait<'_>) -> Result<()> {
         self.check_process()?;
         self.driver
@@ -133,12 +140,14 @@ impl Work {
         self.completion.result().is_some()
     }
 
-    /// The rank that sent, once a receive is done well; nothing before, and for whatever is no receive.
+    /// The rank that sent, once a receive is done well; nothing before, and for whatever is no
+    /// receive.
     pub fn source(&self) -> Option<usize> {
         self.completion.source()
     }
 
-    /// Has `call` called once, after the call is done, well or not; [`wait`](Work::wait) then returns at once.
+    /// Has `call` called once, after the call is done, well or not; [`wait`](Work::wait) then
+    /// returns at once.
     ///
     /// If it is done already, this calls it before it returns. Otherwise a thread named
     /// `ringfold-done` does: made when it is first needed, gone with the last communicator that
@@ -148,7 +157,8 @@ impl Work {
     /// panic in it goes no further than the panic message.
     ///
     /// # Errors
-    /// `Unsupported` in a forked child, `System` if there is no thread to be had; `call` is dropped uncalled then.
+    /// `Unsupported` in a forked child, `System` if there is no thread to be had; `call` is dropped
+    /// uncalled then.
     pub fn when_done(&self, call: impl FnOnce() + Send + 'static) -> Result<()> {
         self.check_process()?;
         if self.is_done() {
@@ -165,7 +175,7 @@ impl Work {
 
     /// Whether this process was forked from the one that made the call: it is not under way here.
     pub fn is_forked(&self) -> bool {
-        self.life.stage() == Stage::Forked
+        self.fork_guard.stage() == Stage::Forked
     }
 
     fn check_process(&self) -> Result<()> {

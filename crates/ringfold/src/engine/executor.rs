@@ -240,7 +240,7 @@ impl Executor {
         if let Executor::Steps(steps) = self
             && steps.plan.exposes
         {
-            registry.take_back(operation.buffers.output);
+            registry.sync_from_file(operation.buffers.output);
         }
     }
 

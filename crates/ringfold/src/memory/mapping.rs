@@ -1,9 +1,9 @@
-//! Sealed memory of all ranks of a host: a memfd whose size nobody can change any more, mapped.
+//! Sealed memory of all ranks of a host: a memfd whose size can no longer change, mapped.
 //!
 //! # Invariants
 //!
-//! * The file is sealed against resizing before anybody else sees it, and whoever maps a peer's
-//!   file has checked seals and size: no access faults.
+//! * The file is sealed against resizing before another process sees it, and a process that maps a
+//!   peer's file has checked seals and size: no access faults.
 //! * A mapping lasts as long as its value, except in a forked child of a process that kept it to
 //!   itself.
 
@@ -15,9 +15,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::Region;
+use super::region::Region;
 
-/// What nobody may do to the file any more.
+/// What no process can do to the file any more.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
@@ -30,7 +30,7 @@ pub fn make_sealed(name: &str, bytes: usize) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// The size of a file, and whether nobody can change it any more.
+/// The size of a file, and whether it is final.
 pub fn size_and_seals(fd: impl AsFd) -> Result<(u64, bool), Errno> {
     let size = fstat(&fd)?.st_size;
     Ok((size.max(0) as u64, fcntl_get_seals(&fd)?.contains(SEALS)))
@@ -66,7 +66,7 @@ impl Mapping {
         })
     }
 
-    /// Has forked children go without it, who would otherwise share it without anybody knowing.
+    /// Keeps it out of forked children, which would otherwise share it unnoticed.
     pub fn keep_from_children(&mut self) -> Result<(), Errno> {
         self.only_in = Some(std::process::id());
         self.advise(self.region, Advice::LinuxDontFork)
@@ -84,7 +84,7 @@ impl Mapping {
     }
 
     /// Asks for huge pages. Only a wish: most kernels have none for such files.
-    pub fn wish_for_huge_pages(&self) {
+    pub fn advise_huge_pages(&self) {
         let _ = self.advise(self.region, Advice::LinuxHugepage);
     }
 
@@ -95,7 +95,7 @@ impl Mapping {
 
     fn advise(&self, part: Region, advice: Advice) -> Result<(), Errno> {
         assert!(self.region.contains(part));
-        // SAFETY: the range lies in our mapping, which nobody holds a reference to, and stays
+        // SAFETY: the range lies in our mapping, to which no reference exists, and stays
         // mapped.
         unsafe { madvise(part.address().cast(), part.bytes(), advice) }
     }

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
 use rustix::mm::{Advice, madvise};
 
-use super::Region;
+use super::region::Region;
 
 /// The alignment of owned memory: a cache line, so that no two owners share one.
 const ALIGN_BYTES: usize = 64;
@@ -34,7 +34,7 @@ impl Owned {
         }
         // SAFETY: just allocated with this length; no reference to it is ever made.
         let region = unsafe { Region::new(start, bytes) };
-        wish_for_huge_pages(region);
+        advise_huge_pages(region);
         Owned { region }
     }
 
@@ -45,7 +45,7 @@ impl Owned {
         owned
     }
 
-    /// The memory. Whoever takes the region lets go of it before the owner is dropped.
+    /// The memory. The region is not used after the owner is dropped.
     pub(crate) fn region(&self) -> Region {
         self.region
     }
@@ -68,7 +68,7 @@ impl Drop for Owned {
 
 /// Asks for huge pages where whole ones fit in. Only a wish: without them there are more misses and
 /// faults, nothing else.
-fn wish_for_huge_pages(region: Region) {
+fn advise_huge_pages(region: Region) {
     let start = region.address().align_offset(HUGE_PAGE_BYTES);
     let bytes = region.bytes().saturating_sub(start) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if bytes > 0 {

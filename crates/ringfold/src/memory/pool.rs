@@ -6,7 +6,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{Owned, Region};
+use super::owned::Owned;
+use super::region::Region;
 
 /// The smallest block: a page.
 const BLOCK_BYTES_MIN: usize = 4096;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::Region;
-use super::child::Bequest;
-use super::moved::Moved;
+use super::child_view::ChildView;
+use super::region::Region;
+use super::remapped::Remapped;
 use super::shared::{Shared, check_plausible, in_pages};
 use crate::element::Element;
 use crate::error::{Error, Result};
@@ -42,20 +42,20 @@ enum Memory {
 pub struct Own {
     file: Shared,
     /// The user's memory whose pages are the file's, if it was there before.
-    moved: Option<Moved>,
+    remapped: Option<Remapped>,
     /// What forked children get a view of.
-    bequest: Option<Bequest>,
+    child_view: Option<ChildView>,
     /// Who made it: a forked child has a view of the contents, and none of the rest.
     process: u32,
 }
 
 impl Own {
-    /// Memory in `file`, or that of `moved`.
-    pub fn new(file: Shared, moved: Option<Moved>) -> Own {
+    /// Memory in `file`, or that of `remapped`.
+    pub fn new(file: Shared, remapped: Option<Remapped>) -> Own {
         Own {
             file,
-            moved,
-            bequest: None,
+            remapped,
+            child_view: None,
             process: std::process::id(),
         }
     }
@@ -70,56 +70,56 @@ impl Own {
         self.process == std::process::id()
     }
 
-    /// Has memory that was there before be the file's.
-    pub fn move_in(&mut self, fd: impl AsFd) -> Result<()> {
-        match &mut self.moved {
-            Some(moved) => moved.move_in(fd),
+    /// Maps the file in the place of memory that was there before.
+    pub fn remap(&mut self, fd: impl AsFd) -> Result<()> {
+        match &mut self.remapped {
+            Some(remapped) => remapped.remap(fd),
             None => Ok(()),
         }
     }
 
     /// Has forked children find the contents at the same addresses, without sharing them; `fd` is
     /// the file's.
-    pub fn leave_to_children(&mut self, fd: OwnedFd) {
-        let (region, offset) = match &self.moved {
-            Some(moved) => moved.interior(),
+    pub fn show_to_children(&mut self, fd: OwnedFd) {
+        let (region, offset) = match &self.remapped {
+            Some(remapped) => remapped.interior(),
             None => (self.file(), 0),
         };
         if !region.is_empty() {
-            self.bequest = Some(Bequest::new(region, fd, offset));
+            self.child_view = Some(ChildView::new(region, fd, offset));
         }
     }
 
     /// Where in the file `buffer` lies, if it lies whole in this memory.
     pub fn offset(&self, buffer: Region) -> Option<usize> {
-        let whole = match &self.moved {
-            Some(moved) => moved.buffer(),
+        let whole = match &self.remapped {
+            Some(remapped) => remapped.buffer(),
             None => self.file(),
         };
         if !whole.contains(buffer) {
             return None;
         }
-        match &self.moved {
-            Some(moved) => moved.is_in_place(buffer).then(|| moved.offset(buffer)),
+        match &self.remapped {
+            Some(remapped) => remapped
+                .is_in_place(buffer)
+                .then(|| remapped.offset(buffer)),
             None => Some(buffer.address() as usize - whole.address() as usize),
         }
     }
-}
 
-impl Own {
-    /// Has the file hold what `buffer`, which lies whole in this memory, holds.
-    pub fn lend(&self, buffer: Region) {
-        if let Some(moved) = &self.moved {
-            moved.lend(buffer, self.file());
+    /// Brings the file up to date with `buffer`, which lies whole in this memory.
+    pub fn sync_to_file(&self, buffer: Region) {
+        if let Some(remapped) = &self.remapped {
+            remapped.sync_to_file(buffer, self.file());
         }
     }
 
-    /// Has `buffer`, if it lies whole in this memory, hold what the file holds.
-    pub fn take_back(&self, buffer: Region) {
-        if let Some(moved) = &self.moved
-            && moved.buffer().contains(buffer)
+    /// Brings `buffer`, if it lies whole in this memory, up to date with the file.
+    pub fn sync_from_file(&self, buffer: Region) {
+        if let Some(remapped) = &self.remapped
+            && remapped.buffer().contains(buffer)
         {
-            moved.take_back(buffer, self.file());
+            remapped.sync_from_file(buffer, self.file());
         }
     }
 }
@@ -129,9 +129,9 @@ impl Drop for Own {
         if !self.is_ours() {
             return;
         }
-        self.file.give_up();
-        let is_out = self.moved.as_mut().is_none_or(Moved::move_out);
-        let is_nowhere = self.bequest.take().is_none_or(Bequest::withdraw);
+        self.file.announce_release();
+        let is_out = self.remapped.as_mut().is_none_or(Remapped::restore);
+        let is_nowhere = self.child_view.take().is_none_or(ChildView::withdraw);
         if is_out {
             // Children that look at the pages keep them, as long as they live.
             if is_nowhere {
@@ -146,7 +146,8 @@ impl Drop for Own {
     }
 }
 
-/// Zeroed memory that nobody else can reach, page-aligned, on huge pages where the kernel has them.
+/// Zeroed memory that no other process can reach, page-aligned, on huge pages where the kernel has
+/// them.
 #[derive(Debug)]
 pub struct Private {
     map: Region,
@@ -206,7 +207,7 @@ impl Registered {
         }
     }
 
-    /// The first `bytes` bytes of `private`, where there is nobody to share with.
+    /// The first `bytes` bytes of `private`, where there are no peers to share with.
     pub(crate) fn private(private: Private, bytes: usize, sizes: Vec<usize>) -> Registered {
         Registered {
             region: private.region().part(0..bytes),
@@ -243,8 +244,8 @@ impl Registered {
             return &[];
         }
         // SAFETY: valid for `bytes` as long as `self`, aligned to a page, any bytes are elements,
-        // and nobody writes while `self` is borrowed: this process writes by `as_mut_slice`, and
-        // peers in calls, which borrow what they fill.
+        // and nothing is written while `self` is borrowed: this process writes by `as_mut_slice`,
+        // and peers in calls, which borrow what they fill.
         unsafe { std::slice::from_raw_parts(self.region.address().cast(), count) }
     }
 

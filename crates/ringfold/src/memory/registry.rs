@@ -8,7 +8,9 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{Own, Region, Shared};
+use super::region::Region;
+use super::registered::Own;
+use super::shared::Shared;
 use crate::error::{Error, Result};
 
 /// Where a buffer lies, so that a peer that has mapped the registration finds it.
@@ -63,7 +65,7 @@ impl Registration {
             return true;
         };
         for (peer, shared) in backing.peers.iter_mut().enumerate() {
-            if shared.take_if(|shared| shared.is_given_up()).is_some() {
+            if shared.take_if(|shared| shared.is_released()).is_some() {
                 self.mapped[peer] = Region::EMPTY;
             }
         }
@@ -96,7 +98,7 @@ impl Registry {
     }
 
     /// Adds what `mapped` says where each rank's memory lies; gives the registration's number.
-    /// Somebody else keeps the memory mapped until `remove`.
+    /// The caller keeps the memory mapped until `remove`.
     pub fn add(&mut self, mapped: Vec<Region>) -> u32 {
         self.push(mapped, None)
     }
@@ -104,7 +106,7 @@ impl Registry {
     /// Adds this rank's `own` memory and its peers', by rank, with none at this rank's place; gives
     /// the registration's number. Its own part is known as long as `own` lives elsewhere, a peer's
     /// until that peer has given it up.
-    pub(crate) fn enlist(&mut self, own: &Arc<Own>, peers: Vec<Option<Shared>>) -> u32 {
+    pub(crate) fn add_shared(&mut self, own: &Arc<Own>, peers: Vec<Option<Shared>>) -> u32 {
         self.sweep();
         let region = |shared: &Option<Shared>| shared.as_ref().map_or(own.file(), Shared::data);
         let mapped = peers.iter().map(region).collect();
@@ -112,7 +114,7 @@ impl Registry {
         self.push(mapped, Some(Backing { own, peers }))
     }
 
-    /// Unmaps what nobody will name any more.
+    /// Unmaps what peers have released.
     fn sweep(&mut self) {
         self.registrations.retain_mut(Registration::sweep);
     }
@@ -151,23 +153,22 @@ impl Registry {
         })
     }
 
-    /// Makes sure that everybody finds in the registered memory what `buffer` holds; `find` has
+    /// Brings the registered memory up to date with `buffer`; `find` has
     /// given `handle` for it.
-    pub fn lend(&self, buffer: Region, handle: Handle) {
+    pub fn sync_to_file(&self, buffer: Region, handle: Handle) {
         if let Some(own) = self.own(handle.registration) {
-            own.lend(buffer);
+            own.sync_to_file(buffer);
         }
     }
 
-    /// Makes sure that `buffer`, if it is registered, holds what everybody has left in the
-    /// registered memory.
-    pub fn take_back(&self, buffer: Region) {
+    /// Brings `buffer`, if it is registered, up to date with the registered memory.
+    pub fn sync_from_file(&self, buffer: Region) {
         let backings = self
             .registrations
             .iter()
             .filter_map(|registration| registration.backing.as_ref());
         for own in backings.filter_map(|backing| backing.own.upgrade()) {
-            own.take_back(buffer);
+            own.sync_from_file(buffer);
         }
     }
 
@@ -231,7 +232,7 @@ mod tests {
         let (theirs, fd) = file();
         let theirs = Own::new(theirs, None);
         let opened = Shared::open(fd, 1, 4096).expect("the same file");
-        let number = registry.enlist(&own, vec![None, Some(opened)]);
+        let number = registry.add_shared(&own, vec![None, Some(opened)]);
         let place = own.file().part(64..128);
         let handle = registry.find(place).expect("registered");
         registry.resolve(1, handle, 64).expect("mapped");
@@ -241,7 +242,7 @@ mod tests {
         registry.resolve(1, handle, 64).expect("still mapped");
         drop(theirs);
         assert_eq!(
-            registry.enlist(&Arc::new(Own::new(file().0, None)), vec![None]),
+            registry.add_shared(&Arc::new(Own::new(file().0, None)), vec![None]),
             number + 1
         );
         assert!(registry.resolve(1, handle, 64).is_err());

@@ -1,18 +1,18 @@
 //! Memory in a sealed memfd: made by one process and mapped by its peers.
 //!
 //! ```text
-//! data, whole pages | notice page: one word, not 0 once the owner has given the memory up
+//! data, whole pages | notice page: one word, not 0 once the owner has released the memory
 //! ```
 //!
 //! The file is sealed (see [`mapping`](super::mapping)), and no forked child shares it. What a peer
-//! writes there is data, and the one word a claim that costs nobody but its owner: it is neither an
+//! writes there is data, and the one word a claim that costs only its owner: it is neither an
 //! offset nor a length.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::Region;
 use super::mapping::{Mapping, make_sealed, size_and_seals};
+use super::region::Region;
 use crate::error::{Error, Result};
 
 /// One process' mapping of the file.
@@ -99,8 +99,8 @@ impl Shared {
         }
     }
 
-    /// The owner's last word: tells the peers that it will name the memory in no later call.
-    pub fn give_up(&self) {
+    /// The owner's last word: it names the memory in no later call.
+    pub fn announce_release(&self) {
         // A word by itself: nothing is published with it.
         self.notice().store(1, Ordering::Relaxed);
     }
@@ -117,8 +117,8 @@ impl Shared {
         }
     }
 
-    /// Whether the owner has given it up.
-    pub fn is_given_up(&self) -> bool {
+    /// Whether the owner has released it.
+    pub fn is_released(&self) -> bool {
         self.notice().load(Ordering::Relaxed) != 0
     }
 
@@ -139,7 +139,7 @@ impl Shared {
         };
         let mut map = Mapping::new(fd, bytes).map_err(refused)?;
         map.keep_from_children().map_err(refused)?;
-        map.wish_for_huge_pages();
+        map.advise_huge_pages();
         Ok(Shared { map, data_bytes })
     }
 }
@@ -158,10 +158,10 @@ mod tests {
         let mut read = [0; 10];
         theirs.data().part(4990..5000).read(&mut read);
         assert_eq!(read, [7; 10]);
-        assert!(!theirs.is_given_up());
-        mine.give_up();
+        assert!(!theirs.is_released());
+        mine.announce_release();
         mine.free();
-        assert!(theirs.is_given_up());
+        assert!(theirs.is_released());
         theirs.data().part(4990..5000).read(&mut read);
         assert_eq!(read, [0; 10]);
     }

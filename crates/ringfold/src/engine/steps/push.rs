@@ -100,7 +100,7 @@ impl Channel<'_> {
         let output = place(Buffer::Output, self.operation.buffers.output);
         let words = match (input, output) {
             (Some(input), Some(output)) => {
-                registry.lend(self.operation.buffers.input, input);
+                registry.sync_to_file(self.operation.buffers.input, input);
                 Exposed { input, output }.encode()
             }
             _ => [0; ATTACHED_WORDS],

@@ -241,7 +241,7 @@ impl Segment {
         let mapping = Mapping::new(fd, bytes).map_err(|error| {
             Error::system(format!("cannot map {bytes} bytes of shared memory"), error)
         })?;
-        mapping.wish_for_huge_pages();
+        mapping.advise_huge_pages();
         let map = mapping.region();
         Ok(Segment::divided(Memory::Mapped(mapping), map, shape))
     }

@@ -8,14 +8,16 @@
 //!
 //! The interior's pages become the file's, at the addresses where they were. The head and the tail
 //! share their pages with other memory of the process and stay; the file has a copy of them, which
-//! is brought up to date before a call that reads the buffer (`lend`) and brought back after one
-//! that fills it (`take_back`). So for everybody who has the file mapped the buffer is whole.
+//! is brought up to date before a call that reads the buffer (`sync_to_file`) and brought back
+//! after one that fills it (`sync_from_file`). So the buffer is whole for every process that has
+//! the file mapped.
 //!
 //! # Invariants
 //!
 //! * Only private, anonymous, writable memory is moved: replacing a file's or shared memory's pages
 //!   would part them from those who share them.
-//! * At every moment the buffer's addresses have its contents; nobody else uses it while it moves.
+//! * At every moment the buffer's addresses have its contents; no other thread uses it while it
+//!   moves.
 //! * When it cannot be moved back (no memory, or its mapping was changed behind our back), it stays
 //!   where it is and nothing is freed: leaked, never lost.
 
@@ -27,14 +29,14 @@ use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
 };
 
-use super::Region;
+use super::region::Region;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::sys;
 
 /// A buffer's interior that is part of a file.
 #[derive(Debug)]
-pub struct Moved {
+pub struct Remapped {
     buffer: Region,
     interior: Region,
     /// Where the file begins, as an address of the buffer.
@@ -42,16 +44,16 @@ pub struct Moved {
     inode: u64,
     /// `/proc/self/maps`, to ask what lies at an address.
     maps: File,
-    is_moved: bool,
+    is_remapped: bool,
 }
 
-impl Moved {
-    /// Makes a file with the contents of `buffer`. The buffer stays where it is until `move_in`.
+impl Remapped {
+    /// Makes a file with the contents of `buffer`. The buffer stays where it is until `remap`.
     ///
     /// # Safety
-    /// Until this value is dropped, and on drop, the memory of `buffer` is there, and nobody
-    /// changes its mapping. Nobody uses it while this, `move_in` or the drop runs.
-    pub unsafe fn copy_of(buffer: Region) -> Result<(Moved, Shared, OwnedFd)> {
+    /// Until this value is dropped, and on drop, the memory of `buffer` is there, and its mapping
+    /// does not change. No other thread uses it while this, `remap` or the drop runs.
+    pub unsafe fn copy_of(buffer: Region) -> Result<(Remapped, Shared, OwnedFd)> {
         let page = rustix::param::page_size();
         let (start, end) = (
             buffer.address() as usize,
@@ -70,25 +72,25 @@ impl Moved {
         let inode = fstat(&fd)
             .map_err(|error| Error::system("cannot look at registered memory", error))?
             .st_ino;
-        let moved = Moved {
+        let remapped = Remapped {
             buffer,
             interior,
             origin,
             inode,
             maps,
-            is_moved: false,
+            is_remapped: false,
         };
-        let at = moved.offset(interior);
+        let at = remapped.offset(interior);
         sys::write_at(fd.as_fd(), interior, at as u64).map_err(|error| {
             let what = format!("cannot get {bytes} bytes of registered memory; ask for less");
             Error::system(what, error)
         })?;
         file.populate()?;
-        Ok((moved, file, fd))
+        Ok((remapped, file, fd))
     }
 
-    /// Has the interior be the file's.
-    pub fn move_in(&mut self, fd: impl AsFd) -> Result<()> {
+    /// Maps the file in the interior's place.
+    pub fn remap(&mut self, fd: impl AsFd) -> Result<()> {
         if self.interior.is_empty() {
             return Ok(());
         }
@@ -96,8 +98,8 @@ impl Moved {
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let offset = self.offset(self.interior) as u64;
-        // SAFETY: the range is the buffer's, which nobody uses now (contract of `copy_of`), and the
-        // file has its contents.
+        // SAFETY: the range is the buffer's, which no other thread uses now (contract of
+        // `copy_of`), and the file has its contents.
         let mapped = unsafe { mmap(start, bytes, protection, flags, fd, offset) };
         mapped.map_err(|error| {
             Error::system(
@@ -105,7 +107,7 @@ impl Moved {
                 error,
             )
         })?;
-        self.is_moved = true;
+        self.is_remapped = true;
         // SAFETY: the range is a mapping of the file; a child of ours will not have it.
         unsafe { madvise(start, bytes, Advice::LinuxDontFork) }.map_err(|error| {
             Error::system("cannot keep registered memory from forked children", error)
@@ -123,7 +125,7 @@ impl Moved {
     }
 
     /// Brings the file's copy of what could not be moved of `part` up to date.
-    pub fn lend(&self, part: Region, file: Region) {
+    pub fn sync_to_file(&self, part: Region, file: Region) {
         for edge in self.edges(part) {
             let at = self.offset(edge);
             file.part(at..at + edge.bytes()).copy_from(edge);
@@ -131,7 +133,7 @@ impl Moved {
     }
 
     /// Brings what could not be moved of `part` up to date with the file's copy.
-    pub fn take_back(&self, part: Region, file: Region) {
+    pub fn sync_from_file(&self, part: Region, file: Region) {
         for edge in self.edges(part) {
             let at = self.offset(edge);
             edge.copy_from(file.part(at..at + edge.bytes()));
@@ -192,8 +194,8 @@ impl Moved {
     }
 
     /// Moves the interior back into memory that is only this process'; whether that was possible.
-    pub fn move_out(&mut self) -> bool {
-        if !std::mem::take(&mut self.is_moved) {
+    pub fn restore(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_remapped) {
             return true;
         }
         if !self.is_in_place(self.interior) {
@@ -212,14 +214,14 @@ impl Moved {
         copy.copy_from(self.interior);
         let flags = MremapFlags::MAYMOVE;
         let place = self.interior.address().cast();
-        // SAFETY: replaces the file's pages by their copy, in one step, at addresses that nobody
-        // uses now (contract of `copy_of`); `fresh` has no other user.
-        let moved = unsafe { mremap_fixed(fresh, bytes, bytes, flags, place) };
-        if moved.is_err() {
-            // SAFETY: our own mapping, which nobody knows.
+        // SAFETY: replaces the file's pages by their copy, in one step, at addresses that no other
+        // thread uses now (contract of `copy_of`); `fresh` has no other user.
+        let remapped = unsafe { mremap_fixed(fresh, bytes, bytes, flags, place) };
+        if remapped.is_err() {
+            // SAFETY: our own mapping, which nothing else refers to.
             let _ = unsafe { munmap(fresh, bytes) };
         }
-        moved.is_ok()
+        remapped.is_ok()
     }
 }
 
@@ -321,23 +323,23 @@ mod tests {
                 .enumerate()
                 .for_each(|(i, byte)| *byte = pattern(i));
             let buffer = region(&mut memory[first..first + bytes]);
-            // SAFETY: `memory` outlives `moved`, and this thread alone uses it.
-            let (mut moved, file, fd) = unsafe { Moved::copy_of(buffer) }.expect("a copy");
-            moved.move_in(&fd).expect("moved");
-            let interior = moved.interior;
-            assert!(moved.is_in_place(buffer));
-            let at = moved.offset(interior);
+            // SAFETY: `memory` outlives `remapped`, and this thread alone uses it.
+            let (mut remapped, file, fd) = unsafe { Remapped::copy_of(buffer) }.expect("a copy");
+            remapped.remap(&fd).expect("moved");
+            let interior = remapped.interior;
+            assert!(remapped.is_in_place(buffer));
+            let at = remapped.offset(interior);
             if !interior.is_empty() {
                 // What is written in one place is read in the other.
                 file.data().part(at..at + 1).write(&[99]);
                 let mut byte = [0];
                 interior.part(0..1).read(&mut byte);
                 assert_eq!(byte, [99]);
-                let original = pattern(first + at - moved.offset(buffer));
+                let original = pattern(first + at - remapped.offset(buffer));
                 interior.part(0..1).write(&[original]);
             }
-            assert!(moved.move_out());
-            assert!(interior.is_empty() || !moved.is_in_place(interior));
+            assert!(remapped.restore());
+            assert!(interior.is_empty() || !remapped.is_in_place(interior));
             if !interior.is_empty() {
                 file.data().part(at..at + 1).write(&[98]);
             }
@@ -361,9 +363,9 @@ mod tests {
         ] {
             let mut memory = vec![0; 8 * 4096];
             let buffer = region(&mut memory[first..first + bytes]);
-            // SAFETY: `memory` outlives `moved`, and this thread alone uses it.
-            let (mut moved, file, fd) = unsafe { Moved::copy_of(buffer) }.expect("a copy");
-            moved.move_in(&fd).expect("moved");
+            // SAFETY: `memory` outlives `remapped`, and this thread alone uses it.
+            let (mut remapped, file, fd) = unsafe { Remapped::copy_of(buffer) }.expect("a copy");
+            remapped.remap(&fd).expect("moved");
             for (from, to) in [
                 (0, bytes),
                 (0, 1),
@@ -371,22 +373,22 @@ mod tests {
                 (bytes - 1, bytes),
             ] {
                 let part = buffer.part(from..to);
-                let at = moved.offset(part);
+                let at = remapped.offset(part);
                 let in_file = file.data().part(at..at + part.bytes());
                 let mut read = vec![0; part.bytes()];
                 let old: Vec<u8> = (from..to).map(pattern).collect();
                 part.write(&old);
-                moved.lend(part, file.data());
+                remapped.sync_to_file(part, file.data());
                 in_file.read(&mut read);
                 assert_eq!(read, old);
                 let new: Vec<u8> = old.iter().map(|byte| !byte).collect();
                 in_file.write(&new);
-                moved.take_back(part, file.data());
+                remapped.sync_from_file(part, file.data());
                 part.read(&mut read);
                 assert_eq!(read, new, "{first} {bytes} {from}..{to}");
                 part.write(&old);
             }
-            assert!(moved.move_out());
+            assert!(remapped.restore());
         }
     }
 
@@ -402,27 +404,27 @@ mod tests {
         };
         let buffer = map(std::ptr::null_mut(), MIB, MapFlags::empty());
         // SAFETY: it is forgotten before the mapping changes.
-        let (mut moved, _file, fd) = unsafe { Moved::copy_of(buffer) }.expect("a copy");
-        moved.move_in(&fd).expect("moved");
-        assert!(moved.is_in_place(buffer));
-        assert!(moved.is_in_place(buffer.part(8192..8200)));
-        if sys::mapping_at(moved.maps.as_fd(), moved.origin).is_none() {
+        let (mut remapped, _file, fd) = unsafe { Remapped::copy_of(buffer) }.expect("a copy");
+        remapped.remap(&fd).expect("moved");
+        assert!(remapped.is_in_place(buffer));
+        assert!(remapped.is_in_place(buffer.part(8192..8200)));
+        if sys::mapping_at(remapped.maps.as_fd(), remapped.origin).is_none() {
             skipped("the kernel does not say what is mapped where");
             return;
         }
         let later = buffer.part(4096..MIB);
         map(later.address().cast(), later.bytes(), MapFlags::FIXED);
-        assert!(!moved.is_in_place(buffer));
-        assert!(!moved.is_in_place(buffer.part(8192..8200)));
-        assert!(moved.is_in_place(buffer.part(0..4096)));
-        moved.is_moved = false;
+        assert!(!remapped.is_in_place(buffer));
+        assert!(!remapped.is_in_place(buffer.part(8192..8200)));
+        assert!(remapped.is_in_place(buffer.part(0..4096)));
+        remapped.is_remapped = false;
     }
 
     #[test]
     fn memory_that_others_share_is_refused() {
         let (shared, _fd) = Shared::create(8192).expect("two pages");
         // SAFETY: the mapping is there, and refused.
-        let refused = unsafe { Moved::copy_of(shared.data()) }.expect_err("shared memory");
+        let refused = unsafe { Remapped::copy_of(shared.data()) }.expect_err("shared memory");
         assert!(
             refused.to_string().contains("registered already"),
             "{refused}"
@@ -443,7 +445,7 @@ mod tests {
         // SAFETY: mapped with this length.
         let map = unsafe { Region::new(map.cast(), 8192) };
         // SAFETY: the mapping is there, and refused.
-        let refused = unsafe { Moved::copy_of(map) }.expect_err("a file");
+        let refused = unsafe { Remapped::copy_of(map) }.expect_err("a file");
         assert!(refused.to_string().contains("use `alloc`"), "{refused}");
     }
 }

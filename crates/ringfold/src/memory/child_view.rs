@@ -14,7 +14,7 @@
 //! * The handler runs where other threads were stopped anywhere: it takes no lock and allocates
 //!   nothing. Entries are never freed, only used again, and an entry is live from the store of its
 //!   address to the store of 0.
-//! * Every fork is counted before it happens, and [`Bequest::withdraw`] looks at the count after
+//! * Every fork is counted before it happens, and [`ChildView::withdraw`] looks at the count after
 //!   the entry is gone: so it knows of every child that may have a view.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-use super::Region;
+use super::region::Region;
 
 /// A place for a mapping of a file.
 #[derive(Debug)]
@@ -49,18 +49,18 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Memory that forked children get a view of, until it is withdrawn.
 #[derive(Debug)]
-pub struct Bequest {
+pub struct ChildView {
     entry: &'static Entry,
     /// The handler maps it.
     _file: OwnedFd,
     forks: u64,
 }
 
-impl Bequest {
+impl ChildView {
     /// Has children made from now on find at `region` the contents of `file` from `offset` on. The
     /// region is a mapping of that file, begins and ends with a page, and is kept from children by
     /// the kernel.
-    pub fn new(region: Region, file: OwnedFd, offset: usize) -> Bequest {
+    pub fn new(region: Region, file: OwnedFd, offset: usize) -> ChildView {
         static HANDLERS: Once = Once::new();
         HANDLERS.call_once(|| {
             // SAFETY: both functions live as long as the program, and do only what may be done
@@ -77,7 +77,7 @@ impl Bequest {
         let forks = FORKS.load(Ordering::SeqCst);
         // Pairs with the load in `in_child`: what stands above is there when the address is.
         (entry.address).store(region.address() as usize, Ordering::SeqCst);
-        Bequest {
+        ChildView {
             entry,
             _file: file,
             forks,
@@ -142,7 +142,7 @@ extern "C" fn before_fork() {
 
 extern "C" fn in_child() {
     for entry in entries() {
-        // Pairs with the store in `Bequest::new`. Taken out: a child of this child inherits the
+        // Pairs with the store in `ChildView::new`. Taken out: a child of this child inherits the
         // view itself.
         let address = entry.address.swap(0, Ordering::SeqCst);
         if address != 0 {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::Region;
+use super::region::Region;
 
 const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
@@ -27,13 +27,13 @@ pub enum Stage {
 
 /// The word, in a page of its own.
 #[derive(Debug)]
-pub struct Life {
+pub struct ForkGuard {
     page: Region,
 }
 
-impl Life {
+impl ForkGuard {
     /// An open one.
-    pub fn new() -> Life {
+    pub fn new() -> ForkGuard {
         let bytes = rustix::param::page_size();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
@@ -48,7 +48,7 @@ impl Life {
         }
         // SAFETY: mapped with this length until `drop`.
         let page = unsafe { Region::new(start.cast(), bytes) };
-        let life = Life { page };
+        let life = ForkGuard { page };
         // A word by itself, as everywhere below: nothing is published with it.
         life.word().store(OPEN, Ordering::Relaxed);
         life
@@ -80,7 +80,7 @@ impl Life {
     }
 }
 
-impl Drop for Life {
+impl Drop for ForkGuard {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this length, also in a forked child; its only user is gone.
         if let Err(error) = unsafe { munmap(self.page.address().cast(), self.page.bytes()) } {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn it_is_closed_once() {
-        let life = Life::new();
+        let life = ForkGuard::new();
         assert_eq!(life.stage(), Stage::Open);
         assert_eq!(life.close(), Stage::Open);
         assert_eq!(life.close(), Stage::Closed);
