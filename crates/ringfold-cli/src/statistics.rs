@@ -96,6 +96,8 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use ringfold::random::SplitMix64;
+
     use super::*;
 
     #[test]
@@ -140,17 +142,11 @@ mod tests {
 
     #[test]
     fn intervals_hold_as_often_as_they_say() {
-        // Uniform values from a fixed generator (Knuth's constants); the true median is one half.
-        let mut state = 1u64;
-        let mut next = || {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
+        // Uniform values; the true median is one half.
+        let mut random = SplitMix64(1);
         let held = (0..2000)
             .filter(|_| {
-                let values: Vec<f64> = (0..12).map(|_| next()).collect();
+                let values: Vec<f64> = (0..12).map(|_| random.unit()).collect();
                 let estimate = Estimate::of(&values);
                 (estimate.low..=estimate.high).contains(&0.5)
             })

@@ -1,5 +1,5 @@
-//! The one generator of pseudo-random numbers of everything that must be the same for a seed: injected faults and delays,
-//! the simulator.
+//! The one generator of pseudo-random numbers, for everything that must be the same for a seed:
+//! injected faults and delays, the simulator, tests.
 
 /// A small generator (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 #[derive(Clone, Debug)]
@@ -18,15 +18,17 @@ impl SplitMix64 {
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.0)
     }
 
     /// A number below `limit`, near enough to evenly.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next_u64() % limit
+    }
+
+    /// [`below`](SplitMix64::below) for the index of one of `count` things.
+    pub fn index(&mut self, count: usize) -> usize {
+        self.below(count as u64) as usize
     }
 
     /// A number from 0 up to 1, evenly.
@@ -43,6 +45,13 @@ impl SplitMix64 {
     pub fn exponential(&mut self, mean: u64) -> u64 {
         (-(1.0 - self.unit()).ln() * mean as f64).round() as u64
     }
+}
+
+/// A hash in which every bit of the number moves every bit of the result: the generator's finaliser.
+pub fn mix(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use ringfold::memory::Region;
+use ringfold::random::{SplitMix64, mix};
 use ringfold::{Collective, Communicator, Counts, DType, Op, Request};
 use scenes::{Scene, play};
 
@@ -53,22 +54,6 @@ fn sizes_past_two_gib_arrive_whole() {
     play("past_two_gib", 2, "shm");
 }
 
-/// A small generator (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        (mix(self.0) % limit as u64) as usize
-    }
-}
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 /// One call as all ranks of a group make it.
 #[derive(Clone, Copy, Debug)]
 struct Call {
@@ -80,7 +65,7 @@ struct Call {
 }
 
 impl Call {
-    fn draw(random: &mut Random, ranks: usize) -> Call {
+    fn draw(random: &mut SplitMix64, ranks: usize) -> Call {
         use Collective::{
             AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter,
             Scatter,
@@ -97,12 +82,12 @@ impl Call {
             Barrier,
         ];
         // Large counts are rarer than small ones.
-        let limit = COUNTS.len() - if random.below(8) == 0 { 0 } else { 2 };
+        let limit = COUNTS.len() - if random.index(8) == 0 { 0 } else { 2 };
         Call {
-            collective: all[random.below(all.len())],
-            count: COUNTS[random.below(limit)],
-            root: random.below(ranks),
-            salt: random.below(usize::MAX) as u64,
+            collective: all[random.index(all.len())],
+            count: COUNTS[random.index(limit)],
+            root: random.index(ranks),
+            salt: random.index(usize::MAX) as u64,
         }
     }
 
@@ -160,8 +145,8 @@ impl Call {
 /// Makes random calls in `comm`, and pauses in between as only this rank does.
 fn work(comm: &Communicator, seed: u64) {
     let (rank, ranks) = (comm.rank(), comm.world_size());
-    let mut alike = Random(seed);
-    let mut own = Random(seed ^ (rank as u64 + 1) << 32);
+    let mut alike = SplitMix64(seed);
+    let mut own = SplitMix64(seed ^ (rank as u64 + 1) << 32);
     for number in 0..CALLS {
         let call = Call::draw(&mut alike, ranks);
         let (input, mut output, due) = call.buffers(rank, ranks);
@@ -173,8 +158,8 @@ fn work(comm: &Communicator, seed: u64) {
             output == due,
             "seed {SEED}, call {number}, {call:?}, rank {rank}"
         );
-        match own.below(20) {
-            0 => std::thread::sleep(Duration::from_micros(own.below(300) as u64)),
+        match own.index(20) {
+            0 => std::thread::sleep(Duration::from_micros(own.index(300) as u64)),
             1..5 => std::thread::yield_now(),
             _ => {}
         }
@@ -225,7 +210,7 @@ impl Turn {
 fn threads(comm: Communicator) {
     const THREADS: usize = 4;
     let (rank, ranks) = (comm.rank(), comm.world_size());
-    let mut random = Random(SEED);
+    let mut random = SplitMix64(SEED);
     let calls: Vec<_> = (0..2 * CALLS)
         .map(|_| Call::draw(&mut random, ranks))
         .collect();
@@ -234,12 +219,12 @@ fn threads(comm: Communicator) {
         changed: Condvar::new(),
     };
     let mine = |thread: usize| {
-        let mut own = Random(SEED ^ ((rank * THREADS + thread) as u64 + 1) << 32);
+        let mut own = SplitMix64(SEED ^ ((rank * THREADS + thread) as u64 + 1) << 32);
         for number in (thread..calls.len()).step_by(THREADS) {
             let call = &calls[number];
             let (input, mut output, due) = call.buffers(rank, ranks);
             let request = call.request(&input, &mut output);
-            if own.below(3) == 0 {
+            if own.index(3) == 0 {
                 // SAFETY: the vectors outlive the blocking call.
                 turn.take(number, || unsafe { comm.run(&request) })
                     .unwrap_or_else(|error| panic!("seed {SEED}, call {number}: {error}"));

@@ -9,6 +9,7 @@
 //! kernels; `encode` gives them their type.
 
 use ringfold::DType;
+use ringfold::random::mix;
 
 use super::arguments::OpName;
 
@@ -255,13 +256,6 @@ fn fill(values: &mut [i64], first: u64, element: impl Fn(u64) -> i64) {
     for (offset, value) in values.iter_mut().enumerate() {
         *value = element(first + offset as u64);
     }
-}
-
-/// A hash in which every bit of the input moves every bit of the output (the finaliser of SplitMix64).
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// The upper half of `hash` as a number below `span`, which is at most 2^32.

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// SplitMix64: all that choosing victims needs.
-pub struct Random(u64);
+use ringfold::random::SplitMix64;
+
+/// Chooses victims and moments.
+pub struct Random(SplitMix64);
 
 impl Random {
     /// From the seed in `RANDOM_SEED`, else a new one; printed, because the output of a failed test is shown.
@@ -15,22 +17,19 @@ impl Random {
         let given = std::env::var("RANDOM_SEED").ok();
         let seed = given.map_or_else(fresh, |text| text.parse().expect("a number as seed"));
         println!("{what}: RANDOM_SEED={seed}");
-        Random(seed)
+        Random(SplitMix64(seed))
     }
 
     pub fn from_seed(seed: u64) -> Random {
-        Random(seed)
+        Random(SplitMix64(seed))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
+        self.0.index(limit)
     }
 
     /// Lets a random time pass: the moment is what is random, nothing is waited for.

@@ -3,10 +3,11 @@
 //! Timers are made so short that ranks split in most calls and in every order, which is when there is something to go wrong.
 
 use super::tests::{shm, sim, tcp};
-use super::{Case, Random, World};
+use super::{Case, World};
 use crate::communicator::Counts;
 use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 use crate::error::Error;
+use crate::random::SplitMix64;
 use crate::schedule::Medium;
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::local;
@@ -176,12 +177,12 @@ fn a_spoiled_message_never_spoils_a_result() {
     ];
     let (mut good, mut bad) = (0, 0);
     for seed in 0..16u64 {
-        let mut random = Random(seed);
-        let target = Target::ALL[random.below(2)];
+        let mut random = SplitMix64(seed);
+        let target = Target::ALL[random.index(2)];
         let policy = policy(
             target,
-            SIGNALS[random.below(4)],
-            random.below(12_000_000) as u64,
+            SIGNALS[random.index(4)],
+            random.index(12_000_000) as u64,
         );
         let faults = Faults {
             fault_limit: 1,
@@ -191,7 +192,7 @@ fn a_spoiled_message_never_spoils_a_result() {
             let seed = seed * 100 + rank as u64;
             FaultInjector::new(sim, rank, Faults { seed, ..faults })
         };
-        let ranks = sim(3 + random.below(5), Sending::Eager);
+        let ranks = sim(3 + random.index(5), Sending::Eager);
         let ranks = ranks.into_iter().enumerate().map(wrap).collect();
         let mut world = World::new(ranks, seed).going_around(policy);
         println!("seed {seed}: {policy:?}, {faults:?}");

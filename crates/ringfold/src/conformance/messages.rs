@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
+use super::FRUITLESS_ROUNDS_MAX;
 use super::tests::{faulty, shm, sim, tcp};
-use super::{FRUITLESS_ROUNDS_MAX, Random};
 use crate::communicator::Request;
 use crate::engine::p2p::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
 use crate::engine::{Engine, JobId};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
+use crate::random::SplitMix64;
 use crate::schedule::Medium;
 use crate::testing::fault_injector::Faults;
 use crate::transport::local::{local, rendezvous};
@@ -48,7 +49,7 @@ struct World {
     engines: Vec<Engine>,
     /// By rank, in the order of submission.
     postings: Vec<Vec<Posting>>,
-    random: Random,
+    random: SplitMix64,
     now: Time,
 }
 
@@ -60,7 +61,7 @@ impl World {
         World {
             engines: ranks.into_iter().enumerate().map(engine).collect(),
             postings: (0..world_size).map(|_| Vec::new()).collect(),
-            random: Random(seed),
+            random: SplitMix64(seed),
             now: Time(0),
         }
     }
@@ -134,7 +135,7 @@ impl World {
     fn run_until(&mut self, is_done: impl Fn(&World) -> bool) -> Result<()> {
         let mut fruitless = 0;
         while !is_done(self) {
-            let rank = self.random.below(self.engines.len());
+            let rank = self.random.index(self.engines.len());
             fruitless = if self.attempt(rank)? {
                 0
             } else {
@@ -191,7 +192,7 @@ impl World {
 /// Message `index` between two ranks with `tag`: like no other.
 fn content([from, to]: [usize; 2], tag: u32, index: usize) -> Vec<u8> {
     let name = from << 24 | to << 16 | (tag as usize) << 8 | index;
-    let seed = Random(name as u64).below(usize::MAX);
+    let seed = SplitMix64(name as u64).index(usize::MAX);
     let byte = |place: usize| ((seed >> (place % 7 * 8)) ^ place.wrapping_mul(31)) as u8;
     (0..TAG_BYTES[tag as usize]).map(byte).collect()
 }
@@ -201,13 +202,13 @@ fn messages_find_their_receives(make: impl Fn(usize, u64) -> World, runs: u64) {
     for run in 0..runs {
         let seed = SEED + run;
         println!("seed {seed}");
-        let mut random = Random(seed);
-        let ranks = 2 + random.below(3);
+        let mut random = SplitMix64(seed);
+        let ranks = 2 + random.index(3);
         let mut world = make(ranks, seed);
         for from in 0..ranks {
             for to in (0..ranks).filter(|to| *to != from) {
                 for tag in 0..=ANY_TAG {
-                    for index in 0..random.below(4) {
+                    for index in 0..random.index(4) {
                         let memory = Owned::zeroed(TAG_BYTES[tag as usize]);
                         memory.region().write(&content([from, to], tag, index));
                         world.plan(from, true, to, tag, memory);
@@ -221,7 +222,7 @@ fn messages_find_their_receives(make: impl Fn(usize, u64) -> World, runs: u64) {
         for postings in &mut world.postings {
             shuffle(postings, &mut random);
         }
-        let window = 1 + random.below(6);
+        let window = 1 + random.index(6);
         submit_all(&mut world, window);
         world
             .run()
@@ -232,9 +233,9 @@ fn messages_find_their_receives(make: impl Fn(usize, u64) -> World, runs: u64) {
     }
 }
 
-fn shuffle(postings: &mut [Posting], random: &mut Random) {
+fn shuffle(postings: &mut [Posting], random: &mut SplitMix64) {
     for end in (1..postings.len()).rev() {
-        postings.swap(end, random.below(end + 1));
+        postings.swap(end, random.index(end + 1));
     }
 }
 
@@ -249,8 +250,8 @@ fn submit_all(world: &mut World, window: usize) {
         .flatten()
         .any(|posting| posting.id.is_none())
     {
-        let rank = world.random.below(ranks);
-        let is_send = world.random.below(2) == 0;
+        let rank = world.random.index(ranks);
+        let is_send = world.random.index(2) == 0;
         let postings = &world.postings[rank];
         let is_open = |posting: &&Posting| posting.id.is_some() && posting.source.is_none();
         let receives = postings.iter().filter(|posting| !posting.is_send);
@@ -346,7 +347,7 @@ fn no_source_starves(make: impl Fn(usize, u64) -> World) {
     world.send(2, 0, 5, &[2; 24]);
     // Until everything that will come by itself has come.
     for _ in 0..4000 {
-        let rank = 1 + world.random.below(3);
+        let rank = 1 + world.random.index(3);
         world.attempt(rank).unwrap();
         world.pass();
     }
@@ -469,13 +470,13 @@ over_transports! {
 fn faults_give_no_receive_a_wrong_message() {
     let mut failed = 0;
     for run in 0..200 {
-        let mut random = Random(SEED + run);
+        let mut random = SplitMix64(SEED + run);
         let faults = Faults {
             seed: SEED + run * 100,
-            drop: random.below(8) as u16,
-            duplicate: random.below(60) as u16,
-            truncate: random.below(60) as u16,
-            flip: random.below(60) as u16,
+            drop: random.index(8) as u16,
+            duplicate: random.index(60) as u16,
+            truncate: random.index(60) as u16,
+            flip: random.index(60) as u16,
             fault_limit: 2,
             ..Faults::default()
         };
@@ -489,7 +490,7 @@ fn faults_give_no_receive_a_wrong_message() {
             .collect();
         let mut outcome = Ok(());
         for _ in 0..200 {
-            let rank = world.random.below(2);
+            let rank = world.random.index(2);
             outcome = world.attempt(rank).map(|_| ());
             if outcome.is_err() {
                 break;
@@ -519,7 +520,7 @@ fn what_nobody_asks_for_is_left_in_its_stream() {
     world.send(2, 1, 4, &[2; 32]);
     world.run_until(|world| world.is_done(1, place)).unwrap();
     for _ in 0..100 {
-        let rank = world.random.below(3);
+        let rank = world.random.index(3);
         world.attempt(rank).unwrap();
     }
     assert!(!sends.iter().any(|send| world.is_done(0, *send)));
@@ -537,7 +538,7 @@ fn what_finds_no_room_waits_for_its_receive() {
     world.send(0, 1, 3, &[3; 16]);
     let small = world.recv(1, 0, 3, 16);
     for _ in 0..100_000 {
-        let rank = world.random.below(2);
+        let rank = world.random.index(2);
         world.attempt(rank).unwrap();
     }
     assert!(!world.is_done(1, small));
@@ -571,7 +572,7 @@ fn the_number_of_kept_messages_is_bounded() {
         let part = KEPT_MESSAGES_MAX / 2;
         let places: Vec<_> = (0..part).map(|_| world.send(0, 1, 1, &[])).collect();
         for _ in 0..20_000 {
-            let rank = world.random.below(2);
+            let rank = world.random.index(2);
             if !world.attempt(rank).unwrap() {
                 world.pass();
             }

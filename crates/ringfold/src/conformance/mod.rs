@@ -18,6 +18,7 @@ use crate::engine::tiny::part;
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
+use crate::random::SplitMix64;
 use crate::schedule::{Medium, Schedule, Weights, ll_bytes_max};
 use crate::transport::{Time, Transport};
 use crate::tune::choose::Choice;
@@ -76,23 +77,10 @@ const FRUITLESS_ROUNDS_MAX: u32 = 200_000;
 /// A channel that no collective of the suite uses.
 const SIGNAL_CHANNEL: usize = 2;
 
-/// A small generator for the order of ranks.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
-    }
-}
-
 /// All ranks of a job, driven by one thread.
 pub struct World {
     engines: Vec<Engine>,
-    random: Random,
+    random: SplitMix64,
     now: Time,
     /// Whether the ranks' memory is registered.
     registers: bool,
@@ -106,7 +94,7 @@ impl World {
         let engines: Vec<Engine> = ranks.into_iter().enumerate().map(engine).collect();
         World {
             engines,
-            random: Random(seed),
+            random: SplitMix64(seed),
             now: Time(0),
             registers: false,
         }
@@ -312,7 +300,7 @@ impl World {
     fn run(&mut self, cases: &[Case], regions: &[(Region, Region)]) -> Result<()> {
         let world_size = self.world_size();
         let mut running = Vec::new();
-        let prefers_ll = self.random.below(2) == 0;
+        let prefers_ll = self.random.index(2) == 0;
         for (rank, (case, (input, output))) in cases.iter().zip(regions).enumerate() {
             let Case {
                 algorithm,
@@ -354,7 +342,7 @@ impl World {
             let timeout = Duration::from_secs(60);
             let mut job = request.check(rank, world_size, &choice, timeout)?;
             job.weights = case.weights.clone();
-            let as_tiny = self.may_be_tiny(case) && self.random.below(2) == 0;
+            let as_tiny = self.may_be_tiny(case) && self.random.index(2) == 0;
             let tiny = as_tiny
                 .then(|| request.tiny(rank, world_size, &choice, timeout))
                 .flatten();
@@ -383,7 +371,7 @@ impl World {
     fn drive(&mut self, mut running: Vec<usize>) -> Result<()> {
         let mut fruitless = 0;
         while !running.is_empty() {
-            let index = self.random.below(running.len());
+            let index = self.random.index(running.len());
             let rank = running[index];
             let engine = &mut self.engines[rank];
             let progressed = engine.progress(self.now)?;

@@ -2,9 +2,10 @@
 
 use std::net::{TcpListener, TcpStream};
 
-use super::{Case, Random, World, oracle, ways};
+use super::{Case, World, oracle, ways};
 use crate::communicator::Counts;
 use crate::error::Error;
+use crate::random::SplitMix64;
 use crate::schedule::{Medium, Weights};
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::{Local, local, rendezvous};
@@ -184,14 +185,14 @@ fn runs_on_several_channels(make: impl Fn(usize) -> World) {
 /// Whoever owns how much, also nothing: the same sums.
 fn owns_by_weights(make: impl Fn(usize) -> World, sizes: &[usize]) {
     let way = (Algorithm::Direct, Medium::Messages);
-    let mut random = Random(SEED);
+    let mut random = SplitMix64(SEED);
     for &world_size in sizes.iter().filter(|size| **size > 1) {
         let mut world = make(world_size);
         if !world.serves(way) {
             continue;
         }
         for (index, count) in COUNTS.into_iter().enumerate() {
-            let mut each: Vec<u32> = (0..world_size).map(|_| random.below(4) as u32).collect();
+            let mut each: Vec<u32> = (0..world_size).map(|_| random.index(4) as u32).collect();
             each[index % world_size] += 1;
             let weights = Weights::new(&each, 1).expect("somebody owns something");
             for (channels, in_place) in [(1, false), (1, true), (2, index % 2 == 0)] {
@@ -399,20 +400,20 @@ fn uneven_all_to_all(world: &mut World, world_size: usize) {
 #[test]
 fn faults_never_give_a_wrong_result() {
     let mut failed = 0;
-    let mut random = Random(SEED);
+    let mut random = SplitMix64(SEED);
     for run in 0..300u64 {
         let faults = Faults {
             seed: SEED + run * 100,
-            delay: random.below(100) as u16,
-            drop: random.below(3) as u16,
-            duplicate: random.below(8) as u16,
-            truncate: random.below(8) as u16,
-            flip: random.below(8) as u16,
-            half_close: random.below(2) as u16,
+            delay: random.index(100) as u16,
+            drop: random.index(3) as u16,
+            duplicate: random.index(8) as u16,
+            truncate: random.index(8) as u16,
+            flip: random.index(8) as u16,
+            half_close: random.index(2) as u16,
             delay_limit: std::time::Duration::from_micros(50),
             fault_limit: 3,
         };
-        let world_size = 2 + random.below(3);
+        let world_size = 2 + random.index(3);
         let mut world = World::new(faulty(world_size, faults), SEED + run);
         for collective in [
             Collective::AllReduce,
@@ -424,7 +425,7 @@ fn faults_never_give_a_wrong_result() {
                 .into_iter()
                 .filter(|(_, medium)| *medium == crate::schedule::Medium::Messages)
                 .collect();
-            let (algorithm, medium) = messages[random.below(messages.len())];
+            let (algorithm, medium) = messages[random.index(messages.len())];
             match world.run_and_compare(&Case::new(collective, algorithm, medium, 900)) {
                 Ok(()) => {}
                 // A call's last message that came twice is taken for one of the next call, which is a mismatch.

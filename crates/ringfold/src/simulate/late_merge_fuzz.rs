@@ -32,7 +32,7 @@ struct Tally {
 }
 
 fn pick<T: Copy>(random: &mut SplitMix64, from: &[T]) -> T {
-    from[random.below(from.len() as u64) as usize]
+    from[random.index(from.len())]
 }
 
 fn random_policy(random: &mut SplitMix64) -> Policy {
@@ -68,7 +68,7 @@ fn random_policy(random: &mut SplitMix64) -> Policy {
 }
 
 fn random_disturbances(random: &mut SplitMix64, ranks: usize) -> Vec<Disturbance> {
-    let rank = |random: &mut SplitMix64| random.below(ranks as u64) as usize;
+    let rank = |random: &mut SplitMix64| random.index(ranks);
     let slow = |rank: Option<usize>, random: &mut SplitMix64| {
         let delays = [
             Delay::Fixed(random.below(80 * MICROSECOND_PS)),
@@ -91,7 +91,7 @@ fn random_disturbances(random: &mut SplitMix64, ranks: usize) -> Vec<Disturbance
             1 => disturbances.push(slow(Some(first), random)),
             // Neighbours.
             2 => {
-                for distance in 0..1 + random.below(3) as usize {
+                for distance in 0..1 + random.index(3) {
                     disturbances.push(slow(Some((first + distance) % ranks), random));
                 }
             }
@@ -114,8 +114,8 @@ fn random_disturbances(random: &mut SplitMix64, ranks: usize) -> Vec<Disturbance
 
 fn random_scenario(random: &mut SplitMix64) -> Scenario {
     let ranks = match random.below(4) {
-        0 => 2 + random.below(31) as usize,
-        _ => 2 + random.below(11) as usize,
+        0 => 2 + random.index(31),
+        _ => 2 + random.index(11),
     };
     let elements = random.below(40) * ranks as u64 + random.below(3);
     let dtype = pick(random, &[DType::I32, DType::F32]);

@@ -3,20 +3,14 @@
 use super::pool::{PIECE_ALIGN_BYTES, PIECES_PER_THREAD, piece_bytes};
 use super::*;
 use crate::memory::Owned;
+use crate::random::SplitMix64;
 use crate::types::{DType, Op};
 
-/// Bytes from a small generator, the same each time. No float among them is a NaN,
+/// Bytes that are the same for a seed. No float among them is a NaN,
 /// whose payload is not promised.
 fn noise(bytes: usize, seed: u64) -> Owned {
-    let mut state = seed | 1;
-    let data: Vec<u8> = (0..bytes)
-        .map(|_| {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (state >> 56) as u8 & 0x3f
-        })
-        .collect();
+    let mut random = SplitMix64(seed);
+    let data: Vec<u8> = (0..bytes).map(|_| random.below(64) as u8).collect();
     let owned = Owned::zeroed(bytes);
     owned.region().write(&data);
     owned

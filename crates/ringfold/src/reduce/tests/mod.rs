@@ -7,6 +7,7 @@ mod spread;
 use super::scale::scale_at_level;
 use super::*;
 use crate::memory::Region;
+use crate::random::SplitMix64;
 use crate::types::{DType, Op};
 
 const OPS: [Op; 9] = [
@@ -21,20 +22,8 @@ const OPS: [Op; 9] = [
     Op::Bxor,
 ];
 
-/// Pseudo-random numbers (xorshift64*), so that a failure needs only the seed to be seen again.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
-
 /// `count` elements: any bits at all among small numbers and special ones.
-fn random_elements(dtype: DType, count: usize, random: &mut Random) -> Vec<u8> {
+fn random_elements(dtype: DType, count: usize, random: &mut SplitMix64) -> Vec<u8> {
     const SPECIAL: [f64; 7] = [
         0.0,
         -0.0,
@@ -46,7 +35,7 @@ fn random_elements(dtype: DType, count: usize, random: &mut Random) -> Vec<u8> {
     ];
     let mut bytes = Vec::with_capacity(count * dtype.size_bytes());
     for _ in 0..count {
-        let (kind, bits) = (random.next() % 8, random.next());
+        let (kind, bits) = (random.next_u64() % 8, random.next_u64());
         let number = match kind {
             0 => SPECIAL[bits as usize % SPECIAL.len()],
             _ => (bits % 4096) as f64 / 64.0 - 32.0,
@@ -217,7 +206,7 @@ fn fold(kernel: Kernel, sources: &[Vec<u8>], in_place: Option<usize>, shift: usi
 }
 
 fn check_fold(op: Op, dtype: DType, count: usize, sources: usize, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = SplitMix64(seed);
     let inputs: Vec<_> = (0..sources)
         .map(|_| random_elements(dtype, count, &mut random))
         .collect();

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use crate::random::SplitMix64;
+
 /// The symbolic content of a chunk.
 ///
 /// `sum` adds up a random-looking 128-bit number for each input chunk that is in it, so it tells multisets of
@@ -47,12 +49,9 @@ impl Value {
     }
 }
 
-/// Steele, Lea & Flood's finaliser of SplitMix64 (2014): every output bit depends on every input bit.
+/// A hash: every bit of the result depends on every bit of the number.
 pub(super) fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SplitMix64(number).next_u64()
 }
 
 #[cfg(test)]

@@ -219,13 +219,13 @@ fn the_blame_for_a_slow_reduction_is_its_ranks() {
 fn any_machines(random: &mut SplitMix64, ranks: usize) -> Scenario {
     let mut scenario = Scenario {
         ranks,
-        slice_bytes: Some([u64::MAX, 1024, 4096][random.below(3) as usize]),
+        slice_bytes: Some([u64::MAX, 1024, 4096][random.index(3)]),
         ..Scenario::default()
     };
     let network = &mut scenario.network;
     network.links.overhead_ps = random.below(2) * 250_000;
     network.links.gap_ps = random.below(2) * 90_000;
-    network.ranks_per_host = 1 + random.below(3) as usize;
+    network.ranks_per_host = 1 + random.index(3);
     if random.happens(0.5) {
         network.sending = Sending::Rendezvous;
     }
@@ -238,7 +238,7 @@ fn any_machines(random: &mut SplitMix64, ranks: usize) -> Scenario {
         network.memory_ps_per_byte = Some(20);
     }
     if random.happens(0.3) {
-        network.cores_per_host = Some(1 + random.below(2) as usize);
+        network.cores_per_host = Some(1 + random.index(2));
     }
     match random.below(3) {
         0 => network.ports = Ports::Half,
@@ -253,7 +253,7 @@ fn any_machines(random: &mut SplitMix64, ranks: usize) -> Scenario {
     scenario.compute = Compute {
         reduce_ps: random.below(2) * 500_000,
         copy_ps_per_byte: random.below(2) * 30,
-        server: [Server::Serial, Server::Parallel][random.below(2) as usize],
+        server: [Server::Serial, Server::Parallel][random.index(2)],
         ..Compute::default()
     };
     for _ in 0..random.below(3) {
@@ -297,7 +297,7 @@ fn every_collective_is_right_on_every_machine() {
                 let name = format!("{collective} by {algorithm}, seed {SEED}, {scenario:?}");
                 (scenario.collective, scenario.algorithm) = (collective, Some(algorithm));
                 scenario.bytes = random.below(20_000);
-                scenario.root = random.below(ranks as u64) as usize;
+                scenario.root = random.index(ranks);
                 match run(&scenario) {
                     Ok(report) => {
                         assert!(
@@ -321,11 +321,11 @@ fn every_death_is_told_on_every_machine() {
     const SEED: u64 = 33;
     let mut random = SplitMix64(SEED);
     for round in 0..100 {
-        let ranks = 2 + random.below(7) as usize;
+        let ranks = 2 + random.index(7);
         let mut scenario = any_machines(&mut random, ranks);
         scenario.bytes = 20_000;
         scenario.disturbances.push(Disturbance::Dead {
-            rank: random.below(ranks as u64) as usize,
+            rank: random.index(ranks),
             at_ps: random.below(150_000_000),
         });
         let report = run(&scenario).unwrap();

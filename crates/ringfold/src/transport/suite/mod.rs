@@ -18,6 +18,7 @@ use super::{Header, Posted, Sink, Stream, Ticket, Time, Transport};
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
+use crate::random::SplitMix64;
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 
 /// How long a test may take before it counts as hung.
@@ -228,15 +229,8 @@ pub fn header(index: u32, bytes: usize) -> Header {
 
 /// `bytes` bytes that look random and depend on `seed`.
 pub fn pattern(bytes: usize, seed: u64) -> Owned {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let content: Vec<u8> = (0..bytes)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect();
+    let mut random = SplitMix64(seed);
+    let content: Vec<u8> = (0..bytes).map(|_| random.next_u64() as u8).collect();
     let owned = Owned::zeroed(bytes);
     owned.region().write(&content);
     owned

@@ -322,7 +322,7 @@ fn whatever_is_read_is_written_and_read_as_the_same() {
     println!("seed {seed}");
     let mut random = SplitMix64(seed);
     for _ in 0..200 {
-        let mut below = |limit: usize| random.below(limit as u64) as usize;
+        let mut below = |limit: usize| random.index(limit);
         let collective = COLLECTIVES[below(COLLECTIVES.len())].text;
         let algorithm = ALGORITHMS[below(ALGORITHMS.len())].text;
         let protocol = PROTOCOLS[below(PROTOCOLS.len())].text;
