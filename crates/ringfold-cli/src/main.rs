@@ -4,10 +4,12 @@
 //! of ours, 2 for a wrong command line, 128 + n after signal n, and for `run` the status of the
 //! first rank that failed, 127 where the program is not there and 126 where it cannot be run.
 
+mod bench;
 mod info;
 mod launch;
 mod numbers;
 mod output;
+mod parse;
 mod perf;
 mod plot;
 mod run;

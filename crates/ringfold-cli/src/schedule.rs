@@ -11,7 +11,7 @@ use ringfold::tune::cost::{self, Costs};
 use ringfold::{Algorithm, Collective, Error};
 use serde_json::{Value, json};
 
-use crate::perf::arguments::{parse_algorithm, parse_bytes, parse_collective};
+use crate::parse::{parse_algorithm, parse_bytes, parse_collective};
 
 /// The most ranks: the proof keeps every chunk of every rank in memory.
 const MAX_RANKS: u32 = 1024;

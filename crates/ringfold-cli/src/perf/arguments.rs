@@ -10,11 +10,14 @@ use anyhow::{Result, bail};
 use ringfold::config::Straggler;
 use ringfold::setup::Injection;
 use ringfold::simulate::Slow;
-use ringfold::{Algorithm, Bind, Collective, DType, Op, TransportChoice, Weighting};
+use ringfold::{Algorithm, Collective, DType, Op, Weighting};
 
-use super::measure::Method;
 use super::refused::Refused;
-pub use super::span::{Span, parse_bytes};
+use crate::bench::{Case, Job, Method, Span};
+use crate::parse::{
+    OPS, OpName, Selection, parse_algorithm, parse_bytes, parse_collective, parse_dtype,
+    parse_duration, parse_op, parse_root,
+};
 
 /// The most iterations: their times are kept and gathered.
 const MAX_ITERATIONS: u32 = 1 << 20;
@@ -32,9 +35,8 @@ pub struct Arguments {
     #[arg(default_value = "all_reduce", value_parser = parse_collective)]
     pub collective: Collective,
 
-    /// Number of ranks to start on this host [default: one per core, at least 2]
-    #[arg(long, value_name = "N")]
-    pub ranks: Option<usize>,
+    #[command(flatten)]
+    pub job: Job,
 
     #[command(flatten)]
     pub span: Span,
@@ -87,10 +89,6 @@ pub struct Arguments {
     #[arg(short = 'z', long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub blocking: u8,
 
-    /// 1 measures on registered memory, which the ranks of a host reach directly; 0 on memory as a program has it
-    #[arg(short = 'R', long = "local-register", alias = "local_register", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
-    pub local_register: u8,
-
     /// Write one element of every cache line of the input before each iteration, untimed, as a training step would:
     /// data that nobody rewrites stays in the reader's cache and flatters
     #[arg(long)]
@@ -107,10 +105,6 @@ pub struct Arguments {
     /// Add the time of day to every line: -S 1
     #[arg(short = 'S', long = "report-timestamps", alias = "report_timestamps", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), num_args = 0..=1, default_missing_value = "1")]
     pub report_timestamps: u8,
-
-    /// Deadline of every call, in seconds or with a unit: 10, 2.5s, 500ms [default: the library's]
-    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
-    pub timeout: Option<Duration>,
 
     /// Carry out the collective this way instead of the tuner's: flat, ring, tree, recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, serve, stragglar
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
@@ -135,18 +129,6 @@ pub struct Arguments {
     /// May be given several times. Takes effect over messages: with --straggler, or --algorithm ring.
     #[arg(long, value_name = "WORDS")]
     pub slow: Vec<Slow>,
-
-    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
-    ///
-    /// auto: to its share of the cores (one rank per core: one core each; more ranks: as many on each core), unless that does
-    /// not come out even, the affinity of this command was narrowed (taskset), or a variable such as SLURM_CPU_BIND or
-    /// OMP_PLACES says that somebody else arranges it. core: to one core, spread over caches and sockets.
-    #[arg(long, value_name = "HOW")]
-    pub bind: Option<Bind>,
-
-    /// Use this transport: auto, shm, tcp [default: auto]
-    #[arg(long, value_name = "NAME")]
-    pub transport: Option<TransportChoice>,
 
     /// Independent pipelines of a collective that goes by messages [default: 1]
     #[arg(long, value_name = "N")]
@@ -181,10 +163,6 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE|-")]
     pub csv: Option<PathBuf>,
 
-    /// Set by the launcher in the ranks it has started
-    #[arg(long, hide = true)]
-    pub launched: bool,
-
     #[command(flatten)]
     pub refused: Refused,
 }
@@ -197,39 +175,6 @@ Examples:
   ringfold perf --algorithm ring --transport tcp  one way of doing it
   ringfold perf --plot curve.svg --csv rows.csv   a curve and a file for other programs
   mpirun -n 4 ringfold perf                       under a launcher: no --ranks";
-
-/// One value, or all there are.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Selection<T> {
-    All,
-    One(T),
-}
-
-/// An operation without a factor, which differs between ranks.
-pub type OpName = &'static str;
-
-/// Every operation, in wire order.
-const OPS: [OpName; 9] = [
-    "sum",
-    "prod",
-    "min",
-    "max",
-    "avg",
-    "premul_sum",
-    "band",
-    "bor",
-    "bxor",
-];
-
-/// What a line of the table is about, besides its size.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Case {
-    pub dtype: DType,
-    /// `None` where nothing is combined.
-    pub op: Option<OpName>,
-    /// `None` where there is no root.
-    pub root: Option<usize>,
-}
 
 impl Arguments {
     /// What slows reductions down, if something is to.
@@ -252,10 +197,10 @@ impl Arguments {
             average: self.average,
             has_barriers: self.blocking == 1,
             rewrite: self.rewrite,
-            is_registered: self.local_register == 1,
+            is_registered: self.job.local_register == 1,
             stats: self.stats,
             algorithm: self.algorithm,
-            timeout: self.timeout,
+            timeout: self.job.timeout,
         }
     }
 
@@ -350,77 +295,6 @@ impl Arguments {
     }
 }
 
-/// A time: `10` and `2.5s` are seconds, `500ms` milliseconds.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let (number, seconds) = if let Some(number) = text.strip_suffix("ms") {
-        (number, 1e-3)
-    } else {
-        (text.strip_suffix('s').unwrap_or(text), 1.0)
-    };
-    number
-        .parse::<f64>()
-        .ok()
-        .and_then(|number| Duration::try_from_secs_f64(number * seconds).ok())
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| "not a time; write for example 10, 2.5s or 500ms".into())
-}
-
-/// A collective's own name, with hyphens, without separators, or as nccl-tests calls its program.
-pub fn parse_collective(text: &str) -> Result<Collective, ringfold::Error> {
-    let name = text.to_ascii_lowercase().replace('-', "_");
-    let name = name.strip_suffix("_perf").unwrap_or(&name);
-    let bare = |name: &str| name.replace('_', "");
-    let alias = match bare(name).as_str() {
-        "bcast" => "broadcast",
-        "all2all" => "all_to_all",
-        _ => name,
-    };
-    match Collective::ALL
-        .iter()
-        .find(|c| bare(c.name()) == bare(alias))
-    {
-        Some(&collective) => Ok(collective),
-        None => text.parse(),
-    }
-}
-
-/// An algorithm's name, also with hyphens.
-pub fn parse_algorithm(text: &str) -> Result<Algorithm, ringfold::Error> {
-    text.replace('-', "_").parse()
-}
-
-pub fn parse_op(text: &str) -> Result<Selection<OpName>, ringfold::Error> {
-    if text == "all" {
-        return Ok(Selection::All);
-    }
-    Ok(Selection::One(text.replace('-', "_").parse::<Op>()?.name()))
-}
-
-pub fn parse_dtype(text: &str) -> Result<Selection<DType>, ringfold::Error> {
-    let name = match text {
-        "all" => return Ok(Selection::All),
-        "char" => "int8",
-        "int" => "int32",
-        "half" | "f16" => "float16",
-        "bf16" => "bfloat16",
-        "float" | "f32" => "float32",
-        "double" | "f64" => "float64",
-        "fp8_e4m3" | "f8e4m3" => "float8_e4m3",
-        "fp8_e5m2" | "f8e5m2" => "float8_e5m2",
-        other => other,
-    };
-    name.parse().map(Selection::One)
-}
-
-fn parse_root(text: &str) -> Result<Selection<usize>, String> {
-    if text == "all" {
-        return Ok(Selection::All);
-    }
-    text.parse()
-        .map(Selection::One)
-        .map_err(|_| "not a rank; write a number or `all`".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,33 +308,6 @@ mod tests {
 
     fn arguments(line: &str) -> Arguments {
         Line::parse_from(format!("perf {line}").split_whitespace()).arguments
-    }
-
-    #[test]
-    fn times_are_seconds_unless_they_say_otherwise() {
-        assert_eq!(parse_duration("10"), Ok(Duration::from_secs(10)));
-        assert_eq!(parse_duration("2.5s"), Ok(Duration::from_millis(2500)));
-        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
-        for text in ["", "0", "-1", "x", "inf", "1h"] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn collectives_have_the_names_people_type() {
-        for (text, collective) in [
-            ("all_reduce", Collective::AllReduce),
-            ("all-reduce", Collective::AllReduce),
-            ("allreduce", Collective::AllReduce),
-            ("alltoall_perf", Collective::AllToAll),
-            ("all2all", Collective::AllToAll),
-            ("bcast", Collective::Broadcast),
-            ("send-recv", Collective::SendRecv),
-            ("reduce_scatter_perf", Collective::ReduceScatter),
-        ] {
-            assert_eq!(parse_collective(text).unwrap(), collective, "{text}");
-        }
-        assert!(parse_collective("hypercube").is_err());
     }
 
     #[test]

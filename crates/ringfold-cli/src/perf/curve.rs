@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::arguments::Arguments;
-use super::measure::Measurement;
+use crate::bench::Measurement;
 use crate::plot::{Axis, Chart, Corner, Curve, Scale, Style};
 
 /// With more curves than this, both placements of a case share a colour.

@@ -8,8 +8,7 @@ use ringfold::Stats;
 use serde_json::{Map, Value, json};
 
 use super::arguments::Arguments;
-use super::measure::{Measurement, Participant};
-use super::stats;
+use crate::bench::{Measurement, Participant, stats};
 use crate::output::open;
 
 /// The version of nccl-tests' JSON that ours follows.

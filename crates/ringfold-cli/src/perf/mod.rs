@@ -3,37 +3,28 @@
 //! The command is its own launcher: without one around it, it starts itself once per rank. Every rank then runs
 //! [`take_part`]; rank 0 also reports.
 
-pub mod arguments;
+mod arguments;
 mod curve;
-mod data;
 mod files;
-pub mod measure;
-mod memory;
-mod placement;
 mod refused;
 mod report;
-mod span;
-mod stats;
 mod table;
 
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use ringfold::{Communicator, Config, Error};
 
-use crate::launch::{self, itself};
-use crate::numbers::bytes_label;
+use crate::bench::{Bench, Case, Size};
+use crate::launch::itself;
 
 pub use arguments::Arguments;
-use arguments::Case;
-use measure::Bench;
-pub use placement::Size;
 use report::Report;
 
 /// Measures, and returns the exit status: 1 when an element was wrong.
 pub fn run(arguments: Arguments) -> Result<u8> {
     arguments.check()?;
-    if let Some(rank) = itself::rank(arguments.launched, arguments.ranks)? {
+    if let Some(rank) = arguments.job.rank()? {
         return take_part(&arguments, rank);
     }
     for path in [&arguments.csv, &arguments.json, &arguments.plot]
@@ -42,24 +33,9 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     {
         crate::output::check(path)?;
     }
-    let ranks = arguments.ranks.unwrap_or_else(launch::default_ranks);
     let largest = arguments.sizes(1)?.last().copied().unwrap_or(0);
-    check_memory(largest, ranks)?;
     let ended = "the measurement is ended";
-    Ok(itself::launch("perf", ranks, arguments.bind, ended)?.status())
-}
-
-/// Refuses a size that would only drive the machine into swapping: every rank has an input and an output.
-pub fn check_memory(largest: u64, ranks: usize) -> Result<()> {
-    let needed = u128::from(largest) * 2 * ranks as u128;
-    match crate::info::memory_available_bytes() {
-        Some(available) if needed > u128::from(available) => bail!(
-            "{ranks} ranks with two buffers of {} each do not fit into the {} that are available; choose a smaller `--maxbytes` or fewer ranks",
-            bytes_label(largest as f64),
-            bytes_label(available as f64),
-        ),
-        _ => Ok(()),
-    }
+    Ok(arguments.job.launch("perf", largest, ended)?.status())
 }
 
 /// One rank's part, from joining to leaving. `rank` names it in messages.
@@ -89,15 +65,12 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
 fn join(arguments: &Arguments) -> Result<Communicator> {
     ringfold::env::init_logging()?;
     let config = Config {
-        timeout: arguments.timeout,
-        transport: arguments.transport,
         channels: arguments.channels,
         late_rank: arguments.late_rank,
         straggler: arguments.straggler,
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
         weights: arguments.weights.clone(),
-        bind: itself::bind_of_rank(arguments.launched, arguments.bind),
-        ..Config::default()
+        ..arguments.job.config()
     };
     Ok(ringfold::setup::connect_slowed(
         config,

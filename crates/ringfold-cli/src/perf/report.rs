@@ -10,9 +10,8 @@ use ringfold::Stats;
 use super::arguments::Arguments;
 use super::curve;
 use super::files::{self, Csv};
-use super::measure::{Measurement, Participant};
-use super::stats;
 use super::table;
+use crate::bench::{Measurement, Participant, stats};
 use crate::numbers::bytes_label;
 use crate::output;
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use ringfold::Weighting;
 
 use super::arguments::Arguments;
-use super::measure::{Measurement, Participant};
+use crate::bench::{Measurement, Participant};
 use crate::numbers::{number, significant};
 
 /// The lines before the first row.
@@ -263,7 +263,7 @@ mod tests {
         let arguments = Line::parse_from(["perf", "-I"]).arguments;
         let heads = column_heads(&arguments);
         let names = heads.lines().nth(1).unwrap();
-        let measurement = super::super::measure::tests::measurement(&[1.0, 2.0]);
+        let measurement = crate::bench::measurement::tests::measurement(&[1.0, 2.0]);
         let row = row(&arguments, &measurement, None);
         for (name, value) in [
             ("size", "1000"),
@@ -287,7 +287,7 @@ mod tests {
             arguments: Arguments,
         }
         let arguments = Line::parse_from(["perf"]).arguments;
-        let measurement = super::super::measure::tests::measurement(&[12345.678, 2.0]);
+        let measurement = crate::bench::measurement::tests::measurement(&[12345.678, 2.0]);
         let row = row(&arguments, &measurement, Some(&measurement));
         for line in column_heads(&arguments).lines().chain([row.as_str()]) {
             assert!(line.chars().count() <= 120, "{line}");

@@ -1,7 +1,7 @@
 //! Charts as SVG: curves over a common axis, with their names.
 //!
-//! What is drawn says how each axis is scaled; marks and labels follow from that. Whoever has data makes a [`Chart`] of
-//! it; nobody else knows plotters.
+//! What is drawn says how each axis is scaled; marks and labels follow from that. Data becomes a
+//! [`Chart`]; no other module knows plotters.
 
 mod scale;
 mod timeline;
@@ -9,8 +9,10 @@ mod timeline;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
+use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use scale::Marks;
 pub use scale::Scale;
 pub use timeline::{Bar, Timeline};
 
@@ -37,6 +39,12 @@ pub const PALETTE: [RGBColor; 8] = [
     RGBColor(90, 90, 90),
     RGBColor(0, 0, 0),
 ];
+
+/// Where a picture is drawn.
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// A chart's axes, and what is drawn between them.
+type Plane<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Marks, Marks>>;
 
 /// What is measured along an axis.
 #[derive(Clone, Debug)]
@@ -173,58 +181,8 @@ impl Chart {
             .y_desc(&self.y.title)
             .draw()?;
         for (index, curve) in self.curves.iter().enumerate() {
-            let style = curve.style;
-            let colour = PALETTE[curve.colour % PALETTE.len()].mix(style.opacity());
-            let fill = match style {
-                Style::Hollow => WHITE.mix(1.0),
-                _ => colour,
-            };
-            let radius = style.radius() as i32;
-            let places: Vec<(f64, f64)> = curve
-                .points
-                .iter()
-                .filter(|&&point| self.shows(point))
-                .map(|&point| self.place(point))
-                .collect();
-            let key = move |at| {
-                EmptyElement::at(at)
-                    + PathElement::new(
-                        vec![(0, 0), (if radius == 0 { 9 } else { 24 }, 0)],
-                        colour.stroke_width(style.width()),
-                    )
-                    + PathElement::new(vec![(15, 0), (24, 0)], colour.stroke_width(style.width()))
-                    + Circle::new((12, 0), radius, fill.filled())
-                    + Circle::new((12, 0), radius, colour.stroke_width(2))
-            };
-            let line = match style {
-                Style::Dashed => chart.draw_series(DashedLineSeries::new(
-                    places.iter().copied(),
-                    DASH.0,
-                    DASH.1,
-                    colour.stroke_width(2),
-                ))?,
-                Style::Filled | Style::Hollow | Style::Broad => chart.draw_series(
-                    LineSeries::new(places.iter().copied(), colour.stroke_width(style.width())),
-                )?,
-            };
-            if is_crowded {
-                let y = line_of_legend(index);
-                legend.draw(&key((0, y)))?;
-                legend.draw(&Text::new(
-                    curve.label.as_str(),
-                    (34, y - 7),
-                    ("sans-serif", 15),
-                ))?;
-            } else {
-                line.label(&curve.label).legend(key);
-            }
-            if radius > 0 {
-                chart.draw_series(places.iter().map(|&at| {
-                    EmptyElement::at(at)
-                        + Circle::new((0, 0), radius, fill.filled())
-                        + Circle::new((0, 0), radius, colour.stroke_width(2))
-                }))?;
-            }
+            let beside = is_crowded.then_some((&legend, line_of_legend(index)));
+            self.draw_curve(curve, &mut chart, beside)?;
         }
         if !is_crowded {
             chart
@@ -241,6 +199,59 @@ impl Chart {
                 .draw()?;
         }
         root.present()?;
+        Ok(())
+    }
+
+    /// Draws a curve, and its name at this height of the legend beside the chart, if there is one.
+    fn draw_curve<'a>(
+        &self,
+        curve: &Curve,
+        chart: &mut Plane<'a>,
+        beside: Option<(&Area<'a>, i32)>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let style = curve.style;
+        let colour = PALETTE[curve.colour % PALETTE.len()].mix(style.opacity());
+        let stroke = colour.stroke_width(style.width());
+        let fill = match style {
+            Style::Hollow => WHITE.mix(1.0),
+            _ => colour,
+        };
+        let radius = style.radius() as i32;
+        let shown = curve.points.iter().filter(|&&point| self.shows(point));
+        let places: Vec<(f64, f64)> = shown.map(|&point| self.place(point)).collect();
+        let key = move |at| {
+            EmptyElement::at(at)
+                + PathElement::new(vec![(0, 0), (if radius == 0 { 9 } else { 24 }, 0)], stroke)
+                + PathElement::new(vec![(15, 0), (24, 0)], stroke)
+                + Circle::new((12, 0), radius, fill.filled())
+                + Circle::new((12, 0), radius, colour.stroke_width(2))
+        };
+        let points = places.iter().copied();
+        let line = match style {
+            Style::Dashed => {
+                chart.draw_series(DashedLineSeries::new(points, DASH.0, DASH.1, stroke))?
+            }
+            Style::Filled | Style::Hollow | Style::Broad => {
+                chart.draw_series(LineSeries::new(points, stroke))?
+            }
+        };
+        match beside {
+            Some((legend, y)) => {
+                legend.draw(&key((0, y)))?;
+                let name = curve.label.as_str();
+                legend.draw(&Text::new(name, (34, y - 7), ("sans-serif", 15)))?;
+            }
+            None => {
+                line.label(&curve.label).legend(key);
+            }
+        }
+        if radius > 0 {
+            chart.draw_series(places.iter().map(|&at| {
+                EmptyElement::at(at)
+                    + Circle::new((0, 0), radius, fill.filled())
+                    + Circle::new((0, 0), radius, colour.stroke_width(2))
+            }))?;
+        }
         Ok(())
     }
 }

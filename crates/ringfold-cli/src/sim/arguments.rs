@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::outcome::Method;
 use super::settings::Settings;
-use super::vary::Sweep;
+use super::vary::Variation;
 
 /// Simulate a collective in virtual time: its time, traffic and critical path, and what slow or dead ranks do to it
 ///
@@ -27,7 +27,7 @@ pub struct Arguments {
     /// Simulate for many values of a setting: bytes=1K..64M doubles, ranks=4..64*4 multiplies, delay=0us..60us+2us adds,
     /// bandwidth=10Gbit/s,25Gbit/s lists. `delay` is that of --slow and --late
     #[arg(long, value_name = "KEY=VALUES", help_heading = RUNS)]
-    pub sweep: Option<Sweep>,
+    pub sweep: Option<Variation>,
 
     /// Simulate side by side: algorithms (ring,direct), policies (off,tail), values of a setting (ports=full,half), or other scenario files
     #[arg(long, value_name = "WHAT", help_heading = RUNS)]
@@ -105,7 +105,7 @@ impl Arguments {
         }
         if let (
             Some(_),
-            Some(Sweep {
+            Some(Variation {
                 scale: None, key, ..
             }),
         ) = (&self.plot, &self.sweep)

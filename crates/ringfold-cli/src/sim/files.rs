@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::outcome::Outcome;
 use super::units::micros;
-use super::vary::Sweep;
+use super::vary::Variation;
 use crate::output::open;
 
 /// The columns, in the order that other programs rely on.
@@ -88,7 +88,7 @@ impl Csv {
 }
 
 /// Writes all outcomes; `-` is standard output.
-pub fn write_json(path: &Path, sweep: Option<&Sweep>, outcomes: &[Outcome]) -> Result<()> {
+pub fn write_json(path: &Path, sweep: Option<&Variation>, outcomes: &[Outcome]) -> Result<()> {
     let document = json!({
         "ringfold_version": env!("CARGO_PKG_VERSION"),
         "args": std::env::args().collect::<Vec<_>>(),

@@ -8,10 +8,11 @@
 //! it with progress on a terminal, and shows what came out.
 
 mod arguments;
-mod calibrate;
+mod details;
 mod disturbances;
 mod files;
-mod fit;
+mod fit_links;
+mod least_squares;
 mod outcome;
 mod parse;
 mod pictures;
@@ -38,13 +39,13 @@ use settings::Settings;
 use vary::{Value, Variant};
 
 use crate::output;
-use crate::perf::arguments::parse_collective;
+use crate::parse::parse_collective;
 
 /// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
 pub fn run(arguments: Arguments) -> Result<u8> {
     arguments.check()?;
     if let Some(path) = &arguments.calibrate {
-        return calibrate::run(path, &arguments).map(|()| 0);
+        return fit_links::run(path, &arguments).map(|()| 0);
     }
     let (name, settings) = base(&arguments)?;
     let variants = vary::variants(&settings, &name, arguments.compare.as_deref())?;
@@ -99,7 +100,7 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
     drop(progress);
     let (summary, report) = simulated?;
     if !arguments.stdout_is_data() {
-        print(&table::details(&summary, report.as_ref()))?;
+        print(&details::details(&summary, report.as_ref()))?;
     }
     let outcome = Outcome {
         variant: String::new(),

@@ -1,4 +1,5 @@
-//! One simulation: by the engine, or by the library's sweep where that gives the same times and they are all that is asked.
+//! One simulation: by the engine, or by the longest path where that gives the same times and they
+//! are all that is asked.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -7,8 +8,8 @@ use ringfold::simulate::{self, Payload, Report, Scenario, SweepReport};
 use ringfold::{Algorithm, Error};
 
 use super::vary::Value;
+use crate::bench::Size;
 use crate::numbers::bytes_label;
-use crate::perf::Size;
 
 /// Up to so many ranks the engine is quick enough to tell everything.
 const ENGINE_RANKS: usize = 128;
@@ -19,12 +20,13 @@ const STEP_BYTES: u128 = 256;
 /// How a simulation is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Method {
-    /// The sweep for many ranks where it fits and only times are asked, else the engine
+    /// The longest path for many ranks where it fits and only times are asked, else the engine
     Auto,
     /// The library's engine, event by event
     Engine,
     /// The longest path through the schedule, where nothing contends
-    Sweep,
+    #[value(name = "sweep")]
+    LongestPath,
 }
 
 /// What every simulation tells.
@@ -36,7 +38,7 @@ pub struct Summary {
     pub results_ps: u64,
     pub messages: u64,
     pub sent_bytes: u64,
-    /// Things that happened; the sweep has none.
+    /// Things that happened; the longest path has none.
     pub events: Option<u64>,
     pub failed_ranks: usize,
     pub broken_promises: usize,
@@ -49,7 +51,7 @@ pub struct Outcome {
     /// Which of `--sweep`'s.
     pub value: Option<Value>,
     pub summary: Summary,
-    /// All about it, unless it was swept or nobody wants it.
+    /// All about it, unless only the longest path was computed or it is not wanted.
     pub report: Option<Report>,
 }
 
@@ -71,7 +73,7 @@ impl Summary {
         }
     }
 
-    fn of_sweep(report: SweepReport) -> Summary {
+    fn of_longest_path(report: SweepReport) -> Summary {
         Summary {
             finished_ps: report.finished_ps,
             results_ps: report.results_ps,
@@ -131,11 +133,11 @@ fn steps(scenario: &Scenario) -> Result<usize> {
 }
 
 impl Method {
-    /// Whether a scenario may be swept. `needs_all`: more than times is asked.
-    fn sweeps(self, scenario: &Scenario, needs_all: bool) -> bool {
+    /// Whether only the longest path is computed. `needs_all`: more than times is asked.
+    fn takes_longest_path(self, scenario: &Scenario, needs_all: bool) -> bool {
         match self {
             Method::Engine => false,
-            Method::Sweep => true,
+            Method::LongestPath => true,
             Method::Auto => {
                 !needs_all
                     && scenario.ranks > ENGINE_RANKS
@@ -147,7 +149,7 @@ impl Method {
 
     /// Refuses what would only drive the machine into swapping: an engine's rank has a plan.
     pub fn check(self, scenario: &Scenario, needs_all: bool) -> Result<()> {
-        if self.sweeps(scenario, needs_all) {
+        if self.takes_longest_path(scenario, needs_all) {
             return Ok(());
         }
         let ranks = scenario.ranks;
@@ -168,9 +170,9 @@ impl Method {
         scenario: &Scenario,
         needs_all: bool,
     ) -> Result<(Summary, Option<Report>)> {
-        if self.sweeps(scenario, needs_all) {
+        if self.takes_longest_path(scenario, needs_all) {
             match simulate::sweep(scenario) {
-                Ok(report) => return Ok((Summary::of_sweep(report), None)),
+                Ok(report) => return Ok((Summary::of_longest_path(report), None)),
                 // Only the pass itself finds out whether the order of things is that of the rounds.
                 Err(Error::Unsupported(_)) if self == Method::Auto => {
                     Method::Engine.check(scenario, needs_all)?

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use ringfold::units::{parse_rate_ps_per_byte, parse_time_ps};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-use crate::perf::arguments::parse_bytes;
+use crate::parse::parse_bytes;
 
 /// What is written for a rate that costs no time.
 const UNLIMITED: &str = "unlimited";

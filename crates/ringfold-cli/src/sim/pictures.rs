@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use ringfold::simulate::{Lane, Report};
 
 use super::outcome::Outcome;
-use super::vary::Sweep;
+use super::vary::Variation;
 use crate::numbers::bytes_label;
 use crate::plot::{Axis, Bar, Chart, Corner, Curve, Scale, Style, Timeline};
 
@@ -28,7 +28,7 @@ const LINES: [&[Lane]; 3] = [
 ];
 
 /// The curves of a sweep: bus bandwidth over size, else time.
-pub fn curves(sweep: &Sweep, outcomes: &[Outcome]) -> Chart {
+pub fn curves(sweep: &Variation, outcomes: &[Outcome]) -> Chart {
     let is_size = sweep.key == "bytes";
     let mut curves: Vec<Curve> = Vec::new();
     for outcome in outcomes {
@@ -79,7 +79,7 @@ pub fn curves(sweep: &Sweep, outcomes: &[Outcome]) -> Chart {
 }
 
 /// What all simulations have in common.
-fn title(sweep: &Sweep, outcomes: &[Outcome]) -> String {
+fn title(sweep: &Variation, outcomes: &[Outcome]) -> String {
     let scenarios = || outcomes.iter().map(|outcome| &outcome.summary.scenario);
     let Some(first) = scenarios().next() else {
         return String::new();

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
 use super::parse::{Bytes, Rate, Span, own_list, own_text, text};
 use super::policy::PolicySettings;
-use crate::perf::arguments::{Selection, parse_algorithm, parse_collective, parse_dtype};
+use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
 
 /// Everything that can be set.
 #[derive(Args, Clone, Debug, Default, Deserialize)]

@@ -13,7 +13,7 @@ use super::scenario;
 use super::settings::Settings;
 use super::units::time_text;
 use crate::numbers::bytes_label;
-use crate::perf::arguments::{parse_algorithm, parse_bytes};
+use crate::parse::{parse_algorithm, parse_bytes};
 use crate::plot::Scale;
 
 /// The most values of a sweep: more is a mistyped step.
@@ -24,7 +24,7 @@ const SEED: &str = "seed";
 
 /// A setting and the values that it takes one after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sweep {
+pub struct Variation {
     pub key: String,
     pub values: Vec<Value>,
     /// How the values are laid out along an axis, if they are numbers.
@@ -52,11 +52,11 @@ enum Kind<'a> {
     Number { unit: &'a str },
 }
 
-impl FromStr for Sweep {
+impl FromStr for Variation {
     type Err = String;
 
     /// `KEY=A..B` doubles, `KEY=A..B*F` multiplies, `KEY=A..B+STEP` adds, `KEY=A,B,C` lists; with a `;`, that separates.
-    fn from_str(text: &str) -> Result<Sweep, String> {
+    fn from_str(text: &str) -> Result<Variation, String> {
         let Some((key, values)) = text.split_once('=') else {
             return Err("write KEY=A..B, KEY=A..B+STEP, KEY=A..B*FACTOR or KEY=A,B,C".into());
         };
@@ -69,7 +69,7 @@ impl FromStr for Sweep {
 }
 
 /// The values between commas, or between semicolons where a value has commas itself.
-fn list(key: String, values: &str) -> Result<Sweep, String> {
+fn list(key: String, values: &str) -> Result<Variation, String> {
     let separator = if values.contains(';') { ';' } else { ',' };
     let words: Vec<&str> = values.split(separator).map(str::trim).collect();
     if words.iter().any(|word| word.is_empty()) {
@@ -81,7 +81,7 @@ fn list(key: String, values: &str) -> Result<Sweep, String> {
         label: (*word).into(),
         number: kind.and_then(|kind| kind.number(word)),
     });
-    Ok(Sweep {
+    Ok(Variation {
         scale: kind.map(|kind| kind.scale(&key, words.len() < 3)),
         axis: kind.map_or_else(|| key.clone(), |kind| kind.axis(&key)),
         values: values.collect(),
@@ -89,7 +89,7 @@ fn list(key: String, values: &str) -> Result<Sweep, String> {
     })
 }
 
-fn range(key: String, from: &str, to: &str) -> Result<Sweep, String> {
+fn range(key: String, from: &str, to: &str) -> Result<Variation, String> {
     let (to, step) = match to.find(['*', '+']) {
         Some(at) => (to[..at].trim(), Some((&to[at..=at], to[at + 1..].trim()))),
         None => (to, None),
@@ -148,7 +148,7 @@ fn range(key: String, from: &str, to: &str) -> Result<Sweep, String> {
         }
         values.push(kind.value(&key, value));
     }
-    Ok(Sweep {
+    Ok(Variation {
         scale: Some(kind.scale(&key, adds)),
         axis: kind.axis(&key),
         key,
@@ -285,7 +285,7 @@ pub fn variants(settings: &Settings, named: &str, asked: Option<&str>) -> Result
         true => asked.to_owned(),
         false => format!("{}={asked}", key_of(&words)?),
     };
-    let sweep: Sweep = keyed
+    let sweep: Variation = keyed
         .parse()
         .map_err(|error: String| anyhow!("`--compare {asked}`: {error}"))?;
     let variants = sweep.values.iter().map(|value| {
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     fn texts(sweep: &str) -> Vec<String> {
-        let sweep: Sweep = sweep.parse().unwrap();
+        let sweep: Variation = sweep.parse().unwrap();
         sweep.values.into_iter().map(|value| value.text).collect()
     }
 
@@ -357,10 +357,10 @@ mod tests {
             texts("slow=rank=1,delay=1us;rank=2,delay=1us"),
             ["rank=1,delay=1us", "rank=2,delay=1us"]
         );
-        let sweep: Sweep = "bytes=1K,1M".parse().unwrap();
+        let sweep: Variation = "bytes=1K,1M".parse().unwrap();
         assert_eq!(sweep.values[1].number, Some(1_048_576.0));
         assert_eq!(sweep.scale, Some(Scale::Bytes));
-        assert_eq!("ports=full,half".parse::<Sweep>().unwrap().scale, None);
+        assert_eq!("ports=full,half".parse::<Variation>().unwrap().scale, None);
     }
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
             ("seed=0..100000000", "larger step"),
             ("ports=full,,half", "empty"),
         ] {
-            let error = text.parse::<Sweep>().unwrap_err();
+            let error = text.parse::<Variation>().unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
     }
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn axes_fit_what_varies() {
         let axis = |text: &str| {
-            let sweep: Sweep = text.parse().unwrap();
+            let sweep: Variation = text.parse().unwrap();
             (sweep.scale.unwrap(), sweep.axis)
         };
         assert_eq!(axis("bytes=1K..1M"), (Scale::Bytes, "size".into()));

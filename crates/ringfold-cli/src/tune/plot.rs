@@ -8,7 +8,7 @@ use ringfold::Collective;
 
 use super::rows::Table;
 use super::series::{self, Series};
-use crate::perf::arguments::parse_collective;
+use crate::parse::parse_collective;
 use crate::plot::{Axis, Chart, Corner, Curve, PALETTE, Scale, Style};
 use crate::statistics::Estimate;
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 
 use super::rows::{ANY, Asked, Row, Topic, Way};
-use crate::perf::{Size, arguments::parse_collective};
+use crate::bench::Size;
+use crate::parse::parse_collective;
 use crate::statistics::{self, Estimate};
 
 /// One measurement of one way.

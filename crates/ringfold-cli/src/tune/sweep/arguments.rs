@@ -1,16 +1,12 @@
 //! The flags of `ringfold tune sweep`.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Result, bail};
-use ringfold::{Algorithm, Bind, Collective, DType, Protocol, TransportChoice};
+use ringfold::{Algorithm, Collective, DType, Protocol};
 
-use crate::perf::arguments::{
-    Case, OpName, Selection, Span, parse_algorithm, parse_collective, parse_dtype, parse_duration,
-    parse_op,
-};
-use crate::perf::measure::Method;
+use crate::bench::{Case, Job, Method, Span};
+use crate::parse::{OpName, Selection, parse_algorithm, parse_collective, parse_dtype, parse_op};
 
 /// How many times the iterations that were asked for small calls get, whose times spread more.
 pub const MORE_ITERATIONS: u32 = 20;
@@ -31,9 +27,8 @@ pub struct Arguments {
     #[arg(default_value = "all_reduce", value_parser = parse_collective)]
     pub collective: Collective,
 
-    /// Number of ranks to start on this host [default: one per core, at least 2]
-    #[arg(long, value_name = "N")]
-    pub ranks: Option<usize>,
+    #[command(flatten)]
+    pub job: Job,
 
     #[command(flatten)]
     pub span: Span,
@@ -98,26 +93,6 @@ pub struct Arguments {
     /// Measure in place
     #[arg(long)]
     pub in_place: bool,
-
-    /// 1 measures on registered memory, which the ranks of a host reach directly; 0 on memory as a program has it
-    #[arg(short = 'R', long = "local-register", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
-    pub local_register: u8,
-
-    /// Use this transport: auto, shm, tcp [default: auto]
-    #[arg(long, value_name = "NAME")]
-    pub transport: Option<TransportChoice>,
-
-    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
-    #[arg(long, value_name = "HOW")]
-    pub bind: Option<Bind>,
-
-    /// Deadline of every call, in seconds or with a unit: 10, 2.5s, 500ms [default: the library's]
-    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
-    pub timeout: Option<Duration>,
-
-    /// Set by the launcher in the ranks it has started
-    #[arg(long, hide = true)]
-    pub launched: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -181,10 +156,10 @@ impl Arguments {
             average: SLOWEST,
             has_barriers: true,
             rewrite: true,
-            is_registered: self.local_register == 1,
+            is_registered: self.job.local_register == 1,
             stats: false,
             algorithm: None,
-            timeout: self.timeout,
+            timeout: self.job.timeout,
         }
     }
 

@@ -23,12 +23,10 @@ use ways::Entry;
 
 use super::rows::{Asked, Way};
 use super::series;
-use crate::launch::{self, itself};
+use crate::bench::{Bench, Case, Measurement, Size};
+use crate::launch::itself;
 use crate::numbers::{bytes_label, number};
 use crate::output;
-use crate::perf::arguments::Case;
-use crate::perf::measure::{Bench, Measurement};
-use crate::perf::{self, Size};
 use crate::statistics::median;
 
 /// The most things that take turns at one size.
@@ -40,13 +38,13 @@ const MEASUREMENT_US: f64 = 3000.0;
 /// Sweeps and returns the exit status: 1 when a checked element was wrong.
 pub fn run(arguments: &Arguments) -> Result<u8> {
     arguments.check()?;
-    if let Some(rank) = itself::rank(arguments.launched, arguments.ranks)? {
+    if let Some(rank) = arguments.job.rank()? {
         return take_part(arguments, rank);
     }
-    let ranks = arguments.ranks.unwrap_or_else(launch::default_ranks);
     let largest = arguments.sizes()?.last().copied().unwrap_or(0);
-    perf::check_memory(largest, ranks)?;
-    let outcome = itself::launch("sweep", ranks, arguments.bind, "the sweep is ended")?;
+    let outcome = arguments
+        .job
+        .launch("sweep", largest, "the sweep is ended")?;
     if let (true, Some(path)) = (outcome.interrupted, arguments.file()) {
         crate::complain(&format!(
             "interrupted; the same command goes on with `{}`",
@@ -73,11 +71,8 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
     ringfold::env::init_logging()?;
     let most = arguments.channels.iter().max();
     Ok(Communicator::connect(Config {
-        timeout: arguments.timeout,
-        transport: arguments.transport,
         max_channels: most.map(|&most| usize::try_from(most)).transpose()?,
-        bind: itself::bind_of_rank(arguments.launched, arguments.bind),
-        ..Config::default()
+        ..arguments.job.config()
     })?)
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::arguments::Arguments;
 use super::ways::Entry;
-use crate::perf::measure::Measurement;
+use crate::bench::Measurement;
 use crate::tune::rows::Table;
 
 /// The columns: those of NVIDIA's script, then ours.
@@ -229,7 +229,7 @@ fn described(arguments: &Arguments, common: &Common, shot: Shot) -> Result<Vec<S
         ("nodes", common.hosts.to_string()),
         ("ranks", common.ranks.to_string()),
         ("pipeOps", "-1".into()),
-        ("regBuff", arguments.local_register.to_string()),
+        ("regBuff", arguments.job.local_register.to_string()),
         (
             "asked",
             if entry.is_default { "default" } else { "way" }.into(),

@@ -3,6 +3,8 @@
 use anyhow::{Result, bail};
 use ringfold::Collective;
 
+use crate::parse::parse_bytes;
+
 /// The smallest size of a sweep, unless told.
 const DEFAULT_MIN_BYTES: u64 = 8;
 
@@ -68,65 +70,5 @@ impl Span {
             .minbytes
             .unwrap_or_else(|| DEFAULT_MIN_BYTES.min(self.maxbytes.unwrap_or(u64::MAX)));
         (min, self.maxbytes.unwrap_or(DEFAULT_MAX_BYTES.max(min)))
-    }
-}
-
-/// A number of bytes, with a binary suffix: `8`, `64K`, `1.5M`, `2G`, `1MiB`.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let suffix = text[digits.len()..].to_ascii_lowercase();
-    let shift = match suffix.as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return Err(format!("unknown unit `{suffix}`; one of K, M, G (binary)")),
-    };
-    let bytes = match digits.parse::<u64>() {
-        Ok(number) => number.checked_mul(1 << shift),
-        Err(_) => fraction_of_bytes(digits, shift),
-    };
-    bytes.ok_or_else(|| "not a size; write for example 8, 64K, 1M or 2G".into())
-}
-
-/// `1.5` times `1 << shift`, when that is a whole number that is not too large to be exact.
-fn fraction_of_bytes(digits: &str, shift: u32) -> Option<u64> {
-    let plain = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let bytes = digits.parse::<f64>().ok().filter(|_| plain)? * (1u64 << shift) as f64;
-    (bytes.fract() == 0.0 && bytes < (1u64 << 53) as f64).then_some(bytes as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read_with_binary_suffixes() {
-        assert_eq!(parse_bytes("8"), Ok(8));
-        assert_eq!(parse_bytes("64K"), Ok(65536));
-        assert_eq!(parse_bytes("64k"), Ok(65536));
-        assert_eq!(parse_bytes("1.5M"), Ok(1_572_864));
-        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
-        assert_eq!(parse_bytes("0"), Ok(0));
-    }
-
-    #[test]
-    fn what_is_not_a_size_is_refused() {
-        for text in [
-            "",
-            "K",
-            "-1",
-            "1T",
-            "0.3K",
-            "1e3",
-            "inf",
-            "nan",
-            "18446744073709551615K",
-            "1 K",
-        ] {
-            assert!(parse_bytes(text).is_err(), "{text}");
-        }
     }
 }

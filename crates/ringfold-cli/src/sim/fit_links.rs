@@ -1,7 +1,7 @@
 //! `--calibrate`: the constants of links and reductions, from what `ringfold perf --csv` has measured.
 //!
 //! Every row is an equation: its time is `hops·α + (messages − hops)·o + bytes·β + reduced·γ`, with the counts of
-//! `tune::cost`. Least squares over all rows give the constants (`fit`); what the file cannot tell apart is said instead of
+//! `tune::cost`. Least squares over all rows give the constants (`least_squares`); what the file cannot tell apart is said instead of
 //! guessed, and what is given by a flag is not fitted.
 
 use std::fmt::Write as _;
@@ -16,10 +16,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::arguments::Arguments;
-use super::fit::{self, Fit, Value};
+use super::least_squares::{self, Fit, Value};
 use crate::numbers::{bytes_label, significant};
 use crate::output;
-use crate::perf::arguments::{parse_algorithm, parse_collective};
+use crate::parse::{parse_algorithm, parse_collective};
 
 /// Rows with the largest errors that are shown.
 const WORST_ROWS: usize = 5;
@@ -107,7 +107,7 @@ pub fn run(path: &Path, arguments: &Arguments) -> Result<()> {
             None => read.rows.iter().map(|row| row.counts[at]).collect(),
         })
         .collect();
-    let Some(fit) = fit::fit(&columns, &times) else {
+    let Some(fit) = least_squares::fit(&columns, &times) else {
         bail!(
             "`{name}`: {} rows over messages are too few to fit anything",
             times.len()
@@ -234,57 +234,24 @@ fn report(fit: &Fit, known: &[Option<f64>], read: &Rows) -> String {
     }
     text += "#      value          standard error\n";
     let mut notes = String::new();
-    for ((constant, value), known) in CONSTANTS.iter().zip(&fit.values).zip(known) {
+    for ((constant, &value), known) in CONSTANTS.iter().zip(&fit.values).zip(known) {
         let unit = if constant.per_byte { "us/B" } else { "us" };
-        let sign = constant.sign;
-        if let Some(known) = known {
-            let _ = writeln!(
-                text,
-                "  {sign}  {:>12} {unit:<4}  given",
-                significant(*known)
-            );
-            continue;
-        }
-        match *value {
-            Value::Fitted { value, error } => {
-                let _ = writeln!(
-                    text,
-                    "  {sign}  {:>12} {unit:<4}  {}",
-                    significant(value),
-                    significant(error)
-                );
-                if value == 0.0 {
-                    let _ = writeln!(
-                        notes,
-                        "# {sign} would be below 0, so it is 0: what it stands for does not show in these rows"
-                    );
-                } else if error > VAGUE_SHARE * value {
-                    let _ = writeln!(
-                        notes,
-                        "# {sign} is hardly more than its standard error: measure more sizes where it weighs"
-                    );
-                }
+        let (number, remark) = match (known, value) {
+            (Some(known), _) => (significant(*known), "given".to_owned()),
+            (None, Value::Fitted { value, error }) => (significant(value), significant(error)),
+            (None, Value::Absent) => ("-".into(), "no row depends on it".into()),
+            (None, Value::Inseparable { from }) => {
+                let other = CONSTANTS[from].sign;
+                ("-".into(), format!("cannot be told from {other}"))
             }
-            Value::Absent => {
-                let _ = writeln!(
-                    text,
-                    "  {sign}  {:>12} {unit:<4}  no row depends on it",
-                    "-"
-                );
-            }
-            Value::Inseparable { from } => {
-                let other = &CONSTANTS[from];
-                let _ = writeln!(
-                    text,
-                    "  {sign}  {:>12} {unit:<4}  cannot be told from {}",
-                    "-", other.sign
-                );
-                let _ = writeln!(
-                    notes,
-                    "# all rows depend on {sign} as they do on {}, which holds both; measure other collectives or algorithms, too, or give {}",
-                    other.sign, constant.flag,
-                );
-            }
+        };
+        let _ = writeln!(
+            text,
+            "  {}  {number:>12} {unit:<4}  {remark}",
+            constant.sign
+        );
+        if known.is_none() {
+            notes += &note(constant, value);
         }
     }
     let _ = writeln!(
@@ -297,6 +264,24 @@ fn report(fit: &Fit, known: &[Option<f64>], read: &Rows) -> String {
     text += &notes;
     text += &worst(fit, known, read);
     text + &flags(fit, known) + "\n"
+}
+
+/// What to make of a constant that the rows hardly show.
+fn note(constant: &Constant, value: Value) -> String {
+    let sign = constant.sign;
+    match value {
+        Value::Fitted { value: 0.0, .. } => format!(
+            "# {sign} would be below 0, so it is 0: what it stands for does not show in these rows\n"
+        ),
+        Value::Fitted { value, error } if error > VAGUE_SHARE * value => format!(
+            "# {sign} is hardly more than its standard error: measure more sizes where it weighs\n"
+        ),
+        Value::Inseparable { from } => format!(
+            "# all rows depend on {sign} as they do on {}, which holds both; measure other collectives or algorithms, too, or give {}\n",
+            CONSTANTS[from].sign, constant.flag,
+        ),
+        Value::Fitted { .. } | Value::Absent => String::new(),
+    }
 }
 
 /// The rows that the constants explain least.

@@ -11,7 +11,7 @@
 use ringfold::DType;
 use ringfold::random::mix;
 
-use super::arguments::OpName;
+use crate::parse::OpName;
 
 /// Elements that are made and compared at a time: a block of values and its bytes stay in the cache.
 pub const BLOCK: usize = 2048;

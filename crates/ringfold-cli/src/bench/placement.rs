@@ -1,70 +1,13 @@
-//! Where a collective's data stands: sizes as nccl-tests defines them, regions in and out of place, what must come out.
+//! Where a collective's data stands: regions in and out of place, what must come out.
 
 use ringfold::memory::Region;
-use ringfold::{Collective, Counts, DType, Op, Request};
+use ringfold::{Collective, Counts, Op, Request};
 
-use super::arguments::Case;
+use super::case::{Case, Size};
 use super::data::{BLOCK, Data};
-
-/// What rounding a rank's share down keeps whole: nccl-tests' 16 bytes.
-const SHARE_ALIGN_BYTES: u64 = 16;
 
 /// What an output holds before a call, so that elements that nobody wrote are seen.
 const UNWRITTEN: u8 = 0xa5;
-
-/// The size of one line of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// Elements as the request counts them: the whole buffer, or one rank's share.
-    pub count: u64,
-    /// Bytes as nccl-tests counts them: the whole buffer, or all ranks' shares.
-    pub bytes: u64,
-}
-
-/// Whether a collective's ranks each have a share of the whole.
-const fn is_shared_out(collective: Collective) -> bool {
-    matches!(
-        collective,
-        Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::Gather
-            | Collective::Scatter
-            | Collective::AllToAll
-    )
-}
-
-impl Size {
-    /// The size nearest to `bytes` that the collective can have, not above it unless an element is larger.
-    pub fn nearest(collective: Collective, dtype: DType, world_size: usize, bytes: u64) -> Size {
-        let element = dtype.size_bytes() as u64;
-        let shares = match is_shared_out(collective) {
-            true => world_size as u64,
-            false => 1,
-        };
-        let exact = bytes / element / shares;
-        let unit = SHARE_ALIGN_BYTES / element;
-        let count = match exact {
-            _ if collective == Collective::Barrier => 0,
-            0 if bytes > 0 => 1,
-            _ if shares > 1 && exact >= unit => exact - exact % unit,
-            _ => exact,
-        };
-        Size {
-            count,
-            bytes: count * element * shares,
-        }
-    }
-
-    /// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
-    pub fn bus_factor(collective: Collective, world_size: usize) -> f64 {
-        let n = world_size as f64;
-        match collective {
-            Collective::AllReduce => 2.0 * (n - 1.0) / n,
-            _ if is_shared_out(collective) => (n - 1.0) / n,
-            _ => 1.0,
-        }
-    }
-}
 
 /// One call's data: what this rank gives and gets.
 pub struct Placement {
@@ -270,8 +213,10 @@ enum Origin {
 
 #[cfg(test)]
 mod tests {
+    use ringfold::DType;
+
     use super::*;
-    use crate::perf::memory::Memory;
+    use crate::bench::memory::Memory;
 
     fn case(collective: Collective, dtype: DType) -> Case {
         Case {
@@ -292,29 +237,6 @@ mod tests {
         Collective::AllToAll,
         Collective::SendRecv,
     ];
-
-    #[test]
-    fn sizes_are_what_nccl_tests_would_count() {
-        let size = |collective, n, bytes| {
-            let size = Size::nearest(collective, DType::F32, n, bytes);
-            (size.count, size.bytes)
-        };
-        assert_eq!(size(Collective::AllReduce, 2, 1024), (256, 1024));
-        assert_eq!(size(Collective::AllReduce, 2, 3), (1, 4));
-        assert_eq!(size(Collective::AllReduce, 2, 0), (0, 0));
-        assert_eq!(size(Collective::AllGather, 4, 1024), (64, 1024));
-        assert_eq!(size(Collective::AllGather, 3, 1024), (84, 1008));
-        assert_eq!(size(Collective::ReduceScatter, 8, 8), (1, 32));
-        assert_eq!(size(Collective::Barrier, 8, 8), (0, 0));
-    }
-
-    #[test]
-    fn bus_factors_are_those_of_nccl_tests() {
-        assert_eq!(Size::bus_factor(Collective::AllReduce, 4), 1.5);
-        assert_eq!(Size::bus_factor(Collective::AllToAll, 4), 0.75);
-        assert_eq!(Size::bus_factor(Collective::Broadcast, 4), 1.0);
-        assert_eq!(Size::bus_factor(Collective::AllReduce, 1), 0.0);
-    }
 
     #[test]
     fn an_output_that_nobody_wrote_is_wrong_in_every_element() {

@@ -1,0 +1,81 @@
+//! The ranks of a measurement: how many there are, how they join, and who starts them.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use ringfold::{Bind, Config, TransportChoice};
+
+use crate::launch::{self, Outcome, itself};
+use crate::numbers::bytes_label;
+use crate::parse::parse_duration;
+
+/// Flags that every command has that measures.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Job {
+    /// Number of ranks to start on this host [default: one per core, at least 2]
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+
+    /// Use this transport: auto, shm, tcp [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<TransportChoice>,
+
+    /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
+    ///
+    /// auto: to its share of the cores (one rank per core: one core each; more ranks: as many on
+    /// each core), unless that does not come out even, the affinity of this command was narrowed
+    /// (taskset), or a variable such as SLURM_CPU_BIND or OMP_PLACES says that another program
+    /// arranges it. core: to one core, spread over caches and sockets.
+    #[arg(long, value_name = "HOW")]
+    pub bind: Option<Bind>,
+
+    /// Deadline of every call, in seconds or with a unit: 10, 2.5s, 500ms [default: the library's]
+    #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
+    pub timeout: Option<Duration>,
+
+    /// 1 measures on registered memory, which the ranks of a host reach directly; 0 on memory as a program has it
+    #[arg(short = 'R', long = "local-register", alias = "local_register", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub local_register: u8,
+
+    /// Set by the launcher in the ranks it has started
+    #[arg(long, hide = true)]
+    pub launched: bool,
+}
+
+impl Job {
+    /// Which rank this process is; `None` if it is to start ranks.
+    pub fn rank(&self) -> Result<Option<usize>> {
+        itself::rank(self.launched, self.ranks)
+    }
+
+    /// Starts the ranks with this command line and waits for them, as [`itself::launch`]. Sizes go up to `largest` bytes.
+    pub fn launch(&self, command: &str, largest: u64, consequence: &str) -> Result<Outcome> {
+        let ranks = self.ranks.unwrap_or_else(launch::default_ranks);
+        check_memory(largest, ranks)?;
+        itself::launch(command, ranks, self.bind, consequence)
+    }
+
+    /// How a rank joins.
+    pub fn config(&self) -> Config {
+        Config {
+            timeout: self.timeout,
+            transport: self.transport,
+            bind: itself::bind_of_rank(self.launched, self.bind),
+            ..Config::default()
+        }
+    }
+}
+
+/// Refuses a size that would only drive the machine into swapping: every rank has an input and an output.
+fn check_memory(largest: u64, ranks: usize) -> Result<()> {
+    let needed = u128::from(largest) * 2 * ranks as u128;
+    match crate::info::memory_available_bytes() {
+        Some(available) if needed > u128::from(available) => bail!(
+            "{ranks} ranks with two buffers of {} each do not fit into the {} that are available; choose a smaller `--maxbytes` or fewer ranks",
+            bytes_label(largest as f64),
+            bytes_label(available as f64),
+        ),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,119 @@
+//! The times of one size and placement, and what follows from them.
+
+use super::{Case, Size};
+use crate::statistics::{self, Estimate};
+
+/// What was measured for one size and placement.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    pub case: Case,
+    pub size: Size,
+    pub in_place: bool,
+    /// What the communicator chose; empty for a barrier's line where there is no choice.
+    pub algorithm: String,
+    pub protocol: String,
+    pub transport: String,
+    /// The very first call, all ranks' times made one.
+    pub first_us: f64,
+    /// Each iteration, likewise.
+    pub times_us: Vec<f64>,
+    /// Wrong elements on all ranks; `None` when nothing was checked.
+    pub wrong: Option<u64>,
+    /// Bus bandwidth over algorithm bandwidth.
+    pub bus_factor: f64,
+}
+
+impl Measurement {
+    /// The middle time.
+    pub fn median_us(&self) -> f64 {
+        statistics::median(&self.times_us)
+    }
+
+    /// The middle time, and where it would lie with many more iterations.
+    pub fn estimate_us(&self) -> Estimate {
+        Estimate::of(&self.times_us)
+    }
+
+    /// The time that this share of the iterations does not exceed (nearest rank).
+    pub fn percentile_us(&self, percent: f64) -> f64 {
+        statistics::percentile(&self.times_us, percent)
+    }
+
+    pub fn min_us(&self) -> f64 {
+        self.times_us.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    pub fn max_us(&self) -> f64 {
+        self.times_us.iter().copied().fold(0.0, f64::max)
+    }
+
+    pub fn mean_us(&self) -> f64 {
+        self.times_us.iter().sum::<f64>() / self.times_us.len() as f64
+    }
+
+    /// The population's standard deviation.
+    pub fn deviation_us(&self) -> f64 {
+        let mean = self.mean_us();
+        let squares: f64 = self.times_us.iter().map(|t| (t - mean).powi(2)).sum();
+        (squares / self.times_us.len() as f64).sqrt()
+    }
+
+    /// 10^9 bytes per second by the median.
+    pub fn algbw_gbps(&self) -> f64 {
+        match self.median_us() {
+            0.0 => 0.0,
+            time => self.size.bytes as f64 / time / 1e3,
+        }
+    }
+
+    pub fn busbw_gbps(&self) -> f64 {
+        self.algbw_gbps() * self.bus_factor
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use ringfold::DType;
+
+    use super::*;
+
+    /// A row with these times.
+    pub fn measurement(times_us: &[f64]) -> Measurement {
+        Measurement {
+            case: Case {
+                dtype: DType::F32,
+                op: Some("sum"),
+                root: None,
+            },
+            size: Size {
+                count: 250,
+                bytes: 1000,
+            },
+            in_place: false,
+            algorithm: "ring".into(),
+            protocol: "simple".into(),
+            transport: "shm".into(),
+            first_us: 9.0,
+            times_us: times_us.to_vec(),
+            wrong: Some(0),
+            bus_factor: 1.5,
+        }
+    }
+
+    #[test]
+    fn statistics_are_of_all_times() {
+        let odd = measurement(&[3.0, 1.0, 2.0]);
+        assert_eq!(
+            (odd.min_us(), odd.median_us(), odd.max_us()),
+            (1.0, 2.0, 3.0)
+        );
+        assert_eq!(measurement(&[1.0, 3.0]).deviation_us(), 1.0);
+    }
+
+    #[test]
+    fn bandwidth_counts_thousands_and_the_bus_factor() {
+        let row = measurement(&[2.0]);
+        assert_eq!(row.algbw_gbps(), 0.5);
+        assert_eq!(row.busbw_gbps(), 0.75);
+    }
+}
