@@ -1,7 +1,7 @@
 //! Deaths, suspicions and verdicts: the product's own hub, in virtual time.
 //!
-//! The control plane is there from the first fault on. Its messages take a link's latency and its server is never frozen. A
-//! death is seen, by the hub and by the peers, `detect_ps` after it.
+//! The control plane starts with the first fault. Its messages take a link's latency and its server
+//! is never frozen. A death is detected, by the hub and by the peers, `detect_ps` after it.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ impl Control {
 }
 
 impl Simulation {
-    /// A rank's process is gone. Nobody knows yet.
+    /// A rank's process died. No other rank knows it yet.
     pub fn die(&mut self, rank: usize) {
         self.network.stop(rank);
         let member = &mut self.members[rank];
@@ -82,7 +82,7 @@ impl Simulation {
         self.with_hub(|hub, _| hub.lose(rank as u32, "its process has ended"));
     }
 
-    /// A rank's call cannot go on: the hub hears of it, and the rank waits for the verdict.
+    /// A rank's call cannot continue: the hub gets its report, and the rank waits for the verdict.
     pub fn fail(&mut self, rank: usize, error: Error) {
         if !error.is_fatal() {
             return self.end(rank, Err(error));

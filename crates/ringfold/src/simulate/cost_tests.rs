@@ -84,14 +84,15 @@ fn what_goes_round_by_round_takes_the_time_of_its_formula() {
             let (simulated, predicted) = times_us(&scenario(collective, algorithm, ranks));
             assert!(
                 is_close(simulated, predicted),
-                "{collective} by {algorithm}, {ranks} ranks: {simulated} µs, by the formula {predicted}"
+                "{collective} by {algorithm}, {ranks} ranks: {simulated} µs, by the formula \
+                 {predicted}"
             );
         }
     }
 }
 
-/// Where not all ranks do the same, or reductions hide behind messages, a formula is near: how much longer, or shorter, the
-/// simulated call takes.
+/// If not all ranks do the same, or reductions overlap with messages, a formula is approximate: how
+/// much longer, or shorter, the simulated call takes.
 #[test]
 fn elsewhere_the_formulas_are_near() {
     let near = [
@@ -135,7 +136,8 @@ fn after_its_arrival_a_late_rank_waits_for_as_many_rounds_as_there_are() {
             after_ps <= rounds * round_ps,
             "{ranks} ranks: {after_ps} ps"
         );
-        // The others' sums are there when it comes, so its messages need not wait for their latency.
+        // The others' sums are ready when it arrives, so its messages need not wait for their
+        // latency.
         assert!(
             after_ps >= rounds * 80 * CHUNK_BYTES,
             "{ranks} ranks: {after_ps} ps"

@@ -1,11 +1,12 @@
-//! Scenarios for other simulators: the schedules of all ranks as a GOAL text, which LogGOPSim reads (Hoefler, Siebert &
-//! Lumsdaine, "Group Operation Assembly Language - a flexible way to express collective communication", 2009; "LogGOPSim",
-//! 2010).
+//! Scenarios for other simulators: the schedules of all ranks as a GOAL text, which LogGOPSim reads
+//! (Hoefler, Siebert & Lumsdaine, "Group Operation Assembly Language - a flexible way to express
+//! collective communication", 2009; "LogGOPSim", 2010).
 //!
-//! Each step is a `send`, a `recv` or a `calc`; what is received and reduced is a `recv` and a `calc` after it. `requires` says
-//! what must be complete before, `irequires` what must have begun: steps are issued in order. A message's tag is its number
-//! among those of its pair. A `calc` is in picoseconds; those of one `cpu` follow each other, so with a parallel server each has
-//! its own. Sizes are bytes of one slice. The network is the reader's to choose: the text has none.
+//! Each step is a `send`, a `recv` or a `calc`; a receive with reduction is a `recv` and a `calc`
+//! after it. `requires` lists what must be complete before, `irequires` what must have begun: steps
+//! are issued in order. A message's tag is its number among those of its pair. A `calc` is in
+//! picoseconds; those of one `cpu` follow each other, so with a parallel server each has its own.
+//! Sizes are bytes of one slice. The text does not specify the network; the reader chooses it.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,13 +17,13 @@ use crate::error::{Error, Result};
 use crate::schedule::check::schedules;
 use crate::schedule::{Action, Buffer, Medium, Schedule, Span, Spec, dependence};
 
-/// The text of a scenario's call in one slice. What goes wrong in the scenario is not in it, but for ranks that are late: they
-/// begin with a `calc`.
+/// The text of a scenario's call in one slice. Disturbances of the scenario are not in it, except
+/// for late ranks, which begin with a `calc`.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for scenarios that cannot be, among them those of more than 512 ranks; `Unsupported` for weights and
-/// straggler policies, which are more than a schedule.
+/// `InvalidArgument` for impossible scenarios, among them those of more than 512 ranks;
+/// `Unsupported` for weights and straggler policies, which are more than a schedule.
 pub fn export(scenario: &Scenario) -> Result<String> {
     scenario.check()?;
     if scenario.weights.is_some() || scenario.straggler.is_some() {

@@ -1,8 +1,9 @@
-//! The late-merge ring among random slow, late and frozen ranks, over random machines, with and without lost messages.
+//! The late-merge ring among random slow, late and frozen ranks, over random machines, with and
+//! without lost messages.
 //!
-//! Each run says that its result is right or that the call failed; nothing in between, and nobody waits for ever. The tests
-//! make a slice of the runs; `RUNS` of them are made by
-//! `cargo test --release -p ringfold --lib late_merge_fuzz -- --ignored --nocapture`.
+//! Each run checks that its result is right or that the call failed, with nothing in between, and
+//! that no rank waits for ever. The tests run a part of them; all `RUNS` are run by `cargo test
+//! --release -p ringfold --lib late_merge_fuzz -- --ignored --nocapture`.
 
 use super::run::run_over;
 use super::*;

@@ -139,7 +139,8 @@ fn other_thresholds_cost_what_the_paper_says() {
         scenario.network.ports = Ports::Unlimited;
         assert_eq!(chunk_ps(&scenario), due_ps, "{delay_us} µs, alpha {alpha}");
     }
-    // Savings of the chunk's path in per mille of the ring's 30.96608 µs, and none where the rule does not act.
+    // Savings of the chunk's path in per mille of the ring's 30.96608 µs, and none where the rule
+    // does not apply.
     for (alpha, due) in [(1.2, 23.897), (1.5, 20.991), (2.5, 11.303), (3.0, 0.0)] {
         let rule = policy(Target::Next2, SILENT, alpha);
         let mut scenario = slow(paper(4, Server::Parallel, Some(rule)), 5, "1");
@@ -190,7 +191,7 @@ fn a_rank_that_is_always_slow_gains_nothing() {
     }
 }
 
-/// Who begins and where the sum goes: the columns of the table.
+/// Which rank signals and where the sum goes: the columns of the table.
 fn columns() -> [Option<Policy>; 6] {
     [
         None,
@@ -226,9 +227,11 @@ fn signals_and_targets_cost_what_was_worked_out() {
     }
 }
 
-/// A late caller sees all that came meanwhile at one time. Here its watches begin then, and it sends in the order of chunks. A model
-/// of its own, in which watches begin while the caller is away, was worked out too; it differs in five places: 100.90 and 74.93
-/// for `SKIP` with `next2` and for both with `tail` of 8 ranks; 332.69, 281.73 and 332.69 for the first three signals of 16.
+/// A late caller sees everything that arrived meanwhile at one time. Here its watches begin then,
+/// and it sends in the order of chunks. A separate model, in which watches begin while the caller
+/// is away, was computed too; it differs in five places: 100.90 and 74.93 for `SKIP` with `next2`
+/// and for both with `tail` of 8 ranks; 332.69, 281.73 and 332.69 for the first three signals of
+/// 16.
 #[test]
 fn late_starts_cost_what_was_worked_out() {
     let golden = [
@@ -244,9 +247,11 @@ fn late_starts_cost_what_was_worked_out() {
     }
 }
 
-/// Means over random slow reductions: the ring, `LATE` with `next2` and with `tail`, as worked out and at most so far off.
+/// Means over random slow reductions: the ring, `LATE` with `next2` and with `tail`, as computed
+/// separately, and the permitted difference.
 fn check_noise(ranks: usize, server: Server, runs: u64, due_us: [f64; 3], off: f64) {
-    // The schedule's ring sends in a fixed order, whatever is ready; the one that was worked out does not.
+    // The schedule's ring sends in a fixed order, whatever is ready; the separately computed one
+    // does not.
     let nobody = Signals {
         skip: false,
         ..SKIP

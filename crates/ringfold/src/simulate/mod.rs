@@ -1,7 +1,7 @@
 //! The simulator: the product's own engines and schedules, in virtual time.
 //!
-//! A [`Scenario`] says what is called, by how many ranks, over what network, and what goes wrong meanwhile. A [`Report`]
-//! says how long it took, where the time went, and whether every promise was kept.
+//! A [`Scenario`] specifies the call, the number of ranks, the network, and disturbances. A
+//! [`Report`] has the time it took, where the time went, and whether every guarantee was kept.
 //!
 //! ```
 //! use ringfold::simulate::{Disturbance, Scenario, run};
@@ -19,14 +19,17 @@
 //!
 //! # Model
 //!
-//! The engines, plans and headers are the product's; [`run`] is the driver's place. What a message, a reduction or a copy
-//! costs is charged by `transport/sim`. Where nothing contends, [`sweep`] finds the same times without engines.
+//! The engines, plans and headers are the product's; [`run`] takes the place of the driver.
+//! `transport/sim` charges the costs of messages, reductions and copies. Without contention,
+//! [`sweep`] computes the same times without engines.
 //!
 //! # Invariants
 //!
-//! * A scenario has one report. No clock is read but to give the hub a beginning that nothing depends on.
+//! * A scenario has one report. No clock is read except to give the hub a start time that nothing
+//!   depends on.
 //! * All times are whole picoseconds.
-//! * Nothing here knows an algorithm or a protocol: a mistake in a time is a mistake in a cost, never in an order.
+//! * Nothing here knows an algorithm or a protocol: an error in a time is an error in a cost, never
+//!   in an order.
 
 mod control;
 #[cfg(test)]

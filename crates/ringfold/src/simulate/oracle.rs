@@ -1,8 +1,9 @@
-//! What the ranks give and what must come out, from the definition of the collectives.
+//! The ranks' inputs and the expected results, from the definition of the collectives.
 //!
-//! Values are small whole numbers, so that sums are exact in every order; each is a mixture of rank and place, so that a
-//! contribution that counts twice, not at all, or in another place shows. They repeat after [`PERIOD`] elements, no
-//! multiple of which is a length that anything is cut to.
+//! Values are small whole numbers, so that sums are exact in every order; each is a function of
+//! rank and position, so that a contribution that counts twice, not at all, or in another position
+//! is detected. They repeat after [`PERIOD`] elements, no multiple of which is a length to which
+//! anything is cut.
 
 use super::Scenario;
 use crate::element::{BF16, F8E4M3, F8E5M2, F16};
@@ -13,7 +14,7 @@ use crate::types::{Collective, DType, Op};
 /// Elements after which values repeat: a prime.
 const PERIOD: usize = 1021;
 
-/// The values of one call of so many ranks.
+/// The values of one call of this many ranks.
 pub(super) struct Oracle {
     collective: Collective,
     ranks: usize,
@@ -34,7 +35,7 @@ enum Source {
 }
 
 impl Oracle {
-    /// The values of `scenario`. `Unsupported` where a sum of so many is not exact.
+    /// The values of `scenario`. `Unsupported` if a sum of this many is not exact.
     pub fn new(scenario: &Scenario) -> Result<Oracle> {
         let mut oracle = Oracle::without_values(scenario);
         if scenario.collective.reduces() {

@@ -1,4 +1,5 @@
-//! From a scenario to what the ranks run: the tuner's choice, the model of the machines, each rank's call and buffers.
+//! From a scenario to the ranks' programs: the tuner's choice, the model of the machines, each
+//! rank's call and buffers.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};

@@ -36,7 +36,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing will happen any more but that deadlines pass, and somebody waits: only lost messages are an excuse.
+    /// No event is left except deadlines, and a rank waits: only lost messages can excuse that.
     pub fn find_deadlock(&mut self) {
         let mut members = self.members.iter();
         let is_excused = self.scenario.faults.is_some()
@@ -140,7 +140,7 @@ impl Simulation {
         }
     }
 
-    /// Who dies when, of those who die during the call.
+    /// The deaths during the call: rank and time.
     fn deaths(&self) -> Vec<(usize, u64)> {
         let deaths =
             self.scenario
@@ -155,7 +155,7 @@ impl Simulation {
         deaths.collect()
     }
 
-    /// A survivor of deaths has its result, or knows in time who died.
+    /// A survivor of deaths has its result, or learned in time which rank died.
     fn check_detection(&mut self, rank: usize, deaths: &[(usize, u64)]) {
         let Some((_, first_ps)) = deaths.iter().min_by_key(|(_, at_ps)| *at_ps) else {
             return;

@@ -15,16 +15,17 @@ pub struct Report {
     pub finished_ps: u64,
     /// When the last of `chunks` was complete; `finished_ps` where nothing is reduced.
     pub results_ps: u64,
-    /// When each rank had done its last reduction: in a ring and in a direct reduction that of the part that it owns.
+    /// When each rank had completed its last reduction: in a ring and in a direct reduction, that
+    /// of the part that it owns.
     pub chunks: Vec<ChunkResult>,
     /// Each rank's part.
     pub ranks: Vec<RankReport>,
-    /// What was sent from whom to whom, by sender and receiver.
+    /// The bytes sent, by sender and receiver.
     pub links: Vec<LinkUse>,
-    /// What the end waited for, from its beginning on without gaps: each part ends where the next begins.
+    /// The critical path, from the start without gaps: each part ends where the next begins.
     pub critical_path: Vec<PathPart>,
-    /// How much of the critical path was spent on each rank: reducing, copying, sending, being late. A wire's latency is
-    /// nobody's.
+    /// How much of the critical path was spent on each rank: reducing, copying, sending, being
+    /// late. A wire's latency counts for no rank.
     pub blame_ps: Vec<u64>,
     /// Things that happened.
     pub events: u64,
@@ -50,7 +51,7 @@ pub struct ChunkResult {
 pub struct RankReport {
     /// When its call returned, or when it died.
     pub finished_ps: u64,
-    /// What its call returned; of a rank that died what the others are told of it.
+    /// The result of its call; for a rank that died, the error of the others.
     pub outcome: Result<(), Error>,
     /// Payload that it sent.
     pub sent_bytes: u64,
@@ -82,11 +83,11 @@ pub struct LinkUse {
 pub enum Promise {
     /// Ok means the right result.
     Exact,
-    /// Nobody waits for ever.
+    /// No rank waits for ever.
     NoDeadlock,
     /// A call ends by its deadline.
     Deadline,
-    /// Every survivor of a death learns in time who died.
+    /// Every survivor of a death learns in time which rank died.
     Detection,
     /// The class of an error is the same on all ranks.
     SameClass,
@@ -169,7 +170,8 @@ impl Report {
         }
     }
 
-    /// `algbw` times what the collective moves over a rank's port at least, as nccl-tests defines it.
+    /// `algbw` times the minimum that the collective moves over a rank's port, as nccl-tests
+    /// defines it.
     pub fn busbw_bytes_per_s(&self) -> f64 {
         use Collective::{AllGather, AllReduce, AllToAll, Gather, ReduceScatter, Scatter};
         let n = self.scenario.ranks as f64;

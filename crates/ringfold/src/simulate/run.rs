@@ -1,8 +1,8 @@
 //! The event loop: all ranks' engines, driven through virtual time by one thread.
 //!
-//! A rank's engine is asked to go on when something happened to the rank and at no other time. What happens at one time
-//! happens in the order in which it came about; the ranks that it happened to then go on, in that order, before anything
-//! else. So a scenario has one outcome.
+//! A rank's engine is polled when an event concerns the rank, and at no other time. Events at the
+//! same time occur in the order in which they were created; the ranks concerned are then polled, in
+//! that order, before anything else. So a scenario has one outcome.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,13 +20,13 @@ use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::sim::{Sim, SimNetwork};
 use crate::transport::{Time, Transport};
 
-/// Simulates one call. Deterministic; blocks until it is through, which takes about a microsecond for each thing that happens,
-/// and with real payloads what moving and comparing the data takes.
+/// Simulates one call. Deterministic; blocks until it is complete, which takes about a microsecond
+/// per event, plus with real payloads the time to move and compare the data.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` and `Unsupported` for scenarios that cannot be. What goes wrong inside of the simulation stands in the
-/// report.
+/// `InvalidArgument` and `Unsupported` for impossible scenarios. Errors within the simulation are
+/// in the report.
 pub fn run(scenario: &Scenario) -> Result<Report> {
     run_over(scenario, |rank, transport| match scenario.faults {
         Some(faults) => {
@@ -59,9 +59,9 @@ const SIGNAL_CHANNEL: usize = 255;
 pub(super) enum Stage {
     /// It has not made its call.
     Away,
-    /// Its call is under way.
+    /// Its call is in progress.
     Running,
-    /// Its call cannot go on, and it waits to be told why.
+    /// Its call cannot continue, and it waits for the reason.
     Suspecting,
     /// Its process has ended.
     Dead,

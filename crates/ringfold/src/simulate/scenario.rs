@@ -1,4 +1,4 @@
-//! What is simulated: the call, the machines, and what befalls them.
+//! What is simulated: the call, the machines, and their disturbances.
 
 use crate::engine::late_ring::{Policy, RANKS_MAX};
 use crate::error::{Error, Result};
@@ -9,10 +9,11 @@ use crate::transport::sim::model::{Compute, LinkEnds, Links, Network};
 use crate::tune::cost::weighted::Pace;
 use crate::types::{Algorithm, Collective, DType, Op};
 
-/// One call by all ranks, and everything that its time depends on. The same scenario gives the same [`Report`](super::Report).
+/// One call by all ranks, and everything that its time depends on. The same scenario gives the same
+/// [`Report`](super::Report).
 ///
-/// The default is an `all_reduce` of 8 MiB of `f32` by the ring in one slice, on four ranks, over links of 5 µs and
-/// 100 Gbit/s, with reductions of 20 GB/s.
+/// The default is an `all_reduce` of 8 MiB of `f32` by the ring in one slice, on four ranks, over
+/// links of 5 µs and 100 Gbit/s, with reductions of 20 GB/s.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// What is called.
@@ -27,11 +28,14 @@ pub struct Scenario {
     pub root: usize,
     /// How many ranks.
     pub ranks: usize,
-    /// The size as nccl-tests counts it: the larger of a rank's two buffers. Rounded down to whole elements, and blocks.
+    /// The size as nccl-tests counts it: the larger of a rank's two buffers. Rounded down to whole
+    /// elements, and blocks.
     pub bytes: u64,
-    /// The pipeline's unit, bytes of the vector or of each block; `None`: the tuner's choice; `u64::MAX`: one slice.
+    /// The pipeline's unit, bytes of the vector or of each block; `None`: the tuner's choice;
+    /// `u64::MAX`: one slice.
     pub slice_bytes: Option<u64>,
-    /// How much each rank owns, by rank, of an all-reduce by `direct` (asked for, or because of this); `None`: all the same.
+    /// Each rank's share of an all-reduce by `direct` (requested, or because of this); `None`:
+    /// equal shares.
     pub weights: Option<Vec<u32>>,
     /// The network and the hosts.
     pub network: Network,
@@ -39,7 +43,7 @@ pub struct Scenario {
     pub compute: Compute,
     /// What goes wrong.
     pub disturbances: Vec<Disturbance>,
-    /// What befalls messages; their envelopes weigh something then. `None`: nothing does.
+    /// Faults of messages; their envelopes then have a cost. `None`: no faults.
     pub faults: Option<Faults>,
     /// How rings of `all_reduce` and `reduce_scatter` go around slow ranks, if they do.
     pub straggler: Option<Policy>,
@@ -47,7 +51,7 @@ pub struct Scenario {
     pub seed: u64,
     /// How long the call may take.
     pub timeout_ps: u64,
-    /// How long it takes until the survivors of a death are told.
+    /// How long it takes until the survivors of a death learn of it.
     pub detect_ps: u64,
     /// Whether data is moved.
     pub payload: Payload,
@@ -55,7 +59,7 @@ pub struct Scenario {
     pub traces: bool,
 }
 
-/// The longest call that is simulated: half of what virtual time can tell.
+/// The longest call that is simulated: half of the range of virtual time.
 const DURATION_PS_MAX: u64 = u64::MAX / 2;
 
 /// What a simulation does with data.
@@ -79,7 +83,8 @@ pub enum Disturbance {
         /// By how much.
         delay_ps: u64,
     },
-    /// A rank's process is frozen for a while: it neither posts nor computes. What is under way in the network goes on.
+    /// A rank's process is frozen for a while: it neither posts nor computes. Messages in the
+    /// network proceed.
     Stall {
         /// Which.
         rank: usize,
@@ -204,7 +209,8 @@ impl Scenario {
         let bytes = 4 * ranks * u128::from(self.bytes) * u128::from(per_byte.unwrap_or(0));
         let bytes = bytes.saturating_mul(factor);
         if messages.saturating_mul(each).saturating_add(bytes) > u128::from(DURATION_PS_MAX) {
-            let text = "a call that could take months of virtual time; take less data, or quicker machines";
+            let text = "a call that could take months of virtual time; take less data, or quicker \
+                machines";
             return Err(invalid(text.into()));
         }
         Ok(())
@@ -220,7 +226,8 @@ impl Scenario {
         );
         if self.straggler.is_some() && !(is_ring && serves && self.ranks <= RANKS_MAX) {
             return Err(Error::Unsupported(format!(
-                "a straggler policy for {} by {} of {} ranks; it is for the ring of all_reduce and reduce_scatter of at most \
+                "a straggler policy for {} by {} of {} ranks; it is for the ring of all_reduce and \
+                 reduce_scatter of at most \
                  {RANKS_MAX} ranks",
                 self.collective,
                 self.algorithm.map_or("the tuner's choice", Algorithm::name),
@@ -245,8 +252,9 @@ impl Scenario {
         }
     }
 
-    /// What a probe would find out about each rank, from the links of its port and what reductions cost: for
-    /// [`balance`](crate::tune::weights::balance), which makes weights of it.
+    /// The results that a probe would have for each rank, from the links of its port and the cost
+    /// of reductions: for [`balance`](crate::tune::weights::balance), which computes weights from
+    /// them.
     pub fn paces(&self) -> Vec<Pace> {
         let factor = |rank: usize| {
             let of_port = |disturbance: &Disturbance| match disturbance {
@@ -317,7 +325,8 @@ fn invalid(text: String) -> Error {
 
 #[cfg(test)]
 impl Scenario {
-    /// The slow-node paper's reduce-scatter: chunks of 8 KiB in one slice over 5 µs and 100 Gbit/s, reductions of 3 µs.
+    /// The slow-node paper's reduce-scatter: chunks of 8 KiB in one slice over 5 µs and 100 Gbit/s,
+    /// reductions of 3 µs.
     pub(crate) fn slow_node_paper(ranks: usize, server: crate::simulate::Server) -> Scenario {
         Scenario {
             collective: Collective::ReduceScatter,

@@ -1,4 +1,5 @@
-//! Times against closed forms and the slow-node paper's figures, and that nothing depends on anything but the scenario.
+//! Times against closed forms and the slow-node paper's figures, and that results depend only on
+//! the scenario.
 
 mod models;
 
@@ -124,7 +125,8 @@ fn in_a_rendezvous_a_slow_rank_asks_for_the_next_message_when_it_has_reduced_the
     assert_eq!(time_ps(&scenario), 116_587_520);
 }
 
-/// The scale figure; `cargo test --release -p ringfold --lib -- --ignored a_thousand --nocapture` shows it.
+/// The scale figure; `cargo test --release -p ringfold --lib -- --ignored a_thousand --nocapture`
+/// shows it.
 #[test]
 #[ignore = "measures"]
 fn a_thousand_ranks_fit_into_seconds_and_a_gibibyte() {
@@ -369,8 +371,8 @@ fn the_same_scenario_has_the_same_report() {
     assert_ne!(of(7).0, of(8).0);
 }
 
-/// A link at a quarter among four: the ring takes six units, whoever owns nothing on it four, and a little for the first
-/// slice and the last.
+/// A link at a quarter among four: the ring takes six units, a rank that owns nothing four, plus a
+/// little for the first slice and the last.
 #[test]
 fn weights_relieve_a_slow_link() {
     let slow = Scenario {
@@ -406,8 +408,8 @@ fn weights_relieve_a_slow_link() {
     }
 }
 
-/// Weights from the formula of `tune::weights`: never quicker than it says, and always quicker than the ring, however slow
-/// one link is.
+/// Weights from the formula of `tune::weights`: never faster than predicted, and always faster than
+/// the ring, however slow one link is.
 #[test]
 fn measured_weights_beat_the_ring_at_any_slowness() {
     for (ranks, factor) in [(3, 2.0), (4, 1.25), (4, 2.0), (8, 1.5), (8, 4.0)] {

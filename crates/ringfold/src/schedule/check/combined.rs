@@ -1,5 +1,5 @@
-//! Chunks that whichever rank has a core combines or serves, in the least friendly reading: nobody does before the last rank
-//! has offered itself.
+//! Chunks that any rank with a core may reduce or serve, in the least favourable reading: none does
+//! before the last rank has offered itself.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ struct Offers {
     hops: u32,
 }
 
-/// All chunks that anybody may combine.
+/// All chunks that any rank may reduce.
 pub(super) struct Combined {
     world_size: usize,
     chunks: HashMap<(u32, u32), Offers>,
@@ -29,7 +29,8 @@ impl Combined {
         }
     }
 
-    /// Notes that a rank offers to combine a chunk, which would give `value`; false when it did so before.
+    /// Records that a rank offers to reduce a chunk, which would give `value`; false if it did so
+    /// before.
     pub fn offer(&mut self, (slice, chunk): (u32, u32), by: u32, value: Value, hops: u32) -> bool {
         let offers = self.chunks.entry((slice, chunk)).or_default();
         if offers.by.contains(&by) {
@@ -41,7 +42,7 @@ impl Combined {
         true
     }
 
-    /// Whether somebody may have combined the chunk, so that it is no longer what was published.
+    /// Whether a rank may have reduced the chunk, so that it is no longer what was published.
     pub fn is_touched(&self, slice: u32, chunk: u32) -> bool {
         self.chunks.contains_key(&(slice, chunk))
     }

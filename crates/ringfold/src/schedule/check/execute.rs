@@ -1,4 +1,5 @@
-//! The symbolic execution of all ranks' schedules: who may issue what, and what messages and local steps do.
+//! The symbolic execution of all ranks' schedules: which rank may issue what, and the effects of
+//! messages and local steps.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +26,8 @@ struct Posted {
     known: Vec<bool>,
 }
 
-/// The messages of an ordered pair of ranks on a channel whose other end is missing; of one kind at a time.
+/// The messages of an ordered pair of ranks on a channel whose other end is missing; of one kind at
+/// a time.
 #[derive(Default)]
 struct Pair {
     posted: VecDeque<Posted>,
@@ -42,7 +44,7 @@ pub(super) struct Execution<'a> {
     served: Combined,
     in_place: bool,
     barrier: bool,
-    /// Ranks and channels that may be able to go on.
+    /// Ranks and channels that may be able to make progress.
     ready: VecDeque<(u32, u32)>,
 }
 
@@ -91,12 +93,13 @@ impl<'a> Execution<'a> {
         self.ranks[rank as usize].value(slice, place)
     }
 
-    /// The longest chain of messages and publications, each of which was waited for before the next.
+    /// The longest chain of dependent messages and publications.
     pub fn hops(&self) -> u32 {
         self.ranks.iter().map(Rank::hops).max().unwrap_or_default()
     }
 
-    /// Whether everybody knows at the end that everybody has entered. What was never waited for counts now.
+    /// Whether every rank knows at the end that all ranks have entered. Publications that were
+    /// never waited for count now.
     pub fn check_barrier(&self, slice: u32) -> Result<(), Violation> {
         for (number, rank) in self.ranks.iter().enumerate() {
             let missing = rank.known[slice as usize].iter().position(|known| !known);
@@ -251,7 +254,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// One end of the message from `sender` to `receiver`; carries it out if the other end is there.
+    /// One end of the message from `sender` to `receiver`; executes it if the other end is posted.
     fn post(&mut self, at: At, sender: u32, receiver: u32, send: bool) -> Result<(), Violation> {
         let own = &mut self.ranks[at.rank as usize];
         own.mark_in_flight(at);
@@ -293,7 +296,8 @@ impl<'a> Execution<'a> {
         };
         if (from.slice, sent.round, source.len) != (to.slice, received.round, into.len) {
             return Err(to.violation(format!(
-                "slice, round or length differ from the message of rank {}, step {}: {sent:?} meets {received:?}",
+                "slice, round or length differ from the message of rank {}, step {}: {sent:?} \
+                 meets {received:?}",
                 from.rank, from.number
             )));
         }
@@ -318,7 +322,8 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    /// Everybody issued everything and every message was received; or who waits.
+    /// All ranks issued all steps and every message was received; otherwise an error with the
+    /// waiting ranks.
     fn check_ended(&mut self) -> Result<(), Violation> {
         for rank in &self.ranks {
             for channel in 0..rank.channels.len() as u32 {

@@ -1,9 +1,11 @@
-//! Who may touch the memory that ranks expose to each other, and when: the proof that nobody races.
+//! Which rank may access the memory that ranks expose to each other, and when: the proof that there
+//! are no races.
 //!
-//! Each rank has a vector clock (Fidge, 1988; Mattern, 1989): what it knows of the others' progress. A publication ends an
-//! interval of its rank, and whoever awaits it knows what the publisher knew. Two touches of one chunk, of which one
-//! writes, must be ordered; so must be the last touch by a peer and the owner's end. And nobody begins before it has heard
-//! all exposures, because only then it knows that all ranks agree to work so.
+//! Each rank has a vector clock (Fidge, 1988; Mattern, 1989): its knowledge of the others'
+//! progress. A publication ends an interval of its rank, and a rank that waits for it gets the
+//! publisher's knowledge. Two accesses to one chunk, of which one writes, must be ordered; so must
+//! be the last access by a peer and the owner's end. And no rank begins before it has seen all
+//! exposures, because only then does it know that all ranks agree on this mode.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +15,7 @@ use std::fmt;
 use super::Violation;
 use super::rank::At;
 
-/// When somebody touched a chunk.
+/// The time of an access to a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moment {
     /// In an interval of a rank between two of its publications.
@@ -31,19 +33,20 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Who touched a chunk, as far as it matters for those who come later.
+/// The accesses to a chunk, as far as they matter for later ones.
 #[derive(Default)]
 struct Touches {
     written: Option<Moment>,
     read: Vec<Moment>,
 }
 
-/// Who touches a chunk.
+/// The accessor of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Toucher {
     /// The rank itself that says so.
     Itself,
-    /// Anybody, once this rank has offered itself: at any time until all have heard that the blocks are done.
+    /// Any rank, once this rank has offered itself: at any time until all have seen that the blocks
+    /// are complete.
     Anybody,
 }
 
@@ -58,7 +61,8 @@ pub(super) struct Cell {
 /// The clocks of all ranks and the touches of all exposed memory.
 #[derive(Default)]
 pub(super) struct Exposure {
-    /// By rank: the interval of every rank that it knows to be over, its own present one at its own place.
+    /// By rank: the interval of every rank that it knows to be over, its own current one at its own
+    /// place.
     clocks: Vec<Vec<u32>>,
     /// What each publication passes on, by rank, slice and phase.
     passed_on: HashMap<(u32, u32), BTreeMap<u8, Vec<u32>>>,
@@ -70,7 +74,7 @@ pub(super) struct Exposure {
 }
 
 impl Exposure {
-    /// The exposure of so many ranks; none where no schedule exposes anything.
+    /// The exposure of this many ranks; none if no schedule exposes memory.
     pub fn new(ranks: usize) -> Exposure {
         let clock = |own: usize| {
             let mut clock = vec![0; ranks];
@@ -115,7 +119,8 @@ impl Exposure {
         }
     }
 
-    /// Whether `owner` has exposed its memory, and `at`'s rank has awaited that: all phases up to `awaited`, minus 1.
+    /// Whether `owner` has exposed its memory, and `at`'s rank has waited for that: all phases up
+    /// to `awaited`, minus 1.
     pub fn is_heard(&self, at: At, owner: u32, awaited: u16) -> bool {
         let exposed = self.exposed.get(&(owner, at.slice));
         exposed.is_some_and(|phase| awaited > u16::from(*phase))

@@ -1,4 +1,5 @@
-//! What an action must be whatever the other ranks do: its spans within their buffers, its peers within the world.
+//! The form of an action, independent of the other ranks: its spans within their buffers, its peers
+//! within the world.
 
 #![forbid(unsafe_code)]
 

@@ -1,20 +1,26 @@
-//! The proof that the schedules of all ranks, together, do what the collective promises.
+//! The proof that the schedules of all ranks, together, do what the collective guarantees.
 //!
-//! [`check`] executes the schedules symbolically: chunks hold the set of contributions they are made of, and the
-//! expression that combined them. It follows the engine's rules in their least friendly reading:
+//! [`check`] executes the schedules symbolically: chunks hold the set of contributions they are
+//! made of, and the expression that reduced them. It follows the engine's rules in their least
+//! favourable reading:
 //!
 //! * A send completes only when its receive was posted (rendezvous: no credit at all).
-//! * A step is issued after all before it, once the steps it depends on (by [`dependencies`]) are complete. It counts as
-//!   in flight until a later step has waited for it, because no rank need notice a completion earlier. A chunk that is
-//!   being read must not be written, and one being written not be touched; this is tracked apart from the analysis.
-//! * What anybody may combine is combined only when the last rank has offered itself, because the others may have no core.
-//!   What anybody may serve is touched from the first offer on, and done with the last.
-//! * What a peer published may be read after a phase was awaited that includes it, and is published once in a slice.
-//! * What a peer exposed may be touched after its exposure was awaited, by nobody else at the same time unless both read,
-//!   and no more once the peer has heard so; this is tracked by vector clocks.
+//! * A step is issued after all before it, once the steps it depends on (by [`dependencies`]) are
+//!   complete. It counts as in flight until a later step has waited for it, because a rank need not
+//!   notice a completion earlier. A chunk that is being read must not be written, and one being
+//!   written not be accessed; this is tracked independently of the analysis.
+//! * A chunk that any rank may reduce is reduced only when the last rank has offered itself,
+//!   because the others may have no core. A chunk that any rank may serve is accessed from the
+//!   first offer on, and complete with the last.
+//! * What a peer published may be read after a phase was waited for that includes it, and is
+//!   published once in a slice.
+//! * What a peer exposed may be accessed after its exposure was waited for, by no other rank at the
+//!   same time unless both read, and no longer once the peer was notified; this is tracked by
+//!   vector clocks.
 //!
-//! With these, no value depends on the order in which ranks proceed, so one execution stands for all. Slices touch
-//! different memory, but share the order of issue; therefore [`check_sliced`] also executes several of them overlapped.
+//! With these, no value depends on the order in which ranks proceed, so one execution stands for
+//! all. Slices use different memory, but share the order of issue; therefore [`check_sliced`] also
+//! executes several of them overlapped.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +46,7 @@ use super::dependence::dependencies;
 pub struct Proof {
     /// The number of rounds.
     pub rounds: u32,
-    /// The longest chain of messages and publications, each of which was waited for before the next.
+    /// The longest chain of dependent messages and publications.
     pub hops: u32,
     /// Each rank's work, for one slice.
     pub ranks: Vec<Work>,
@@ -114,12 +120,14 @@ impl Slices {
     };
 }
 
-/// Proves the schedules of all ranks. `spec.rank` matters for `Send` and `Recv` only, which two ranks do.
+/// Proves the schedules of all ranks. `spec.rank` matters only for `Send` and `Recv`, which two
+/// ranks execute.
 pub fn check(spec: &Spec, in_place: bool) -> Result<Proof> {
     check_sliced(&schedules(spec)?, in_place, Slices::ONE).map_err(Error::from)
 }
 
-/// The largest world whose ranks' schedules are made all at once: the proof's memory grows with its square.
+/// The largest world whose ranks' schedules are generated all at once: the proof's memory grows
+/// with its square.
 pub const WORLD_SIZE_MAX: u32 = 512;
 
 /// The schedules of all ranks; where two ranks only take part, the others have nothing to do.

@@ -27,7 +27,7 @@ impl At {
         }
     }
 
-    /// What tells it from the other steps of its rank.
+    /// Its number among the steps of its rank.
     pub fn key(self) -> (u32, u32, u32) {
         (self.channel, self.slice, self.number)
     }
@@ -58,7 +58,7 @@ pub(super) struct Published {
 pub(super) enum Touched {
     /// Nothing.
     Not,
-    /// This one has read it, and nobody else.
+    /// Read by this rank, and by no other.
     ReadBy(u32),
     /// Several have read it.
     ReadByMany,
@@ -73,7 +73,8 @@ pub(super) struct Channel {
     pub next: usize,
     /// The hops behind what was waited for so far.
     pub hops: u32,
-    /// Of each asynchronous step, by slice and number: the hops behind its message, if it was delivered.
+    /// Of each asynchronous step, by slice and number: the hops behind its message, if it was
+    /// delivered.
     delivered: Vec<Option<u32>>,
     /// Whether it waits in the list of channels to try.
     pub queued: bool,
@@ -195,7 +196,7 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// The message of a step was delivered, after so many hops.
+    /// The message of a step was delivered, after this many hops.
     pub fn deliver(&mut self, at: At, hops: u32) {
         let index = self.step_index(at);
         self.channels[at.channel as usize].delivered[index] = Some(hops);
@@ -219,8 +220,8 @@ impl<'a> Rank<'a> {
         self.mark(at, true);
     }
 
-    /// What was copied or combined beside messages is in flight until a step that depends on it is issued: nobody else
-    /// counts on its being complete.
+    /// A copy or reduction next to messages is in flight until a step that depends on it is issued:
+    /// no other step relies on its completion.
     pub fn put_in_flight(&mut self, at: At) {
         if self.schedule.spec.medium == Medium::Messages {
             self.mark_in_flight(at);
@@ -284,7 +285,8 @@ impl<'a> Rank<'a> {
         if buffer == Buffer::Input {
             return Err(at.violation("writes the input"));
         }
-        // Chunks of a vector differ by an element where it cannot be divided evenly, and blocks need not be equal.
+        // Chunks of a vector differ by an element if it cannot be divided evenly, and blocks need
+        // not be equal.
         let sized = matches!(cut, Cut::Vector(_)) || buffer == Buffer::Scratch;
         if sized && value.chunk != chunk && !barrier {
             return Err(at.violation(format!(

@@ -6,9 +6,10 @@ use crate::random::SplitMix64;
 
 /// The symbolic content of a chunk.
 ///
-/// `sum` adds up a random-looking 128-bit number for each input chunk that is in it, so it tells multisets of
-/// contributions apart (a collision is as likely as guessing 128 bits). `expression` is a hash of how they were combined:
-/// equal when the arithmetic is the same up to swapping the two operands, so that the bits are equal.
+/// `sum` adds up a random-looking 128-bit number for each input chunk that is in it, so it
+/// distinguishes multisets of contributions (a collision is as likely as guessing 128 bits).
+/// `expression` is a hash of how they were reduced: equal when the arithmetic is the same up to
+/// swapping the two operands, so that the bits are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
     /// The number of the input chunk that this is a combination of.

@@ -1,13 +1,16 @@
-//! The sweep: the time of a call by one pass over the rounds of its schedules, for worlds that are too large for engines.
+//! The sweep: the time of a call by one pass over the rounds of its schedules, for worlds that are
+//! too large for engines.
 //!
-//! Where nothing contends, nothing is decided while a call runs: when a step ends follows from the steps before it, so the
-//! time of the whole is the longest path through them. The sweep follows all ranks round by round and keeps what a
-//! round leaves behind: each rank's clock, until when its ports and its server are taken, and the steps that are not complete.
-//! Steps are made when they are due ([`Rounds`]), so memory grows with the ranks and not with the steps.
+//! Without contention, no decision depends on events during the call: the end of a step follows
+//! from the steps before it, so the total time is the longest path through them. The sweep follows
+//! all ranks round by round and keeps the state between rounds: each rank's clock, until when its
+//! ports and its server are taken, and the steps that are not complete. Steps are generated when
+//! they are due ([`Rounds`]), so memory grows with the ranks and not with the steps.
 //!
-//! It gives the same times as [`run`](super::run), to the picosecond, or none: where the order of two messages at a port or of
-//! two reductions is not the order of the rounds, [`sweep`] returns `Unsupported`, and the simulation must be run. A port may be
-//! waited for, as long as it is clear for whom. No data is moved, and no promise is checked: that is what `run` is for.
+//! It gives the same times as [`run`](super::run), to the picosecond, or none: if the order of two
+//! messages at a port or of two reductions is not the order of the rounds, [`sweep`] returns
+//! `Unsupported`, and the simulation must be run. A message may wait for a port, as long as the
+//! order is clear. No data is moved, and no guarantee is checked: use `run` for that.
 
 mod pending;
 mod rank;
@@ -54,17 +57,18 @@ pub struct SweptRank {
     pub sent_messages: u64,
 }
 
-/// Whether nothing in a scenario rules a [`sweep`] out. It may still turn out that the order of things is not that of the
-/// rounds, which slow ranks can bring about in all but rings.
+/// Whether nothing in a scenario rules out a [`sweep`]. The order of events may still turn out not
+/// to be that of the rounds, because of slow ranks, in all algorithms except rings.
 pub fn fits_sweep(scenario: &Scenario) -> bool {
     obstacle(scenario).is_none()
 }
 
-/// Simulates one call by a single pass. Deterministic; blocks for some 50 ns a message.
+/// Simulates one call by a single pass. Deterministic; blocks for some 50 ns per message.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for scenarios that cannot be, `Unsupported` for those that need [`run`](super::run): see [`fits_sweep`].
+/// `InvalidArgument` for impossible scenarios, `Unsupported` for those that need
+/// [`run`](super::run): see [`fits_sweep`].
 pub fn sweep(scenario: &Scenario) -> Result<SweepReport> {
     scenario.check()?;
     if let Some(what) = obstacle(scenario) {

@@ -8,7 +8,8 @@ pub(super) const UNKNOWN_PS: u64 = u64::MAX;
 /// How many are kept beside the rank: a ring's are never more.
 const NEAR: usize = 4;
 
-/// Sets the chunks of the output apart from those of scratch memory; out of place the input is never written.
+/// Distinguishes the chunks of the output from those of scratch memory; out of place, the input is
+/// never written.
 const OUTPUT: u32 = 1 << 31;
 
 /// Chunks that a step reads or writes; from 0 to 0 where there are none.
@@ -116,8 +117,8 @@ pub(super) struct PendingSteps {
 }
 
 impl PendingSteps {
-    /// When everything that a step must wait for is complete, and not before `from_ps`; `None` while that is not known. What is
-    /// complete by then is forgotten.
+    /// When all dependences of a step are complete, and not before `from_ps`; `None` while that is
+    /// unknown. Steps complete by then are dropped.
     #[inline(always)]
     pub fn wait(&mut self, touches: &Touches, from_ps: u64) -> Option<u64> {
         let mut at_ps = from_ps;

@@ -1,7 +1,7 @@
-//! What a sweep knows of a rank between two rounds.
+//! A sweep's state of a rank between two rounds.
 //!
-//! It is looked at once in every round, and a large world's is read from memory each time: what is rarely needed is kept
-//! elsewhere.
+//! It is read once in every round, and in a large world from memory each time: rarely needed data
+//! is stored elsewhere.
 
 use super::super::{Compute, Scenario, Server, Slow};
 use super::pending::{PendingSteps, Touches, UNKNOWN_PS};
@@ -15,7 +15,7 @@ pub(super) struct Port {
     pub receives_until_ps: u64,
     /// When the last message came that it took.
     pub last_ps: u64,
-    /// Who sent it.
+    /// The sender.
     pub last_from: u32,
 }
 
@@ -60,8 +60,8 @@ impl Rank {
         }
     }
 
-    /// When a step can be issued, which is when all before it that touch the same memory are complete; `None` while that is
-    /// not known. The clock moves there.
+    /// When a step can be issued, which is when all before it that use the same memory are
+    /// complete; `None` while that is unknown. The clock advances to that time.
     #[inline(always)]
     pub fn issue(&mut self, touches: &Touches) -> Option<u64> {
         let at_ps = self.pending.wait(touches, self.now_ps)?;
@@ -97,7 +97,7 @@ impl Rank {
         self.sent_bytes += bytes;
     }
 
-    /// When a reduction of so many bytes is done that is asked for at `at_ps`.
+    /// The completion time of a reduction of this many bytes requested at `at_ps`.
     #[inline(always)]
     pub fn reduce(
         &mut self,
@@ -133,7 +133,8 @@ impl Rank {
 }
 
 impl Port {
-    /// When a message has entered, whose first byte is there at `first_byte_ps`. First come, first served.
+    /// When a message has entered, whose first byte arrives at `first_byte_ps`. First come, first
+    /// served.
     #[inline(always)]
     pub fn enter(
         &mut self,

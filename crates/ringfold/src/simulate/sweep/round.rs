@@ -1,7 +1,7 @@
-//! The rounds of a sweep: in each all ranks issue their steps, then their messages come to the ports of their receivers, and
-//! then the steps go on that waited for a message of this round.
+//! The rounds of a sweep: in each, all ranks issue their steps, then their messages reach the ports
+//! of their receivers, and then the steps that waited for a message of this round proceed.
 //!
-//! A rank ends a round and begins the next in one go, so that what is known of it is fetched once.
+//! A rank ends a round and begins the next in one go, so that its state is fetched once.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,8 @@ impl Factors {
         factors
     }
 
-    /// How long a message takes at the sender's port and at the receiver's that takes `base_ps` on a good link.
+    /// The time at the sender's port and at the receiver's of a message that takes `base_ps` on a
+    /// normal link.
     #[inline(always)]
     fn apply(&self, from: u32, to: u32, base_ps: u64) -> (u64, u64) {
         if self.ports.is_empty() {
@@ -177,7 +178,8 @@ impl<'a> Sweep<'a> {
     #[inline(always)]
     fn begin(&mut self, rank: usize, steps: &[Step]) -> Result<(), Refusal> {
         for (number, step) in steps.iter().enumerate() {
-            // What each kind of step touches is told apart here, so that the others' comparisons are left out of the loop.
+            // The memory accesses of each kind of step are distinguished here, so that the
+            // comparisons for the others are kept out of the loop.
             let is_issued = match step.action {
                 Action::Send { peer, span } => {
                     let touches = Touches::reading(span);
@@ -324,7 +326,8 @@ impl<'a> Sweep<'a> {
         sent_ps
     }
 
-    /// Lets a rank's messages through its port, and gives them to the receives that were posted before anything came.
+    /// Passes a rank's messages through its port, and matches them with the receives that were
+    /// posted before they arrived.
     #[inline(always)]
     fn end(&mut self, rank: usize) -> Result<(), Refusal> {
         let starts = &self.ending.receive_starts;
@@ -435,7 +438,8 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Issues what of a rank waited for a message of the round, from place `at` of what waits on. The place behind it.
+    /// Issues a rank's steps that waited for a message of the round, from position `at` of the
+    /// waiting steps. Returns the position behind them.
     #[inline(always)]
     fn go_on(&mut self, rank: usize, mut at: usize) -> Result<usize, Refusal> {
         while let Some((waiting, step)) = self.ending.waiting.get(at)

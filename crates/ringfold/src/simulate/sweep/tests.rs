@@ -156,7 +156,8 @@ fn a_long_ring_takes_the_papers_time() {
     assert_eq!((swept.finished_ps, swept.results_ps), (due_ps, due_ps));
 }
 
-/// `cargo test --release -p ringfold --lib ten_thousand -- --ignored --nocapture` says how long it took.
+/// `cargo test --release -p ringfold --lib ten_thousand -- --ignored --nocapture` prints how long
+/// it took.
 #[test]
 #[ignore = "measures: 10⁸ messages"]
 fn ten_thousand_ranks() {

@@ -13,7 +13,7 @@ const PORT_PS: u64 = 80 * M;
 
 const ALPHA_PS: u64 = 5_000_000;
 
-/// One collective of so many ranks in one slice, in which computing is free.
+/// One collective of this many ranks in one slice, in which computing is free.
 fn call(collective: Collective, algorithm: Algorithm, ranks: usize) -> Scenario {
     Scenario {
         collective,
@@ -122,7 +122,8 @@ fn copies_and_reductions_beside_messages_cost_time() {
     let mut scenario = call(Collective::AllGather, Algorithm::Ring, 2);
     scenario.compute.copy_ps_per_byte = 100_000;
     assert_eq!(time_ps(&scenario), 500 * 100_000);
-    // Direct: the pieces of a rank's chunk are combined in rank order, and on one rank the first comes last.
+    // Direct: the pieces of a rank's chunk are reduced in rank order, and on one rank the first
+    // arrives last.
     let mut scenario = call(Collective::ReduceScatter, Algorithm::Direct, 4);
     scenario.bytes = 4 * M;
     scenario.compute.reduce_ps = 400_000;
@@ -167,7 +168,8 @@ fn messages_share_a_switch_evenly_and_max_min_fairly() {
     // Ranks 0 and 2 on one side: two cross out and two in, so each has half.
     scenario.network.switches = vec![switch("uplink", 80, &[0, 2])];
     assert_eq!(time_ps(&scenario), ALPHA_PS + 2 * PORT_PS);
-    // 0 to 1 is held to a quarter of the uplink by the other switch; 2 to 3 has the three quarters that are left.
+    // 0 to 1 is limited to a quarter of the uplink by the other switch; 2 to 3 gets the remaining
+    // three quarters.
     scenario.network.links.ps_per_byte = 1;
     scenario.network.switches = vec![switch("uplink", 96, &[0, 2]), switch("narrow", 384, &[1])];
     scenario.traces = true;

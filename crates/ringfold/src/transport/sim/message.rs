@@ -14,7 +14,7 @@ pub(super) struct Message {
     pub header: Header,
     /// Nothing where only bytes are counted.
     pub payload: Option<Owned>,
-    /// Whether it goes by the ports within a host.
+    /// Whether it uses the ports within a host.
     pub is_local: bool,
     /// When it began to leave.
     pub begin_ps: u64,

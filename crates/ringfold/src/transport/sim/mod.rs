@@ -1,25 +1,28 @@
-//! Messages and computing in virtual time, on machines that a [`Model`] describes.
+//! Messages and computation in virtual time, on machines described by a [`Model`].
 //!
 //! # Model
 //!
-//! Every rank has one port. A message of `m` bytes occupies the sender's side for `m·β`, its first byte is at the receiver
-//! after another `α`, and it occupies the receiving side for `m·β`; whoever finds a side occupied waits, first come first
-//! served. So a message between idle ports takes exactly `α + m·β`. Headers weigh nothing. Combining a message begins when
-//! it is there, its receive is posted, and a processor is free. All times are whole picoseconds.
+//! Every rank has one port. A message of `m` bytes occupies the sender's side for `m·β`, its first
+//! byte reaches the receiver after another `α`, and it occupies the receiving side for `m·β`; if a
+//! side is occupied, messages wait, first come, first served. So a message between idle ports takes
+//! exactly `α + m·β`. Headers have no cost. Reducing a message begins when it has arrived, its
+//! receive is posted, and a processor is free. All times are whole picoseconds.
 //!
-//! Whether a message leaves at once or when its receive was posted makes a difference that must be chosen
-//! ([`Sending`](model::Sending)): with a slow rank the two disagree by a third.
+//! Whether a message departs at once or when its receive was posted makes a difference that must be
+//! chosen ([`Sending`](model::Sending)): with a slow rank the two differ by a third.
 //!
-//! The files: `model` is the numbers, `world` the state and time, `rank` one rank's part of it, `traffic` the way of a message, `processors` who computes,
-//! `share` links that several messages are on, `record` what is noted for reports.
+//! The files: `model` has the parameters, `world` the state and time, `rank` one rank's part of it,
+//! `traffic` the path of a message, `processors` computation, `share` links used by several
+//! messages, `record` data for reports.
 //!
 //! # Use
 //!
-//! Time moves only by the `now` of [`Transport::poll`], or [`SimNetwork::advance`]. A driver polls the ranks that something
-//! happened to ([`SimNetwork::take_touched`]; polling others does no harm) until none gets on, then goes on to the next
-//! event. What is posted counts from the latest time. The same calls give the same times.
+//! Time advances only by the `now` of [`Transport::poll`], or [`SimNetwork::advance`]. A driver
+//! polls the ranks concerned by events ([`SimNetwork::take_touched`]; polling others is harmless)
+//! until none makes progress, then proceeds to the next event. Posted operations count from the
+//! latest time. The same calls give the same times.
 //!
-//! Does not know: packets, congestion, retransmission, the cost of headers and of control messages.
+//! Not modelled: packets, congestion, retransmission, the cost of headers and of control messages.
 
 mod message;
 pub mod model;
@@ -41,7 +44,7 @@ pub use rank::Account;
 use record::{ORIGIN, PathPart, TraceEvent};
 use world::World;
 
-/// All simulated machines, as whoever drives the ranks sees them.
+/// All simulated machines, as seen by the driver of the ranks.
 #[derive(Clone)]
 pub struct SimNetwork {
     world: Arc<Mutex<World>>,
@@ -65,7 +68,7 @@ pub struct Traffic {
 }
 
 impl SimNetwork {
-    /// The ranks of new machines, of which `model` was checked for so many.
+    /// The ranks of new machines; `model` was checked for their number.
     #[expect(
         clippy::new_ret_no_self,
         reason = "the machines are reached through their ranks"
@@ -101,7 +104,8 @@ impl SimNetwork {
         self.world().take_touched(into);
     }
 
-    /// From now on nothing is delivered to `rank`, and it computes nothing. Its peers see no difference.
+    /// From now on nothing is delivered to `rank`, and it computes nothing. Its peers see no
+    /// difference.
     pub fn stop(&self, rank: usize) {
         self.world().stop(rank);
     }

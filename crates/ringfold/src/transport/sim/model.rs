@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use crate::testing::delay_spec::Slow;
 use crate::types::DType;
 
-/// All that the simulated machines are like. The default is what the parts' defaults are, with data that is moved.
+/// All parameters of the simulated machines. The default has the parts' defaults, and data is
+/// moved.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     /// The network and the hosts.
@@ -50,7 +51,8 @@ pub enum LinkEnds {
 pub struct Network {
     /// What messages between hosts cost.
     pub links: Links,
-    /// What messages between ranks of one host cost; `None`: as between hosts. They have ports of their own.
+    /// The cost of messages between ranks of one host; `None`: as between hosts. They have ports of
+    /// their own.
     pub local: Option<Links>,
     /// Whether a rank sends and receives at once.
     pub ports: Ports,
@@ -58,10 +60,11 @@ pub struct Network {
     pub sending: Sending,
     /// Ranks on each host, in rank order.
     pub ranks_per_host: usize,
-    /// The inverse of a host's memory bandwidth, shared by its ranks one after the other: what a byte of a local
-    /// message, a copy or a reduction takes there. `None`: memory is never in the way.
+    /// The inverse of a host's memory bandwidth, shared by its ranks one after the other: the time
+    /// of a byte of a local message, a copy or a reduction. `None`: unlimited memory bandwidth.
     pub memory_ps_per_byte: Option<u64>,
-    /// Cores that the ranks of a host share for reductions, copies and overheads. `None`: enough of them.
+    /// Cores that the ranks of a host share for reductions, copies and overheads. `None`: enough
+    /// for all.
     pub cores_per_host: Option<usize>,
     /// Links inside the network that several ranks share.
     pub switches: Vec<Switch>,
@@ -87,8 +90,8 @@ pub enum Ports {
     Full,
     /// It sends or receives.
     Half,
-    /// It works on any number of messages at once: what papers assume that do not speak of ports. Messages of a stream keep
-    /// their order.
+    /// It works on any number of messages at once, as papers assume that do not mention ports.
+    /// Messages of a stream keep their order.
     Unlimited,
 }
 
@@ -97,13 +100,13 @@ pub enum Ports {
 pub enum Sending {
     /// When it is posted. The send is complete when the port is free of it.
     Eager,
-    /// When its receive was posted, too. The send is complete when the message has arrived. With a serial server
-    /// ([`Server::Serial`]) a rank that combines what comes asks for one message at a time.
+    /// When its receive was posted, too. The send is complete when the message has arrived. With a
+    /// serial server ([`Server::Serial`]), a rank that reduces messages requests one at a time.
     Rendezvous,
 }
 
-/// A link inside the network, full duplex, by which messages between `ranks` and all others go. Messages that are on it at
-/// the same time share it max-min fairly.
+/// A full-duplex link inside the network for messages between `ranks` and all others. Concurrent
+/// messages share it max-min fairly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switch {
     /// For errors and reports.
@@ -212,7 +215,7 @@ impl Network {
         local.filter(|_| is_local).unwrap_or(&self.links)
     }
 
-    /// Refuses what means nothing for so many ranks.
+    /// Refuses parameters that are invalid for this many ranks.
     pub fn check(&self, ranks: usize) -> Result<()> {
         let invalid = |text: String| Err(Error::InvalidArgument(text));
         if self.ranks_per_host == 0 {

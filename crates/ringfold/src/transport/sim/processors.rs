@@ -1,5 +1,5 @@
-//! Processors: reductions, copies and overheads, which wait for their rank's server and their host's cores, first come
-//! first served.
+//! Processors: reductions, copies and overheads, which wait for their rank's server and their
+//! host's cores, first come, first served.
 
 use std::collections::VecDeque;
 
@@ -43,7 +43,7 @@ pub(super) enum Then {
     Deliver(u32, Receive),
     /// A message was combined.
     Fold(u32, Receive),
-    /// The engine is told.
+    /// The engine is notified.
     Report(Ticket),
 }
 
@@ -256,7 +256,8 @@ impl World {
     }
 }
 
-/// When work of this duration is done that begins at `from_ps` and rests in stalls, which are in order.
+/// The completion time of work of this duration that begins at `from_ps` and pauses during stalls,
+/// which are in order.
 fn after_stalls(stalls: &[(u64, u64)], from_ps: u64, duration_ps: u64) -> u64 {
     let (mut at, mut left) = (from_ps, duration_ps);
     for &(begin, end) in stalls {

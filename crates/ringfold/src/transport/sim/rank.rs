@@ -13,14 +13,14 @@ use crate::transport::Ticket;
 /// One side of a rank's connection to others.
 #[derive(Default)]
 pub(super) struct Port {
-    /// Until when it is taken, sending and receiving; the first stands for both where it does one at a time.
+    /// Until when it is taken, sending and receiving; in half duplex the first stands for both.
     pub until_ps: [u64; 2],
     /// Messages that wait for it, and whether one leaves or it rests: where links are shared.
     pub queue: VecDeque<u32>,
     pub is_taken: bool,
 }
 
-/// What a rank has under way, and what it has done.
+/// A rank's operations in progress, and its totals.
 pub(super) struct RankState {
     pub incoming: BTreeMap<Source, Incoming>,
     /// The streams that are listened to.
@@ -42,14 +42,14 @@ pub(super) struct RankState {
     pub reductions: u32,
     pub is_server_busy: bool,
     pub is_messaging: bool,
-    /// Whether a message that is to be combined was asked for: in a rendezvous with a serial server.
+    /// Whether a message to be reduced was requested: in a rendezvous with a serial server.
     pub has_asked: bool,
     /// Streams whose next message waits for that.
     pub unasked: VecDeque<Source>,
     pub stalls: Vec<(u64, u64)>,
     /// How many times as long a byte takes at its port.
     pub port_factor: f64,
-    /// Jobs under way.
+    /// Jobs in progress.
     pub computing: u32,
     pub computing_since_ps: u64,
     pub account: Account,

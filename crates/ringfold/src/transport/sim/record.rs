@@ -141,7 +141,8 @@ impl Record {
         self.parts.get(part as usize).map_or(0, |part| part.end_ps)
     }
 
-    /// The chain `before` and a part that follows it until `end_ps`; nothing new if that is no time.
+    /// The chain `before` and a part that follows it until `end_ps`; nothing new if that is no
+    /// time.
     pub fn extend(
         &mut self,
         before: u32,

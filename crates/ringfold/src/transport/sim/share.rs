@@ -1,8 +1,10 @@
-//! Links inside the network that several messages are on at once: their bandwidth is shared max-min fairly (Bertsekas &
-//! Gallager, Data Networks, 1992), and dealt out anew whenever a message begins or ends.
+//! Links inside the network with several concurrent messages: their bandwidth is shared max-min
+//! fairly (Bertsekas & Gallager, Data Networks, 1992), and recomputed whenever a message begins or
+//! ends.
 //!
-//! Rates are `f64`, of which only basic operations are used; the end of a message is rounded to a whole picosecond, so a
-//! message that has its links for itself ends when its bytes times β say.
+//! Rates are `f64`, of which only basic operations are used; the end of a message is rounded to a
+//! whole picosecond, so a message that has its links for itself ends exactly after its bytes times
+//! β.
 
 use super::model::{Sending, Switch};
 use super::world::{Event, World};
@@ -20,7 +22,7 @@ struct Flow {
     end_ps: u64,
 }
 
-/// The shared links and who is on them.
+/// The shared links and their flows.
 pub(super) struct Shares {
     /// Bytes per picosecond; out of the near side and into it by turns.
     capacity: Vec<f64>,
@@ -77,7 +79,8 @@ impl Shares {
         self.dealt_ps = now;
     }
 
-    /// Gives every flow its share: fills all flows up evenly, and fixes those that are full or on a link that is.
+    /// Gives every flow its share: raises all flows evenly, and fixes those that are saturated or
+    /// on a saturated link.
     fn deal_out(&mut self) {
         self.deal += 1;
         let mut spare = self.capacity.clone();

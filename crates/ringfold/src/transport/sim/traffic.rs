@@ -1,5 +1,5 @@
-//! The way of a message: offered, sent through a port, over a wire, through the receiver's port, matched with its receive,
-//! taken in.
+//! The path of a message: offered, sent through a port, over a wire, through the receiver's port,
+//! matched with its receive, consumed.
 
 use super::message::{Message, Receive};
 use super::model::{LinkEnds, Links, Ports, Sending};
@@ -157,7 +157,8 @@ impl World {
         self.complete(from, ticket, part);
     }
 
-    /// When a message that has its sender's port can begin to enter: its last byte is not there before it has left.
+    /// When a message that has its sender's port can begin to enter: its last byte does not arrive
+    /// before it has left.
     pub fn first_byte_ps(&self, number: u32) -> u64 {
         let message = self.messages.see(number);
         let (_, receiving_ps) = self.durations_ps(message);
@@ -244,7 +245,7 @@ impl World {
         }
     }
 
-    /// A message meets its receive.
+    /// A message is matched with its receive.
     fn take(&mut self, number: u32, receive: Receive) {
         let message = self.messages.see(number);
         let (to, from) = (message.to, message.from);

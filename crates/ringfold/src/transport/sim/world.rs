@@ -296,13 +296,13 @@ impl World {
         }
     }
 
-    /// Whether somebody wants to know of messages that nobody asked for yet.
+    /// Whether unexpected messages are reported.
     pub fn is_listened(&self, to: u32, source: Source) -> bool {
         self.ranks[to as usize].listened.contains(&source)
     }
 
-    /// The header of the next message of a stream: once it has arrived, or as soon as it waits for its receive, as headers
-    /// weigh nothing.
+    /// The header of the next message of a stream: once it has arrived, or as soon as it waits for
+    /// its receive, as headers have no cost.
     pub fn head(&self, to: usize, stream: Stream) -> Head {
         let source = (stream.peer as u32, stream.channel as u32);
         let Some(incoming) = self.ranks[to].incoming.get(&source) else {
@@ -325,7 +325,7 @@ impl World {
         self.ranks[from].has_left && incoming.arrived.is_empty() && incoming.under_way == 0
     }
 
-    /// What is to be told to `rank` now.
+    /// The notifications for `rank` now.
     pub fn poll(&mut self, rank: usize, done: &mut Vec<Ticket>) -> Result<()> {
         done.append(&mut self.ranks[rank].done);
         if let Some(error) = self.ranks[rank].error.clone() {
@@ -361,7 +361,8 @@ impl World {
         Ok(())
     }
 
-    /// The rank is gone: what it has sent still arrives, but nothing that waits for its receive, and it takes in nothing.
+    /// The rank died: messages that it has sent still arrive, except those that wait for their
+    /// receive, and it consumes nothing.
     pub fn leave(&mut self, rank: usize) {
         self.stop(rank);
         self.ranks[rank].has_left = true;

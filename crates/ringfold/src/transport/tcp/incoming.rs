@@ -1,14 +1,14 @@
-//! The receiving half of one connection: expected messages in order, as far as they have come.
+//! The receiving half of one connection: expected messages in order, as far as they have arrived.
 //!
-//! A message that is stored goes straight to where it belongs, once its header was checked. A
-//! message that is reduced, or that goes by `ll` (header and payload in one call, for one copy
-//! more), goes through the transport's one staging area, which is hot in the cache: what has come
-//! is absorbed at once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that waits here for what
-//! follows it. So the staging area is empty between calls and serves all connections.
+//! A message that is stored goes straight to its place, once its header was checked. A message that
+//! is reduced, or that uses `ll` (header and payload in one call, at the price of one copy), passes
+//! through the transport's single staging area, which is hot in the cache: received data is
+//! absorbed at once, except a rest shorter than [`PIECE_ALIGN_BYTES`] that stays here for the data
+//! that follows. So the staging area is empty between calls and serves all connections.
 //!
-//! Reads no further than to the end of the message that is due. Where somebody listens for messages
-//! of which none is due, what stands behind a header is read with it, up to [`AHEAD_BYTES`], so
-//! that a small message costs one call all the same.
+//! Reads no further than to the end of the expected message. If a receive listens for unexpected
+//! messages, data behind a header is read with it, up to [`AHEAD_BYTES`], so that a small message
+//! still takes one call.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +22,7 @@ use crate::sys;
 use crate::transport::checksum::{self, Checksum};
 use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Sink, Ticket};
 
-/// What is read with a header that somebody listens for, at most.
+/// The maximum read with a header while a receive listens.
 const AHEAD_BYTES: usize = (8 << 10) + TRAILER_BYTES;
 
 /// Bytes taken from the socket straight to their place in one call; they are in the cache when they
@@ -53,7 +53,7 @@ pub struct Incoming {
     is_listened: bool,
     /// Whether the peer has closed its end, which was found between two messages.
     has_ended: bool,
-    /// Memory for what is read behind a header; made when somebody listens for the first time.
+    /// Memory for data behind a header; allocated when a receive listens for the first time.
     ahead: Owned,
     /// What of it is still to be taken.
     ahead_left: Range<usize>,
@@ -100,7 +100,7 @@ impl Incoming {
         self.is_listened
     }
 
-    /// Whether something could be read for somebody.
+    /// Whether reading could help any receive.
     pub fn is_wanting(&self) -> bool {
         let is_open = self.header_came < HEADER_BYTES && !self.has_ended;
         !self.queue.is_empty() || (self.is_listened && is_open)
@@ -142,8 +142,8 @@ impl Incoming {
         });
     }
 
-    /// Receives until the queue is empty, the socket is empty or about `budget_bytes` have come.
-    /// Then looks for a header if somebody listens.
+    /// Receives until the queue is empty, the socket is empty or about `budget_bytes` have arrived.
+    /// Then reads a header if a receive listens.
     pub fn read(
         &mut self,
         socket: BorrowedFd<'_>,

@@ -1,28 +1,29 @@
-//! Messages between ranks over TCP sockets, one socket a stream.
+//! Messages between ranks over TCP sockets, one socket per stream.
 //!
 //! # Model
 //!
 //! Every stream has a queue of sends and a queue of receives. A message is a frame: header,
-//! payload, checksum (see docs/wire.md). Only streams with a posted receive are read, so a rank
-//! that is late holds its peers back by TCP's own flow control and nothing is buffered here but the
-//! beginning of what somebody listens for. A send is complete when the kernel has taken all of it.
+//! payload, checksum (see docs/wire.md). Only streams with a posted receive are read, so a late
+//! rank delays its peers by TCP's own flow control and nothing is buffered here except the
+//! beginning of unexpected messages while a receive listens. A send is complete when the kernel has
+//! taken all of it.
 //!
 //! # Cost
 //!
-//! A large message costs one system call for each 256 KiB and no copy but the kernel's; what is
-//! reduced comes in pieces that stay in the cache. With few idle streams they are simply tried;
-//! with many, one epoll call says which are worth it. After the queues have grown to their working
+//! A large message costs one system call per 256 KiB and no copy except the kernel's; data to be
+//! reduced is read in pieces that stay in the cache. With few idle streams, each is tried; with
+//! many, one epoll call selects those worth trying. After the queues have grown to their working
 //! size nothing allocates.
 //!
 //! # Failure
 //!
-//! A closed or reset connection is a failed peer as soon as something is due on it. So is one that
-//! does not even acknowledge: `TCP_USER_TIMEOUT` would find that too, but it also ends the
+//! A closed or reset connection is a failed peer as soon as data is expected on it. So is one that
+//! does not even acknowledge: `TCP_USER_TIMEOUT` would detect that too, but it also ends the
 //! connection to a peer that is alive and merely late to read (a window of zero for that long), so
-//! the kernel's books are looked at instead. A peer that is frozen still acknowledges; only the
-//! engine's deadline ends that wait.
+//! the kernel's statistics are read instead. A frozen peer still acknowledges; only the engine's
+//! deadline ends that wait.
 //!
-//! Who is at the other end was settled before the sockets came here.
+//! The other end was authenticated before the sockets were passed here.
 
 mod incoming;
 mod outgoing;
@@ -98,7 +99,7 @@ pub struct Tcp {
     connections: Vec<Connection>,
     /// The connection of each peer's channels.
     numbers: Vec<Vec<usize>>,
-    /// The connections with something under way.
+    /// The connections with operations in progress.
     active: Vec<usize>,
     readiness: Readiness,
     /// Empty between calls; see [`incoming`].
@@ -176,7 +177,8 @@ impl Tcp {
         let channels = &self.numbers[stream.peer];
         let Some(&number) = channels.get(stream.channel) else {
             return Err(Error::InvalidArgument(format!(
-                "channel {} to rank {}, with which there are {} connections; ask for fewer channels",
+                "channel {} to rank {}, with which there are {} connections; ask for fewer \
+                 channels",
                 stream.channel,
                 stream.peer,
                 channels.len()

@@ -48,8 +48,8 @@ impl Readiness {
             .map_err(|error| Error::system("cannot watch a socket", error))
     }
 
-    /// Waits until something happens or `timeout` has passed; tells `ready` (id, readable,
-    /// writable) of each socket.
+    /// Waits until an event occurs or `timeout` has passed; reports (id, readable, writable) of
+    /// each socket to `ready`.
     pub fn wait(&self, timeout: Duration, mut ready: impl FnMut(usize, bool, bool)) -> Result<()> {
         let may_block = !timeout.is_zero();
         let timeout = Timespec {

@@ -1,4 +1,5 @@
-//! What steps do with memory that ranks have exposed to each other. Who may touch it when, [`Exposure`] knows.
+//! Steps on memory that ranks have exposed to each other. [`Exposure`] knows which rank may access
+//! it when.
 
 #![forbid(unsafe_code)]
 
@@ -74,7 +75,8 @@ impl Execution<'_> {
         self.touch_all(at, Toucher::Itself, (targets, into), true)
     }
 
-    /// Offers to serve what all have exposed. From now on somebody may be at it; with the last offer it is done.
+    /// Offers to serve what all have exposed. From now on a rank may access it; with the last offer
+    /// it is complete.
     pub(super) fn serve(
         &mut self,
         at: At,

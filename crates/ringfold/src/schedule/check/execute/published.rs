@@ -1,5 +1,5 @@
-//! What steps do with published memory: it is read after it was awaited, given back by its one reader, or combined by
-//! whoever has a core.
+//! Steps on published memory: it is read after it was waited for, given back by its only reader, or
+//! reduced by any rank with a core.
 
 #![forbid(unsafe_code)]
 
@@ -89,7 +89,8 @@ impl Execution<'_> {
         }
     }
 
-    /// What `peer` published under a chunk number, if this rank has awaited that and nobody combines there.
+    /// What `peer` published under a chunk number, if this rank has waited for that and no rank
+    /// reduces there.
     pub(super) fn published(
         &mut self,
         at: At,
@@ -154,7 +155,8 @@ impl Execution<'_> {
                     }
                     _ => {
                         return Err(at.violation(format!(
-                            "chunk {} of rank {peer} is overwritten, but this rank is not its one reader",
+                            "chunk {} of rank {peer} is overwritten, but this rank is not its \
+                             only reader",
                             span.first + i
                         )));
                     }

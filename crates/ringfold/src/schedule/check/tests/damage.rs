@@ -1,4 +1,5 @@
-//! Schedules damaged on purpose: each kind of damage is done in every place, and the checker must see it every time.
+//! Schedules damaged on purpose: each kind of damage is applied in every place, and the checker
+//! must detect it every time.
 
 use super::*;
 use crate::schedule::dependence::dependencies;
@@ -52,7 +53,7 @@ fn refuse(spec: &Spec, damage: Damage, in_place: bool) -> usize {
 fn a_lost_step_is_seen() {
     let lose: Damage = |_, steps, at| {
         let publishes = |step: &Step| matches!(step.action, Action::Publish { .. });
-        // Whoever waits for a phase of no data only waits for the next one then.
+        // A rank that waits for a phase without data then only waits for the next one.
         if matches!(steps[at].action, Action::Publish { span, .. } if span.len == 0)
             && steps[at + 1..].iter().any(publishes)
         {
@@ -173,7 +174,8 @@ fn steps_that_depend_on_each_other_cannot_change_places() {
     let swap: Damage = |schedule, steps, at| {
         let before = at.checked_sub(1)?;
         let depends = dependencies(schedule, true)[0][at].contains(&(before as u32));
-        // Two that add to the same sum may come in either order, unless others have to add likewise.
+        // Two that add to the same sum may come in either order, unless others have to add
+        // likewise.
         let adds = |at: usize| {
             matches!(
                 steps[at].action,
