@@ -28,7 +28,7 @@ mod tests;
 mod worker;
 
 use std::collections::{HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
@@ -111,8 +111,6 @@ enum Run {
     Done(Option<usize>),
     /// It goes on, and this is completed at its end.
     UnderWay(Arc<Completion>),
-    /// It has not begun, and is to be run as a job.
-    Declined,
 }
 
 impl Driver {
@@ -162,40 +160,24 @@ impl Driver {
 
     /// Runs `job` and returns when it is done on this rank. Gives who sent, where it was a receive.
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
-        let mut job = Some(job);
-        // The job is lent, so that little is copied in and out of `catch_unwind`.
-        let begin = |pace: &mut Pace| match job.take() {
-            Some(job) => self.begin(job, pace),
-            None => unreachable!("it was put there above"),
-        };
-        let source = self.carry_out(begin, on_wait)?;
-        Ok(source.flatten())
+        let mut pace = Pace::default();
+        match self.begin(job, &mut pace)? {
+            Run::Done(source) => Ok(source),
+            Run::UnderWay(completion) => {
+                self.see_through(&completion, None, pace, on_wait)?;
+                Ok(completion.source())
+            }
+        }
     }
 
     /// Runs a tiny call, if nothing else is under way; false when it is to be run as a job.
+    #[inline]
     pub fn run_tiny(&self, job: &TinyJob, on_wait: OnWait<'_>) -> Result<bool> {
-        let done = self.carry_out(|pace| self.begin_tiny(job, pace), on_wait)?;
-        Ok(done.is_some())
-    }
-
-    /// Has `begin` begin a call and drive it, and sees it through; `None` if it was declined.
-    #[inline(always)]
-    fn carry_out(
-        &self,
-        begin: impl FnOnce(&mut Pace) -> Result<Run>,
-        on_wait: OnWait<'_>,
-    ) -> Result<Option<Option<usize>>> {
         let mut pace = Pace::default();
-        // Errors are boxed so that success, which is copied out of `catch_unwind`, is a few words.
-        match catch_unwind(AssertUnwindSafe(|| begin(&mut pace).map_err(Box::new))) {
-            Ok(Ok(Run::Done(source))) => Ok(Some(source)),
-            Ok(Ok(Run::Declined)) => Ok(None),
-            Ok(Ok(Run::UnderWay(completion))) => {
-                self.see_through(&completion, None, pace, on_wait)?;
-                Ok(Some(completion.source()))
-            }
-            Ok(Err(error)) => Err(*error),
-            Err(panic) => Err(self.panicked(&*panic)),
+        match self.begin_tiny(job, &mut pace)? {
+            None => Ok(false),
+            Some(Run::Done(_)) => Ok(true),
+            Some(Run::UnderWay(completion)) => self.see_through(&completion, None, pace, on_wait),
         }
     }
 
@@ -205,30 +187,33 @@ impl Driver {
         if self.attention.load(Ordering::Relaxed) == 0
             && let Some(mut state) = self.try_state()
         {
-            if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
-                return Err(error);
-            }
-            let id = state.engine.submit(job)?;
-            return self.drive_own(&mut state, id, pace);
+            return self.guarded(&mut state, |state| {
+                if let Some(error) = state.error.clone().or_else(|| self.refusal(&job)) {
+                    return Err(error);
+                }
+                let id = state.engine.submit(job)?;
+                self.drive_own(state, id, pace)
+            });
         }
         let completion = Arc::new(Completion::default());
         self.enqueue(job, completion.clone());
         Ok(Run::UnderWay(completion))
     }
 
+    /// The same for a tiny call; `None` if it cannot begin at once.
     #[inline(always)]
-    fn begin_tiny(&self, job: &TinyJob, pace: &mut Pace) -> Result<Run> {
-        let Ok(mut state) = self.state.try_lock() else {
-            return Ok(Run::Declined);
+    fn begin_tiny(&self, job: &TinyJob, pace: &mut Pace) -> Result<Option<Run>> {
+        let Some(mut state) = self.try_state() else {
+            return Ok(None);
         };
         // Pairs with the store in `enqueue`.
         if self.attention.load(Ordering::Acquire) != 0 || state.error.is_some() {
-            return Ok(Run::Declined);
+            return Ok(None);
         }
-        match state.engine.begin_tiny(job)? {
-            Some(id) => self.drive_own(&mut state, id, pace),
-            None => Ok(Run::Declined),
-        }
+        self.guarded(&mut state, |state| match state.engine.begin_tiny(job)? {
+            Some(id) => self.drive_own(state, id, pace).map(Some),
+            None => Ok(None),
+        })
     }
 
     /// Drives the thread's own call as far as it may without letting go of the engine.
@@ -326,7 +311,11 @@ impl Driver {
                 return Ok(false);
             }
             self.let_visitors_pass();
-            if timeout.is_none() && self.guarded(|| self.drive_if_free(completion, &mut pace))? {
+            if timeout.is_none()
+                && let Some(mut state) = self.try_state()
+            {
+                let until = Until::Complete(completion);
+                self.guarded(&mut state, |state| self.drive(state, &until, &mut pace))?;
                 continue;
             }
             completion.wait(left.unwrap_or(ON_WAIT_INTERVAL).min(ON_WAIT_INTERVAL));
@@ -334,27 +323,18 @@ impl Driver {
         }
     }
 
-    /// Drives towards `completion` if no other thread does; whether it could.
-    fn drive_if_free(&self, completion: &Completion, pace: &mut Pace) -> Result<bool> {
-        let Some(mut state) = self.try_state() else {
-            return Ok(false);
-        };
-        self.drive(&mut state, &Until::Complete(completion), pace)?;
-        Ok(true)
-    }
-
-    /// Has `f` look at the state or change it as soon as the thread that drives lets go of it: between two
-    /// attempts.
+    /// Has `f` look at the state or change it as soon as the thread that drives lets go of it:
+    /// between two attempts.
     fn visit<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let turn = lock(&self.turn);
-        // Pairs with the load in `drive`: what the visitor does is passed under the locks.
+        // Pairs with the load in `attend`: what the visitor does is passed under the locks.
         self.attention.fetch_or(VISIT, Ordering::Release);
         (self.waker)();
-        let result = f(&mut self.state());
+        let visited = self.caught(&mut lock(&self.state), f);
         // After the state is free again, so that a driver that finds no flag finds no visitor.
         self.attention.fetch_and(!VISIT, Ordering::Release);
         drop(turn);
-        result
+        visited.unwrap_or_else(|(_, panic)| resume_unwind(panic))
     }
 
     /// Waits for visitors, which are quick: they go before a thread that drives.
@@ -368,22 +348,18 @@ impl Driver {
     fn enqueue(&self, job: Job, completion: Arc<Completion>) {
         let mut inbox = lock(&self.inbox);
         inbox.jobs.push_back((job, completion));
-        // Pairs with the load in `drive`; the jobs themselves are passed under the lock.
+        // Pairs with the load in `attend`; the jobs themselves are passed under the lock.
         self.attention.fetch_or(INBOX, Ordering::Release);
         drop(inbox);
         (self.waker)();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(|poisoned| self.recovered(poisoned.into_inner()))
-    }
-
+    #[inline(always)]
     fn try_state(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(self.recovered(poisoned.into_inner())),
+            // The thread that panicked has ended the communicator before it let go of the state.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -393,6 +369,7 @@ impl Driver {
     }
 }
 
+/// Locks, also what a thread left in a panic: see [`Driver::caught`].
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -253,10 +253,10 @@ impl Communicator {
     pub unsafe fn run_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<()> {
         self.check_open()?;
         let choice = self.choose(request)?;
-        if let Some(job) = self.tiny(request, &choice) {
-            if self.driver.run_tiny(&job, on_wait)? {
-                return Ok(());
-            }
+        if let Some(job) = self.tiny(request, &choice)
+            && self.driver.run_tiny(&job, on_wait)?
+        {
+            return Ok(());
         }
         let job = self.job_as(request, &choice)?;
         self.driver.run(job, on_wait).map(|_| ())

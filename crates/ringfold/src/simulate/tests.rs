@@ -3,12 +3,10 @@
 
 mod models;
 
-use std::time::Duration;
-
 use super::*;
-use crate::error::{Error, Result};
-use crate::memory::Region;
-use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use crate::error::Error;
+use crate::testing::altered::Altered;
+use crate::transport::Transport;
 use crate::types::{Algorithm, Collective};
 
 /// The paper's reduce-scatter with these slow reductions.
@@ -273,71 +271,18 @@ fn lost_messages_end_in_the_same_error_everywhere() {
     }
 }
 
-/// A transport that forgets to send the first message after some.
-struct Forgetful {
-    inner: Box<dyn Transport>,
-    sends_left: u32,
-}
-
-impl Transport for Forgetful {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
-        self.sends_left = self.sends_left.wrapping_sub(1);
-        match self.sends_left {
-            0 => Ok(Posted::Done),
-            _ => self.inner.post_send(stream, ticket, header, payload),
-        }
-    }
-
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
-        self.inner.post_recv(stream, ticket, header, sink)
-    }
-
-    fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
-        self.inner.listen(stream, is_wanted)
-    }
-
-    fn head(&mut self, stream: Stream) -> Result<Head> {
-        self.inner.head(stream)
-    }
-
-    fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
-        self.inner.poll(now, done)
-    }
-
-    fn next_event(&self) -> Option<Time> {
-        self.inner.next_event()
-    }
-
-    fn block(&mut self, timeout: Duration) -> Result<()> {
-        self.inner.block(timeout)
-    }
-
-    fn waker(&self) -> Waker {
-        self.inner.waker()
-    }
-}
-
 #[test]
 fn a_deadlock_is_a_broken_promise_that_says_who_waits_for_whom() {
     let mut scenario = paper(4, Server::Serial, &[]);
     scenario.timeout_ps = 1_000_000_000;
     let forget = |rank, transport| -> Box<dyn Transport> {
-        Box::new(Forgetful {
-            inner: Box::new(transport),
-            sends_left: if rank == 1 { 3 } else { u32::MAX },
-        })
+        // Rank 1 loses its third message.
+        let mut sends = 0;
+        let altered = Altered::new(transport).with_sends(move || {
+            sends += 1;
+            rank != 1 || sends != 3
+        });
+        Box::new(altered)
     };
     let report = super::run::run_over(&scenario, forget).unwrap();
     let broken = &report.promises[0];

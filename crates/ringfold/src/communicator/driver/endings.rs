@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::{Driver, OnWait, State, lock};
@@ -14,6 +13,9 @@ use crate::types::Collective;
 /// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody
 /// waits for.
 pub(in crate::communicator) const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
+
+/// What a panic carries.
+type Panic = Box<dyn Any + Send>;
 
 thread_local! {
     /// The drivers in whose calls this thread is while it calls back, by address.
@@ -64,11 +66,11 @@ impl Driver {
     }
 
     fn interrupted(&self, by: &str) {
-        self.poison(self.told_to_abort(format!("interrupted: {by}")));
+        self.poison(self.abort_all(format!("interrupted: {by}")));
     }
 
-    /// The verdict after this rank has told the others to end.
-    fn told_to_abort(&self, reason: String) -> Error {
+    /// Tells all ranks to end, and gives the verdict.
+    fn abort_all(&self, reason: String) -> Error {
         let aborted = Error::Aborted {
             rank: self.rank,
             reason,
@@ -76,36 +78,40 @@ impl Driver {
         self.watch.settle(aborted, Duration::ZERO)
     }
 
-    /// Has `f` work with the engine; a panic in it, which is a mistake of this library's, ends the
-    /// communicator.
-    pub(super) fn guarded<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(self.panicked(&*panic)))
-    }
-
-    /// Ends the communicator after a panic under the state's lock; gives the error that is the
-    /// answer from now on.
-    #[cold]
-    pub(super) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
-        let verdict = self.told_to_abort(after_panic(text_of(panic)));
-        let mut state = match self.state.lock() {
-            Ok(state) => state,
-            Err(poisoned) => {
-                self.state.clear_poison();
-                poisoned.into_inner()
-            }
-        };
-        self.end(&mut state, verdict)
-    }
-
-    /// The state that a thread left in a panic: nothing runs on it any more.
-    #[cold]
-    pub(super) fn recovered<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.state.clear_poison();
-        if state.error.is_none() {
-            let verdict = self.told_to_abort(after_panic("its message names the place"));
-            self.end(&mut state, verdict);
+    /// Has `f` work with the state; a panic in it, which is a mistake of this library's, is an
+    /// error.
+    #[inline(always)]
+    pub(super) fn guarded<R>(
+        &self,
+        state: &mut State,
+        f: impl FnOnce(&mut State) -> Result<R>,
+    ) -> Result<R> {
+        // Errors are boxed so that success, which is copied out of `catch_unwind`, is a few words.
+        match self.caught(state, |state| f(state).map_err(Box::new)) {
+            Ok(done) => done.map_err(|error| *error),
+            Err((error, _)) => Err(error),
         }
-        state
+    }
+
+    /// Has `f` work with the state. A panic in it ends the communicator, with its message, before
+    /// another thread sees the state; it is given with the error that is the answer from now on.
+    #[inline(always)]
+    pub(super) fn caught<R>(
+        &self,
+        state: &mut State,
+        f: impl FnOnce(&mut State) -> R,
+    ) -> std::result::Result<R, (Error, Panic)> {
+        catch_unwind(AssertUnwindSafe(|| f(&mut *state)))
+            .map_err(|panic| (self.panicked(state, &*panic), panic))
+    }
+
+    #[cold]
+    fn panicked(&self, state: &mut State, panic: &(dyn Any + Send)) -> Error {
+        let text = text_of(panic);
+        let verdict = self.abort_all(format!(
+            "a panic in ringfold, which is a mistake of the library; please report it: {text}"
+        ));
+        self.end(state, verdict)
     }
 
     /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
@@ -203,10 +209,6 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     let literal = || panic.downcast_ref::<&str>().copied();
     owned.or_else(literal).unwrap_or("a panic without a text")
-}
-
-fn after_panic(text: &str) -> String {
-    format!("a panic in ringfold, which is a mistake of the library; please report it: {text}")
 }
 
 /// `error` with the place where the engine stands.

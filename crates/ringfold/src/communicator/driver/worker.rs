@@ -76,13 +76,14 @@ impl Driver {
             drop(inbox);
             let mut pace = Pace::without_callback();
             // The threads that wait for the jobs get the error; the worker has no caller.
-            while let Ok(Step::Asked) = self.guarded(|| self.drive_to_idle(&mut pace)) {}
+            while let Ok(Step::Asked) = self.drive_to_idle(&mut pace) {}
         }
     }
 
     fn drive_to_idle(&self, pace: &mut Pace) -> Result<Step> {
         self.let_visitors_pass();
-        self.drive(&mut self.state(), &Until::Idle, pace)
+        let mut state = lock(&self.state);
+        self.guarded(&mut state, |state| self.drive(state, &Until::Idle, pace))
     }
 
     /// Takes over what other threads want done.
