@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use ringfold::schedule::{Medium, Schedule, Spec};
-use ringfold::simulate::{self, Payload, Report, Scenario, SweepReport};
+use ringfold::simulate::{self, LongestPath, Payload, Report, Scenario};
 use ringfold::{Algorithm, Error};
 
 use super::vary::Value;
@@ -73,7 +73,7 @@ impl Summary {
         }
     }
 
-    fn of_longest_path(report: SweepReport) -> Summary {
+    fn of_longest_path(report: LongestPath) -> Summary {
         Summary {
             finished_ps: report.finished_ps,
             results_ps: report.results_ps,
@@ -142,7 +142,7 @@ impl Method {
                 !needs_all
                     && scenario.ranks > ENGINE_RANKS
                     && scenario.payload == Payload::Hollow
-                    && simulate::fits_sweep(scenario)
+                    && simulate::fits_longest_path(scenario)
             }
         }
     }
@@ -171,7 +171,7 @@ impl Method {
         needs_all: bool,
     ) -> Result<(Summary, Option<Report>)> {
         if self.takes_longest_path(scenario, needs_all) {
-            match simulate::sweep(scenario) {
+            match simulate::longest_path(scenario) {
                 Ok(report) => return Ok((Summary::of_longest_path(report), None)),
                 // Only the pass itself finds out whether the order of things is that of the rounds.
                 Err(Error::Unsupported(_)) if self == Method::Auto => {

@@ -9,9 +9,9 @@ use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 use crate::error::Error;
 use crate::random::SplitMix64;
 use crate::schedule::Medium;
+use crate::simulate::network::model::Sending;
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::local;
-use crate::transport::sim::model::Sending;
 use crate::types::{Algorithm, Collective, DType, Op};
 
 /// Who tells whom: all ways that make sense, and the paper's.

@@ -7,11 +7,11 @@ use crate::communicator::Counts;
 use crate::error::Error;
 use crate::random::SplitMix64;
 use crate::schedule::{Medium, Weights};
+use crate::simulate::network::model::{Compute, Model, Network, Sending};
+use crate::simulate::network::{Sim, SimNetwork};
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::shm::{Segment, Shape, Shm};
-use crate::transport::sim::model::{Compute, Model, Network, Sending};
-use crate::transport::sim::{Sim, SimNetwork};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::sweep::Chunks;
+use super::longest_path::Chunks;
 use super::{Disturbance, Scenario, Server, prepare};
 use crate::error::{Error, Result};
 use crate::schedule::check::schedules;

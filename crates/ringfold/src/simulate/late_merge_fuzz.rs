@@ -8,9 +8,9 @@
 use super::run::run_over;
 use super::*;
 use crate::random::SplitMix64;
+use crate::simulate::network::Sim;
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::Transport;
-use crate::transport::sim::Sim;
 use crate::types::{Algorithm, Collective, DType};
 
 /// Runs of the long test.

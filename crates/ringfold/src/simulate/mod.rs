@@ -20,8 +20,8 @@
 //! # Model
 //!
 //! The engines, plans and headers are the product's; [`run`] takes the place of the driver.
-//! `transport/sim` charges the costs of messages, reductions and copies. Without contention,
-//! [`sweep`] computes the same times without engines.
+//! [`network`] charges the costs of messages, reductions and copies. Without contention,
+//! [`longest_path`](fn@longest_path) computes the same times without engines.
 //!
 //! # Invariants
 //!
@@ -39,22 +39,22 @@ pub mod goal;
 mod late_merge_fuzz;
 #[cfg(test)]
 mod late_merge_tests;
+mod longest_path;
+pub mod network;
 mod oracle;
 mod prepare;
 mod promises;
 mod report;
 mod run;
 mod scenario;
-mod sweep;
 #[cfg(test)]
 mod tests;
 
 pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 pub use crate::testing::delay_spec::{Delay, Slow};
 pub use crate::testing::fault_injector::Faults;
-pub use crate::transport::sim::model::{
-    Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch,
-};
+pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
+pub use network::model::{Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch};
 pub use prepare::resolve;
 pub use report::{
     BrokenPromise, ChunkResult, Lane, LinkUse, PathKind, PathPart, Promise, RankReport, Report,
@@ -62,4 +62,3 @@ pub use report::{
 };
 pub use run::run;
 pub use scenario::{Disturbance, Payload, Scenario};
-pub use sweep::{SweepReport, SweptRank, fits_sweep, sweep};

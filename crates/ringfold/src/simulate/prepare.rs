@@ -12,8 +12,8 @@ use crate::engine::Job;
 use crate::error::Result;
 use crate::memory::{Owned, Region};
 use crate::schedule::Weights;
+use crate::simulate::network::model::{Model, Stall};
 use crate::topology::machine::Machine;
-use crate::transport::sim::model::{Model, Stall};
 use crate::tune::choose::{Choice, Question, choose};
 use crate::tune::{Constants, Limits, Tuning};
 

@@ -2,8 +2,8 @@
 
 use super::{Disturbance, Scenario};
 use crate::error::Error;
-use crate::transport::sim::SimNetwork;
-pub use crate::transport::sim::record::{Lane, PathKind, PathPart, TraceEvent};
+use crate::simulate::network::SimNetwork;
+pub use crate::simulate::network::record::{Lane, PathKind, PathPart, TraceEvent};
 use crate::types::Collective;
 
 /// What came out of a [`Scenario`]. All times are picoseconds since the ranks began.

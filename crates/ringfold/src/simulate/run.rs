@@ -16,8 +16,8 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 use crate::random::SplitMix64;
+use crate::simulate::network::{Sim, SimNetwork};
 use crate::testing::fault_injector::{FaultInjector, Faults};
-use crate::transport::sim::{Sim, SimNetwork};
 use crate::transport::{Time, Transport};
 
 /// Simulates one call. Deterministic; blocks until it is complete, which takes about a microsecond

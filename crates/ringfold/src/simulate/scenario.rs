@@ -3,9 +3,9 @@
 use crate::engine::late_ring::{Policy, RANKS_MAX};
 use crate::error::{Error, Result};
 use crate::schedule::Weights;
+use crate::simulate::network::model::{Compute, LinkEnds, Links, Network};
 use crate::testing::delay_spec::Slow;
 use crate::testing::fault_injector::Faults;
-use crate::transport::sim::model::{Compute, LinkEnds, Links, Network};
 use crate::tune::cost::weighted::Pace;
 use crate::types::{Algorithm, Collective, DType, Op};
 

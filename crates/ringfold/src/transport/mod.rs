@@ -28,7 +28,6 @@ pub mod header;
 pub mod local;
 pub mod routes;
 pub mod shm;
-pub mod sim;
 #[cfg(test)]
 pub(crate) mod suite;
 pub mod tcp;

@@ -1,9 +1,9 @@
 //! What each fault does to a message, and that no mixture of them gives a wrong result.
 
 use super::*;
+use crate::simulate::network::model::{Compute, Links, Model, Network, Sending};
+use crate::simulate::network::{Sim, SimNetwork};
 use crate::transport::local::{local, rendezvous};
-use crate::transport::sim::model::{Compute, Links, Model, Network, Sending};
-use crate::transport::sim::{Sim, SimNetwork};
 use crate::transport::suite::{self, World, bytes_of, pattern};
 
 suite::transport_tests!(|world_size| wrap(local(world_size), Faults::default()));

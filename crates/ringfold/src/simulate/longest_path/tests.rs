@@ -1,4 +1,4 @@
-//! The sweep against the simulation, and closed forms for worlds that are too large for it.
+//! The longest path against the simulation, and closed forms for worlds that are too large for it.
 
 use super::super::{Links, Network, Server, run};
 use super::*;
@@ -34,9 +34,9 @@ fn scenarios(ranks: usize) -> Vec<Scenario> {
     scenarios
 }
 
-/// Sweeps and runs; whether the sweep gave a time, which is then the simulation's.
+/// Computes the longest path and runs; whether the path gave a time, which is then the simulation's.
 fn is_same(scenario: &Scenario) -> bool {
-    let swept = match sweep(scenario) {
+    let swept = match longest_path(scenario) {
         Ok(swept) => swept,
         Err(Error::Unsupported(_)) => return false,
         Err(error) => panic!("{scenario:?}: {error}"),
@@ -64,7 +64,7 @@ fn is_same(scenario: &Scenario) -> bool {
 }
 
 #[test]
-fn every_schedule_takes_the_same_time_by_a_sweep_as_by_its_engines() {
+fn every_schedule_takes_the_same_time_by_its_longest_path_as_by_its_engines() {
     let servers = [Server::Serial, Server::Parallel];
     for ranks in (1..=9).chain([16, 17]) {
         for (number, mut scenario) in scenarios(ranks).into_iter().enumerate() {
@@ -129,21 +129,21 @@ fn slow_late_and_unequal_ranks_take_the_same_time_too() {
 #[test]
 fn what_contends_is_refused() {
     let mut scenario = Scenario::default();
-    assert!(fits_sweep(&scenario));
+    assert!(fits_longest_path(&scenario));
     scenario.network.ports = Ports::Half;
-    assert!(!fits_sweep(&scenario));
-    let error = sweep(&scenario).unwrap_err();
+    assert!(!fits_longest_path(&scenario));
+    let error = longest_path(&scenario).unwrap_err();
     assert!(error.to_string().contains("half-duplex"), "{error}");
     let around = Scenario {
         straggler: Some(Policy::new(Target::Tail, false)),
         ..Scenario::default()
     };
-    assert!(!fits_sweep(&around));
+    assert!(!fits_longest_path(&around));
     let sliced = Scenario {
         slice_bytes: Some(1 << 20),
         ..Scenario::default()
     };
-    let error = sweep(&sliced).unwrap_err();
+    let error = longest_path(&sliced).unwrap_err();
     assert!(error.to_string().contains("slices"), "{error}");
 }
 
@@ -152,7 +152,7 @@ fn a_long_ring_takes_the_papers_time() {
     let ranks = 700;
     let scenario = Scenario::slow_node_paper(ranks, Server::Serial);
     let due_ps = (ranks as u64 - 1) * (3_000_000 + 5_655_360);
-    let swept = sweep(&scenario).unwrap();
+    let swept = longest_path(&scenario).unwrap();
     assert_eq!((swept.finished_ps, swept.results_ps), (due_ps, due_ps));
 }
 
@@ -164,7 +164,7 @@ fn ten_thousand_ranks() {
     let ranks = 10_000;
     let scenario = Scenario::slow_node_paper(ranks, Server::Serial);
     let begin = std::time::Instant::now();
-    let swept = sweep(&scenario).unwrap();
+    let swept = longest_path(&scenario).unwrap();
     let seconds = begin.elapsed().as_secs_f64();
     assert_eq!(
         swept.finished_ps,

@@ -1,11 +1,11 @@
-//! A sweep's state of a rank between two rounds.
+//! The pass's state of a rank between two rounds.
 //!
 //! It is read once in every round, and in a large world from memory each time: rarely needed data
 //! is stored elsewhere.
 
 use super::super::{Compute, Scenario, Server, Slow};
 use super::pending::{PendingSteps, Touches, UNKNOWN_PS};
-use super::{Refusal, SweptRank};
+use super::{RankOnPath, Refusal};
 use crate::random::SplitMix64;
 
 /// One side of a rank's connection to others.
@@ -51,8 +51,8 @@ impl Rank {
         }
     }
 
-    pub fn swept(&self) -> SweptRank {
-        SweptRank {
+    pub fn swept(&self) -> RankOnPath {
+        RankOnPath {
             finished_ps: self.finished_ps.max(self.now_ps),
             reduced_ps: (self.reductions > 0).then_some(self.reduced_ps),
             sent_bytes: self.sent_bytes,

@@ -36,9 +36,9 @@ mod world;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work};
 use crate::error::Result;
 use crate::memory::Region;
+use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work};
 use model::Model;
 pub use rank::Account;
 use record::{ORIGIN, PathPart, TraceEvent};

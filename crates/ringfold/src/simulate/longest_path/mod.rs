@@ -1,14 +1,14 @@
-//! The sweep: the time of a call by one pass over the rounds of its schedules, for worlds that are
+//! The longest path: the time of a call by one pass over the rounds of its schedules, for worlds that are
 //! too large for engines.
 //!
 //! Without contention, no decision depends on events during the call: the end of a step follows
-//! from the steps before it, so the total time is the longest path through them. The sweep follows
+//! from the steps before it, so the total time is the longest path through them. The pass follows
 //! all ranks round by round and keeps the state between rounds: each rank's clock, until when its
 //! ports and its server are taken, and the steps that are not complete. Steps are generated when
 //! they are due ([`Rounds`]), so memory grows with the ranks and not with the steps.
 //!
 //! It gives the same times as [`run`](super::run), to the picosecond, or none: if the order of two
-//! messages at a port or of two reductions is not the order of the rounds, [`sweep`] returns
+//! messages at a port or of two reductions is not the order of the rounds, [`longest_path`] returns
 //! `Unsupported`, and the simulation must be run. A message may wait for a port, as long as the
 //! order is clear. No data is moved, and no guarantee is checked: use `run` for that.
 
@@ -22,18 +22,18 @@ use crate::engine::geometry::{Blocks, Geometry};
 use crate::error::{Error, Result};
 use crate::schedule::rounds::Rounds;
 use crate::schedule::{Cut, Medium, Schedule, Spec, Step};
-use crate::transport::sim::model::Ports;
-use round::Sweep;
+use crate::simulate::network::model::Ports;
+use round::Pass;
 
 /// The most steps of all ranks together that are kept where they cannot be made round by round.
 const STEPS_KEPT_MAX: usize = 1 << 24;
 
-/// What in a call makes a sweep of it impossible.
+/// What in a call makes a pass over it impossible.
 type Refusal = &'static str;
 
-/// What a sweep found. All times are picoseconds since the ranks began.
+/// What the pass found. All times are picoseconds since the ranks began.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SweepReport {
+pub struct LongestPath {
     /// What was simulated, with what the tuner chose filled in.
     pub scenario: Scenario,
     /// When the last rank's call returned.
@@ -41,12 +41,12 @@ pub struct SweepReport {
     /// When the last reduction was done; `finished_ps` where nothing is reduced.
     pub results_ps: u64,
     /// Each rank's part.
-    pub ranks: Vec<SweptRank>,
+    pub ranks: Vec<RankOnPath>,
 }
 
-/// One rank's part in a sweep.
+/// One rank's part in the longest path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SweptRank {
+pub struct RankOnPath {
     /// When its call returned.
     pub finished_ps: u64,
     /// When it had done its last reduction, if it had any.
@@ -57,9 +57,9 @@ pub struct SweptRank {
     pub sent_messages: u64,
 }
 
-/// Whether nothing in a scenario rules out a [`sweep`]. The order of events may still turn out not
+/// Whether nothing in a scenario rules out a [`longest_path`]. The order of events may still turn out not
 /// to be that of the rounds, because of slow ranks, in all algorithms except rings.
-pub fn fits_sweep(scenario: &Scenario) -> bool {
+pub fn fits_longest_path(scenario: &Scenario) -> bool {
     obstacle(scenario).is_none()
 }
 
@@ -68,8 +68,8 @@ pub fn fits_sweep(scenario: &Scenario) -> bool {
 /// # Errors
 ///
 /// `InvalidArgument` for impossible scenarios, `Unsupported` for those that need
-/// [`run`](super::run): see [`fits_sweep`].
-pub fn sweep(scenario: &Scenario) -> Result<SweepReport> {
+/// [`run`](super::run): see [`fits_longest_path`].
+pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
     scenario.check()?;
     if let Some(what) = obstacle(scenario) {
         return Err(unsupported(what));
@@ -94,12 +94,12 @@ pub fn sweep(scenario: &Scenario) -> Result<SweepReport> {
     if choice.channels > 1 {
         return Err(unsupported("several channels"));
     }
-    let ranks = Sweep::new(&resolved, &source)
+    let ranks = Pass::new(&resolved, &source)
         .run(source)
         .map_err(unsupported)?;
-    let last = |of: fn(&SweptRank) -> Option<u64>| ranks.iter().filter_map(of).max();
+    let last = |of: fn(&RankOnPath) -> Option<u64>| ranks.iter().filter_map(of).max();
     let finished_ps = last(|rank| Some(rank.finished_ps)).unwrap_or(0);
-    Ok(SweepReport {
+    Ok(LongestPath {
         finished_ps,
         results_ps: last(|rank| rank.reduced_ps).unwrap_or(finished_ps),
         ranks,
@@ -141,7 +141,9 @@ fn obstacle(scenario: &Scenario) -> Option<Refusal> {
 
 #[cold]
 fn unsupported(what: Refusal) -> Error {
-    Error::Unsupported(format!("a sweep of {what}; run the simulation instead"))
+    Error::Unsupported(format!(
+        "the longest path of {what} is not known; run the simulation instead"
+    ))
 }
 
 /// Where steps come from.

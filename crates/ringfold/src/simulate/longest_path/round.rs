@@ -1,4 +1,4 @@
-//! The rounds of a sweep: in each, all ranks issue their steps, then their messages reach the ports
+//! The rounds of the pass: in each, all ranks issue their steps, then their messages reach the ports
 //! of their receivers, and then the steps that waited for a message of this round proceed.
 //!
 //! A rank ends a round and begins the next in one go, so that its state is fetched once.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::super::{Disturbance, LinkEnds, Links, Network, Scenario};
 use super::pending::Touches;
 use super::rank::{Costs, Port, Rank};
-use super::{Chunks, Refusal, Source, SweptRank};
+use super::{Chunks, RankOnPath, Refusal, Source};
 use crate::schedule::{Action, Buffer, Span, Step};
 
 /// Ends a list of messages.
@@ -65,7 +65,7 @@ impl Issued {
     }
 }
 
-pub(super) struct Sweep<'a> {
+pub(super) struct Pass<'a> {
     network: &'a Network,
     costs: Costs<'a>,
     input: Chunks,
@@ -125,8 +125,8 @@ impl Factors {
     }
 }
 
-impl<'a> Sweep<'a> {
-    pub fn new(scenario: &'a Scenario, source: &Source) -> Sweep<'a> {
+impl<'a> Pass<'a> {
+    pub fn new(scenario: &'a Scenario, source: &Source) -> Pass<'a> {
         let mut begins_ps = vec![0; scenario.ranks];
         let mut slow = Vec::new();
         for disturbance in &scenario.disturbances {
@@ -138,7 +138,7 @@ impl<'a> Sweep<'a> {
         }
         let (input, output) = source.cuts();
         let local_ports = scenario.ranks * usize::from(scenario.network.local.is_some());
-        Sweep {
+        Pass {
             network: &scenario.network,
             costs: Costs::new(scenario, slow),
             input: Chunks::new(input, scenario),
@@ -153,7 +153,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Goes through all rounds.
-    pub fn run(mut self, mut source: Source) -> Result<Vec<SweptRank>, Refusal> {
+    pub fn run(mut self, mut source: Source) -> Result<Vec<RankOnPath>, Refusal> {
         let (rounds, ranks) = (source.rounds(), self.ranks.len());
         self.beginning.clear(ranks);
         for rank in 0..ranks {

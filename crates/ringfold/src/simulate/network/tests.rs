@@ -1,7 +1,7 @@
-use super::super::suite::{self, World, pattern};
 use super::model::{Compute, Links, Network, Sending};
 use super::*;
 use crate::memory::Owned;
+use crate::transport::suite::{self, World, pattern};
 
 /// The links of the slow-node paper: 5 µs and 100 Gbit/s. Computing is free.
 fn model(sending: Sending) -> Model {
@@ -27,8 +27,8 @@ fn rendezvous() -> Model {
 suite::transport_tests!(|world_size| SimNetwork::new(world_size, eager()));
 
 mod with_rendezvous {
-    use super::super::super::suite;
     use super::{SimNetwork, rendezvous};
+    use crate::transport::suite;
     suite::transport_tests!(|world_size| SimNetwork::new(world_size, rendezvous()));
 }
 
