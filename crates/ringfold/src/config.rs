@@ -48,12 +48,14 @@ impl std::str::FromStr for TransportChoice {
 /// Whether ranks are bound to cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Bind {
-    /// Each rank to its share of the cores, unless ranks outnumber cores or somebody else has arranged who runs where.
+    /// Each rank to its share of the cores, unless ranks outnumber cores or somebody else has
+    /// arranged who runs where.
     Auto,
     /// Ranks run where the system puts them.
     #[default]
     None,
-    /// Each rank to one core, also where somebody else has narrowed the affinity; an error without a core for each.
+    /// Each rank to one core, also where somebody else has narrowed the affinity; an error without
+    /// a core for each.
     Core,
 }
 
@@ -125,15 +127,16 @@ impl std::str::FromStr for Straggler {
     }
 }
 
-/// How to join a job. What is `None` comes from the environment: `RINGFOLD_*`, then the launcher's variables.
+/// How to join a job. What is `None` comes from the environment: `RINGFOLD_*`, then the launcher's
+/// variables.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// This process' rank.
     pub rank: Option<usize>,
     /// The number of ranks.
     pub world_size: Option<usize>,
-    /// Where rank 0 is met: `host:port`, or `unix:@name` on one host. Several, separated by commas, are tried in order, each
-    /// for a few seconds at most, until one answers.
+    /// Where rank 0 is met: `host:port`, or `unix:@name` on one host. Several, separated by commas,
+    /// are tried in order, each for a few seconds at most, until one answers.
     pub address: Option<String>,
     /// The job's secret.
     pub secret: Option<String>,
@@ -150,37 +153,48 @@ pub struct Config {
     pub transport: Option<TransportChoice>,
     /// The algorithm of every collective that has it, instead of the tuner's choice.
     pub algorithm: Option<Algorithm>,
-    /// The rank that is known to come late, for `stragglar`; a communicator made by `split` without it does not know one.
+    /// The rank that is known to come late, for `stragglar`; a communicator made by `split` without
+    /// it does not know one.
     pub late_rank: Option<usize>,
     /// The protocol of every call that can go by it, instead of the tuner's choice.
     pub protocol: Option<Protocol>,
-    /// Independent pipelines of every collective that goes by messages: both bounds, where they are not set.
+    /// Independent pipelines of every collective that goes by messages: both bounds, where they are
+    /// not set.
     pub channels: Option<usize>,
     /// The fewest of them, 1 unless set. The same on all ranks.
     pub min_channels: Option<usize>,
     /// The most of them, 1 unless set: connections per pair of ranks on TCP. The same on all ranks.
     pub max_channels: Option<usize>,
-    /// What one message, or one piece of published memory, carries, instead of the tuner's choice. The same on all ranks.
+    /// What one message, or one piece of published memory, carries, instead of the tuner's choice.
+    /// The same on all ranks.
     pub chunk_bytes: Option<usize>,
-    /// The pipeline's unit in bytes, instead of what follows from `chunk_bytes`. The same on all ranks.
+    /// The pipeline's unit in bytes, instead of what follows from `chunk_bytes`. The same on all
+    /// ranks.
     pub slice_bytes: Option<usize>,
-    /// Which calls go which way, instead of `RINGFOLD_TUNER_CONFIG`'s file. Rank 0's hold for all ranks.
+    /// Which calls go which way, instead of `RINGFOLD_TUNER_CONFIG`'s file. Rank 0's hold for all
+    /// ranks.
     pub tuner_rules: Option<Rules>,
-    /// A shared library in NCCL's tuner ABI that prices ways anew, by path or name; `none` for none. The same on all ranks.
+    /// A shared library in NCCL's tuner ABI that prices ways anew, by path or name; `none` for
+    /// none. The same on all ranks.
     pub tuner_plugin: Option<String>,
-    /// How much each rank owns of large all-reduces, for ranks that stay slower than others: measured when all are together,
-    /// or given. The same on all ranks. See [`Communicator::set_weights`](crate::Communicator::set_weights). Parts made by `split` have none.
+    /// How much each rank owns of large all-reduces, for ranks that stay slower than others:
+    /// measured when all are together, or given. The same on all ranks. See
+    /// [`Communicator::set_weights`](crate::Communicator::set_weights). Parts made by `split` have
+    /// none.
     pub weights: Option<Weighting>,
-    /// Threads that share the copies and reductions of large calls with the calling one, 63 at most: as many as cores
-    /// outnumber ranks unless set, 0 for none. They start with the first call that is large enough, and sleep between calls.
+    /// Threads that share the copies and reductions of large calls with the calling one, 63 at
+    /// most: as many as cores outnumber ranks unless set, 0 for none. They start with the first
+    /// call that is large enough, and sleep between calls.
     pub helpers: Option<usize>,
-    /// Whether rings go around slow ranks, [`Straggler::Off`] unless set: sums are then made in an order that depends on who was
-    /// late, the same on all ranks and another from run to run. The same on all ranks.
+    /// Whether rings go around slow ranks, [`Straggler::Off`] unless set: sums are then made in an
+    /// order that depends on who was late, the same on all ranks and another from run to run. The
+    /// same on all ranks.
     pub straggler: Option<Straggler>,
-    /// Insists on results that are the same bits in every run, which they are unless `straggler` says otherwise: both
-    /// together are refused.
+    /// Insists on results that are the same bits in every run, which they are unless `straggler`
+    /// says otherwise: both together are refused.
     pub deterministic: Option<bool>,
-    /// Whether the calling thread is bound to a core, [`Bind::None`] unless set. Threads that it makes later, a pool of
-    /// OpenMP's or torch's too, stay on the same cores; therefore only who knows the program should ask for it.
+    /// Whether the calling thread is bound to a core, [`Bind::None`] unless set. Threads that it
+    /// makes later, a pool of OpenMP's or torch's too, stay on the same cores; therefore only who
+    /// knows the program should ask for it.
     pub bind: Option<Bind>,
 }

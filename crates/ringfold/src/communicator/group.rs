@@ -1,9 +1,9 @@
-//! The ranks of a communicator within their job: who they are to the control plane, and who shares a host.
+//! The ranks of a communicator within their job: who they are to the control plane, and who shares
+//! a host.
 
 use std::time::Instant;
 
 use super::settings::Settings;
-use super::watch::renumbered;
 use crate::control::Session;
 use crate::error::{Error, Result};
 use crate::tune::{Constants, Limits, Rules};
@@ -43,7 +43,8 @@ impl Group {
         members
     }
 
-    /// Gives `blob` to all ranks and gets theirs in rank order. Ends early when `verdict` gives an error.
+    /// Gives `blob` to all ranks and gets theirs in rank order. Ends early when `verdict` gives an
+    /// error.
     pub fn exchange(
         &self,
         what: &str,
@@ -101,7 +102,8 @@ impl Group {
         (0..self.rank).filter(is_before).count()
     }
 
-    /// The ranks of this machine, in rank order: those of this host, and of others that are containers beside it.
+    /// The ranks of this machine, in rank order: those of this host, and of others that are
+    /// containers beside it.
     pub fn machine_ranks(&self) -> Vec<usize> {
         let host = |rank: usize| self.session.host(self.world_ranks[rank]);
         let own = host(self.rank);
@@ -135,4 +137,17 @@ impl Group {
         }
         hosts.into_iter().map(|(_, ranks)| ranks).collect()
     }
+}
+
+/// `error` with every rank replaced by its entry in `table`.
+pub(crate) fn renumbered(mut error: Error, table: &[usize]) -> Error {
+    let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
+    match &mut error {
+        Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => renumber(rank),
+        Error::Mismatch { ranks, .. } => ranks.iter_mut().for_each(renumber),
+        Error::Corrupt { peer, .. } => renumber(peer),
+        Error::Timeout { waiting_for, .. } => waiting_for.iter_mut().for_each(renumber),
+        _ => {}
+    }
+    error
 }

@@ -4,9 +4,10 @@
 //! make this rank's memory ─► cards (an all-gather) ─► pass descriptors, rank by rank ─► map ─► outcomes (an all-gather)
 //! ```
 //!
-//! The two all-gathers are calls like any other, so death, deadlines and different calls are found as in these. What fails
-//! on one rank only (no memory) is told in its card or outcome: then no rank has registered anything, and the communicator
-//! stays usable. A failure between the two ends the communicator, because the others are waiting for descriptors.
+//! The two all-gathers are calls like any other, so death, deadlines and different calls are found
+//! as in these. What fails on one rank only (no memory) is told in its card or outcome: then no
+//! rank has registered anything, and the communicator stays usable. A failure between the two ends
+//! the communicator, because the others are waiting for descriptors.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Own, Private, Region, Registered, Remapped, Shared};
 use crate::types::{Collective, DType};
 
-/// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them, where to fetch it.
+/// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them,
+/// where to fetch it.
 const CARD_BYTES: usize = 3 * 8 + NAME_BYTES;
 
 /// The name of a listener.
@@ -98,16 +100,19 @@ impl Part {
 }
 
 impl Communicator {
-    /// Makes `bytes` bytes of zeroed memory that all ranks' calls reach directly, see [`Registered`].
+    /// Makes `bytes` bytes of zeroed memory that all ranks' calls reach directly, see
+    /// [`Registered`].
     ///
-    /// Collective: every rank calls it, at the same place in its order of calls, and none makes other calls on this
-    /// communicator from other threads meanwhile. Sizes may differ. Memory is shared when all ranks are on one host and
-    /// may use shared memory; otherwise (`tcp`, `shm+tcp`, one rank, threads) each rank gets memory of its own, which works
-    /// as well and is no faster than other memory. It belongs to this communicator: for others, also parts made by
+    /// Collective: every rank calls it, at the same place in its order of calls, and none makes
+    /// other calls on this communicator from other threads meanwhile. Sizes may differ. Memory is
+    /// shared when all ranks are on one host and may use shared memory; otherwise (`tcp`,
+    /// `shm+tcp`, one rank, threads) each rank gets memory of its own, which works as well and is
+    /// no faster than other memory. It belongs to this communicator: for others, also parts made by
     /// `split`, it is memory like any other.
     ///
-    /// Blocks until all ranks have called it and have each other's memory. When one of them cannot have its part, all get
-    /// `Error::System`, nobody has anything, and the communicator stays usable.
+    /// Blocks until all ranks have called it and have each other's memory. When one of them cannot
+    /// have its part, all get `Error::System`, nobody has anything, and the communicator stays
+    /// usable.
     pub fn alloc(&self, bytes: usize) -> Result<Registered> {
         self.check_open()?;
         let Some(group) = self.sharing() else {
@@ -118,20 +123,24 @@ impl Communicator {
         Ok(Registered::shared(own, bytes, sizes))
     }
 
-    /// Registers `buffer`, which stays where it is: its pages become memory that all ranks' calls reach directly. The value
-    /// that this gives ends that when dropped, see [`RegisteredMut`] and [`Registration`].
+    /// Registers `buffer`, which stays where it is: its pages become memory that all ranks' calls
+    /// reach directly. The value that this gives ends that when dropped, see [`RegisteredMut`] and
+    /// [`Registration`].
     ///
-    /// It costs about as much as 6 to 12 calls on the buffer save: for memory that is used again and again and cannot come
-    /// from [`alloc`](Communicator::alloc), which is cheaper. It may begin and end anywhere. Memory of a file, shared
-    /// with other processes, on the stack, or registered already (by any communicator) is `Error::InvalidArgument`. Memory
-    /// that a device has pinned must not be registered: the device would keep to the old pages.
+    /// It costs about as much as 6 to 12 calls on the buffer save: for memory that is used again
+    /// and again and cannot come from [`alloc`](Communicator::alloc), which is cheaper. It may
+    /// begin and end anywhere. Memory of a file, shared with other processes, on the stack, or
+    /// registered already (by any communicator) is `Error::InvalidArgument`. Memory that a device
+    /// has pinned must not be registered: the device would keep to the old pages.
     ///
     /// Collective, as `alloc` is, and errors are as there; ranks may call either. A forked child
     /// has the memory as that of `alloc`: see [`Registered`].
     pub fn register<'a, T: Element>(&self, buffer: &'a mut [T]) -> Result<RegisteredMut<'a, T>> {
-        // SAFETY: borrowed exclusively as long as the registration lives, which the value returned holds.
+        // SAFETY: borrowed exclusively as long as the registration lives, which the value returned
+        // holds.
         let region = unsafe { Region::new(buffer.as_mut_ptr().cast(), size_of_val(buffer)) };
-        // SAFETY: as above. (A leaked one outlives the borrow; calls then find that the memory is gone.)
+        // SAFETY: as above. (A leaked one outlives the borrow; calls then find that the memory is
+        // gone.)
         let registration = unsafe { self.register_region(region) }?;
         Ok(RegisteredMut::new(buffer, registration))
     }
@@ -139,8 +148,8 @@ impl Communicator {
     /// Like [`register`](Communicator::register), for bindings.
     ///
     /// # Safety
-    /// Until the registration is dropped the memory of `region` is there, and nobody changes its mapping. Nobody uses it
-    /// while this runs and while the registration is dropped.
+    /// Until the registration is dropped the memory of `region` is there, and nobody changes its
+    /// mapping. Nobody uses it while this runs and while the registration is dropped.
     pub unsafe fn register_region(&self, region: Region) -> Result<Registration> {
         self.check_open()?;
         let bytes = region.bytes();
@@ -237,8 +246,8 @@ impl Communicator {
         Ok(all.chunks(CARD_BYTES).map(Card::decode).collect())
     }
 
-    /// Gives this rank's descriptor to all others and gets theirs, by rank. One rank after the other serves, in rank order,
-    /// so that nobody waits for a rank that waits for it.
+    /// Gives this rank's descriptor to all others and gets theirs, by rank. One rank after the
+    /// other serves, in rank order, so that nobody waits for a rank that waits for it.
     fn pass_descriptors(
         &self,
         group: &Group,
@@ -321,7 +330,8 @@ fn check_all(cards: &[Card]) -> Result<()> {
         None => Ok(()),
         Some(rank) => Err(Error::System {
             what: format!(
-                "rank {rank} could not have its registered memory, so no rank has; its own error says why"
+                "rank {rank} could not have its registered memory, so no rank has; its own error \
+                 says why"
             ),
             kind: std::io::ErrorKind::Other,
         }),

@@ -1,4 +1,5 @@
-//! Memory of the user's that is registered for a while: the guards that [`Communicator::register`] gives.
+//! Memory of the user's that is registered for a while: the guards that [`Communicator::register`]
+//! gives.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
@@ -8,9 +9,9 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::memory::Own;
 
-/// A registration of memory that was there before. Dropping it ends the registration, on this rank alone: it waits for this
-/// rank's calls under way on the communicator, then moves the pages back. The memory is the user's own again, and what a
-/// late peer might write goes elsewhere.
+/// A registration of memory that was there before. Dropping it ends the registration, on this rank
+/// alone: it waits for this rank's calls under way on the communicator, then moves the pages back.
+/// The memory is the user's own again, and what a late peer might write goes elsewhere.
 ///
 /// It may be dropped before or after its communicator.
 #[derive(Debug)]
@@ -73,10 +74,11 @@ impl Drop for Registration {
     }
 }
 
-/// A slice that is registered as long as this value lives. It derefs to the slice, which is borrowed until then.
+/// A slice that is registered as long as this value lives. It derefs to the slice, which is
+/// borrowed until then.
 ///
-/// Leaking it leaks the registration. The kernel (6.11 or newer) is asked in every call whether the memory is still what was
-/// registered; with an older one it must not be leaked.
+/// Leaking it leaks the registration. The kernel (6.11 or newer) is asked in every call whether the
+/// memory is still what was registered; with an older one it must not be leaked.
 #[derive(Debug)]
 pub struct RegisteredMut<'a, T: Element> {
     slice: &'a mut [T],

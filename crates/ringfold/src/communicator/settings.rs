@@ -1,4 +1,5 @@
-//! A communicator's settings: the caller's configuration first, then the environment, then the defaults.
+//! A communicator's settings: the caller's configuration first, then the environment, then the
+//! defaults.
 
 use std::time::Duration;
 
@@ -97,7 +98,8 @@ impl RuleSource {
 }
 
 impl Settings {
-    /// Streams between two ranks: messages, the collectives' pipelines, and the signals of rings that go around slow ranks.
+    /// Streams between two ranks: messages, the collectives' pipelines, and the signals of rings
+    /// that go around slow ranks.
     pub fn streams(&self) -> usize {
         self.signal_channel() + usize::from(self.straggler != Straggler::Off)
     }
@@ -185,8 +187,8 @@ impl Settings {
         })
     }
 
-    /// Does without weights of the environment that are a list for another number of ranks: a program may make several
-    /// communicators.
+    /// Does without weights of the environment that are a list for another number of ranks: a
+    /// program may make several communicators.
     pub fn ignore_misfitting_weights(&mut self, world_size: usize) {
         if let Some(Weighting::Each(each)) = &self.weights
             && each.len() != world_size

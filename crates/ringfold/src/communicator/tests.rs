@@ -102,7 +102,8 @@ fn whoever_comes_late_is_blamed_and_waits_for_nobody() {
     }
 }
 
-/// The shortest way is the one-shot schedule written out: ranks on either way work together, bit for bit.
+/// The shortest way is the one-shot schedule written out: ranks on either way work together, bit
+/// for bit.
 #[test]
 fn the_shortest_way_and_the_schedule_are_one() {
     for world_size in [2, 3, 5] {
@@ -149,8 +150,9 @@ fn the_shortest_way_and_the_schedule_are_one() {
     }
 }
 
-/// The straight way is the `direct` schedule written out: ranks on either way work together, bit for bit, whatever
-/// the number of slices, in place and not. All sizes are above the most that `one_shot` may get.
+/// The straight way is the `direct` schedule written out: ranks on either way work together, bit
+/// for bit, whatever the number of slices, in place and not. All sizes are above the most that
+/// `one_shot` may get.
 #[test]
 fn the_straight_way_and_the_schedule_are_one() {
     for world_size in [2, 3, 5] {

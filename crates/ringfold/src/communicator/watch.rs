@@ -1,10 +1,11 @@
-//! What a communicator asks about its peers' health, whoever knows: the job's control plane, or the threads of a process.
+//! What a communicator asks about its peers' health, whoever knows: the job's control plane, or the
+//! threads of a process.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::group::Group;
+use super::group::{Group, renumbered};
 use crate::call::Call;
 use crate::control::claims::Claims;
 use crate::control::standing::{Progress, Standing};
@@ -20,8 +21,8 @@ pub trait Watch: Send + Sync {
     /// The verdict.
     fn fault(&self) -> Option<Error>;
 
-    /// Tells all ranks of a suspicion, waits up to `grace` for the verdict, and gives it; at the latest then the
-    /// suspicion is the verdict on this rank.
+    /// Tells all ranks of a suspicion, waits up to `grace` for the verdict, and gives it; at the
+    /// latest then the suspicion is the verdict on this rank.
     fn settle(&self, suspicion: Error, grace: Duration) -> Error;
 
     /// How long a rank that suspects a crash waits for the verdict that names who really crashed.
@@ -47,12 +48,14 @@ pub trait Watch: Send + Sync {
     fn leave(&self);
 }
 
-/// The watch of ranks that are processes: what the control plane knows, in this communicator's ranks.
+/// The watch of ranks that are processes: what the control plane knows, in this communicator's
+/// ranks.
 pub struct SessionWatch {
     session: Session,
     health: Arc<Health>,
     id: u64,
-    /// The rank of each member, and the member of each rank: the control plane orders members by world rank.
+    /// The rank of each member, and the member of each rank: the control plane orders members by
+    /// world rank.
     rank_of_member: Vec<usize>,
     member_of_rank: Vec<usize>,
 }
@@ -92,19 +95,6 @@ impl SessionWatch {
     fn to_ranks(&self, error: Error) -> Error {
         renumbered(error, &self.rank_of_member)
     }
-}
-
-/// `error` with every rank replaced by its entry in `table`.
-pub(crate) fn renumbered(mut error: Error, table: &[usize]) -> Error {
-    let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
-    match &mut error {
-        Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => renumber(rank),
-        Error::Mismatch { ranks, .. } => ranks.iter_mut().for_each(renumber),
-        Error::Corrupt { peer, .. } => renumber(peer),
-        Error::Timeout { waiting_for, .. } => waiting_for.iter_mut().for_each(renumber),
-        _ => {}
-    }
-    error
 }
 
 impl Watch for SessionWatch {

@@ -15,7 +15,8 @@ pub enum Address {
         /// Never 0.
         port: u16,
     },
-    /// A name in the abstract namespace of UNIX sockets; reachable from this network namespace alone.
+    /// A name in the abstract namespace of UNIX sockets; reachable from this network namespace
+    /// alone.
     Unix {
         /// Without the `@`.
         name: String,

@@ -1,6 +1,7 @@
 //! The handshake that begins every connection: both ends prove that they know the job's secret.
 //!
-//! The connecting end speaks first and proves first, so that a listener tells a stranger nothing but a random number:
+//! The connecting end speaks first and proves first, so that a listener tells a stranger nothing
+//! but a random number:
 //!
 //! ```text
 //! initiator                                   acceptor
@@ -10,16 +11,18 @@
 //!                                           ←  answer: status, HMAC("acceptor", transcript)
 //! ```
 //!
-//! The transcript is hello and challenge, so a proof is bound to both nonces and to every claim: it can neither be
-//! replayed nor used for another rank, channel, purpose or direction. Before the proof the acceptor reads at most
-//! [`HELLO_BYTES`] + [`PROOF_BYTES`] bytes of fixed layout; refusals are one constant byte.
+//! The transcript is hello and challenge, so a proof is bound to both nonces and to every claim: it
+//! can neither be replayed nor used for another rank, channel, purpose or direction. Before the
+//! proof the acceptor reads at most [`HELLO_BYTES`] + [`PROOF_BYTES`] bytes of fixed layout;
+//! refusals are one constant byte.
 //!
-//! Among processes of one user on one host, UNIX sockets check the user's identity; the handshake then runs with an
-//! empty secret, for its claims.
+//! Among processes of one user on one host, UNIX sockets check the user's identity; the handshake
+//! then runs with an empty secret, for its claims.
 //!
-//! This proves who is at the ends when the connection is made. It neither hides nor signs what follows: a network where
-//! somebody can change packets in flight needs its own protection. A secret should be 16 random bytes or more, because a
-//! listener in the place of rank 0 could guess a weaker one from the proofs it is sent.
+//! This proves who is at the ends when the connection is made. It neither hides nor signs what
+//! follows: a network where somebody can change packets in flight needs its own protection. A
+//! secret should be 16 random bytes or more, because a listener in the place of rank 0 could guess
+//! a weaker one from the proofs it is sent.
 
 use std::fmt;
 use std::time::Instant;
@@ -194,15 +197,36 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Refusal::Nonsense => "the other end does not speak ringfold's protocol",
-            Refusal::Version => "the other end runs another version of ringfold; install the same one everywhere",
-            Refusal::Purpose => "the connection reached a listener for something else; check the address",
-            Refusal::Secret => "the secrets differ; give RINGFOLD_SECRET or RINGFOLD_SECRET_FILE the same content on all ranks",
+            Refusal::Version => {
+                "the other end runs another version of ringfold; install the same \
+                one everywhere"
+            }
+            Refusal::Purpose => {
+                "the connection reached a listener for something else; check the \
+                address"
+            }
+            Refusal::Secret => {
+                "the secrets differ; give RINGFOLD_SECRET or RINGFOLD_SECRET_FILE \
+                the same content on all ranks"
+            }
             Refusal::Rank => "the rank does not belong there; check the ranks",
-            Refusal::Duplicate => "this rank has connected already; give every process a rank of its own",
+            Refusal::Duplicate => {
+                "this rank has connected already; give every process a rank of \
+                its own"
+            }
             Refusal::WorldSize => "the world sizes differ; give all ranks the same",
-            Refusal::Communicator => "the connection is for another communicator or job; check the address",
-            Refusal::Descriptors => "the process there has no descriptors left for a connection; raise its limit (ulimit -n)",
-            Refusal::GivenUp => "rank 0 has given up bringing the ranks together; its own error says why",
+            Refusal::Communicator => {
+                "the connection is for another communicator or job; check the \
+                address"
+            }
+            Refusal::Descriptors => {
+                "the process there has no descriptors left for a connection; \
+                raise its limit (ulimit -n)"
+            }
+            Refusal::GivenUp => {
+                "rank 0 has given up bringing the ranks together; its own error \
+                says why"
+            }
             Refusal::Ended => "rank 0's process has ended before it joined",
         })
     }
@@ -246,7 +270,8 @@ impl Initiator {
 
     /// Takes the answer.
     pub fn finish(&self, answer: &[u8; ANSWER_BYTES]) -> Result<(), Refusal> {
-        // A refusal is not signed: forging one only ends a connection that its forger could cut anyway.
+        // A refusal is not signed: forging one only ends a connection that its forger could cut
+        // anyway.
         if answer[0] != 0 {
             return Err(Refusal::from_wire(answer[0]));
         }
@@ -270,7 +295,8 @@ impl Acceptor {
         }
     }
 
-    /// Takes the hello, gives the challenge. With a refusal the challenge is still to be sent: it says why.
+    /// Takes the hello, gives the challenge. With a refusal the challenge is still to be sent: it
+    /// says why.
     pub fn challenge(
         &mut self,
         hello: &[u8; HELLO_BYTES],
@@ -298,7 +324,8 @@ impl Acceptor {
         verify(&self.secret, b"initiator", &self.transcript, proof)
     }
 
-    /// The answer to send; `refusal` is `Secret` if the proof failed, or what the claim itself deserves.
+    /// The answer to send; `refusal` is `Secret` if the proof failed, or what the claim itself
+    /// deserves.
     pub fn answer(&self, refusal: Option<Refusal>) -> [u8; ANSWER_BYTES] {
         let mut answer = [0; ANSWER_BYTES];
         match refusal {
@@ -328,7 +355,8 @@ pub fn initiate<'a>(
     Ok(initiator.finish(&answer)?)
 }
 
-/// Runs the acceptor's half over `socket`; `admit` judges the claim of an initiator that knows the secret.
+/// Runs the acceptor's half over `socket`; `admit` judges the claim of an initiator that knows the
+/// secret.
 pub fn accept(
     socket: &Socket,
     secret: &Secret,

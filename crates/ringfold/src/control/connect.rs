@@ -37,7 +37,8 @@ pub(super) fn unix(name: &str, limit: Limit<'_>) -> io::Result<UnixStream> {
             Err(Errno::AGAIN) if limit.is_over() => {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "its queue of connections stays full; is the process that listens there stopped?",
+                    "its queue of connections stays full; is the process that listens there \
+                     stopped?",
                 ));
             }
             Err(Errno::AGAIN) => limit.pause(FULL).map_err(io::Error::other)?,

@@ -1,4 +1,5 @@
-//! A rank's control connection: what its own threads send, and where its monitor leaves the answers.
+//! A rank's control connection: what its own threads send, and where its monitor leaves the
+//! answers.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

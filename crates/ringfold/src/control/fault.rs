@@ -52,7 +52,8 @@ impl Fault {
         }
     }
 
-    /// `error` as it happened to `members[me]`. What is not fatal in itself becomes an abort by that rank.
+    /// `error` as it happened to `members[me]`. What is not fatal in itself becomes an abort by
+    /// that rank.
     pub fn from_error(error: &Error, members: &[u32], me: usize) -> Fault {
         let world = |rank: usize| members.get(rank).copied().unwrap_or(members[me]);
         let fault = |class, rank, text: &str| Fault {

@@ -1,8 +1,9 @@
 //! Passing shared memory between the ranks of a host.
 //!
-//! The leader, who has the memory (the first rank of a host for what a communicator runs on, every rank in its turn for what
-//! it registers), listens on a random name in the abstract namespace and hands its descriptor to each member, once. Both ends
-//! check that the other is a process of the same user and knows the job's secret.
+//! The leader, who has the memory (the first rank of a host for what a communicator runs on, every
+//! rank in its turn for what it registers), listens on a random name in the abstract namespace and
+//! hands its descriptor to each member, once. Both ends check that the other is a process of the
+//! same user and knows the job's secret.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -130,7 +131,8 @@ impl Handover<'_> {
         }
     }
 
-    /// A member's part: fetches the descriptor from the leader, who listens on `name`, by `deadline`.
+    /// A member's part: fetches the descriptor from the leader, who listens on `name`, by
+    /// `deadline`.
     ///
     /// A leader that does not answer is waited for. One that turned this rank away because this
     /// rank itself stood still is asked again, as long as it listens.

@@ -1,8 +1,8 @@
 //! Listeners, and the strangers that stand before them until they have proved who they are.
 //!
-//! Nothing here blocks: whoever owns a [`HandshakeListener`] polls its descriptors among its own. The number of strangers is bounded,
-//! each has a deadline, and one that is slow, talks nonsense or does not know the secret is counted, logged once and
-//! dropped, and delays nobody.
+//! Nothing here blocks: whoever owns a [`HandshakeListener`] polls its descriptors among its own.
+//! The number of strangers is bounded, each has a deadline, and one that is slow, talks nonsense or
+//! does not know the secret is counted, logged once and dropped, and delays nobody.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -138,7 +138,8 @@ impl HandshakeListener {
 
     /// Appends the descriptors to poll.
     pub fn add_descriptors<'a>(&'a self, entries: &mut Vec<PollFd<'a>>) {
-        // At the limit nobody new is let near; the entries stay, so that their number does not change.
+        // At the limit nobody new is let near; the entries stay, so that their number does not
+        // change.
         let listening = match self.is_open() {
             true => PollFlags::IN,
             false => PollFlags::empty(),
@@ -168,7 +169,8 @@ impl HandshakeListener {
         self.strangers.len() >= STRANGERS_MAX
     }
 
-    /// Serves whom `is_ready`, in the order of [`HandshakeListener::add_descriptors`]; those who are in now.
+    /// Serves whom `is_ready`, in the order of [`HandshakeListener::add_descriptors`]; those who
+    /// are in now.
     pub fn serve(&mut self, is_ready: &[bool], admit: Admit<'_>) -> Vec<(Claim, Socket)> {
         let (listeners, strangers) = is_ready.split_at(self.listeners.len().min(is_ready.len()));
         let mut admitted = Vec::new();

@@ -1,8 +1,8 @@
 //! What a rank knows about the health of one communicator.
 //!
-//! The data path polls [`Health::is_faulty`], one atomic load. Everything else is control path. The first verdict
-//! stands; on all ranks it is the same, because the rendezvous server chooses it. A rank that cannot reach the server
-//! keeps its own suspicion as its verdict.
+//! The data path polls [`Health::is_faulty`], one atomic load. Everything else is control path. The
+//! first verdict stands; on all ranks it is the same, because the rendezvous server chooses it. A
+//! rank that cannot reach the server keeps its own suspicion as its verdict.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,7 +20,8 @@ use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::transport::Waker;
 
-/// How often a rank that waits for a verdict looks whether there is still somebody who could give it.
+/// How often a rank that waits for a verdict looks whether there is still somebody who could give
+/// it.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a rank that gives up while it joins waits for the verdict: it comes at once where rank
 /// 0 is not frozen.
@@ -133,7 +134,8 @@ impl Health {
             .clone()
     }
 
-    /// Tells all ranks. The verdict follows, here too; without a server `error` is the verdict at once.
+    /// Tells all ranks. The verdict follows, here too; without a server `error` is the verdict at
+    /// once.
     pub fn report(&self, error: &Error) {
         if self.is_faulty() {
             return;
@@ -148,15 +150,15 @@ impl Health {
         }
     }
 
-    /// Whether the server has just died, and with it a member: the monitor is about to say so, and other failures may be
-    /// no more than its consequences.
+    /// Whether the server has just died, and with it a member: the monitor is about to say so, and
+    /// other failures may be no more than its consequences.
     fn awaits_end_of_server(&self) -> bool {
         self.members[0] == 0 && self.me != 0 && self.connection.state().reach != Reach::Closed
     }
 
-    /// Tells all ranks and waits up to `grace` for the verdict of them all; without one the suspicion becomes this
-    /// rank's verdict. For a timeout the grace is at least what asking all ranks takes; when the server itself does not
-    /// answer, rank 0 is frozen and named.
+    /// Tells all ranks and waits up to `grace` for the verdict of them all; without one the
+    /// suspicion becomes this rank's verdict. For a timeout the grace is at least what asking all
+    /// ranks takes; when the server itself does not answer, rank 0 is frozen and named.
     pub fn settle(&self, suspicion: Error, grace: Duration) -> Error {
         self.report(&suspicion);
         let is_timeout = matches!(suspicion, Error::Timeout { .. });
@@ -209,8 +211,9 @@ impl Health {
         &self.progress
     }
 
-    /// How far all ranks are, as ranks of this communicator: nothing from those that do not answer within `timeout`, or
-    /// have left. Waits no longer than that, and half a second more for the server.
+    /// How far all ranks are, as ranks of this communicator: nothing from those that do not answer
+    /// within `timeout`, or have left. Waits no longer than that, and half a second more for the
+    /// server.
     pub fn standing(&self, timeout: Duration) -> Vec<Option<Standing>> {
         let asked = self.connection.ask(self.communicator, timeout);
         let mut standings = match asked {

@@ -1,14 +1,15 @@
-//! What the rendezvous server decides, without I/O: who is here, what was gathered, which verdict stands.
+//! What the rendezvous server decides, without I/O: who is here, what was gathered, which verdict
+//! stands.
 //!
-//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. One verdict per
-//! communicator, the first one. A timeout is not believed as reported: all members are asked how
-//! far they are, and blamed are those that do not answer (their process is frozen), else those that
-//! are in an earlier call than the reporter, else whom it named. A member that only wants to know
-//! how far the others are is told, and nobody is blamed. Members that say in which call they wait
-//! are compared.
+//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. There is one verdict
+//! per communicator, the first one. A timeout is not believed as reported: all members are asked how
+//! far they are. Blamed are those that do not answer (their process is frozen), else those that are
+//! in an earlier call than the reporter, else those that it named. A member may also ask how far the
+//! others are, which blames no rank. The calls in which members wait are compared.
 
 mod claim;
 mod exchange;
+mod state;
 mod survey;
 mod verdict;
 
@@ -18,50 +19,16 @@ use std::time::{Duration, Instant};
 use super::fault::{Class, Fault};
 use super::frame::{Frame, Presence};
 use crate::silence::Silence;
-use exchange::{Gathering, Topic};
-use verdict::Group;
+pub use state::{Hub, ProtocolViolation};
+use state::{Rank, Topic};
 pub use verdict::INQUIRY;
 
 /// The longest time an exchange or a survey may take.
 const EXCHANGE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Communicators and exchanges that can be open at once; beyond it a rank is out of its mind.
-const OPEN_MAX: usize = 1 << 16;
-
-/// One rank, as the server sees it.
-#[derive(Clone, Debug)]
-enum Rank {
-    Absent,
-    Here(Presence),
-    Departed,
-    Failed(String),
-}
-
-/// The state of a job.
-#[derive(Debug)]
-pub struct Hub {
-    job: u64,
-    key: [u8; 32],
-    silence: Silence,
-    ranks: Vec<Rank>,
-    /// Whether it is settled who is in the job: all ranks, or none because not all came.
-    is_complete: bool,
-    /// Who came and was refused last, and why.
-    refused: Option<String>,
-    /// What ranks that come learn when the job was given up.
-    cancellation: Option<Frame>,
-    join_deadline: Instant,
-    groups: HashMap<u64, Group>,
-    gatherings: HashMap<Topic, Gathering>,
-    inquiries: u64,
-    out: Vec<(u32, Frame)>,
-}
-
-/// A rank said something that no honest rank says.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ProtocolViolation(pub &'static str);
 
 impl Hub {
-    /// A job, with the number and the key that its ranks are told, of `world_size` ranks that must all have joined by `join_deadline`.
+    /// A job, with the number and the key that its ranks are told, of `world_size` ranks that must
+    /// all have joined by `join_deadline`.
     pub fn new(job: u64, key: [u8; 32], world_size: u32, join_deadline: Instant) -> Hub {
         Hub {
             job,

@@ -1,9 +1,10 @@
 //! Data connections between the ranks of a communicator.
 //!
-//! In two steps, because addresses must be exchanged between them: a [`MeshListener`] binds and says where, then
-//! [`Mesh::connect`] makes all connections at once. Of two ranks the lower one listens and the higher one connects. Each
-//! connection proves the job's secret and names communicator, ranks and channel; both ends check these. The listeners
-//! are bound to the given addresses alone, and closed when the mesh is complete.
+//! In two steps, because addresses must be exchanged between them: a [`MeshListener`] binds and
+//! says where, then [`Mesh::connect`] makes all connections at once. Of two ranks the lower one
+//! listens and the higher one connects. Each connection proves the job's secret and names
+//! communicator, ranks and channel; both ends check these. The listeners are bound to the given
+//! addresses alone, and closed when the mesh is complete.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -38,11 +39,14 @@ pub struct MeshListener {
 }
 
 impl MeshListener {
-    /// Listens on free ports of exactly these addresses. One that cannot be bound is left out, unless none can.
+    /// Listens on free ports of exactly these addresses. One that cannot be bound is left out,
+    /// unless none can.
     pub fn bind(candidates: &[IpAddr], secret: &Secret) -> Result<MeshListener> {
         if secret.is_empty() {
             return Err(Error::Bootstrap(
-                "refusing to listen for data without a secret, because anybody could connect; set RINGFOLD_SECRET".into(),
+                "refusing to listen for data without a secret, because anybody could connect; set \
+                 RINGFOLD_SECRET"
+                    .into(),
             ));
         }
         let mut bound = MeshListener {
@@ -115,8 +119,8 @@ pub struct Mesh<'a> {
 }
 
 impl Mesh<'_> {
-    /// Makes all connections by `deadline`: by peer and channel, non-blocking and without delay. Ranks that are no
-    /// peers have none.
+    /// Makes all connections by `deadline`: by peer and channel, non-blocking and without delay.
+    /// Ranks that are no peers have none.
     pub fn connect(
         &self,
         listener: MeshListener,
@@ -201,7 +205,8 @@ impl Mesh<'_> {
             false => failures.join("; "),
         };
         Err(Error::Bootstrap(format!(
-            "rank {} cannot reach rank {} for data ({tried}); check firewalls, or choose with RINGFOLD_SOCKET_IFNAME",
+            "rank {} cannot reach rank {} for data ({tried}); check firewalls, or choose with \
+             RINGFOLD_SOCKET_IFNAME",
             self.rank, peer.rank
         )))
     }
@@ -316,8 +321,8 @@ impl Mesh<'_> {
             .filter(|rank| channels(*rank).contains(&false))
             .collect();
         Error::Bootstrap(format!(
-            "ranks {missing:?} did not connect to rank {} for data; check firewalls, or choose with \
-             RINGFOLD_SOCKET_IFNAME",
+            "ranks {missing:?} did not connect to rank {} for data; check firewalls, or choose \
+             with RINGFOLD_SOCKET_IFNAME",
             self.rank
         ))
     }

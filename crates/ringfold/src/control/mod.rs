@@ -1,21 +1,26 @@
-//! The control plane: how ranks find each other, prove who they are, and tell each other what went wrong.
+//! The control plane: how ranks find each other, prove who they are, and tell each other what went
+//! wrong.
 //!
-//! Rank 0's process runs a rendezvous [`server`]; every rank, rank 0 too, keeps one connection to it for the life of
-//! the job, read by one monitor thread per process ([`session`]). A star: O(N) connections. Over it run exchanges
-//! (all-gathers of small blobs), fault reports and verdicts, goodbyes, and the questions who is late and how far who is. The data path
-//! only looks at one abort word per communicator ([`Health`]), which the monitor sets.
+//! Rank 0's process runs a rendezvous [`server`]; every rank, rank 0 too, keeps one connection to
+//! it for the life of the job, read by one monitor thread per process ([`session`]). A star: O(N)
+//! connections. Over it run exchanges (all-gathers of small blobs), fault reports and verdicts,
+//! goodbyes, and the questions who is late and how far who is. The data path only looks at one
+//! abort word per communicator ([`Health`]), which the monitor sets.
 //!
 //! # Invariants
 //!
-//! * Every connection begins with the mutual handshake of [`auth`]; until it is done at most a few dozen bytes are read.
-//! * Everything a peer says is a claim until checked; lengths are bounded before anything is allocated.
-//! * Every wait has a deadline. No thread and no descriptor outlives the last clone of its [`Session`].
+//! * Every connection begins with the mutual handshake of [`auth`]; until it is done at most a few
+//!   dozen bytes are read.
+//! * Everything a peer says is a claim until checked; lengths are bounded before anything is
+//!   allocated.
+//! * Every wait has a deadline. No thread and no descriptor outlives the last clone of its
+//!   [`Session`].
 //! * Leaving in good order is never a fault. Ending without a goodbye always is.
 //!
 //! # What it does not do
 //!
-//! It neither encrypts nor survives the loss of rank 0: when rank 0's process dies, every communicator that has rank 0
-//! fails, and the others go on without abort propagation.
+//! It neither encrypts nor survives the loss of rank 0: when rank 0's process dies, every
+//! communicator that has rank 0 fails, and the others go on without abort propagation.
 
 pub mod absence;
 pub mod address;

@@ -1,7 +1,8 @@
 //! The thread that reads a rank's control connection and watches its neighbours' processes.
 //!
-//! It passes verdicts to [`Health`], answers inquiries, and completes exchanges. It never waits for anything but its
-//! poll, so that an inquiry is answered as long as the process runs at all: that is what an answer means.
+//! It passes verdicts to [`Health`], answers inquiries, and completes exchanges. It never waits for
+//! anything but its poll, so that an inquiry is answered as long as the process runs at all: that
+//! is what an answer means.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,9 +19,10 @@ use super::standing::Standing;
 use super::watch::{Watched, watch};
 use crate::silence::Silence;
 
-/// After a neighbour's process has ended, how long the server has to say whether that was in order. It usually answers at
-/// once. When it does not, most often its own process is being ended, which closes its connections one by one: somebody
-/// who was told before this rank has ended as well, and must not be blamed for it.
+/// After a neighbour's process has ended, how long the server has to say whether that was in order.
+/// It usually answers at once. When it does not, most often its own process is being ended, which
+/// closes its connections one by one: somebody who was told before this rank has ended as well, and
+/// must not be blamed for it.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// A look at the connection to the server comes so much later than its end can be seen, and not
@@ -222,7 +224,8 @@ impl Monitor {
         self.connection.announce();
     }
 
-    /// The server is gone without a goodbye. When rank 0 itself had said goodbye, that is what its end looks like.
+    /// The server is gone without a goodbye. When rank 0 itself had said goodbye, that is what its
+    /// end looks like.
     fn lose(&mut self, reason: &str) {
         let has_left = {
             let mut state = self.connection.state();
@@ -251,7 +254,8 @@ impl Monitor {
                 self.connection.send(&Frame::Suspect { rank });
                 self.suspects.push((rank, Instant::now() + GRACE));
             }
-            // Nobody is left who could say whether it said goodbye. If it is still needed, that shows by itself.
+            // Nobody is left who could say whether it said goodbye. If it is still needed, that
+            // shows by itself.
             Reach::Closed => self.depart(rank),
             Reach::Lost => self.bury(rank, "its process has ended"),
         }

@@ -1,4 +1,5 @@
-//! The way into a job: where rank 0 listens, and how the others get there and wait until all have come.
+//! The way into a job: where rank 0 listens, and how the others get there and wait until all have
+//! come.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -16,7 +17,8 @@ use super::socket::{Listener, Socket, Stranger};
 use crate::error::{Error, Refused, Result};
 use crate::silence::Silence;
 
-/// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the first to the second.
+/// The pause between attempts to reach rank 0, which may not have started yet: it doubles from the
+/// first to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 /// How long a process that was just killed may take to let go of its address.
@@ -34,7 +36,8 @@ pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Resul
         (_, Some(secret)) => Ok(secret),
         (None, None) => Ok(Secret::same_user()),
         (Some(address), None) => Err(Error::Bootstrap(format!(
-            "refusing to meet at {address} without a secret, because anybody could join; set RINGFOLD_SECRET, or \
+            "refusing to meet at {address} without a secret, because anybody could join; set \
+             RINGFOLD_SECRET, or \
              RINGFOLD_SECRET_FILE to a file of mode 0600, to the same content on all ranks"
         ))),
     }
@@ -79,8 +82,8 @@ fn bind_one(address: &Address, limit: Limit<'_>) -> Result<Listener> {
         if grace.is_over() || !matches!(holder, Some(Holder::Own(_) | Holder::Unknown)) {
             let why = holder.map_or(String::new(), |holder| format!(" ({holder})"));
             return Err(Error::Bootstrap(format!(
-                "rank 0 cannot listen at {address}: {}{why}; RINGFOLD_ADDR must name an address of rank 0's host and a \
-                 free port",
+                "rank 0 cannot listen at {address}: {}{why}; RINGFOLD_ADDR must name an address of \
+                 rank 0's host and a free port",
                 Refused(&error)
             )));
         }
@@ -124,8 +127,8 @@ impl fmt::Display for Holder {
 /// Says that another user has a name, and the way out.
 fn squatted(stranger: &Stranger) -> String {
     format!(
-        "user {} holds that name with process {}, as any user of this host can; with RINGFOLD_SECRET set on all ranks they \
-         meet at a name that nobody else knows",
+        "user {} holds that name with process {}, as any user of this host can; with \
+         RINGFOLD_SECRET set on all ranks they meet at a name that nobody else knows",
         stranger.uid, stranger.pid
     )
 }
@@ -138,13 +141,14 @@ fn warn_of_loopback(address: &Address, listener: &Listener) {
     {
         warn!(
             target: "ringfold::control",
-            "{address} is {local} here, which other hosts cannot reach; if there are any, set RINGFOLD_ADDR to an \
-             address that they know"
+            "{address} is {local} here, which other hosts cannot reach; if there are any, set \
+             RINGFOLD_ADDR to an address that they know"
         );
     }
 }
 
-/// Connects to rank 0, which may not be there yet, at the first of `addresses` where it can be reached.
+/// Connects to rank 0, which may not be there yet, at the first of `addresses` where it can be
+/// reached.
 pub(super) fn reach(
     addresses: &[Address],
     secret: &Secret,
@@ -168,7 +172,8 @@ pub(super) fn reach(
             limit.check()?;
         }
         let mut kinds = problems.iter().map(|(_, problem)| problem.kind);
-        // Of several candidates one may be somebody else's on this side, so the others get another chance.
+        // Of several candidates one may be somebody else's on this side, so the others get another
+        // chance.
         if kinds.clone().any(|kind| kind == Kind::Refused) && (is_single || !is_first_round) {
             return Err(Error::Bootstrap(format!(
                 "rank {} and rank 0 refuse each other: {}",

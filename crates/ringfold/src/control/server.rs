@@ -1,7 +1,7 @@
 //! The rendezvous server: a thread in rank 0's process that owns every rank's control connection.
 //!
-//! One poll loop, in which nothing blocks: the [`HandshakeListener`] until all ranks have joined, and the ranks. What to do about a
-//! frame is [`Hub`]'s business; this module moves bytes.
+//! One poll loop, in which nothing blocks: the [`HandshakeListener`] until all ranks have joined,
+//! and the ranks. What to do about a frame is [`Hub`]'s business; this module moves bytes.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -25,14 +25,16 @@ use crate::threads;
 
 /// Bytes that may wait to be sent to one rank before it counts as lost: two of the largest frames.
 const BACKLOG_BYTES_MAX: usize = 512 << 20;
-/// How long rank 0 stays for the others when it leaves before them, so that what they have begun can end.
+/// How long rank 0 stays for the others when it leaves before them, so that what they have begun
+/// can end.
 const LINGER: Duration = Duration::from_millis(500);
 /// How long the last frames may take when rank 0 leaves.
 const FLUSH: Duration = Duration::from_millis(200);
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// The server's thread; it ends when this is dropped, a moment later if other ranks are still in the job.
+/// The server's thread; it ends when this is dropped, a moment later if other ranks are still in
+/// the job.
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<EventFd>,
@@ -40,7 +42,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `world_size` ranks. Rank 0 is at the other end of `own`; the others come to `listeners` by `deadline`.
+    /// Serves `world_size` ranks. Rank 0 is at the other end of `own`; the others come to
+    /// `listeners` by `deadline`.
     pub fn start(
         listeners: Vec<Listener>,
         own: Socket,
@@ -96,8 +99,8 @@ struct Link {
     outgoing: VecDeque<u8>,
     /// Whether it has said goodbye.
     is_ended: bool,
-    /// Whether a ping is not answered yet: a frozen rank gets no more of them, or they would fill its buffer and look
-    /// like a dead link.
+    /// Whether a ping is not answered yet: a frozen rank gets no more of them, or they would fill
+    /// its buffer and look like a dead link.
     awaits_pong: bool,
 }
 
@@ -181,7 +184,8 @@ impl State {
             .is_some_and(|until| !is_needed || remaining(until).is_zero())
     }
 
-    /// Waits for something to do: which of the connections that join, and which ranks, are ready. `None`: polling failed.
+    /// Waits for something to do: which of the connections that join, and which ranks, are ready.
+    /// `None`: polling failed.
     fn wait(&mut self) -> Option<(Vec<bool>, Vec<usize>)> {
         let mut fds = vec![PollFd::new(&*self.stop, PollFlags::IN)];
         if let Some(listener) = &self.listener {
@@ -254,7 +258,10 @@ impl State {
         };
         for (claim, socket) in listener.serve(connecting, &mut judge) {
             if let Err(error) = socket.watch_for_silence(self.silence) {
-                warn!(target: "ringfold::control", "rank {}'s host is watched as by default: {error}", claim.from);
+                warn!(
+                    target: "ringfold::control",
+                    "rank {}'s host is watched as by default: {error}", claim.from
+                );
             }
             self.links[claim.from as usize] = Some(Link::new(socket));
         }
@@ -365,8 +372,9 @@ impl State {
         }
     }
 
-    /// Hands the hub's frames to the sockets, rank 0's last: its process may end as soon as it hears a verdict, and this
-    /// server with it. A lost rank makes new frames; hence the loop, which ends because a rank is lost once.
+    /// Hands the hub's frames to the sockets, rank 0's last: its process may end as soon as it
+    /// hears a verdict, and this server with it. A lost rank makes new frames; hence the loop,
+    /// which ends because a rank is lost once.
     fn send(&mut self) {
         loop {
             for (to, frame) in self.hub.take_output() {

@@ -1,4 +1,5 @@
-//! A rank's membership in a job: its connection to the rendezvous server and the thread that reads it.
+//! A rank's membership in a job: its connection to the rendezvous server and the thread that reads
+//! it.
 //!
 //! [`Session`] is the owner. When its last clone is dropped, it says goodbye, waits a bounded time
 //! for the server to pass that on, and ends the thread. The goodbye is confirmed so that no
@@ -232,8 +233,8 @@ impl Session {
         self.0.job
     }
 
-    /// The secret of this job's other connections: the one it was given, or a random one that rank 0
-    /// passed on over UNIX sockets of this user.
+    /// The secret of this job's other connections: the one it was given, or a random one that rank
+    /// 0 passed on over UNIX sockets of this user.
     pub fn secret(&self) -> &Secret {
         &self.0.secret
     }

@@ -19,11 +19,13 @@ pub struct Standing {
     pub finished: u64,
     /// Collectives that it has begun.
     pub begun: u64,
-    /// What it has been waiting in for a while, and for whom, in words; empty if it waits in nothing.
+    /// What it has been waiting in for a while, and for whom, in words; empty if it waits in
+    /// nothing.
     pub call: String,
 }
 
-/// Where a rank notes how far it is: written by the thread that drives its calls, read by any other.
+/// Where a rank notes how far it is: written by the thread that drives its calls, read by any
+/// other.
 #[derive(Debug, Default)]
 pub struct Progress {
     finished: AtomicU64,

@@ -1,5 +1,5 @@
-//! The control plane as a whole: real sockets, several ranks in one process. Here exchanges and orderly ends, and what all
-//! of these tests start from.
+//! The control plane as a whole: real sockets, several ranks in one process. Here exchanges and
+//! orderly ends, and what all of these tests start from.
 
 mod joining;
 mod verdicts;
@@ -74,7 +74,8 @@ pub(super) fn secret() -> Secret {
     Secret::new(*b"sixteen bytes ok")
 }
 
-/// Joins `world_size` ranks and gives each to `body` in a thread of its own; what they returned, by rank.
+/// Joins `world_size` ranks and gives each to `body` in a thread of its own; what they returned, by
+/// rank.
 fn job<T: Send + 'static>(
     world_size: usize,
     address: Address,
@@ -281,7 +282,8 @@ fn rank_0_may_leave_first() {
 
 #[test]
 fn a_job_leaves_no_descriptor_and_no_thread() -> Result<()> {
-    // Other tests of this process open and close descriptors meanwhile, so this looks at the job's own name.
+    // Other tests of this process open and close descriptors meanwhile, so this looks at the job's
+    // own name.
     let address = unix_address();
     let Address::Unix { name } = address.clone() else {
         unreachable!()

@@ -1,8 +1,8 @@
 //! Watching the processes of this host's ranks.
 //!
-//! A process descriptor becomes readable when its process has ended, also when a forked child still holds all of its
-//! sockets. Only ranks with the same [`HostId`](crate::topology::HostId) are watched, which includes the process
-//! namespace, so that the numbers mean the same here and there.
+//! A process descriptor becomes readable when its process has ended, also when a forked child still
+//! holds all of its sockets. Only ranks with the same [`HostId`](crate::topology::HostId) are
+//! watched, which includes the process namespace, so that the numbers mean the same here and there.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -54,7 +54,10 @@ pub fn watch(ranks: &[Presence], me: usize) -> Vec<Watched> {
                 descriptor: None,
             }),
             Err(error) => {
-                log::warn!(target: "ringfold::control", "rank {rank}'s process cannot be watched: {error}");
+                log::warn!(
+                    target: "ringfold::control",
+                    "rank {rank}'s process cannot be watched: {error}"
+                );
             }
         }
     }

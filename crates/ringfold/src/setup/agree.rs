@@ -37,8 +37,8 @@ pub(super) struct Agreed {
 }
 
 impl<'a> Linked<'a> {
-    /// Exchanges what each rank would go by, the second of two exchanges. No rank goes on before all
-    /// are linked.
+    /// Exchanges what each rank would go by, the second of two exchanges. No rank goes on before
+    /// all are linked.
     pub fn agree(self) -> Result<Agreed> {
         let Linked {
             attempt,
@@ -250,8 +250,8 @@ fn log_place(place: &Place, cores: usize, settings: &Settings) {
     } = place;
     log::info!(
         target: "ringfold::init",
-        "rank {rank} of {world_size}: {local_size} ranks share this host and {cores} cores, {hosts} \
-         hosts, transport {transport} ({} was asked for)",
+        "rank {rank} of {world_size}: {local_size} ranks share this host and {cores} cores, \
+         {hosts} hosts, transport {transport} ({} was asked for)",
         settings.transport.name()
     );
 }

@@ -1,7 +1,7 @@
 //! A communicator in the making, as the control plane knows it.
 //!
-//! It is open there before its ranks are linked, so that the set-up ends on all of them when it fails
-//! on one.
+//! It is open there before its ranks are linked, so that the set-up ends on all of them when it
+//! fails on one.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
 
-/// An attempt to make the communicator of a group. Dropping it without [`keep`](Attempt::keep) closes
-/// what is open.
+/// An attempt to make the communicator of a group. Dropping it without [`keep`](Attempt::keep)
+/// closes what is open.
 pub(super) struct Attempt<'a> {
     pub group: Group,
     pub deadline: Instant,
@@ -84,8 +84,8 @@ impl<'a> Attempt<'a> {
         self.is_kept = true;
     }
 
-    /// The error of an attempt that failed with `error`: one error on all ranks, and the others need
-    /// not wait for their deadlines.
+    /// The error of an attempt that failed with `error`: one error on all ranks, and the others
+    /// need not wait for their deadlines.
     pub fn fail(self, error: Error) -> Error {
         let has_server = self.group.world_ranks.contains(&0);
         let grace = match has_server || !self.group.session.has_lost_server() {

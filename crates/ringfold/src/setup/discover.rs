@@ -1,7 +1,7 @@
 //! The first stage: each rank learns what the others offer, and where it runs itself.
 
 use super::attempt::Attempt;
-use super::link::{Division, Offer};
+use super::offer::{Division, Offer};
 use super::peer_info::{self, PeerInfo};
 use super::placement::Placement;
 use crate::config::TransportChoice;

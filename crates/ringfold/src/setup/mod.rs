@@ -1,7 +1,7 @@
 //! How ranks become a communicator.
 //!
-//! A process finds out who it is ([`launch`]) and joins its job's control plane. What follows has typed
-//! stages. Each owns what it has made, the next one consumes it, and dropping one undoes it:
+//! A process finds out who it is ([`launch`]) and joins its job's control plane. What follows has
+//! typed stages. Each owns what it has made, the next one consumes it, and dropping one undoes it:
 //!
 //! ```text
 //! Attempt ──► Discovered ──► Linked ──► Agreed ──► Communicator
@@ -11,14 +11,16 @@
 //! ```
 //!
 //! There are two exchanges among all ranks: of [`PeerInfo`](peer_info::PeerInfo) when they discover
-//! each other, and of a [`Proposal`](terms::Proposal) when all are linked. A part made by `split` passes
-//! the same stages; ranks that are threads begin with the last one.
+//! each other, and of a [`Proposal`](terms::Proposal) when all are linked. A part made by `split`
+//! passes the same stages; ranks that are threads begin with the last one.
 
 mod agree;
 mod attempt;
 mod discover;
+mod establish;
 pub mod launch;
 mod link;
+mod offer;
 pub mod peer_info;
 mod placement;
 mod split;
@@ -38,23 +40,22 @@ use crate::communicator::group::Group;
 use crate::communicator::settings::Settings;
 use crate::config::{Config, Straggler};
 use crate::control::address::addresses;
-use crate::control::limit::{Cancelled, Limit};
+use crate::control::limit::Limit;
 use crate::control::{Cancel, Launch, RendezvousListener, Secret, Session};
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
 use crate::types::Algorithm;
-use attempt::Attempt;
-use discover::Discovered;
+use establish::establish;
 
 impl RendezvousListener {
     /// Opens listeners on free ports of this host's addresses: those that `RINGFOLD_SOCKET_IFNAME`
     /// chooses, or all but loopback, which is taken only where there is nothing else. `toward` is a
-    /// host name or an address: the address by which that is reached from here comes first, which is
-    /// its own if it is this host's.
+    /// host name or an address: the address by which that is reached from here comes first, which
+    /// is its own if it is this host's.
     ///
     /// # Errors
-    /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that is
-    /// not known here is ignored. Blocks as long as looking up its name takes, 10 s at most.
+    /// `Bootstrap` if no address can be listened on, or the variable leaves none. A `toward` that
+    /// is not known here is ignored. Blocks as long as looking up its name takes, 10 s at most.
     pub fn open(toward: Option<&str>) -> Result<RendezvousListener> {
         let choice = env::process("RINGFOLD_SOCKET_IFNAME");
         RendezvousListener::on(choice.as_deref(), toward)
@@ -62,8 +63,8 @@ impl RendezvousListener {
 }
 
 impl Communicator {
-    /// Joins the job that the environment describes. One process without such an environment is a job
-    /// of one rank.
+    /// Joins the job that the environment describes. One process without such an environment is a
+    /// job of one rank.
     pub fn init() -> Result<Communicator> {
         Communicator::connect(Config::default())
     }
@@ -109,8 +110,8 @@ impl Communicator {
         join(config, Some(listener), None)
     }
 
-    /// Communicators of `world_size` ranks that are threads of this process: for tests and examples.
-    /// Move each to its own thread. `split` is not offered.
+    /// Communicators of `world_size` ranks that are threads of this process: for tests and
+    /// examples. Move each to its own thread. `split` is not offered.
     pub fn threads(world_size: usize) -> Vec<Communicator> {
         threads::threads(world_size)
     }
@@ -118,7 +119,8 @@ impl Communicator {
     /// Makes communicators of the ranks with equal `color`, ordered by `key`, then by rank here.
     ///
     /// Collective: every rank calls it; `None` as color takes part and gets `None`. The new
-    /// communicators are independent of this one and of each other: own streams, own order of calls.
+    /// communicators are independent of this one and of each other: own streams, own order of
+    /// calls.
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
         self.check_open()?;
         split::split(self, color, key, None)
@@ -220,36 +222,14 @@ fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result
     Ok(launch)
 }
 
-/// Makes the communicator of a group whose ranks all do the same now. `cancel` ends that on all of
-/// them, and so does an error from `is_pointless`.
-fn establish(
-    group: Group,
-    cancel: Option<&Cancel>,
-    is_pointless: Cancelled<'_>,
-) -> Result<Communicator> {
-    let attempt = Attempt::open(group, is_pointless)?;
-    let _cancelling = cancel.map(|cancel| attempt.end_on(cancel));
-    let made = Discovered::new(&attempt)
-        .and_then(Discovered::link)
-        .and_then(|linked| linked.agree())
-        .and_then(|agreed| agreed.warm_up());
-    match made {
-        Ok(communicator) => {
-            attempt.keep();
-            Ok(communicator)
-        }
-        Err(error) => Err(attempt.fail(error)),
-    }
-}
-
 /// Refuses results that are to be the same in every run, made in an order that is not.
 fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
     if config.deterministic != Some(true) || settings.straggler == Straggler::Off {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "deterministic results and the straggler policy `{}`, which adds in an order that depends on \
-         who is late; leave one of them out",
+        "deterministic results and the straggler policy `{}`, which adds in an order that depends \
+         on who is late; leave one of them out",
         settings.straggler.name()
     )))
 }

@@ -1,7 +1,7 @@
 //! What each rank says about itself before the ranks are linked.
 //!
-//! From a peer it is a claim. It is read whole and within bounds, or refused with an error that names
-//! the peer; a rank that follows an address proves by a handshake who it is.
+//! From a peer it is a claim. It is read whole and within bounds, or refused with an error that
+//! names the peer; a rank that follows an address proves by a handshake who it is.
 
 use std::net::SocketAddr;
 
@@ -21,8 +21,8 @@ const AFFINITY_BYTES_MAX: usize = 32 << 10;
 pub struct PeerInfo {
     /// Where it accepts data by TCP: no more than [`CANDIDATES_MAX`] addresses.
     pub addresses: Vec<SocketAddr>,
-    /// The name of the socket at which it hands out its host's shared memory, if it is the first rank
-    /// of its host.
+    /// The name of the socket at which it hands out its host's shared memory, if it is the first
+    /// rank of its host.
     pub memory: Option<String>,
     /// The cores that it may run on, ascending.
     pub affinity: Vec<usize>,

@@ -1,4 +1,5 @@
-//! Where the ranks of a communicator run: decided from what all have said, by all ranks of a host alike.
+//! Where the ranks of a communicator run: decided from what all have said, by all ranks of a host
+//! alike.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,12 +19,12 @@ use crate::tune::Limits;
 /// Where `proc` and `sys` are.
 pub(super) const ROOT: &str = "/";
 
-/// From this size on a rank that asks for helpers gets them, where the limits leave the cores to the
-/// ranks.
+/// From this size on a rank that asks for helpers gets them, where the limits leave the cores to
+/// the ranks.
 const HELPED_BYTES_MIN: u64 = 1 << 20;
 
-/// Which ranks share this rank's cores: those of its host, and of containers on the same machine that
-/// run on some of the same cores.
+/// Which ranks share this rank's cores: those of its host, and of containers on the same machine
+/// that run on some of the same cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharing {
     /// How many ranks, this one among them.
@@ -50,7 +51,8 @@ pub struct Placement {
 
 impl Placement {
     /// Binds the calling thread as the settings say. Where nothing is bound and all ranks of this
-    /// host have one affinity, the thread starts on a core of its own. `own` is this rank's affinity.
+    /// host have one affinity, the thread starts on a core of its own. `own` is this rank's
+    /// affinity.
     pub fn bind(group: &Group, own: &[usize], peers: &[PeerInfo]) -> Result<Placement> {
         let local_ranks = group.local_ranks();
         let affinity = |rank: &usize| peers[*rank].affinity.clone();
@@ -155,7 +157,8 @@ fn busy_neighbours(ours: &[u32], cores: &BTreeSet<usize>) -> usize {
         let pids: Vec<u32> = others.iter().map(|other| other.pid).collect();
         log::info!(
             target: "ringfold::init",
-            "{} processes of other communicators on this host, {busy} of them busy on these cores: {pids:?}",
+            "{} processes of other communicators on this host, {busy} of them busy on these cores: \
+             {pids:?}",
             pids.len()
         );
     }

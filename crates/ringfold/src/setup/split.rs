@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use super::establish;
+use super::establish::establish;
 use crate::communicator::Communicator;
-use crate::communicator::group::{Group, Inherited};
-use crate::communicator::watch::renumbered;
+use crate::communicator::group::{Group, Inherited, renumbered};
 use crate::control::Cancel;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Error, Result};

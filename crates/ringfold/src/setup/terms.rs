@@ -1,9 +1,10 @@
 //! What all ranks of a communicator go by: one table of constants, of limits and of rules.
 //!
-//! Each rank sends a [`Proposal`] in the exchange in which all say that they are linked. Constants and
-//! rules are rank 0's, so that all decide alike even where machines, kernels or environments differ.
-//! Of the limits rank 0's hold, too; an algorithm that any rank bars is barred for all. Rules that
-//! are too long for an exchange are [sent](send_rules) when the ranks can call each other.
+//! Each rank sends a [`Proposal`] in the exchange in which all say that they are linked. Constants
+//! and rules are rank 0's, so that all decide alike even where machines, kernels or environments
+//! differ. Of the limits rank 0's hold, too; an algorithm that any rank bars is barred for all.
+//! Rules that are too long for an exchange are [sent](send_rules) when the ranks can call each
+//! other.
 //!
 //! A tuner plugin that is not on all ranks is on none: ranks that choose differently would wait for
 //! each other.
@@ -168,9 +169,9 @@ impl Terms {
         })
     }
 
-    /// How many domains of equal size the ranks sit in, in rank order: 1 where that is not so, where
-    /// a rank may run in several, and on several hosts. All ranks have the same list, so all answer
-    /// alike.
+    /// How many domains of equal size the ranks sit in, in rank order: 1 where that is not so,
+    /// where a rank may run in several, and on several hosts. All ranks have the same list, so all
+    /// answer alike.
     pub fn domain_count(&self, hosts: usize) -> usize {
         if hosts > 1 || self.domains.len() < 2 {
             return 1;
@@ -187,8 +188,8 @@ impl Terms {
     }
 }
 
-/// Gives all ranks the rules of rank 0 where these are `bytes` long, too long for an exchange. `own`
-/// are this rank's; those of rank 0 count. Every rank of the communicator calls this.
+/// Gives all ranks the rules of rank 0 where these are `bytes` long, too long for an exchange.
+/// `own` are this rank's; those of rank 0 count. Every rank of the communicator calls this.
 pub(super) fn send_rules(communicator: &Communicator, own: &Rules, bytes: usize) -> Result<Rules> {
     let mut text = vec![0u8; bytes];
     if communicator.rank() == 0 {

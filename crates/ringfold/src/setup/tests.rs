@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::attempt::Attempt;
+use super::discover::Discovered;
 use super::*;
 use crate::config::TransportChoice;
 use crate::control::socket::random;

@@ -1,5 +1,5 @@
-//! Communicators whose ranks are threads of one process: nothing to discover, and one machine to agree
-//! with.
+//! Communicators whose ranks are threads of one process: nothing to discover, and one machine to
+//! agree with.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,8 +6,8 @@ use crate::communicator::{Communicator, probe};
 use crate::error::Result;
 use crate::types::Op;
 
-/// What warms up. Over messages it is enough for the algorithms of large calls, and little enough for
-/// a slow network; through shared memory it is every slot of a window.
+/// What warms up. Over messages it is enough for the algorithms of large calls, and little enough
+/// for a slow network; through shared memory it is every slot of a window.
 const WARM_UP_BYTES: [usize; 2] = [64 << 10, 2 << 20];
 
 impl Agreed {

@@ -42,7 +42,20 @@ impl Frame {
     /// The wire form, header included.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Writer::after(FRAME_HEADER_BYTES);
-        let kind = match self {
+        let kind = match self.encode_from_rank(&mut body) {
+            Some(kind) => kind,
+            None => self.encode_from_server(&mut body),
+        };
+        let mut bytes = body.into_bytes();
+        let length = (bytes.len() - FRAME_HEADER_BYTES) as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        bytes[4] = kind;
+        bytes
+    }
+
+    /// The body of a frame that a rank sends, and its kind.
+    fn encode_from_rank(&self, body: &mut Writer) -> Option<u8> {
+        Some(match self {
             Frame::Join(presence) => {
                 body.presence(presence);
                 kind::JOIN
@@ -112,15 +125,11 @@ impl Frame {
                 body.raw(&call.encode());
                 kind::CLAIM
             }
-            other => other.encode_from_server(&mut body),
-        };
-        let mut bytes = body.into_bytes();
-        let length = (bytes.len() - FRAME_HEADER_BYTES) as u32;
-        bytes[..4].copy_from_slice(&length.to_le_bytes());
-        bytes[4] = kind;
-        bytes
+            _ => return None,
+        })
     }
 
+    /// The body of a frame that the server sends, and its kind.
     fn encode_from_server(&self, body: &mut Writer) -> u8 {
         match self {
             Frame::Welcome {

@@ -1,6 +1,6 @@
 //! In which calls the members of a communicator wait.
 
-use super::Hub;
+use super::state::Hub;
 use crate::call::Call;
 use crate::control::fault::Fault;
 

@@ -1,9 +1,10 @@
-//! Exchanges: every member of a group brings a blob, and all get all of them, or an error that names who did not come.
+//! Exchanges: every member of a group brings a blob, and all get all of them, or an error that
+//! names who did not come.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Hub, OPEN_MAX, ProtocolViolation, Rank};
+use super::state::{Gathering, Hub, OPEN_MAX, ProtocolViolation, Rank, Topic};
 use crate::control::fault::Fault;
 use crate::control::frame::Frame;
 
@@ -11,17 +12,6 @@ use crate::control::frame::Frame;
 /// communicator. So many of the largest blobs are 16 MiB, which is what a rank that is out of its
 /// mind can cost rank 0.
 const OPEN_OF_RANK_MAX: usize = 256;
-
-/// What an exchange is known by: its key and its members.
-pub(super) type Topic = (String, Vec<u32>);
-
-/// An exchange that is not complete.
-#[derive(Debug)]
-pub(super) struct Gathering {
-    pub(super) deadline: Instant,
-    /// Of those that came: the token and the blob, in the members' order.
-    pub(super) parts: Vec<Option<(u64, Vec<u8>)>>,
-}
 
 impl Hub {
     pub(super) fn gather(

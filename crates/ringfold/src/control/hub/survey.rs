@@ -1,25 +1,15 @@
-//! Surveys: how far the members of a communicator are, because one of them wants to know. Nobody is blamed for anything.
+//! Surveys: how far the members of a communicator are, because one of them wants to know. Nobody is
+//! blamed for anything.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{Group, Hub, Rank};
+use super::state::{Group, Hub, Rank, Survey};
 use crate::control::frame::Frame;
 use crate::control::standing::Standing;
 
 /// Surveys of one communicator at once; to more of them the answer is that nothing is known.
 const SURVEYS_MAX: usize = 256;
-
-/// A question that is being asked.
-#[derive(Debug)]
-pub(super) struct Survey {
-    number: u64,
-    asker: u32,
-    /// The asker's number for the answer.
-    token: u64,
-    pub(super) deadline: Instant,
-    answers: HashMap<u32, Standing>,
-}
 
 impl Hub {
     /// `asker` wants to know how far the members are.
@@ -80,7 +70,8 @@ impl Hub {
 }
 
 impl Group {
-    /// The members that can be asked: here, and neither about to open the communicator nor through with it.
+    /// The members that can be asked: here, and neither about to open the communicator nor through
+    /// with it.
     fn askable(&self, ranks: &[Rank]) -> impl Iterator<Item = u32> {
         self.opened.iter().copied().filter(|member| {
             matches!(ranks[*member as usize], Rank::Here(_)) && !self.closed.contains(member)

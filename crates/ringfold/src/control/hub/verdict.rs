@@ -3,37 +3,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::survey::Survey;
-use super::{Hub, OPEN_MAX, ProtocolViolation, Rank};
+use super::state::{Group, Hub, Inquiry, OPEN_MAX, ProtocolViolation, Rank};
 use crate::control::claims::Claims;
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::Frame;
 
 /// How long the members have to answer an inquiry.
 pub const INQUIRY: Duration = Duration::from_millis(200);
-
-/// A communicator.
-#[derive(Debug)]
-pub(super) struct Group {
-    pub(super) members: Vec<u32>,
-    /// Members that have opened it.
-    pub(super) opened: Vec<u32>,
-    /// Members that have closed it in good order.
-    pub(super) closed: Vec<u32>,
-    pub(super) verdict: Option<Fault>,
-    pub(super) inquiry: Option<Inquiry>,
-    pub(super) surveys: Vec<Survey>,
-    pub(super) claims: Claims,
-}
-
-#[derive(Debug)]
-pub(super) struct Inquiry {
-    pub(super) number: u64,
-    pub(super) reporter: u32,
-    pub(super) fault: Fault,
-    pub(super) deadline: Instant,
-    pub(super) answers: HashMap<u32, u64>,
-}
 
 impl Hub {
     pub(super) fn open(

@@ -102,8 +102,8 @@ impl Launch {
     }
 }
 
-/// A name for this job on this host, from what the launcher `origin` gives all its ranks alike; else
-/// from the launcher's own process.
+/// A name for this job on this host, from what the launcher `origin` gives all its ranks alike;
+/// else from the launcher's own process.
 pub(super) fn job_name(origin: &str, lookup: Lookup<'_>, parent_pid: u32) -> String {
     let launcher = LAUNCHERS.iter().find(|launcher| launcher.name == origin);
     let names = launcher.map_or(&[] as &[&str], |launcher| launcher.job);
@@ -165,13 +165,14 @@ pub(super) fn master(lookup: Lookup<'_>) -> Result<Option<Address>> {
     match u16::try_from(port.saturating_add(1)) {
         Ok(port) => Ok(Some(Address::Tcp { host, port })),
         Err(_) => Err(Error::InvalidArgument(format!(
-            "MASTER_PORT={port}: the port after it is needed, and there is none; choose a lower one or set RINGFOLD_ADDR"
+            "MASTER_PORT={port}: the port after it is needed, and there is none; choose a lower \
+             one or set RINGFOLD_ADDR"
         ))),
     }
 }
 
-/// The first host of a Slurm step, and a port above the ephemeral ones that follows from the numbers
-/// of job and step.
+/// The first host of a Slurm step, and a port above the ephemeral ones that follows from the
+/// numbers of job and step.
 pub(super) fn slurm_address(lookup: Lookup<'_>) -> Option<Address> {
     const FIRST_PORT: u64 = 61440;
     let list = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;

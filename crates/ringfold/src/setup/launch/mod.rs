@@ -159,8 +159,8 @@ impl Launch {
                 identity.parent_pid,
             ))),
             None => Err(Error::Bootstrap(format!(
-                "{} says who this rank is, but not where rank 0 is; set RINGFOLD_ADDR to `host:port` of rank 0 on all \
-                 ranks",
+                "{} says who this rank is, but not where rank 0 is; set RINGFOLD_ADDR to \
+                 `host:port` of rank 0 on all ranks",
                 self.origin
             ))),
         }

@@ -21,7 +21,8 @@ impl Job {
         self.say(rank, answer);
     }
 
-    /// The answers to surveys since the last look: to whom, to which question, and how far the members have begun.
+    /// The answers to surveys since the last look: to whom, to which question, and how far the
+    /// members have begun.
     fn standings(&mut self) -> Vec<(u32, u64, Vec<Option<u64>>)> {
         let begun = |standings: Vec<Option<Standing>>| {
             let each = standings.into_iter();

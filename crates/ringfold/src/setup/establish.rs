@@ -1,0 +1,31 @@
+//! From a group of ranks to their communicator, stage by stage.
+
+use super::attempt::Attempt;
+use super::discover::Discovered;
+use crate::communicator::Communicator;
+use crate::communicator::group::Group;
+use crate::control::Cancel;
+use crate::control::limit::Cancelled;
+use crate::error::Result;
+
+/// Makes the communicator of a group whose ranks all do the same now. `cancel` ends that on all of
+/// them, and so does an error from `is_pointless`.
+pub(super) fn establish(
+    group: Group,
+    cancel: Option<&Cancel>,
+    is_pointless: Cancelled<'_>,
+) -> Result<Communicator> {
+    let attempt = Attempt::open(group, is_pointless)?;
+    let _cancelling = cancel.map(|cancel| attempt.end_on(cancel));
+    let made = Discovered::new(&attempt)
+        .and_then(Discovered::link)
+        .and_then(|linked| linked.agree())
+        .and_then(|agreed| agreed.warm_up());
+    match made {
+        Ok(communicator) => {
+            attempt.keep();
+            Ok(communicator)
+        }
+        Err(error) => Err(attempt.fail(error)),
+    }
+}

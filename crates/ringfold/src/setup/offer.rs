@@ -1,0 +1,122 @@
+//! What a rank opens for the others before it knows them.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::communicator::group::Group;
+use crate::config::TransportChoice;
+use crate::control::fd::FdListener;
+use crate::control::mesh::MeshListener;
+use crate::error::Result;
+use crate::topology::interfaces;
+use crate::transport::shm::{Segment, Shape};
+
+/// How the ranks of a group are divided, as this rank sees it.
+pub(super) struct Division {
+    /// The ranks that share memory with this one, itself among them; only itself where none do.
+    pub sharing: Vec<usize>,
+    /// This rank's place among them, which is its number on the segment.
+    pub place: usize,
+    /// The ranks that are reached by TCP.
+    pub remote: Vec<usize>,
+    /// Whether some of those are on this host.
+    is_loopback_needed: bool,
+    /// Whether all of them are.
+    is_loopback_enough: bool,
+}
+
+impl Division {
+    pub fn new(group: &Group) -> Division {
+        let by_tcp_only = group.settings.transport == TransportChoice::Tcp;
+        let is_here = |rank: &usize| group.is_same_host(group.rank, *rank);
+        let shares = |rank: &usize| *rank == group.rank || (!by_tcp_only && is_here(rank));
+        let (sharing, remote): (Vec<_>, Vec<_>) = (0..group.world_ranks.len()).partition(shares);
+        Division {
+            place: sharing.partition_point(|sharer| *sharer < group.rank),
+            is_loopback_needed: remote.iter().any(is_here),
+            is_loopback_enough: remote.iter().all(is_here),
+            sharing,
+            remote,
+        }
+    }
+
+    /// The shape of the memory that they share.
+    pub fn shape(&self, group: &Group) -> Shape {
+        let channels = group.settings.streams();
+        Shape::new(self.sharing.len(), channels, group.settings.shm_bytes)
+    }
+}
+
+/// What a rank has open for the others before it knows them.
+pub(super) struct Offer {
+    /// Where ranks connect that come by TCP.
+    pub mesh: Option<MeshListener>,
+    /// Memory that this rank, the first of its host, hands to the others.
+    pub memory: Option<OfferedMemory>,
+}
+
+/// Shared memory, and where it is handed out.
+pub(super) struct OfferedMemory {
+    pub segment: Arc<Segment>,
+    pub fd: OwnedFd,
+    pub listener: FdListener,
+}
+
+impl Offer {
+    pub fn new(group: &Group, division: &Division) -> Result<Offer> {
+        Ok(Offer {
+            mesh: listen(group, division)?,
+            memory: offer_memory(group, division)?,
+        })
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let mesh = self.mesh.as_ref();
+        mesh.map_or(Vec::new(), |mesh| mesh.addresses().to_vec())
+    }
+
+    /// The name of the socket at which the memory is handed out.
+    pub fn memory_name(&self) -> Option<String> {
+        let memory = self.memory.as_ref()?;
+        Some(memory.listener.name().to_owned())
+    }
+}
+
+/// Opens a listener for the ranks that come by TCP.
+fn listen(group: &Group, division: &Division) -> Result<Option<MeshListener>> {
+    if division.remote.is_empty() {
+        return Ok(None);
+    }
+    let choice = group.settings.socket_ifname.as_deref();
+    let secret = group.session.secret();
+    if division.is_loopback_enough {
+        log::info!(
+            target: "ringfold::init",
+            "data by TCP comes by loopback: all these ranks are on this host"
+        );
+        let bound = MeshListener::bind(&[Ipv4Addr::LOCALHOST.into()], secret);
+        // A host that speaks IPv6 only has the other.
+        let bound = bound.or_else(|error| {
+            MeshListener::bind(&[Ipv6Addr::LOCALHOST.into()], secret).map_err(|_| error)
+        });
+        return bound.map(Some);
+    }
+    let candidates = interfaces::candidates(choice, division.is_loopback_needed)?;
+    let why = choice.unwrap_or("all interfaces that are up");
+    log::info!(target: "ringfold::init", "data by TCP may come to {candidates:?}: {why}");
+    MeshListener::bind(&candidates, secret).map(Some)
+}
+
+/// Makes the shared memory, if this rank is the first of several that share it.
+fn offer_memory(group: &Group, division: &Division) -> Result<Option<OfferedMemory>> {
+    if division.sharing.len() < 2 || division.place != 0 {
+        return Ok(None);
+    }
+    let (segment, fd) = Segment::create(division.shape(group))?;
+    Ok(Some(OfferedMemory {
+        segment,
+        fd,
+        listener: FdListener::bind()?,
+    }))
+}
