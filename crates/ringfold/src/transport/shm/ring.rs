@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::flag;
-use super::segment::{RIDER_BYTES, Segment};
+use super::segment::{INLINE_BYTES, Segment};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{HEADER_BYTES, Header, Sink, Ticket};
@@ -32,8 +32,8 @@ impl Lane {
     /// how much fits there. Both ends know the header.
     fn place(self, segment: &Segment, header: &Header, cell: usize) -> Region {
         let Lane { from, to, channel } = self;
-        if header.is_ll() && header.bytes as usize <= RIDER_BYTES {
-            segment.cell_rider(from, to, channel, cell)
+        if header.is_ll() && header.bytes as usize <= INLINE_BYTES {
+            segment.cell_inline(from, to, channel, cell)
         } else {
             segment.cell(from, to, channel, cell)
         }

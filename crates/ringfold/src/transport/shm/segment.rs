@@ -4,7 +4,7 @@
 //! # Layout
 //!
 //! ```text
-//! preamble (one page) | control blocks, one a rank | desks, one a slot | windows, one a rank
+//! preamble (one page) | control blocks, one a rank | work counters, two a slot | windows, one a rank
 //! | rings, one an ordered pair and channel
 //! ```
 //!
@@ -32,7 +32,7 @@ pub const APART_BYTES: usize = 128;
 pub const HEAD_BYTES: usize = 64;
 
 /// What a cell's head has room for behind the stamp and a message's header.
-pub const RIDER_BYTES: usize = HEAD_BYTES - 8 - HEADER_BYTES;
+pub const INLINE_BYTES: usize = HEAD_BYTES - 8 - HEADER_BYTES;
 
 /// `ringfld` and the layout's version.
 const MAGIC: u64 = 0x0466_6c64_7269_6e67;
@@ -56,9 +56,9 @@ pub struct SlotHead {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SlotHead>() == HEAD_BYTES);
 
-/// Bytes of a desk, where the blocks of a generation are claimed and completed: two words, in lines
+/// Bytes of a slot's work counters, where the blocks of a generation are claimed and completed: two words, in lines
 /// of their own.
-const DESK_BYTES: usize = 2 * APART_BYTES;
+const WORK_COUNTERS_BYTES: usize = 2 * APART_BYTES;
 
 /// How the segment is divided: data that all ranks agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,12 +119,14 @@ impl Shape {
         PAGE_BYTES + rank * CONTROL_BYTES
     }
 
-    fn desk_offset(&self, slot: usize) -> usize {
-        self.control_offset(self.ranks) + slot * DESK_BYTES
+    fn work_counters_offset(&self, slot: usize) -> usize {
+        self.control_offset(self.ranks) + slot * WORK_COUNTERS_BYTES
     }
 
     fn window_offset(&self, rank: usize) -> usize {
-        self.desk_offset(self.slots).next_multiple_of(PAGE_BYTES) + rank * self.window_bytes()
+        self.work_counters_offset(self.slots)
+            .next_multiple_of(PAGE_BYTES)
+            + rank * self.window_bytes()
     }
 
     fn ring_offset(&self, from: usize, to: usize, channel: usize) -> usize {
@@ -298,18 +300,18 @@ impl Segment {
     }
 
     /// The generation of the block that a rank has claimed and not completed, plus one; or 0.
-    pub fn claimed(&self, rank: usize) -> &AtomicU64 {
+    pub fn open_claim(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 3 * APART_BYTES)
     }
 
     /// How many of a rank's own blocks are claimed: written by all ranks.
-    pub fn shared_out(&self, rank: usize) -> &AtomicU64 {
+    pub fn blocks_claimed(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 4 * APART_BYTES)
     }
 
     /// How many blocks of a slot are claimed, and how many complete: written by all ranks.
-    pub fn desk(&self, slot: usize) -> [&AtomicU64; 2] {
-        let offset = self.shape.desk_offset(slot);
+    pub fn work_counters(&self, slot: usize) -> [&AtomicU64; 2] {
+        let offset = self.shape.work_counters_offset(slot);
         [self.atomic64(offset), self.atomic64(offset + APART_BYTES)]
     }
 
@@ -384,13 +386,14 @@ impl Segment {
     /// The header of a ring's cell.
     pub fn cell_header(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
         let offset = self.cell_offset(from, to, channel, cell);
-        self.map.part(offset + 8..offset + HEAD_BYTES - RIDER_BYTES)
+        self.map
+            .part(offset + 8..offset + HEAD_BYTES - INLINE_BYTES)
     }
 
     /// What follows it in the same line.
-    pub fn cell_rider(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
+    pub fn cell_inline(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
         let offset = self.cell_offset(from, to, channel, cell) + HEAD_BYTES;
-        self.map.part(offset - RIDER_BYTES..offset)
+        self.map.part(offset - INLINE_BYTES..offset)
     }
 
     /// The payload of a ring's cell.

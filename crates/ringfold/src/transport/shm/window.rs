@@ -244,9 +244,9 @@ impl Windows {
 
     /// Takes one of the `blocks` blocks of this generation; `None` when all are taken.
     pub fn claim(&self, generation: u64, blocks: u32) -> Option<u32> {
-        let [claimed, _] = self.segment.desk(self.slot_index(generation));
+        let [claimed, _] = self.segment.work_counters(self.slot_index(generation));
         let block = claims::claim(claimed, generation, blocks)?;
-        flag::raise(self.segment.claimed(self.rank), generation + 1);
+        flag::raise(self.segment.open_claim(self.rank), generation + 1);
         Some(block)
     }
 
@@ -254,16 +254,16 @@ impl Windows {
     /// taken. Any rank may, in one generation at a time: none claims before all are done with the
     /// one before.
     pub fn claim_of(&self, home: usize, generation: u64, blocks: u32) -> Option<u32> {
-        let block = claims::claim(self.segment.shared_out(home), generation, blocks)?;
-        flag::raise(self.segment.claimed(self.rank), generation + 1);
+        let block = claims::claim(self.segment.blocks_claimed(home), generation, blocks)?;
+        flag::raise(self.segment.open_claim(self.rank), generation + 1);
         Some(block)
     }
 
     /// Says that the claimed block is combined. The last one of the generation wakes the peers.
     pub fn complete(&self, generation: u64, blocks: u32) {
-        let [_, complete] = self.segment.desk(self.slot_index(generation));
+        let [_, complete] = self.segment.work_counters(self.slot_index(generation));
         let is_last = claims::complete(complete, generation, blocks);
-        flag::raise(self.segment.claimed(self.rank), 0);
+        flag::raise(self.segment.open_claim(self.rank), 0);
         if is_last {
             self.wake(Wake::Peers);
         }
@@ -271,7 +271,7 @@ impl Windows {
 
     /// Whether all blocks of the generation are combined. What they hold is visible then.
     pub fn is_complete(&self, generation: u64, blocks: u32) -> bool {
-        let [_, complete] = self.segment.desk(self.slot_index(generation));
+        let [_, complete] = self.segment.work_counters(self.slot_index(generation));
         claims::is_complete(complete, generation, blocks)
     }
 
@@ -279,7 +279,7 @@ impl Windows {
     /// messages.
     pub fn claimants(&self, generation: u64) -> Vec<usize> {
         let has_claimed =
-            |peer: &usize| flag::height(self.segment.claimed(*peer)) == generation + 1;
+            |peer: &usize| flag::height(self.segment.open_claim(*peer)) == generation + 1;
         self.peers().filter(has_claimed).collect()
     }
 

@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use super::{CLOSED, Progress, TRAILER_BYTES, broken, corrupt};
+use super::frame::{CLOSED, Progress, TRAILER_BYTES, broken, corrupt};
 use crate::error::Result;
 use crate::memory::{Owned, Region};
 use crate::sys;

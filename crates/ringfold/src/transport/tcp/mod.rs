@@ -25,6 +25,7 @@
 //!
 //! The other end was authenticated before the sockets were passed here.
 
+mod frame;
 mod incoming;
 mod outgoing;
 mod readiness;
@@ -36,12 +37,12 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
+use self::frame::{Progress, broken};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::readiness::Readiness;
 use super::{
-    HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Posted, Sink, Stream, Ticket, Time, Transport,
-    Waker,
+    Head, Header, PIECE_ALIGN_BYTES, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
 };
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -49,14 +50,8 @@ use crate::silence::Silence;
 use crate::sys;
 use crate::sys::fork::Unshared;
 
-/// Bytes of the payload's checksum, which follows a payload that is not empty.
-const TRAILER_BYTES: usize = 4;
-
 /// Messages that a queue holds before it grows.
 const QUEUE_ROOM: usize = 32;
-
-/// What is said of a peer whose end of a connection is closed.
-const CLOSED: &str = "closed its connection";
 
 /// Bytes that one stream may move in one direction in one poll, so that a large message does not
 /// starve the others.
@@ -119,16 +114,6 @@ struct Connection {
     readable: bool,
     writable: bool,
     is_active: bool,
-}
-
-/// How far a queue got.
-enum Progress {
-    /// Nothing is left to do.
-    Idle,
-    /// The socket is empty or full.
-    Blocked,
-    /// The budget is used up.
-    More,
 }
 
 impl Tcp {
@@ -397,41 +382,6 @@ impl Connection {
         let progress = self.incoming.read(socket, staging, budget_bytes, done)?;
         self.readable = !matches!(progress, Progress::Blocked);
         Ok(())
-    }
-}
-
-/// Bytes of the frame of a message.
-fn frame_bytes(payload_bytes: usize) -> usize {
-    let trailer = if payload_bytes > 0 { TRAILER_BYTES } else { 0 };
-    HEADER_BYTES + payload_bytes + trailer
-}
-
-#[cold]
-fn corrupt(peer: usize, what: &str) -> Error {
-    Error::Corrupt {
-        peer,
-        what: what.into(),
-        site: None,
-    }
-}
-
-/// What the socket's error says about the peer.
-#[cold]
-fn broken(peer: usize, error: io::Error) -> Error {
-    use io::ErrorKind as Kind;
-    let reason = match error.kind() {
-        Kind::UnexpectedEof | Kind::BrokenPipe => CLOSED.into(),
-        Kind::ConnectionReset => "connection reset".into(),
-        Kind::TimedOut => "does not answer".into(),
-        Kind::OutOfMemory | Kind::InvalidInput | Kind::PermissionDenied => {
-            return Error::system(format!("cannot use the connection to rank {peer}"), error);
-        }
-        _ => error.to_string(),
-    };
-    Error::PeerFailed {
-        rank: peer,
-        reason,
-        site: None,
     }
 }
 

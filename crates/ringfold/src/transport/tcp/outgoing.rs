@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::{Progress, TRAILER_BYTES};
+use super::frame::{Progress, TRAILER_BYTES, frame_bytes};
 use crate::memory::Region;
 use crate::sys;
 use crate::transport::checksum::{self, Checksum};
@@ -74,7 +74,7 @@ impl Outgoing {
                 return Ok(Progress::More);
             }
             let (ticket, payload) = (first.ticket, first.payload);
-            let frame_bytes = super::frame_bytes(payload.bytes());
+            let frame_bytes = frame_bytes(payload.bytes());
             while self.taken < frame_bytes && gone < budget_bytes {
                 let Some(count) = self.write_piece(socket, payload)? else {
                     return Ok(Progress::Blocked);

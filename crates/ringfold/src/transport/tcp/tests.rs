@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use super::super::checksum;
 use super::super::suite::{self, World, bytes_of, header, pattern};
+use super::super::{HEADER_BYTES, checksum};
 use super::*;
 
 suite::transport_tests!(ranks);
