@@ -76,7 +76,7 @@ fn fail(error: &anyhow::Error) -> u8 {
     unstarted.map_or(1, launch::CannotStart::status)
 }
 
-/// Whether whoever read our output has had enough, as `head` does: no failure worth a message.
+/// Whether the reader of our output has closed it, as `head` does: no failure worth a message.
 fn is_closed_output(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -84,8 +84,8 @@ fn is_closed_output(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Writes one line to stderr in one piece, so that the lines of several ranks do not run into each other.
+/// Writes one line to stderr in one piece, so that the lines of several ranks do not mix.
 fn complain(message: &str) {
-    // Nobody is left to tell when stderr is closed.
+    // If stderr is closed, there is no place to report it.
     let _ = std::io::stderr().write_all(format!("ringfold: {message}\n").as_bytes());
 }

@@ -1,6 +1,7 @@
 //! How numbers are written in tables and pictures.
 
-/// `value` as precise as fits into `width`: two decimals, one, none, or an exponent (nccl-tests' rule).
+/// `value` as precise as fits into `width`: two decimals, one, none, or an exponent (nccl-tests'
+/// rule).
 pub fn number(value: f64, width: usize) -> String {
     for decimals in [2, 1, 0] {
         let text = format!("{value:.decimals$}");

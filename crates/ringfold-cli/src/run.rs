@@ -11,16 +11,19 @@ use crate::launch::{self, Job};
 
 /// Run a program as the ranks of a job on this host
 ///
-/// Every rank gets RINGFOLD_RANK, RINGFOLD_WORLD_SIZE, RINGFOLD_LOCAL_RANK, RINGFOLD_LOCAL_WORLD_SIZE, RINGFOLD_ADDR and
-/// RINGFOLD_SECRET, and torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+/// Every rank gets RINGFOLD_RANK, RINGFOLD_WORLD_SIZE, RINGFOLD_LOCAL_RANK,
+/// RINGFOLD_LOCAL_WORLD_SIZE, RINGFOLD_ADDR and RINGFOLD_SECRET, and torchrun's RANK, WORLD_SIZE,
+/// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 ///
-/// Rank 0 reads standard input; the others read nothing. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on. When
-/// a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. The exit status is that of the first failure, or
-/// 128 + n if it was signal n; 127 if there is no such program, 126 if it cannot be run.
+/// Rank 0 reads standard input; the others have none. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2
+/// are forwarded. When a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL. The exit
+/// status is that of the first failure, or 128 + n if it was signal n; 127 if the program does not
+/// exist, 126 if it cannot be run.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Number of ranks (in `ringfold perf`, -n is the iterations) [default: one per core, at least 2]
+    /// Number of ranks (in `ringfold perf`, -n is the iterations) [default: one per core, at least
+    /// 2]
     #[arg(short = 'n', long, value_name = "N")]
     ranks: Option<usize>,
 
@@ -30,9 +33,11 @@ pub struct Arguments {
 
     /// Bind each rank to cores of its own: auto, none, core [default: RINGFOLD_BIND, else auto]
     ///
-    /// auto: to its share of the cores (one rank per core: one core each; more ranks: as many on each core), unless that does
-    /// not come out even, the affinity of this command was narrowed (taskset), or a variable such as SLURM_CPU_BIND or
-    /// OMP_PLACES says that somebody else arranges it. core: to one core, spread over caches and sockets; all threads of a rank share it, those of OpenMP and torch too.
+    /// auto: to its share of the cores (one rank per core: one core each; more ranks: equally many
+    /// on each core). It does not bind if the ranks cannot share the cores evenly, if the affinity
+    /// of this command was narrowed (taskset), or if a variable such as SLURM_CPU_BIND or
+    /// OMP_PLACES says that binding is handled elsewhere. core: to one core, spread over caches and
+    /// sockets; all threads of a rank share it, including those of OpenMP and torch.
     #[arg(long, value_name = "HOW")]
     bind: Option<Bind>,
 

@@ -39,7 +39,8 @@ const OVERLAPPED: [Slices; 2] = [
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter, all_to_all, sendrecv, barrier, send or recv
+    /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter, all_to_all,
+    /// sendrecv, barrier, send or recv
     #[arg(value_parser = parse_collective)]
     collective: Collective,
 
@@ -48,22 +49,34 @@ pub struct Arguments {
     algorithm: Option<Algorithm>,
 
     /// Number of ranks
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64),
+    )]
     ranks: u32,
 
     /// List the steps of this rank only
     #[arg(long, value_name = "RANK")]
     rank: Option<u32>,
 
-    /// Domains of equal size that the ranks sit in, in rank order, as sockets or last-level caches: for `hierarchical`
-    #[arg(long, value_name = "D", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64))]
+    /// Domains of equal size that the ranks sit in, in rank order, as sockets or last-level caches:
+    /// for `hierarchical`
+    #[arg(
+        long,
+        value_name = "D",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS as i64),
+    )]
     domains: u32,
 
     /// The root; for send and recv the peer, for stragglar the late rank
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
 
-    /// Messages, or published memory between ranks of one host [default: messages, or what the algorithm is made for]
+    /// Messages, or published memory between ranks of one host [default: messages, or what the
+    /// algorithm is made for]
     #[arg(long, value_name = "NAME", value_parser = ["messages", "shared"])]
     medium: Option<String>,
 
@@ -176,7 +189,8 @@ fn cost(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<S
     let terms = cost::terms_for(&spec(arguments, algorithm, medium))?;
     let time = predict(arguments, algorithm, medium)?;
     Some(format!(
-        "cost: {:.0} α + {:.4} S β + {:.4} S γ ({:.0} messages or publications in all); S = {} bytes should take {time:.1} us\n",
+        "cost: {:.0} α + {:.4} S β + {:.4} S γ ({:.0} messages or publications in all); S = {} \
+         bytes should take {time:.1} us\n",
         terms.hops, terms.bytes, terms.reduced, terms.messages, arguments.bytes,
     ))
 }
@@ -195,7 +209,8 @@ const MACHINES: &str = "\
 /// All algorithms side by side.
 fn comparison(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> String {
     let mut text = format!(
-        "# {}, {} ranks, S = {} bytes: what each rank needs\n{MACHINES}# {:<20}  {:<8}  {:>6}  {:>8}  {:>9}  {:>9}  {:>10}\n",
+        "# {}, {} ranks, S = {} bytes: what each rank needs\n\
+         {MACHINES}# {:<20}  {:<8}  {:>6}  {:>8}  {:>9}  {:>9}  {:>10}\n",
         arguments.collective,
         arguments.ranks,
         arguments.bytes,

@@ -1,8 +1,8 @@
-//! What repeated measurements say: the middle, and how sure it is.
+//! Statistics of repeated measurements: the median, and its confidence interval.
 //!
-//! Nothing is assumed of how the values spread. The interval of a median is between two of the values themselves: how many
-//! of `n` lie below the true median is a throw of `n` coins, so the k-th least and the k-th greatest enclose it with a
-//! chance that the binomial distribution tells (W. R. Thompson, 1936).
+//! No distribution is assumed. The interval of a median is between two of the values themselves:
+//! how many of `n` lie below the true median is a throw of `n` coins, so the k-th smallest and the
+//! k-th largest enclose it with a probability by the binomial distribution (W. R. Thompson, 1936).
 
 /// The chance with which an interval is to hold the true median.
 pub const CONFIDENCE: f64 = 0.95;
@@ -16,8 +16,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// What these values say: with [`CONFIDENCE`] where they are enough, else from the least to the greatest. There is at
-    /// least one.
+    /// The summary of these values: with [`CONFIDENCE`] if there are enough, otherwise from the
+    /// minimum to the maximum. There is at least one.
     pub fn of(values: &[f64]) -> Estimate {
         let sorted = sorted(values);
         let (low, high) = match reach(sorted.len()) {
@@ -46,21 +46,24 @@ pub fn median(values: &[f64]) -> f64 {
     median_of_sorted(&sorted(values))
 }
 
-/// The value that this share of the values does not exceed (nearest rank); there is at least one value.
+/// The value that this fraction of the values does not exceed (nearest rank); there is at least one
+/// value.
 pub fn percentile(values: &[f64], percent: f64) -> f64 {
     let sorted = sorted(values);
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
-/// Whether so many values are enough for an interval that holds with [`CONFIDENCE`].
+/// Whether this many values are enough for an interval with [`CONFIDENCE`].
 pub fn are_enough(count: usize) -> bool {
     reach(count).is_some()
 }
 
-/// How many values may be left out at either end of `count` for the interval between the rest to hold with [`CONFIDENCE`].
+/// How many values may be omitted at either end of `count` for the interval of the rest to have
+/// [`CONFIDENCE`].
 fn reach(count: usize) -> Option<usize> {
-    // The chance that exactly `k` of the values lie below the true median, and that at most so many do.
+    // The probability that exactly `k` of the values lie below the true median, and that at most
+    // `k` do.
     let mut exactly = 0.5f64.powi(i32::try_from(count).ok()?);
     let mut at_most = exactly;
     if exactly == 0.0 {

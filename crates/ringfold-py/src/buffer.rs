@@ -9,10 +9,10 @@ use crate::exceptions::invalid_argument;
 use crate::layout::Layout;
 use crate::sources::{self, Kind, Owner};
 
-/// Memory that stays valid, and stays where it is, as long as this object lives.
+/// Memory that stays valid, and in place, as long as this object lives.
 ///
-/// To be read: an object whose elements are scattered or misaligned is copied once. To be written: such an object is
-/// refused, and so is a read-only one.
+/// For reading: an object whose elements are non-contiguous or misaligned is copied once. For
+/// writing: such an object is refused, and so is a read-only one.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Buffer {
@@ -29,8 +29,8 @@ enum Memory {
     Copied(#[allow(dead_code, reason = "held, not read")] Vec<u64>),
 }
 
-// SAFETY: the layout's address is only used through `region`, whose users hold the buffer; the owner is a Python handle,
-// an exported buffer or a lent tensor, each `Send` by itself.
+// SAFETY: the layout's address is only used through `region`, whose users hold the buffer; the
+// owner is a Python handle, an exported buffer or a lent tensor, each `Send` by itself.
 unsafe impl Send for Buffer {}
 // SAFETY: nothing in a buffer changes after it was made.
 unsafe impl Sync for Buffer {}
@@ -65,8 +65,8 @@ impl Buffer {
             let address = words.as_mut_ptr().cast();
             (Memory::Copied(words), address)
         };
-        // SAFETY: `memory` keeps the bytes alive as long as this buffer, which every call holds; they are writable unless
-        // the buffer was opened for reading.
+        // SAFETY: `memory` keeps the bytes alive as long as this buffer, which every call holds;
+        // they are writable unless the buffer was opened for reading.
         let region = unsafe { Region::new(address, layout.bytes()) };
         Ok(Buffer {
             layout,
@@ -120,7 +120,8 @@ fn check_writable(layout: &Layout) -> PyResult<()> {
     }
     if !layout.is_contiguous() {
         return Err(invalid_argument(format!(
-            "the output of shape {:?} is not C-contiguous; give a contiguous array and copy from it",
+            "the output of shape {:?} is not C-contiguous; give a contiguous array and copy from \
+             it",
             layout.shape
         )));
     }

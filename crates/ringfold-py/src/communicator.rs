@@ -17,8 +17,9 @@ use crate::request::{Request, algorithm_named};
 use crate::signals::{Parting, Signals, interruptible, seconds};
 use crate::work::{Call, INTERRUPTED, Work, interrupted};
 
-/// What Python's `Stats` is made of: calls, those without a wait, seconds waited, and for each peer the calls in which it was
-/// last, seconds late, the most of them, seconds waited for it, and the histogram.
+/// The fields of Python's `Stats`: calls, those without a wait, seconds waited, and for each peer
+/// the calls in which it was last, its lateness in seconds, the maximum, seconds waited for it, and
+/// the histogram.
 type StatsParts = (u64, u64, f64, Vec<PeerParts>);
 type PeerParts = (u64, f64, f64, f64, Vec<u64>);
 
@@ -26,7 +27,7 @@ type PeerParts = (u64, f64, f64, f64, Vec<u64>);
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Communicator {
-    /// Calls under way, also those whose handle was dropped: their buffers are in use.
+    /// Calls in progress, also those whose handle was dropped: their buffers are in use.
     outstanding: Mutex<Vec<Arc<Call>>>,
     core: Arc<Connection<ringfold::Communicator>>,
 }
@@ -51,10 +52,11 @@ impl Communicator {
         drop(done);
     }
 
-    /// Makes a call and returns when it is done on this rank. Gives who sent, where it was a receive.
+    /// Makes a call and returns when it is complete on this rank. Returns the sender if it is a
+    /// receive.
     ///
     /// # Safety
-    /// The call's memory is valid until this returns, and nobody else uses it.
+    /// The call's memory is valid until this returns, and not used otherwise.
     unsafe fn carry_out(
         &self,
         py: Python<'_>,
@@ -92,9 +94,15 @@ impl Communicator {
 
 #[pymethods]
 impl Communicator {
-    /// Joins a job; `None` comes from the environment. Rank 0 may give a meeting instead of an address.
+    /// Joins a job; `None` comes from the environment. Rank 0 may pass a meeting instead of an
+    /// address.
     #[staticmethod]
-    #[pyo3(signature = (*, rank=None, world_size=None, address=None, secret=None, timeout=None, connect_timeout=None, peer_timeout=None, transport=None, algorithm=None, channels=None, straggler=None, deterministic=None, protocol=None, min_channels=None, max_channels=None, chunk_bytes=None, tuner_config=None, tuner_plugin=None, meeting=None))]
+    #[pyo3(signature = (
+        *, rank=None, world_size=None, address=None, secret=None, timeout=None,
+        connect_timeout=None, peer_timeout=None, transport=None, algorithm=None, channels=None,
+        straggler=None, deterministic=None, protocol=None, min_channels=None, max_channels=None,
+        chunk_bytes=None, tuner_config=None, tuner_plugin=None, meeting=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn connect(
         py: Python<'_>,
@@ -189,15 +197,18 @@ impl Communicator {
         self.core.transport()
     }
 
-    /// Makes a call and returns when it is done on this rank. Gives who sent, where it was a receive.
+    /// Makes a call and returns when it is complete on this rank. Returns the sender if it is a
+    /// receive.
     fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Option<usize>> {
-        // SAFETY: `request` holds its memory until after this. That nobody else uses it meanwhile is the Python caller's
-        // part, as with every library that works on arrays without the GIL.
+        // SAFETY: `request` holds its memory until after this. That it is not used meanwhile is the
+        // Python caller's responsibility, as with every library that works on arrays without the
+        // GIL.
         unsafe { self.carry_out(py, request.get().core()) }
     }
 
-    /// `run` of the all_reduce that training makes most, a sum in place, without a `Request` for it: `count` elements at an
-    /// address, which is aligned, in this process, and kept by the caller, who vouches for that.
+    /// `run` of the most frequent all_reduce in training, a sum in place, without a `Request` for
+    /// it: `count` elements at an address that is aligned, in this process, and kept alive by the
+    /// caller, who guarantees that.
     fn sum_at(
         &self,
         py: Python<'_>,
@@ -217,7 +228,8 @@ impl Communicator {
         self.settle();
         let (core, call) = (&**self.core, request.get().core().clone());
         let started = py.detach(|| {
-            // SAFETY: the request is held by the `Call` below, and it by `outstanding`, until the work is done.
+            // SAFETY: the request is held by the `Call` below, and it by `outstanding`, until the
+            // work is done.
             unsafe { core.start(call) }
         });
         Ok(self.hold(started.map_err(exception)?, request.clone().unbind()))
@@ -235,7 +247,8 @@ impl Communicator {
         let calls = requests.iter().map(|request| request.get().core().clone());
         let calls: Vec<_> = calls.collect();
         let started = py.detach(|| {
-            // SAFETY: each request is held by its `Call` below, and it by `outstanding`, until the work is done.
+            // SAFETY: each request is held by its `Call` below, and it by `outstanding`, until the
+            // work is done.
             unsafe { core.start_group(calls) }
         });
         let works = started.map_err(exception)?.into_iter();
@@ -258,10 +271,10 @@ impl Communicator {
     fn register(&self, py: Python<'_>, buffer: Py<Buffer>) -> PyResult<Registration> {
         self.core.check()?;
         let core = Arc::clone(&self.core);
-        // It goes with the thread and comes back with the registration, so that neither outlives it.
+        // It moves to the thread and returns with the registration, so that neither outlives it.
         let register = move || {
-            // SAFETY: the buffer is held as long as the registration. That nobody else uses it meanwhile is the Python
-            // caller's part.
+            // SAFETY: the buffer is held as long as the registration. That it is not used meanwhile
+            // is the Python caller's responsibility.
             let registered = unsafe { core.register_region(buffer.get().region()) };
             registered.map(|registration| (registration, buffer))
         };
@@ -292,8 +305,8 @@ impl Communicator {
         Ok(part.map(Communicator::new))
     }
 
-    /// How far all ranks are: collectives done, collectives begun, and what each waits in. `None` for those that do not answer
-    /// within `timeout` seconds.
+    /// The progress of all ranks: collectives completed, collectives begun, and the call that each
+    /// waits in. `None` for those that do not answer within `timeout` seconds.
     fn standing(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Option<(u64, u64, String)>>> {
         self.core.check()?;
         let patience = seconds(Some(timeout))?.unwrap_or_default();
@@ -304,7 +317,7 @@ impl Communicator {
         Ok(standings.map(|standing| standing.map(parts)).collect())
     }
 
-    /// Who was late until now.
+    /// Lateness statistics so far.
     fn stats(&self, py: Python<'_>) -> PyResult<StatsParts> {
         self.core.check()?;
         let stats = py.detach(|| self.core.stats());
@@ -391,8 +404,8 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Waits for calls under way, whose memory goes with them; a signal handler that raises ends
-    /// them.
+    /// Waits for calls in progress, whose memory is released with them; a signal handler that
+    /// raises ends them.
     fn drop(&mut self) {
         let calls = std::mem::take(
             self.outstanding

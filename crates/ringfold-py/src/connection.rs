@@ -26,8 +26,8 @@ impl Origin for ringfold::Work {
     }
 }
 
-/// A value that ends without the GIL, and does not end at all in a forked child: the child has none of the threads that
-/// serve it, and its goodbye would be the parent's.
+/// A value that is dropped without the GIL, and not at all in a forked child: the child has none of
+/// the threads that serve it, and its goodbye would be the parent's.
 #[derive(Debug)]
 pub struct Connection<T: Send> {
     value: ManuallyDrop<T>,
@@ -59,13 +59,15 @@ impl<T: Send> Connection<T> {
 }
 
 impl<T: Origin + Send> Connection<T> {
-    /// Refuses to be used in a forked child: one load, where asking for the process' number is a system call.
+    /// Refuses use in a forked child: one load, where asking for the process' number is a system
+    /// call.
     pub fn check(&self) -> PyResult<()> {
         if !self.is_forked() {
             return Ok(());
         }
         Err(exception(Error::Unsupported(format!(
-            "the communicator belongs to process {}, which forked this one; call ringfold.init() here",
+            "the communicator belongs to process {}, which forked this one; call ringfold.init() \
+             here",
             self.process
         ))))
     }

@@ -5,8 +5,8 @@ use ringfold::env::Diagnosis;
 
 use crate::exceptions::exception;
 
-/// How many calls are remembered, whether with frames, the beginning of the dumps' names, the signal that asks for one, and
-/// the seconds after which a call is reported, or 0.
+/// The size of the flight record, whether it has frames, the file name prefix of dumps, the signal
+/// that requests one, and the seconds after which a call is reported as stuck, or 0.
 type Settings = (usize, bool, Option<String>, Option<String>, f64);
 
 /// Whether `ringfold.torch` registers gradient buckets by itself.

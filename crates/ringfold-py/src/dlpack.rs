@@ -1,8 +1,9 @@
 //! Reading a DLPack capsule: a tensor's memory, lent by another library.
 //!
-//! The structures are those of DLPack 1.x (`dlpack.h`); a producer that does not know `max_version` gives the older one.
-//! What they say is checked before it is used. A capsule is consumed once: it is renamed, and its deleter is called when
-//! the tensor is dropped. Memory of devices that the CPU cannot read is refused, not copied.
+//! The structures are those of DLPack 1.x (`dlpack.h`); a producer that does not know `max_version`
+//! gives the older one. They are checked before use. A capsule is consumed once: it is renamed, and
+//! its deleter is called when the tensor is dropped. Memory of devices that the CPU cannot read is
+//! refused, not copied.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -21,7 +22,7 @@ const HOST_DEVICES: [i32; 3] = [1, 3, 11];
 /// The major version of the structures below.
 const MAJOR: u32 = 1;
 const FLAG_READ_ONLY: u64 = 1;
-/// The producer made a copy: what is written to it, nobody sees.
+/// The producer made a copy, so writes to it would be lost.
 const FLAG_COPIED: u64 = 2;
 const DIMENSIONS_MAX: i32 = 64;
 
@@ -77,7 +78,8 @@ pub enum Lent {
     Versioned(NonNull<c_void>),
 }
 
-// SAFETY: DLPack requires deleters to be callable from any thread; the memory itself is only described here.
+// SAFETY: DLPack requires deleters to be callable from any thread; the memory itself is only
+// described here.
 unsafe impl Send for Lent {}
 // SAFETY: a shared `Lent` offers nothing but its address.
 unsafe impl Sync for Lent {}
@@ -87,7 +89,8 @@ impl Drop for Lent {
         match self {
             Lent::Unversioned(pointer) => {
                 let managed = pointer.as_ptr().cast::<Unversioned>();
-                // SAFETY: a capsule named `dltensor` holds this structure until its deleter runs, once, here.
+                // SAFETY: a capsule named `dltensor` holds this structure until its deleter runs,
+                // once, here.
                 if let Some(deleter) = unsafe { (*managed).deleter } {
                     // SAFETY: the producer's own function on the producer's own structure.
                     unsafe { deleter(managed) }
@@ -95,7 +98,8 @@ impl Drop for Lent {
             }
             Lent::Versioned(pointer) => {
                 let managed = pointer.as_ptr().cast::<Versioned>();
-                // SAFETY: as above for `dltensor_versioned`; `deleter` lies at the same place in every version.
+                // SAFETY: as above for `dltensor_versioned`; `deleter` is at the same offset in
+                // every version.
                 if let Some(deleter) = unsafe { (*managed).deleter } {
                     // SAFETY: as above.
                     unsafe { deleter(managed) }
@@ -156,7 +160,8 @@ fn consume(capsule: &Bound<'_, PyCapsule>) -> PyResult<Lent> {
             )));
         }
     }
-    // SAFETY: a live capsule and a static name. The new name stops the capsule from deleting the tensor, which is ours now.
+    // SAFETY: a live capsule and a static name. The new name stops the capsule from deleting the
+    // tensor, which is ours now.
     if unsafe { PyCapsule_SetName(capsule.as_ptr(), used.as_ptr()) } != 0 {
         return Err(PyErr::fetch(capsule.py()));
     }
@@ -206,7 +211,8 @@ fn list<'a>(start: *const i64, length: usize) -> Option<&'a [i64]> {
     if start.is_null() {
         return None;
     }
-    // SAFETY: DLPack gives `dimensions` numbers at a non-null `shape` or `strides`, alive with the tensor.
+    // SAFETY: DLPack provides `dimensions` numbers at a non-null `shape` or `strides`, alive with
+    // the tensor.
     Some(unsafe { std::slice::from_raw_parts(start, length) })
 }
 

@@ -1,4 +1,5 @@
-//! The core's errors as Python exceptions: one class of `ringfold.errors` for each variant, with its numbers as attributes.
+//! The core's errors as Python exceptions: one class of `ringfold.errors` for each variant, with
+//! its numbers as attributes.
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -19,7 +20,8 @@ pub fn unsupported(text: impl Into<String>) -> PyErr {
     exception(Error::Unsupported(text.into()))
 }
 
-/// The name in `ringfold.errors` for a class of errors: its own, unless that would hide a Python builtin's meaning.
+/// The name in `ringfold.errors` for a class of errors: its own, unless that would hide a Python
+/// builtin's meaning.
 fn class_name(error: &Error) -> &'static str {
     match error.class() {
         "Bootstrap" => "BootstrapError",

@@ -1,11 +1,13 @@
-//! How an object's memory is laid out, as its owner describes it, and whether ringfold can use it as it is.
+//! The layout of an object's memory, as described by its owner, and whether ringfold can use it in
+//! place.
 
 use pyo3::prelude::*;
 use ringfold::DType;
 
 use crate::exceptions::{invalid_argument, unsupported};
 
-/// More dimensions than any framework has (NumPy: 64), so that a count from a foreign structure is no loop bound.
+/// More dimensions than any framework has (NumPy: 64), so that a count from a foreign structure
+/// cannot become an unlimited loop bound.
 const DIMENSIONS_MAX: usize = 64;
 
 /// An address with a type, a shape and strides in bytes.
@@ -34,7 +36,8 @@ impl Layout {
         };
         if shape.len() > DIMENSIONS_MAX || strides.len() != shape.len() {
             return Err(invalid_argument(format!(
-                "a buffer of {} dimensions and {} strides; at most {DIMENSIONS_MAX}, one stride each",
+                "a buffer of {} dimensions and {} strides; at most {DIMENSIONS_MAX}, one stride \
+                 each",
                 shape.len(),
                 strides.len()
             )));
@@ -130,7 +133,8 @@ unsafe fn gather(
 }
 
 fn contiguous_strides(shape: &[usize], item_bytes: usize) -> PyResult<Vec<isize>> {
-    // A zero length would make outer strides 0; the number of elements is 0 then, and strides do not matter.
+    // A zero length would make outer strides 0; the number of elements is 0 then, and strides do
+    // not matter.
     element_count(shape, item_bytes)?;
     let mut stride = item_bytes as isize;
     let mut strides: Vec<isize> = shape
@@ -173,12 +177,15 @@ pub fn dtype_named(name: &str) -> PyResult<DType> {
 pub fn unknown_dtype(name: &str) -> PyErr {
     unsupported(match name.starts_with("complex") {
         true => format!(
-            "no data type `{name}` in collectives; to move, add or average complex numbers give their parts, a real view \
-             (`torch.view_as_real(x)`, in NumPy `x.view(x.real.dtype)`); products, minima and maxima of parts are not \
+            "no data type `{name}` in collectives; to move, add or average complex numbers give \
+             their parts, a real view \
+             (`torch.view_as_real(x)`, in NumPy `x.view(x.real.dtype)`); products, minima and \
+             maxima of parts are not \
              those of the numbers"
         ),
         false => format!(
-            "no data type `{name}` in collectives; to move such elements, but never to reduce them, give a view of \
+            "no data type `{name}` in collectives; to move such elements, but never to reduce \
+             them, give a view of \
              their bytes (uint8); to reduce them, convert them first"
         ),
     })

@@ -1,8 +1,9 @@
-//! The Python module `ringfold._native`: what the package `ringfold` stands on.
+//! The Python module `ringfold._native`: the basis of the package `ringfold`.
 //!
-//! Objects come in through `Buffer`, calls go out through `Communicator` and `Work`; shapes, outputs and keyword
-//! arguments are the Python package's business. No wait holds the GIL, and every wait looks at signals, so that Ctrl-C
-//! works. Nothing here is part of the public Python API.
+//! Objects come in through `Buffer`, calls go out through `Communicator` and `Work`; shapes,
+//! outputs and keyword arguments are the Python package's responsibility. No wait holds the GIL,
+//! and every wait checks signals, so that Ctrl-C works. Nothing here is part of the public Python
+//! API.
 
 mod buffer;
 mod communicator;

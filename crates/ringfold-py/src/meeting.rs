@@ -1,5 +1,5 @@
-//! What is known before a communicator exists, seen from Python: who this process is, where rank 0 is met, and which
-//! processes share a host.
+//! Functions that need no communicator, seen from Python: this process' rank, the address of rank
+//! 0, and which processes share a host.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -34,7 +34,8 @@ impl Meeting {
 
 #[pymethods]
 impl Meeting {
-    /// Opens listeners on free ports of this host's addresses; first comes the one by which `toward` is reached.
+    /// Opens listeners on free ports of this host's addresses; the first is the one by which
+    /// `toward` is reached.
     #[staticmethod]
     #[pyo3(signature = (toward=None))]
     fn open(py: Python<'_>, toward: Option<&str>) -> PyResult<Meeting> {
@@ -73,10 +74,12 @@ pub fn derived_key(purpose: &str, context: &[u8]) -> PyResult<Option<Vec<u8>>> {
     Ok(secret.map(|secret| secret.derive(purpose, context).to_vec()))
 }
 
-/// The process' rank and the number of ranks, the same among those of its host where the launcher says so, and who says it.
+/// The process' rank and the number of ranks, the same on its host if the launcher provides it, and
+/// the launcher.
 type Place = (usize, usize, Option<usize>, Option<usize>, &'static str);
 
-/// Who this process is, by its environment, and on which hosts rank 0 may be met; none if all ranks are on one.
+/// This process' identity, by its environment, and the hosts at which rank 0 may be; none if all
+/// ranks are on one.
 #[pyfunction]
 pub fn launch() -> PyResult<(Place, Vec<String>)> {
     let launch = Launch::detect(&Explicit::default()).map_err(exception)?;

@@ -1,4 +1,5 @@
-//! Registered memory, seen from Python: new memory with the buffer protocol, and the registration of memory that exists.
+//! Registered memory, seen from Python: new memory with the buffer protocol, and the registration
+//! of existing memory.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +13,7 @@ use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::signals::Signals;
 
-/// Memory of `Communicator.alloc`, as bytes. Whoever has a view of it keeps it alive.
+/// Memory of `Communicator.alloc`, as bytes. Any view of it keeps it alive.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Memory {
@@ -46,7 +47,8 @@ impl Memory {
     ) -> PyResult<()> {
         let region: Region = slf.get().registered.region();
         let bytes = region.bytes() as Py_ssize_t;
-        // SAFETY: `view` is Python's; the bytes live as long as `slf`, which the view holds, and stay where they are.
+        // SAFETY: `view` is Python's; the bytes live as long as `slf`, which the view holds, and do
+        // not move.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), region.address().cast(), bytes, 0, flags)
         };
@@ -101,7 +103,7 @@ impl Registration {
             .is_none()
     }
 
-    /// Waits for this rank's calls under way, and ends it. May be repeated.
+    /// Waits for this rank's calls in progress, and ends it. May be repeated.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = self
             .open

@@ -12,7 +12,8 @@ use crate::signals::seconds;
 /// Where memory begins, and how many bytes it has; `(0, 0)` is none.
 type Place = (usize, usize);
 
-/// How many elements: a number, a list with one for each rank, or a pair of lists (given to, got from each rank).
+/// The number of elements: a number, a list with one per rank, or a pair of lists (sent to,
+/// received from each rank).
 #[derive(FromPyObject)]
 pub enum CountsArgument {
     Even(u64),
@@ -47,7 +48,7 @@ enum Memory {
 }
 
 impl Request {
-    /// The core's form of a sum in place, at memory that the caller of the call vouches for and keeps.
+    /// The core's form of a sum in place, at memory that the caller guarantees and keeps alive.
     pub fn sum_in_place(
         dtype: &str,
         count: u64,
@@ -76,7 +77,10 @@ impl Request {
 #[pymethods]
 impl Request {
     #[new]
-    #[pyo3(signature = (collective, counts, input, output, *, op="sum", factor=1.0, root=0, tag=0, algorithm=None, timeout=None))]
+    #[pyo3(signature = (
+        collective, counts, input, output, *, op="sum", factor=1.0, root=0, tag=0, algorithm=None,
+        timeout=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         collective: &str,
@@ -104,10 +108,13 @@ impl Request {
         })
     }
 
-    /// A call on memory by its address: contiguous, aligned, in this process, and kept by `owner`. Whoever makes it
-    /// vouches for that; nothing is looked up.
+    /// A call on memory by its address: contiguous, aligned, in this process, and kept alive by
+    /// `owner`. The caller guarantees that; it is not checked.
     #[staticmethod]
-    #[pyo3(signature = (collective, dtype, counts, input, output, *, op="sum", factor=1.0, root=0, tag=0, algorithm=None, timeout=None, owner=None))]
+    #[pyo3(signature = (
+        collective, dtype, counts, input, output, *, op="sum", factor=1.0, root=0, tag=0,
+        algorithm=None, timeout=None, owner=None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn raw(
         collective: &str,
@@ -178,11 +185,13 @@ fn region((address, bytes): Place, dtype: DType) -> PyResult<Region> {
     }
     if address == 0 || !address.is_multiple_of(dtype.size_bytes()) {
         return Err(invalid_argument(format!(
-            "{bytes} bytes of {dtype} at address {address:#x}, which is not aligned to that type, or nowhere"
+            "{bytes} bytes of {dtype} at address {address:#x}, which is not aligned to that type, \
+             or nowhere"
         )));
     }
     let start = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the Python caller's promise; the request holds the memory's owner, and every call holds the request.
+    // SAFETY: the Python caller's guarantee; the request holds the memory's owner, and every call
+    // holds the request.
     Ok(unsafe { Region::new(start, bytes) })
 }
 

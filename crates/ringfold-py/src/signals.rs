@@ -24,8 +24,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Runs pending signal handlers. An error means that one raised; `finish` has what. The core calls this a few dozen
-    /// times a second while it waits.
+    /// Runs pending signal handlers. An error means that one raised; `finish` has its exception.
+    /// The core calls this a few dozen times per second while it waits.
     pub fn look(&mut self) -> Result<()> {
         let handled = Python::try_attach(|py| {
             py.check_signals().map_err(|raised| {
@@ -38,7 +38,7 @@ impl Signals {
                 Error::InvalidArgument(format!("a signal handler raised {name}"))
             })
         });
-        // Without an interpreter nobody is left who waits for this call.
+        // Without an interpreter, no thread waits for this call any more.
         handled.unwrap_or(Err(Error::Closed))
     }
 
@@ -69,9 +69,9 @@ pub enum Parting {
     WhenDone,
 }
 
-/// Does something that only ends by itself, on a thread of its own, while this one looks at
-/// signals. When a handler raises, `interrupt` has the work end early, and what it has done by then
-/// is undone before the exception goes on.
+/// Runs an operation that cannot be interrupted on a separate thread, while this one checks
+/// signals. If a handler raises, `interrupt` makes the operation end early, and its result is
+/// undone before the exception propagates.
 pub fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     parting: Parting,

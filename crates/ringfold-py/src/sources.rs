@@ -1,8 +1,9 @@
-//! The ways in which Python objects offer their memory, tried in this order: torch tensors (by what they can do; torch is
-//! never imported), the buffer protocol (NumPy, `bytearray`, `array.array`), NumPy arrays of ml_dtypes types (which export
-//! no buffer, but a view of them does), DLPack.
+//! The ways in which Python objects provide their memory, tried in this order: torch tensors (by
+//! duck typing; torch is never imported), the buffer protocol (NumPy, `bytearray`, `array.array`),
+//! NumPy arrays of ml_dtypes types (which export no buffer, but a view of them does), DLPack.
 //!
-//! The buffer protocol comes before DLPack because it is host memory by definition and always says what is read-only.
+//! The buffer protocol comes before DLPack because it is host memory by definition and always
+//! indicates read-only memory.
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
@@ -57,7 +58,8 @@ pub fn open(object: &Bound<'_, PyAny>) -> PyResult<(Layout, Owner, Kind)> {
             }
             let kind = object.get_type().name()?;
             let error = invalid_argument(format!(
-                "`{kind}` offers no memory (torch tensor, buffer protocol or DLPack); wrap it in numpy.asarray"
+                "`{kind}` offers no memory (torch tensor, buffer protocol or DLPack); wrap it in \
+                 numpy.asarray"
             ));
             error.set_cause(object.py(), Some(refusal));
             Err(error)

@@ -1,7 +1,9 @@
-//! Python calls that the library's thread makes when a call is done, and their end with the interpreter's.
+//! Python callbacks that the library's thread runs when a call completes, and their end at
+//! interpreter exit.
 //!
-//! A thread that is inside Python when the interpreter ends is ended there by it, and not every Rust frame below can bear
-//! that. So at exit no further call is begun, and one that is being made gets a moment to come back.
+//! A thread that is inside Python when the interpreter exits is ended there, and not every Rust
+//! frame below supports that. So at exit no further callback is started, and a running one gets a
+//! moment to return.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -9,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-/// How long the exit waits for a call that has begun. One that takes longer mostly sleeps, and then does no harm.
+/// How long the exit waits for a callback that has started. One that takes longer mostly sleeps,
+/// and is then harmless.
 const EXIT_GRACE: Duration = Duration::from_secs(1);
 
 /// How often the exit looks.
 const EXIT_PERIOD: Duration = Duration::from_millis(1);
 
-/// How many calls are being made, below the number of the process that makes them: a forked child has the parent's word and
-/// not its threads.
+/// The number of running callbacks, below the number of the process that runs them: a forked child
+/// has the parent's word and not its threads.
 static INSIDE: AtomicU64 = AtomicU64::new(0);
 
 /// The process that begins no further call, or 0.
@@ -35,7 +38,8 @@ pub fn prepare_exit(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn exit(py: Python<'_>) {
     let process = std::process::id();
-    // Both sides write one word and read the other; only one order of all four keeps them from missing each other.
+    // Both sides write one word and read the other; only a single total order of all four
+    // operations prevents that they miss each other.
     ENDED.store(process, Ordering::SeqCst);
     let begin = Instant::now();
     py.detach(|| {
@@ -60,7 +64,7 @@ pub fn tell(call: Py<PyAny>) {
     // See `exit`. The closure always gives a word.
     let _ = INSIDE.fetch_update(Ordering::SeqCst, Ordering::SeqCst, entered);
     if ENDED.load(Ordering::SeqCst) == process {
-        // Nobody is left to take it back.
+        // No thread is left to take it back.
         std::mem::forget(call);
     } else {
         Python::try_attach(|py| here(py, call));

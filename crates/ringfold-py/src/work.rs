@@ -1,4 +1,4 @@
-//! A call under way, seen from Python.
+//! An asynchronous call, seen from Python.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::request::Request;
 use crate::signals::{Signals, seconds};
 use crate::told;
 
-/// A started call and its request, whose memory is held until it is done even when nobody holds its handle.
+/// A started call and its request, whose memory is held until it completes even without a handle.
 #[derive(Debug)]
 pub struct Call {
     // Declared first, so dropped first: the memory outlives the call.
@@ -41,8 +41,8 @@ impl Call {
         done
     }
 
-    /// Waits until the call is done, and says how it ended. When a signal handler raises, the communicator is aborted on
-    /// all ranks and the handler's exception is the error.
+    /// Waits until the call completes, and returns its result. If a signal handler raises, the
+    /// communicator is aborted on all ranks and the handler's exception is the error.
     pub fn wait(&self, py: Python<'_>) -> PyResult<ringfold::Result<()>> {
         self.work.check()?;
         let mut signals = Signals::default();
@@ -51,7 +51,7 @@ impl Call {
         signals.finish(py, outcome)
     }
 
-    /// The same for at most `span`; whether it is done. The call goes on when it is not.
+    /// The same for at most `span`; returns whether the call has completed. Otherwise it continues.
     fn wait_within(&self, py: Python<'_>, span: Duration) -> PyResult<bool> {
         self.work.check()?;
         let mut signals = Signals::default();
@@ -62,7 +62,7 @@ impl Call {
     }
 }
 
-/// The handle of a call under way.
+/// The handle of an asynchronous call.
 #[pyclass(frozen, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Work {
@@ -82,7 +82,8 @@ impl Work {
 
 #[pymethods]
 impl Work {
-    /// Waits until the call is done, at most `timeout` seconds; whether it is done. Raises what went wrong in the call.
+    /// Waits until the call completes, at most `timeout` seconds; returns whether it has. Raises
+    /// the call's error.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         match seconds(timeout)? {
@@ -106,15 +107,15 @@ impl Work {
         })
     }
 
-    /// Has `call()` made once, when the call is done, well or not: on the library's thread for that, or here and now if it
-    /// is done already. What it raises goes to `sys.unraisablehook`.
+    /// Runs `call()` once, when the call completes, successfully or not: on the library's notifier
+    /// thread, or at once if it has completed already. Its exceptions go to `sys.unraisablehook`.
     fn when_done(&self, py: Python<'_>, call: Py<PyAny>) -> PyResult<()> {
         self.call.work.check()?;
         if self.call.is_done() {
             told::here(py, call);
             return Ok(());
         }
-        // Whoever ends calls does not wait for the GIL, so it may be held here.
+        // Threads that complete calls do not wait for the GIL, so it may be held here.
         let later = move || told::tell(call);
         self.call.work.when_done(later).map_err(exception)
     }
@@ -123,7 +124,7 @@ impl Work {
 /// Why a rank gives up: the other ranks read it.
 pub const INTERRUPTED: &str = "interrupted by a signal";
 
-/// Ends `communicator` on all ranks because this one was told to stop.
+/// Ends `communicator` on all ranks because this rank was asked to stop.
 pub fn interrupted(py: Python<'_>, communicator: &ringfold::Communicator) {
     py.detach(|| communicator.abort(INTERRUPTED));
 }

@@ -39,7 +39,8 @@ const fn is_shared_out(collective: Collective) -> bool {
 }
 
 impl Size {
-    /// The size nearest to `bytes` that the collective can have, not above it unless an element is larger.
+    /// The nearest size to `bytes` that the collective supports, not above it unless an element is
+    /// larger.
     pub fn nearest(collective: Collective, dtype: DType, world_size: usize, bytes: u64) -> Size {
         let element = dtype.size_bytes() as u64;
         let shares = match is_shared_out(collective) {

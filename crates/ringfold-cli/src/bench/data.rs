@@ -1,19 +1,21 @@
 //! Data whose reduction is exact in every type, in any order, on any number of ranks.
 //!
-//! Every element is a hash of seed, index and rank, shaped so that no partial result rounds: small whole numbers for
-//! float sums, signs and a few factors for float products, anything for integers, whose arithmetic wraps. So the result
-//! does not depend on who adds to whom first, and a lost, doubled or swapped chunk is seen. The idea is nccl-tests'
-//! (`verifiable/`); where nothing is combined, elements are random bits.
+//! Every element is a hash of seed, index and rank, shaped so that no partial result rounds: small
+//! whole numbers for float sums, signs and a few factors for float products, any value for
+//! integers, whose arithmetic wraps. The result thus does not depend on the order of additions, and
+//! a lost, duplicated or swapped chunk is detected. The idea is nccl-tests' (`verifiable/`).
+//! Without a reduction, elements are random bits.
 //!
-//! Values live as `i64` in blocks, where the combining is done again in rank order, independently of the library's
-//! kernels; `encode` gives them their type.
+//! Values are `i64` in blocks, where the reduction is repeated in rank order, independently of the
+//! library's kernels; `encode` converts them to their type.
 
 use ringfold::DType;
 use ringfold::random::mix;
 
 use crate::parse::OpName;
 
-/// Elements that are made and compared at a time: a block of values and its bytes stay in the cache.
+/// Elements that are generated and compared at a time: a block of values and its bytes stay in the
+/// cache.
 pub const BLOCK: usize = 2048;
 
 /// How elements look and how they are combined.
@@ -25,7 +27,8 @@ enum Shape {
     Wrapping(fn(i64, i64) -> i64),
     /// Odd numbers, whose wrapping product is never zero.
     Odd,
-    /// Whole numbers so small that every sum is exact: floats' `sum` and `premul_sum`, everybody's `avg`.
+    /// Whole numbers so small that every sum is exact: floats' `sum` and `premul_sum`, and `avg` of
+    /// all types.
     Small { limit: i64, signed: bool },
     /// 1 and -1, and a factor of 2 or 3 from two ranks: floats' `prod`.
     Factors,
@@ -89,7 +92,8 @@ impl Data {
                 if reach > 0 {
                     fill(values, first, |i| scale(own(i), span) as i64 + low);
                 } else {
-                    // More ranks than an exact sum has room for: as many as fit give 1, chosen by index.
+                    // More ranks than an exact sum has room for: as many as fit contribute 1,
+                    // chosen by index.
                     fill(values, first, |i| {
                         ((rank + shared(i) % n) % n < limit as u64) as i64
                     });
@@ -234,7 +238,8 @@ fn within(dtype: DType, pick: fn(i64, i64) -> i64) -> Shape {
     }
 }
 
-/// The largest whole number up to which, with either sign, the type holds all whole numbers and their sums.
+/// The largest whole number up to which, with either sign, the type holds all whole numbers and
+/// their sums.
 fn exact_limit(dtype: DType) -> i64 {
     match dtype {
         DType::Bool | DType::F8E4M3 | DType::F8E5M2 => 1,
@@ -273,8 +278,8 @@ fn encode_bits(dtype: DType, values: &[i64], bytes: &mut [u8]) {
     }
 }
 
-/// Values as numbers of the type, integers cut to their width, all divided by `by` as `avg` promises it: truncating for
-/// integers, by one multiplication with the reciprocal for floats.
+/// Values as numbers of the type, integers cut to their width, all divided by `by` as `avg`
+/// specifies: truncating for integers, by one multiplication with the reciprocal for floats.
 fn encode_numbers(dtype: DType, values: &[i64], by: u64, bytes: &mut [u8]) {
     let single = move |v: i64| v as f32 * (1.0 / by as f64) as f32;
     match dtype {

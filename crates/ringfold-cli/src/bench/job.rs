@@ -1,4 +1,4 @@
-//! The ranks of a measurement: how many there are, how they join, and who starts them.
+//! The ranks of a measurement: how many there are, how they join, and how they are started.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ pub struct Job {
     #[arg(short = 'T', long, value_name = "TIME", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
 
-    /// 1 measures on registered memory, which the ranks of a host reach directly; 0 on memory as a program has it
+    /// 1 measures on registered memory, which the ranks of a host access directly; 0 on ordinary
+    /// memory
     #[arg(short = 'R', long = "local-register", alias = "local_register", value_name = "0|1",
         default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub local_register: u8,
@@ -49,7 +50,8 @@ impl Job {
         itself::rank(self.launched, self.ranks)
     }
 
-    /// Starts the ranks with this command line and waits for them, as [`itself::launch`]. Sizes go up to `largest` bytes.
+    /// Starts the ranks with this command line and waits for them, as [`itself::launch`]. Sizes go
+    /// up to `largest` bytes.
     pub fn launch(&self, command: &str, largest: u64, consequence: &str) -> Result<Outcome> {
         let ranks = self.ranks.unwrap_or_else(launch::default_ranks);
         check_memory(largest, ranks)?;
@@ -67,12 +69,13 @@ impl Job {
     }
 }
 
-/// Refuses a size that would only drive the machine into swapping: every rank has an input and an output.
+/// Refuses a size that would only make the machine swap: every rank has an input and an output.
 fn check_memory(largest: u64, ranks: usize) -> Result<()> {
     let needed = u128::from(largest) * 2 * ranks as u128;
     match crate::info::memory_available_bytes() {
         Some(available) if needed > u128::from(available) => bail!(
-            "{ranks} ranks with two buffers of {} each do not fit into the {} that are available; choose a smaller `--maxbytes` or fewer ranks",
+            "{ranks} ranks with two buffers of {} each do not fit into the {} that are available; \
+             choose a smaller `--maxbytes` or fewer ranks",
             bytes_label(largest as f64),
             bytes_label(available as f64),
         ),

@@ -34,8 +34,8 @@ impl Memory {
         // Written, not just mapped, so that no page fault falls into a timed call.
         pages.resize(count, Page([1; PAGE_BYTES]));
         let start = pages.as_mut_ptr().cast();
-        // SAFETY: the pages are valid for `count * PAGE_BYTES >= bytes` bytes, are never resized or named again before
-        // they are dropped, and `region` borrows `self`, which owns them.
+        // SAFETY: the pages are valid for `count * PAGE_BYTES >= bytes` bytes, are never resized or
+        // accessed otherwise before they are dropped, and `region` borrows `self`, which owns them.
         let region = unsafe { Region::new(start, bytes) };
         let _owner = Owner::Pages(pages);
         Ok(Memory { _owner, region })
@@ -67,6 +67,7 @@ pub fn carry_out(
     request: &Request,
     _owners: &[&Memory],
 ) -> ringfold::Result<()> {
-    // SAFETY: the owners are borrowed until the call returns, and this program uses their regions from one thread.
+    // SAFETY: the owners are borrowed until the call returns, and this program uses their regions
+    // from one thread.
     unsafe { communicator.run(request) }
 }

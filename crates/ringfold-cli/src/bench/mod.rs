@@ -1,8 +1,9 @@
-//! The measuring itself: on every rank the same calls in the same order.
+//! The measurement itself: on every rank the same calls in the same order.
 //!
-//! For one size and placement: data is written; after a barrier the first call is timed apart; warm-up calls; then the
-//! timed calls, each after an untimed barrier. Then data is written anew for every checked call, and every rank compares
-//! its whole output. Only afterwards the ranks' times are gathered, by a collective too.
+//! For one size and placement: data is written; after a barrier the first call is timed separately;
+//! warm-up calls; then the timed calls, each after an untimed barrier. Then data is rewritten for
+//! every checked call, and every rank compares its whole output. Only afterwards are the ranks'
+//! times gathered, by a collective too.
 
 mod case;
 mod data;
@@ -58,7 +59,7 @@ pub struct Method {
     pub is_registered: bool,
     /// Whether the calls' lateness is summed up.
     pub stats: bool,
-    /// The algorithm that is insisted on.
+    /// The algorithm that is forced.
     pub algorithm: Option<Algorithm>,
     pub timeout: Option<Duration>,
 }
@@ -72,7 +73,7 @@ pub struct Bench<'a> {
     gathered: Memory,
     /// Counts the pieces of data, so that no two are equal. The same on all ranks.
     seed: u64,
-    /// Who was late in the timed calls, if asked for.
+    /// Lateness in the timed calls, if requested.
     stats: Stats,
 }
 
@@ -120,7 +121,8 @@ impl<'a> Bench<'a> {
         let choice = self.communicator.choice(&request)?;
 
         placement.write(&placement.data(self.next_seed()));
-        // The first finds ranks asleep that waited for the slowest writer; after the second all are awake.
+        // The first finds ranks asleep that waited for the slowest writer; after the second all are
+        // awake.
         self.barrier()?;
         self.barrier()?;
         let first_us = self.timed(&request)?;
@@ -193,7 +195,7 @@ impl<'a> Bench<'a> {
         request
     }
 
-    /// Who was late in the timed calls, as each rank saw it, in rank order.
+    /// Lateness in the timed calls, as each rank saw it, in rank order.
     pub fn gather_stats(&self) -> Result<Vec<Stats>> {
         let mut own = stats::encode(&self.stats);
         // Where nothing was measured there are no peers yet.
@@ -207,7 +209,7 @@ impl<'a> Bench<'a> {
         self.communicator.weights()
     }
 
-    /// Who takes part, in rank order.
+    /// The participating ranks, in rank order.
     pub fn introduce(&self) -> Result<Vec<Participant>> {
         let mut own = [0; INTRODUCTION_BYTES];
         own[..4].copy_from_slice(&std::process::id().to_ne_bytes());

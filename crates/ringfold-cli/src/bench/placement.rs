@@ -6,7 +6,7 @@ use ringfold::{Collective, Counts, Op, Request};
 use super::case::{Case, Size};
 use super::data::{BLOCK, Data};
 
-/// What an output holds before a call, so that elements that nobody wrote are seen.
+/// The content of an output before a call, so that elements that were not written are detected.
 const UNWRITTEN: u8 = 0xa5;
 
 /// One call's data: what this rank gives and gets.
@@ -21,8 +21,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The regions of a call on `rank`, cut from two pieces of memory of `size.bytes` each. `None` when the collective
-    /// has no in-place form.
+    /// The regions of a call on `rank`, cut from two pieces of memory of `size.bytes` each. `None`
+    /// if the collective has no in-place form.
     pub fn new(
         collective: Collective,
         case: Case,
@@ -94,7 +94,8 @@ impl Placement {
         Data::new(self.case.dtype, self.case.op, self.world_size, seed)
     }
 
-    /// Stores to every cache line of the input, so that no other core has it any more. The values stay small.
+    /// Stores to every cache line of the input, so that no other core has it any more. The values
+    /// stay small.
     pub fn rewrite(&self) {
         const LINE_BYTES: usize = 64;
         let element = self.case.dtype.size_bytes();
@@ -163,7 +164,8 @@ impl Placement {
         self.case.root.unwrap_or(0)
     }
 
-    /// The wrong ones among the `count` elements of the output from `at` on, which come from `origin`.
+    /// The wrong ones among the `count` elements of the output from `at` on, which come from
+    /// `origin`.
     fn wrong_in(&self, data: &Data, at: u64, count: u64, origin: Origin) -> u64 {
         let element = self.case.dtype.size_bytes();
         let start = at as usize * element;
@@ -204,7 +206,8 @@ impl Placement {
     }
 }
 
-/// Where elements come from: the combination of all ranks, or one rank, from the element with this number on.
+/// The origin of elements: the reduction over all ranks, or one rank, from the element with this
+/// number on.
 #[derive(Clone, Copy)]
 enum Origin {
     All(u64),

@@ -5,10 +5,10 @@ use ringfold::Collective;
 
 use crate::parse::parse_bytes;
 
-/// The smallest size of a sweep, unless told.
+/// The default smallest size of a sweep.
 const DEFAULT_MIN_BYTES: u64 = 8;
 
-/// The largest size of a sweep, unless told.
+/// The default largest size of a sweep.
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
 /// The most sizes of one sweep: more is a mistyped step.
@@ -26,16 +26,28 @@ pub struct Span {
     pub maxbytes: Option<u64>,
 
     /// Add this from one size to the next
-    #[arg(short = 'i', long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "stepfactor")]
+    #[arg(
+        short = 'i',
+        long,
+        value_name = "BYTES",
+        value_parser = parse_bytes,
+        conflicts_with = "stepfactor",
+    )]
     pub stepbytes: Option<u64>,
 
     /// Multiply by this from one size to the next [default: 2]
-    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(
+        short = 'f',
+        long,
+        value_name = "FACTOR",
+        value_parser = clap::value_parser!(u64).range(2..),
+    )]
     pub stepfactor: Option<u64>,
 }
 
 impl Span {
-    /// The sizes asked for, in bytes. A size of 0 is followed by one of `element_bytes` when sizes are multiplied.
+    /// The requested sizes, in bytes. A size of 0 is followed by one of `element_bytes` when sizes
+    /// are multiplied.
     pub fn sizes(&self, collective: Collective, element_bytes: u64) -> Result<Vec<u64>> {
         let (min, max) = self.bounds(collective);
         if min > max {
@@ -61,7 +73,7 @@ impl Span {
         Ok(sizes)
     }
 
-    /// The smallest and the largest size asked for; steps need not meet the largest.
+    /// The smallest and the largest size requested; steps need not reach the largest.
     pub fn bounds(&self, collective: Collective) -> (u64, u64) {
         if collective == Collective::Barrier {
             return (0, 0);

@@ -1,4 +1,4 @@
-//! `--stats`: who was late in the timed calls, as all ranks saw it together.
+//! `--stats`: lateness in the timed calls, combined over all ranks.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -65,8 +65,10 @@ fn blamed(all: &[Stats], rank: usize) -> PeerStats {
 pub fn table(all: &[Stats]) -> String {
     let calls = all.first().map_or(0, |stats| stats.calls);
     let mut text = format!(
-        "# Lateness in {calls} timed calls. last: calls in which the rank came last, and waited for nobody to come; blamed: how often\n\
-         # another rank waited for it to come last, on average and at most how long; waited: what the rank itself waited in all calls\n\
+        "# Lateness in {calls} timed calls. last: calls in which the rank arrived last and did not \
+         wait; blamed: how often\n\
+         # another rank waited for it last, and for how long on average and at most; waited: the \
+         rank's own total wait\n\
          # {:>5} {:>9} {:>9} {:>12} {:>12} {:>12}\n",
         "rank", "last", "blamed", "mean_us", "most_us", "waited_ms"
     );

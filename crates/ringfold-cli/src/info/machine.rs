@@ -1,14 +1,14 @@
 //! The processor's name, its cores and the memory, read from `/proc` and `/sys`.
 //!
-//! Everything is optional: containers hide much of it. The files are found under a root, so that tests can bring their
-//! own.
+//! Everything is optional: containers hide much of it. The files are read below a root, so that
+//! tests can supply their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// What there is to compute with.
+/// The computing resources.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Machine {
     pub cpu_model: Option<String>,

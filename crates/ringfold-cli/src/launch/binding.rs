@@ -1,4 +1,5 @@
-//! Which cores each rank of a job may use: set between fork and exec, so that all threads of a rank keep to them.
+//! Which cores each rank of a job may use: set between fork and exec, so that all threads of a rank
+//! use them.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -14,8 +15,8 @@ use ringfold::topology::layout::Layout;
 /// Where `proc` and `sys` are.
 const ROOT: &str = "/";
 
-/// The cores of every rank; `None` leaves the ranks where the system puts them. What was not `asked` for is what the
-/// environment says, else [`Bind::Auto`].
+/// The cores of every rank; `None` leaves the ranks to the system. Without `asked`, the environment
+/// decides, else [`Bind::Auto`].
 pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>>> {
     let environment = Environment::from_lookup(&process)?;
     let own = cores::affinity();
@@ -43,6 +44,7 @@ pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>
 pub fn bind(command: &mut Command, cores: &[usize]) {
     let set = binding::set(cores);
     let narrow = move || Ok(rustix::thread::sched_setaffinity(None, &set)?);
-    // SAFETY: `narrow` makes one system call, takes no lock and allocates nothing, so it may run between fork and exec.
+    // SAFETY: `narrow` makes one system call, takes no lock and allocates nothing, so it may run
+    // between fork and exec.
     unsafe { command.pre_exec(narrow) };
 }

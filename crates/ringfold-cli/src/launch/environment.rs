@@ -1,4 +1,4 @@
-//! The variables that tell a process its place in a job, and how many ranks a job has by default.
+//! The variables that give a process its place in a job, and the default number of ranks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -14,7 +14,7 @@ use super::MAX_RANKS;
 /// Bytes of a job's secret: as many as the handshake's hash has.
 const SECRET_BYTES: usize = 32;
 
-/// Bytes of a job's name: enough that two jobs of one host never meet.
+/// Bytes of a job's name: enough that two jobs of one host never have the same.
 const NAME_BYTES: usize = 8;
 
 /// What all ranks of one job share.
@@ -22,16 +22,16 @@ pub struct Environment {
     ranks: usize,
     address: String,
     secret: String,
-    /// None where no loopback address is up: ringfold's ranks meet without one.
+    /// None if no loopback address is up: ringfold's ranks do not need one.
     master: Option<Port>,
 }
 
-/// A port of this host for torch's store: nobody is given it while this exists, but who asks for it by number may listen
-/// there.
+/// A port of this host for torch's store: the system assigns it to no other process while this
+/// exists, but a process that requests it by number may listen there.
 struct Port {
     address: SocketAddr,
-    /// Bound, and does not listen: the system keeps the port from those that want any, and both sides say that it may be
-    /// shared.
+    /// Bound, but not listening: the system does not assign the port to others, and both sides
+    /// allow it to be shared.
     _holder: OwnedFd,
 }
 
@@ -88,8 +88,8 @@ impl Environment {
     }
 }
 
-/// One rank per core (as affinity and the control group's quota leave them), and at least two, because one rank has
-/// nobody to talk to.
+/// One rank per core (within affinity and the control group's quota), and at least two, because one
+/// rank has no peer.
 pub fn default_ranks() -> usize {
     ringfold::topology::cores::available().clamp(2, MAX_RANKS)
 }
@@ -114,7 +114,8 @@ impl Port {
         let port = held.into_iter().find_map(Result::ok);
         if port.is_none() {
             crate::complain(&format!(
-                "no loopback address is up{refused}: the ranks get no MASTER_ADDR and MASTER_PORT, which \
+                "no loopback address is up{refused}: the ranks get no MASTER_ADDR and MASTER_PORT, \
+                 which \
                  torch.distributed needs; `ip link set lo up` mends it"
             ));
         }

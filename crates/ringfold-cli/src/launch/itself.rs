@@ -1,4 +1,5 @@
-//! Commands that are their own launcher: without one around them, they start this program once per rank.
+//! Commands that are their own launcher: without another launcher, they start this program once per
+//! rank.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -18,8 +19,8 @@ const LAUNCHED: &str = "--launched";
 /// The origin of a place in no job.
 pub const NO_LAUNCHER: &str = "no launcher";
 
-/// Which rank this process is; `None` if it is to start ranks. `is_launched`: whether it was started as a rank; `ranks`: how
-/// many it was told to start.
+/// This process' rank; `None` if it is to start ranks. `is_launched`: whether it was started as a
+/// rank; `ranks`: the requested number of ranks to start.
 pub fn rank(is_launched: bool, ranks: Option<usize>) -> Result<Option<usize>> {
     if !is_launched && ranks.is_some() {
         return Ok(None);
@@ -29,8 +30,8 @@ pub fn rank(is_launched: bool, ranks: Option<usize>) -> Result<Option<usize>> {
     Ok(is_rank.then_some(launch.rank))
 }
 
-/// Whether a rank binds itself: under another launcher, since this one has bound what it starts. The process is ours, so
-/// nobody's threads are disturbed.
+/// Whether a rank binds itself: under another launcher, since this one has bound the ranks that it
+/// starts. The process is ours, so no other threads are disturbed.
 pub fn bind_of_rank(is_launched: bool, bind: Option<Bind>) -> Option<Bind> {
     let is_said = ringfold::env::process("RINGFOLD_BIND").is_some();
     match (is_launched, bind) {
@@ -40,8 +41,8 @@ pub fn bind_of_rank(is_launched: bool, bind: Option<Bind>) -> Option<Bind> {
     }
 }
 
-/// Starts the ranks with this command line and waits for them. `command` is the last word of the command's name;
-/// `consequence` is what the end of a rank means.
+/// Starts the ranks with this command line and waits for them. `command` is the last word of the
+/// command's name; `consequence` is the effect of a rank's end.
 pub fn launch(
     command: &str,
     ranks: usize,

@@ -1,11 +1,11 @@
-//! Starts the ranks of a job on this host and looks after them until the last one is gone.
+//! Starts the ranks of a job on this host and supervises them until the last one has ended.
 //!
-//! Every rank is a process in a process group of its own, so that a terminal's Ctrl-C reaches the launcher alone, which
-//! passes it on once. When one rank fails, the others get a moment to say what they saw, then SIGTERM, then SIGKILL. A
-//! rank dies with the launcher, even when that is killed (a parent-death signal); what a rank itself started and left
-//! behind then is beyond reach.
+//! Every rank is a process in a process group of its own, so that a terminal's Ctrl-C reaches the
+//! launcher alone, which forwards it once. When one rank fails, the others get a moment to report
+//! their errors, then SIGTERM, then SIGKILL. A rank dies with the launcher, even if that is killed
+//! (a parent-death signal); processes that a rank itself started are then beyond reach.
 //!
-//! Restarting ranks and starting them on other hosts is not done here.
+//! Restarting ranks and starting them on other hosts is not supported here.
 
 mod binding;
 mod environment;
@@ -25,7 +25,8 @@ use rustix::process::Signal;
 use environment::Environment;
 pub use environment::default_ranks;
 
-/// The most ranks that are started on one host: more is a slip of the keyboard, and would stall the machine.
+/// The maximum number of ranks started on one host: more is a typing error, and would stall the
+/// machine.
 pub const MAX_RANKS: usize = 1024;
 
 /// What to start.
@@ -49,7 +50,7 @@ pub struct Job<'a> {
 pub struct Outcome {
     /// The first rank that did not end well, and how it ended.
     pub failure: Option<(usize, ExitStatus)>,
-    /// Whether the launcher itself was told to end.
+    /// Whether the launcher itself was asked to end.
     pub interrupted: bool,
 }
 
@@ -194,6 +195,7 @@ fn die_with_launcher(command: &mut Command, signal: Option<Signal>) {
         }
         Ok(())
     };
-    // SAFETY: `ask` makes two system calls, takes no lock and allocates nothing, so it may run between fork and exec.
+    // SAFETY: `ask` makes two system calls, takes no lock and allocates nothing, so it may run
+    // between fork and exec.
     unsafe { command.pre_exec(ask) };
 }

@@ -1,7 +1,8 @@
-//! The ranks' standard streams: whole lines, each marked with its rank.
+//! The ranks' standard streams: whole lines, each prefixed with its rank.
 //!
-//! A thread a stream reads what a rank writes and passes on complete lines, so that lines of two ranks never mix. When
-//! the launcher's own output is closed, the rank's is closed too, and the rank sees it as it would without a launcher.
+//! One thread per stream reads a rank's output and passes on complete lines, so that lines of two
+//! ranks never mix. When the launcher's own output is closed, the rank's is closed too, and the
+//! rank sees this as it would without a launcher.
 
 use std::io::{IsTerminal, Read, Write};
 use std::process::Child;
@@ -11,7 +12,8 @@ use std::time::Duration;
 use anyhow::Result;
 use ringfold::threads;
 
-/// How long the streams are read after the last rank is gone: something it left behind may hold them open for ever.
+/// How long the streams are read after the last rank has ended: a process it left behind may hold
+/// them open for ever.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest line that is kept together; the rest continues on a line of its own.
@@ -88,8 +90,9 @@ pub enum Input {
 }
 
 impl Input {
-    /// How a rank can read what the launcher would: a terminal only through the launcher, because ranks are in the
-    /// terminal's background, and not at all when the launcher is in the background too.
+    /// How a rank can read the launcher's input: a terminal only through the launcher, because
+    /// ranks are in the terminal's background, and not at all if the launcher is in the background
+    /// too.
     pub fn of_launcher() -> Input {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {

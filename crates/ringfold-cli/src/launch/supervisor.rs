@@ -15,7 +15,8 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SI
 use super::Outcome;
 use super::environment::Environment;
 
-/// How long the survivors of a failure may go on: time to notice it themselves and to say what they saw.
+/// How long the survivors of a failure may continue: time to detect it themselves and to report
+/// their errors.
 const REPORT_GRACE: Duration = Duration::from_millis(300);
 
 /// How long after SIGTERM comes SIGKILL: time to close files.
@@ -27,7 +28,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// Starts to listen. Signals are taken by a thread of its own and can no longer end this process.
+    /// Starts to listen. Signals are handled by a separate thread and can no longer end this
+    /// process.
     pub fn listen() -> Result<Events> {
         let wanted = [SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP];
         let mut incoming =
@@ -63,7 +65,7 @@ pub struct Supervisor<'a> {
     stage: Stage,
     outcome: Outcome,
     environment: &'a Environment,
-    /// Whether the job is over; threads that tell of absent ranks end then.
+    /// Whether the job is over; threads that report absent ranks end then.
     is_over: Arc<AtomicBool>,
 }
 
@@ -130,7 +132,7 @@ impl Supervisor<'_> {
             return;
         };
         if matches!(number, SIGINT | SIGTERM | SIGHUP) {
-            // Whoever asks a second time does not want to wait.
+            // A user who asks a second time does not want to wait.
             if self.outcome.interrupted && !matches!(self.stage, Stage::Running) {
                 self.signal_all(Signal::KILL);
                 self.stage = Stage::Killed;
@@ -141,7 +143,8 @@ impl Supervisor<'_> {
         self.signal_all(signal);
     }
 
-    /// Ctrl-Z: stops with all ranks, which the terminal does not reach, until somebody continues the launcher.
+    /// Ctrl-Z: stops with all ranks, which the terminal does not reach, until the launcher is
+    /// continued.
     fn pause(&self) {
         self.signal_all(Signal::STOP);
         // Returns when this process is continued.
@@ -153,7 +156,7 @@ impl Supervisor<'_> {
         self.stage = match self.stage {
             Stage::Reporting(_) => {
                 self.signal_all(Signal::TERM);
-                // A stopped process does not see SIGTERM before it goes on.
+                // A stopped process does not see SIGTERM before it continues.
                 self.signal_all(Signal::CONT);
                 Stage::Terminating(Instant::now() + TERM_GRACE)
             }
@@ -175,7 +178,8 @@ impl Supervisor<'_> {
                 continue;
             };
             if !well || !matches!(self.stage, Stage::Running) {
-                // What the rank has started and left in its group; the group's number is ours until the wait below.
+                // Processes that the rank started and left in its group; the group's number is ours
+                // until the wait below.
                 let _ = rustix::process::kill_process_group(process_id(child), Signal::KILL);
             }
             let status = child.wait().unwrap_or_default();
@@ -197,7 +201,7 @@ impl Supervisor<'_> {
         let announce = move || {
             let given_up = || is_over.load(Ordering::Relaxed).then_some(Error::Closed);
             let deadline = Instant::now() + SPAN_MAX;
-            // Those who could be told are gone, or know.
+            // The ranks that could be told have ended, or know.
             let missed = || crate::complain(&absence.reason);
             let _ = absence.announce(Limit::new(deadline, &given_up), missed);
         };
@@ -233,7 +237,7 @@ fn ended_well(child: &Child) -> Option<bool> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     match rustix::process::waitid(WaitId::Pid(process_id(child)), options) {
         Ok(status) => status.map(|status| status.exit_status() == Some(0)),
-        // Not our child any more: whoever took its status, it has ended.
+        // Not our child any more: another thread took its status, so it has ended.
         Err(_) => Some(true),
     }
 }

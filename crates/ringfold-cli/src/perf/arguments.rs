@@ -1,7 +1,7 @@
-//! The flags of `ringfold perf`, and what they mean together.
+//! The flags of `ringfold perf`, and their combinations.
 //!
-//! The letters and the underscored names are nccl-tests'. Flags of nccl-tests that make no sense here are known, so that
-//! a script is told why instead of being told that there is no such flag.
+//! The letters and the underscored names are nccl-tests'. Flags of nccl-tests that do not apply
+//! here are recognised, so that a script gets the reason instead of an unknown flag.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,14 +24,16 @@ const MAX_ITERATIONS: u32 = 1 << 20;
 
 /// Measure a collective and check its results
 ///
-/// Starts its ranks itself, or joins the job it finds itself in (ringfold run, torchrun, srun, mpirun, Kubernetes) unless
-/// --ranks is given. Every iteration begins after a barrier; its time is the slowest rank's. The table's time is the
-/// median over iterations. Results are compared element by
-/// element with no tolerance. Sizes take K, M and G (binary). A wrong element makes the exit status 1.
+/// Starts its ranks itself, or joins the job of a launcher (ringfold run, torchrun, srun, mpirun,
+/// Kubernetes) unless --ranks is given. Every iteration begins after a barrier; its time is the
+/// slowest rank's. The table shows the median over iterations. Results are compared element by
+/// element with zero tolerance. Sizes accept K, M and G (binary). A wrong element makes the exit
+/// status 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter, all_to_all, sendrecv or barrier
+    /// all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, scatter, all_to_all,
+    /// sendrecv or barrier
     #[arg(default_value = "all_reduce", value_parser = parse_collective)]
     pub collective: Collective,
 
@@ -41,8 +43,14 @@ pub struct Arguments {
     #[command(flatten)]
     pub span: Span,
 
-    /// Iterations that are timed. As in nccl-tests, and unlike in `ringfold run`, where -n is --ranks
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MAX_ITERATIONS as i64))]
+    /// Timed iterations. As in nccl-tests, and unlike in `ringfold run`, where -n is --ranks
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_ITERATIONS as i64),
+    )]
     pub iters: u32,
 
     /// Iterations before them that are not
@@ -63,8 +71,16 @@ pub struct Arguments {
     #[arg(short = 'o', long, value_name = "OP", default_value = "sum", value_parser = parse_op)]
     pub op: Selection<OpName>,
 
-    /// Data type: int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, bool, float8_e4m3, float8_e5m2, or all
-    #[arg(short = 'd', long, alias = "dtype", value_name = "TYPE", default_value = "float32", value_parser = parse_dtype)]
+    /// Data type: int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, bool,
+    /// float8_e4m3, float8_e5m2, or all
+    #[arg(
+        short = 'd',
+        long,
+        alias = "dtype",
+        value_name = "TYPE",
+        default_value = "float32",
+        value_parser = parse_dtype,
+    )]
     pub datatype: Selection<DType>,
 
     /// Root rank, or all
@@ -82,31 +98,64 @@ pub struct Arguments {
     pub run_cycles: u32,
 
     /// How the ranks' times become one: 0 rank 0's, 1 mean, 2 fastest, 3 slowest
-    #[arg(short = 'a', long, value_name = "HOW", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..=3))]
+    #[arg(
+        short = 'a',
+        long,
+        value_name = "HOW",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u8).range(0..=3),
+    )]
     pub average: u8,
 
     /// 1 puts a barrier before every timed call, 0 calls back to back
-    #[arg(short = 'z', long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    #[arg(
+        short = 'z',
+        long,
+        value_name = "0|1",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(0..=1),
+    )]
     pub blocking: u8,
 
-    /// Write one element of every cache line of the input before each iteration, untimed, as a training step would:
-    /// data that nobody rewrites stays in the reader's cache and flatters
+    /// Write one element of every cache line of the input before each iteration, untimed, as a
+    /// training step would: data that is never rewritten stays in the reader's cache and makes
+    /// results look better than they are
     #[arg(long)]
     pub rewrite: bool,
 
-    /// Add a table of who was late in the timed calls, how often and by how much; also to the JSON
+    /// Add a table of lateness: which ranks were late, how often and by how much; also to the JSON
     #[arg(long)]
     pub stats: bool,
 
     /// Add columns about single iterations, and their times to the JSON: -I 1
-    #[arg(short = 'I', long = "per-iter-timing", alias = "per_iter_timing", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), num_args = 0..=1, default_missing_value = "1")]
+    #[arg(
+        short = 'I',
+        long = "per-iter-timing",
+        alias = "per_iter_timing",
+        value_name = "0|1",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=1),
+        num_args = 0..=1,
+        default_missing_value = "1",
+    )]
     pub per_iter_timing: u8,
 
     /// Add the time of day to every line: -S 1
-    #[arg(short = 'S', long = "report-timestamps", alias = "report_timestamps", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), num_args = 0..=1, default_missing_value = "1")]
+    #[arg(
+        short = 'S',
+        long = "report-timestamps",
+        alias = "report_timestamps",
+        value_name = "0|1",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=1),
+        num_args = 0..=1,
+        default_missing_value = "1",
+    )]
     pub report_timestamps: u8,
 
-    /// Carry out the collective this way instead of the tuner's: flat, ring, tree, recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, serve, stragglar
+    /// Carry out the collective this way instead of the tuner's: flat, ring, tree,
+    /// recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, serve,
+    /// stragglar
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
     pub algorithm: Option<Algorithm>,
 
@@ -114,30 +163,35 @@ pub struct Arguments {
     #[arg(long, value_name = "RANK")]
     pub late_rank: Option<usize>,
 
-    /// Go around a slow rank in all_reduce and reduce_scatter above 32K: off, next2, tail [default: RINGFOLD_STRAGGLER, else off]
+    /// Bypass a slow rank in all_reduce and reduce_scatter above 32K: off, next2, tail [default:
+    /// RINGFOLD_STRAGGLER, else off]
     ///
-    /// next2: a late sum goes past the next rank. tail: straight to where the result is made. See docs/stragglers.md.
+    /// next2: a late sum bypasses the next rank. tail: it goes straight to the owner of the result.
+    /// See docs/stragglers.md.
     #[arg(long, value_name = "POLICY")]
     pub straggler: Option<Straggler>,
 
-    /// For experiments: have every reduction of messages take this long, as if a device did it: 10ms
+    /// For experiments: make every reduction of messages take this long, as if a device did it:
+    /// 10ms
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub reduce_time: Option<Duration>,
 
-    /// For experiments: have some reductions take longer, as `ringfold sim` has it: rank=1,step=1,delay=60ms,p=0.5
+    /// For experiments: make some reductions take longer, as in `ringfold sim`:
+    /// rank=1,step=1,delay=60ms,p=0.5
     ///
-    /// May be given several times. Takes effect over messages: with --straggler, or --algorithm ring.
+    /// May be repeated. Takes effect over messages: with --straggler, or --algorithm ring.
     #[arg(long, value_name = "WORDS")]
     pub slow: Vec<Slow>,
 
-    /// Independent pipelines of a collective that goes by messages [default: 1]
+    /// Independent pipelines of a collective over messages [default: 1]
     #[arg(long, value_name = "N")]
     pub channels: Option<usize>,
 
-    /// How much each rank owns of all-reduces above 32K, which then go by weighted direct: auto, or a number for each rank
+    /// Each rank's share of all-reduces above 32K, which then use weighted direct: auto, or a
+    /// number per rank
     ///
-    /// 1,1,1,0: three ranks own a third each, the last one nothing, for one with a slow link. auto: measured once, before the
-    /// table. --algorithm has to be direct or left out.
+    /// 1,1,1,0: three ranks own a third each, the last one, with a slow link, nothing. auto:
+    /// measured once, before the table. --algorithm must be direct or omitted.
     #[arg(long, value_name = "LIST|auto")]
     pub weights: Option<Weighting>,
 
@@ -216,7 +270,8 @@ impl Arguments {
         }
         if self.run_cycles == 0 && (self.json.is_some() || self.plot.is_some()) {
             bail!(
-                "`--run-cycles 0` never ends, so `--json` and `--plot` would never be written; use `--csv`"
+                "`--run-cycles 0` never ends, so `--json` and `--plot` would never be written; use \
+                 `--csv`"
             );
         }
         if matches!(self.collective, Collective::Send | Collective::Recv) {
@@ -233,7 +288,8 @@ impl Arguments {
             _ if self.weights.is_none() => Ok(()),
             (Collective::AllReduce, Algorithm::Direct) => Ok(()),
             (collective, _) => bail!(
-                "`--weights` are for all_reduce by direct, not for {collective} by {algorithm}; leave one of them out"
+                "`--weights` are for all_reduce by direct, not for {collective} by {algorithm}; \
+                 leave one of them out"
             ),
         }
     }
@@ -273,7 +329,8 @@ impl Arguments {
         Ok(cases)
     }
 
-    /// The operations to measure with `dtype`; one that was named alone and does not exist is an error.
+    /// The operations to measure with `dtype`; a single named operation that does not exist for it
+    /// is an error.
     fn ops_for(&self, dtype: DType) -> Result<Vec<Option<OpName>>> {
         if !self.collective.reduces() {
             return Ok(vec![None]);
@@ -356,7 +413,8 @@ mod tests {
     #[test]
     fn flags_of_nccl_tests_are_understood() {
         let given = arguments(
-            "-b 8 -e 1M -f 2 -n 5 -w 2 -c 1 -o mulsum -d half -t 1 -g 1 -z 1 -T 30 -a 1 -N 2 -I 1 -R 0",
+            "-b 8 -e 1M -f 2 -n 5 -w 2 -c 1 -o mulsum -d half -t 1 -g 1 -z 1 -T 30 -a 1 -N 2 -I 1 \
+             -R 0",
         );
         given.check().unwrap();
         assert_eq!(given.op, Selection::One("premul_sum"));

@@ -95,7 +95,7 @@ pub struct Run<'a> {
     pub end_time: String,
     pub wrong: u64,
     pub average_busbw_gbps: f64,
-    /// Who was late, by rank, where that was asked for.
+    /// Lateness by rank, if requested.
     pub stats: Option<&'a [Stats]>,
 }
 

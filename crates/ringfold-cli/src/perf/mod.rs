@@ -1,6 +1,7 @@
 //! `ringfold perf`: measures a collective and checks its results, the way nccl-tests does.
 //!
-//! The command is its own launcher: without one around it, it starts itself once per rank. Every rank then runs
+//! The command is its own launcher: without one around it, it starts itself once per rank. Every
+//! rank then runs
 //! [`take_part`]; rank 0 also reports.
 
 mod arguments;
@@ -51,7 +52,8 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
     });
     match wrong {
         Ok(wrong) => Ok(u8::from(wrong > 0)),
-        // Said before the communicator is dropped, which may take longer than the launcher lets the survivors live.
+        // Printed before the communicator is dropped, which may take longer than the launcher lets
+        // the survivors live.
         Err(error) => {
             // What only this rank knows of, such as a closed output.
             if error.downcast_ref::<Error>().is_none() {
@@ -78,8 +80,8 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
     )?)
 }
 
-/// Measures everything that was asked for; rank 0 prints the table into `stdout` and returns the number of wrong elements.
-/// The others end well, so that rank 0 has the time to write.
+/// Measures all requested cases; rank 0 prints the table into `stdout` and returns the number of
+/// wrong elements. The others exit successfully, so that rank 0 has the time to write.
 fn sweep(
     communicator: &mut Communicator,
     arguments: &Arguments,

@@ -1,4 +1,5 @@
-//! Flags of nccl-tests that have no meaning here: accepted with the value that changes nothing, refused with a reason.
+//! Flags of nccl-tests that do not apply here: accepted with the value that has no effect,
+//! otherwise refused with a reason.
 
 use anyhow::{Result, bail};
 
@@ -44,7 +45,8 @@ impl Refused {
             ("-p", self.parallel_init, 0, "every rank is a process and joins by itself"),
             ("-y", self.stream_null, 0, "there are no streams"),
             ("-G", self.cudagraph, 0, "there are no graphs to capture"),
-            ("-C", self.report_cputime, 0, "a call ends when its data is there, so there is no time of the host apart"),
+            ("-C", self.report_cputime, 0, "a call ends when its data is there, so there is no \
+                time of the host apart"),
             ("-x", self.cta_policy, 0, "nothing runs on a GPU"),
             ("-D", self.device_implementation, 0, "nothing runs on a GPU"),
             ("-V", self.device_cta_count, 16, "nothing runs on a GPU"),

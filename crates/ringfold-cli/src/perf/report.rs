@@ -33,8 +33,8 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Opens the files, so that a path that cannot be written fails before the measuring, and prints the header.
-    /// `steps` is the number of sizes to come.
+    /// Opens the files, so that an unwritable path fails before the measurement, and prints the
+    /// header. `steps` is the number of sizes to come.
     pub fn begin(
         arguments: &'a Arguments,
         sizes: Vec<u64>,
@@ -99,7 +99,8 @@ impl<'a> Report<'a> {
         self.progress.reset();
     }
 
-    /// Prints the footer and who was late, where that was asked for, writes the files and returns the number of wrong elements.
+    /// Prints the footer and, if requested, lateness, writes the files and returns the number of
+    /// wrong elements.
     pub fn conclude(mut self, stats: Option<Vec<Stats>>) -> Result<u64> {
         self.progress.finish_and_clear();
         let average_busbw_gbps = match self.placements {

@@ -32,7 +32,8 @@ pub fn header(
     line(
         &mut text,
         format_args!(
-            "# ranks {} minBytes {min} maxBytes {max} step: {step} warmup iters: {} iters: {} validation: {}",
+            "# ranks {} minBytes {min} maxBytes {max} step: {step} warmup iters: {} iters: {} \
+             validation: {}",
             participants.len(),
             arguments.warmup_iters,
             arguments.iters,
@@ -207,7 +208,8 @@ pub fn footer(arguments: &Arguments, wrong: u64, average_busbw_gbps: f64) -> Str
         _ => "FAILED",
     };
     format!(
-        "# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {}\n#\n# Collective test concluded: {}_perf\n",
+        "# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {}\n#\n\
+         # Collective test concluded: {}_perf\n",
         significant(average_busbw_gbps),
         arguments.collective,
     )
@@ -224,7 +226,8 @@ pub fn utc(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
-/// Year, month and day of the day with this number since 1970 (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Year, month and day of the day with this number since 1970 (H. Hinnant, "chrono-Compatible
+/// Low-Level Date Algorithms").
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

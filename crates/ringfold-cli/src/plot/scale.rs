@@ -6,10 +6,10 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
 use crate::numbers::{bytes_label, significant};
 
-/// At most so many marks are named along an axis.
+/// The maximum number of labelled marks along an axis.
 const MAX_MARKS: usize = 14;
 
-/// A linear axis has about so many marks.
+/// A linear axis has about this many marks.
 const LINEAR_MARKS: f64 = 8.0;
 
 /// Decades above which only the powers of ten are marked.

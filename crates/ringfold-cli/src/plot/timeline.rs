@@ -106,7 +106,7 @@ impl Timeline {
                 PALETTE[bar.kind % PALETTE.len()].filled(),
             ))?;
             if right > left + 3 {
-                // An edge tells bars apart that follow each other.
+                // An edge separates consecutive bars.
                 root.draw(&Rectangle::new(corners, WHITE.mix(0.7)))?;
             }
         }

@@ -8,12 +8,14 @@ use super::outcome::Method;
 use super::settings::Settings;
 use super::vary::Variation;
 
-/// Simulate a collective in virtual time: its time, traffic and critical path, and what slow or dead ranks do to it
+/// Simulate a collective in virtual time: its time, traffic and critical path, and the effect of
+/// slow or dead ranks
 ///
-/// The library's own engine runs its own schedules over a simulated network, so order, bytes and messages are those of a
-/// real run; what a message or a reduction costs is said by flags or a scenario file. The same scenario and seed give the
-/// same result. Times are written 5us or 20ms, rates 100Gbit/s or 12.5GB/s, sizes 64K or 8M (binary). A broken promise
-/// or a call that fails makes the exit status 1.
+/// The library's own engine runs its own schedules over a simulated network, so order, bytes and
+/// messages are those of a real run; flags or a scenario file set the cost of a message or a
+/// reduction. The same scenario and seed give the same result. Times are written 5us or 20ms, rates
+/// 100Gbit/s or 12.5GB/s, sizes 64K or 8M (binary). A violated guarantee or a call that fails makes
+/// the exit status 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -24,12 +26,14 @@ pub struct Arguments {
     #[command(flatten)]
     pub settings: Settings,
 
-    /// Simulate for many values of a setting: bytes=1K..64M doubles, ranks=4..64*4 multiplies, delay=0us..60us+2us adds,
-    /// bandwidth=10Gbit/s,25Gbit/s lists. `delay` is that of --slow and --late
+    /// Simulate for many values of a setting: bytes=1K..64M doubles, ranks=4..64*4 multiplies,
+    /// delay=0us..60us+2us adds, bandwidth=10Gbit/s,25Gbit/s lists. `delay` is that of --slow and
+    /// --late
     #[arg(long, value_name = "KEY=VALUES", help_heading = RUNS)]
     pub sweep: Option<Variation>,
 
-    /// Simulate side by side: algorithms (ring,direct), policies (off,tail), values of a setting (ports=full,half), or other scenario files
+    /// Compare simulations: algorithms (ring,direct), policies (off,tail), values of a setting
+    /// (ports=full,half), or other scenario files
     #[arg(long, value_name = "WHAT", help_heading = RUNS)]
     pub compare: Option<String>,
 
@@ -37,8 +41,14 @@ pub struct Arguments {
     #[arg(long, value_name = "HOW", value_enum, default_value = "auto", help_heading = RUNS)]
     pub method: Method,
 
-    /// Fit the constants of links and reductions to what `ringfold perf --csv` has measured, and print them as flags
-    #[arg(long, value_name = "FILE.csv", help_heading = RUNS, conflicts_with_all = ["what", "sweep", "compare"])]
+    /// Fit the constants of links and reductions to the measurements of `ringfold perf --csv`, and
+    /// print them as flags
+    #[arg(
+        long,
+        value_name = "FILE.csv",
+        help_heading = RUNS,
+        conflicts_with_all = ["what", "sweep", "compare"],
+    )]
     pub calibrate: Option<PathBuf>,
 
     /// Write everything as JSON; - is standard output, without the table
@@ -50,15 +60,31 @@ pub struct Arguments {
     pub csv: Option<PathBuf>,
 
     /// Write what each rank does when, for ui.perfetto.dev or chrome://tracing
-    #[arg(long, value_name = "FILE.json", help_heading = OUTPUT, conflicts_with_all = ["sweep", "compare"])]
+    #[arg(
+        long,
+        value_name = "FILE.json",
+        help_heading = OUTPUT,
+        conflicts_with_all = ["sweep", "compare"],
+    )]
     pub trace: Option<PathBuf>,
 
     /// Draw what each rank does when
-    #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT, conflicts_with_all = ["sweep", "compare"])]
+    #[arg(
+        long,
+        value_name = "FILE.svg",
+        help_heading = OUTPUT,
+        conflicts_with_all = ["sweep", "compare"],
+    )]
     pub gantt: Option<PathBuf>,
 
-    /// Write the schedules of all ranks as GOAL, for LogGOPSim and other simulators; - is standard output, without the table
-    #[arg(long, value_name = "FILE|-", help_heading = OUTPUT, conflicts_with_all = ["sweep", "compare"])]
+    /// Write the schedules of all ranks as GOAL, for LogGOPSim and other simulators; - is standard
+    /// output, without the table
+    #[arg(
+        long,
+        value_name = "FILE|-",
+        help_heading = OUTPUT,
+        conflicts_with_all = ["sweep", "compare"],
+    )]
     pub goal: Option<PathBuf>,
 
     /// Draw the time over what --sweep varies, or bus bandwidth if that is the size
@@ -95,7 +121,8 @@ impl Arguments {
             .collect();
         if let [one, other, ..] = data[..] {
             bail!(
-                "`{one} -` and `{other} -` would mix on standard output; write one of them to a file"
+                "`{one} -` and `{other} -` would mix on standard output; write one of them to a \
+                 file"
             );
         }
         if self.plot.is_some() && self.sweep.is_none() {

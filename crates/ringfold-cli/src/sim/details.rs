@@ -12,7 +12,7 @@ use super::outcome::Summary;
 use super::units::{micros_shown, plural, rate_text, time_text};
 use crate::numbers::{bytes_label, significant};
 
-/// At most so many lines of a list are shown; the JSON has all.
+/// The maximum number of lines of a list that are shown; the JSON has all.
 const MAX_LINES: usize = 16;
 
 /// All about one simulation.
@@ -62,11 +62,11 @@ pub fn details(summary: &Summary, report: Option<&Report>) -> String {
     text + &verdict(report)
 }
 
-/// What is said where the engine did not run.
+/// The note for results without the engine.
 pub const SWEPT: &str = "\
 #
-# By the longest path through the schedule, because nothing contends: the engine's time, without its links, critical path and
-# promises. `--method engine` has these.
+# By the longest path through the schedule, because nothing contends: the engine's time, without
+# links, critical path and promises. `--method engine` has these.
 ";
 
 /// What was simulated, as comments.
@@ -266,7 +266,9 @@ fn critical_path(report: &Report) -> String {
         PathKind::Slow,
         PathKind::Copy,
     ];
-    let mut text = "#\n# critical path: what the end waited for\n#   kind       parts          time (us)       %\n".to_owned();
+    let mut text = "#\n# critical path: what the end waited for\n\
+        #   kind       parts          time (us)       %\n"
+        .to_owned();
     for kind in kinds {
         let parts = || report.critical_path.iter().filter(|part| part.kind == kind);
         let ps: u64 = parts().map(|part| part.end_ps - part.begin_ps).sum();
@@ -289,7 +291,10 @@ fn ranks(report: &Report) -> String {
     let mut order: Vec<usize> = (0..report.ranks.len()).collect();
     let blame = |rank: usize| report.blame_ps.get(rank).copied().unwrap_or(0);
     order.sort_by_key(|&rank| (std::cmp::Reverse(blame(rank)), rank));
-    let mut text = "#\n# ranks, by how much of the critical path was spent on them\n#   rank         blame (us)       %      finished (us)       reduced (us)        waited (us)  messages             sent (B)\n".to_owned();
+    let mut text = "#\n# ranks, by how much of the critical path was spent on them\n\
+        #   rank         blame (us)       %      finished (us)       reduced (us)        waited \
+        (us)  messages             sent (B)\n"
+        .to_owned();
     for &rank in order.iter().take(MAX_LINES) {
         let part = &report.ranks[rank];
         let _ = writeln!(
@@ -311,7 +316,9 @@ fn ranks(report: &Report) -> String {
 fn links(report: &Report) -> String {
     let mut order: Vec<_> = report.links.iter().collect();
     order.sort_by_key(|link| (std::cmp::Reverse(link.busy_ps), link.from, link.to));
-    let mut text = "#\n# links, by how long they were busy\n#   from    to  messages             bytes          busy (us)       %\n".to_owned();
+    let mut text = "#\n# links, by how long they were busy\n\
+        #   from    to  messages             bytes          busy (us)       %\n"
+        .to_owned();
     for link in order.iter().take(MAX_LINES) {
         let _ = writeln!(
             text,

@@ -147,7 +147,7 @@ fn us(ps: u64) -> f64 {
     ps as f64 / 1e6
 }
 
-/// What only the engine tells.
+/// Data that only the engine provides.
 fn details(report: &Report) -> Json {
     json!({
         "chunks": report.chunks.iter().map(|chunk| json!({

@@ -1,8 +1,10 @@
-//! `--calibrate`: the constants of links and reductions, from what `ringfold perf --csv` has measured.
+//! `--calibrate`: the constants of links and reductions, from the measurements of
+//! `ringfold perf --csv`.
 //!
-//! Every row is an equation: its time is `hops·α + (messages − hops)·o + bytes·β + reduced·γ`, with the counts of
-//! `tune::cost`. Least squares over all rows give the constants (`least_squares`); what the file cannot tell apart is said instead of
-//! guessed, and what is given by a flag is not fitted.
+//! Every row is an equation: its time is `hops·α + (messages − hops)·o + bytes·β + reduced·γ`, with
+//! the counts of `tune::cost`. Least squares over all rows give the constants (`least_squares`). If
+//! the file cannot distinguish two constants, this is reported instead of guessed, and constants
+//! given by a flag are not fitted.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -46,7 +48,8 @@ struct Row {
     counts: [f64; CONSTANTS.len()],
 }
 
-/// A constant of the model. Those that are needed most come first: of two that look alike, the later one is left out.
+/// A constant of the model, in order of importance: of two indistinguishable ones, the later is
+/// omitted.
 struct Constant {
     sign: &'static str,
     flag: &'static str,
@@ -185,7 +188,7 @@ fn equation(line: &Line) -> Result<Row, String> {
     })
 }
 
-/// Whether ranks of one host did it in published memory: what an algorithm does there wherever it can.
+/// Whether ranks of one host used published memory, as an algorithm does there if it can.
 fn is_published(collective: Collective, algorithm: Algorithm, transport: &str) -> bool {
     transport == "shm" && Schedule::algorithms(collective, Medium::Shared).contains(&algorithm)
 }
@@ -271,13 +274,15 @@ fn note(constant: &Constant, value: Value) -> String {
     let sign = constant.sign;
     match value {
         Value::Fitted { value: 0.0, .. } => format!(
-            "# {sign} would be below 0, so it is 0: what it stands for does not show in these rows\n"
+            "# {sign} would be below 0, so it is 0: what it stands for does not show in these \
+             rows\n"
         ),
         Value::Fitted { value, error } if error > VAGUE_SHARE * value => format!(
             "# {sign} is hardly more than its standard error: measure more sizes where it weighs\n"
         ),
         Value::Inseparable { from } => format!(
-            "# all rows depend on {sign} as they do on {}, which holds both; measure other collectives or algorithms, too, or give {}\n",
+            "# all rows depend on {sign} as they do on {}, which holds both; measure other \
+             collectives or algorithms, too, or give {}\n",
             CONSTANTS[from].sign, constant.flag,
         ),
         Value::Fitted { .. } | Value::Absent => String::new(),
@@ -286,7 +291,9 @@ fn note(constant: &Constant, value: Value) -> String {
 
 /// The rows that the constants explain least.
 fn worst(fit: &Fit, known: &[Option<f64>], read: &Rows) -> String {
-    let mut text = "#\n# rows that fit least                                       measured (us)    fitted (us)\n".to_owned();
+    let mut text = "#\n# rows that fit least                                       measured \
+        (us)    fitted (us)\n"
+        .to_owned();
     let mut rows: Vec<(f64, f64, &Row)> = read
         .rows
         .iter()
@@ -333,7 +340,10 @@ fn write_json(path: &Path, fit: &Fit, known: &[Option<f64>], read: &Rows) -> Res
                 (None, Value::Inseparable { .. }) => (None, None, "inseparable"),
             };
             let unit = if constant.per_byte { "us/B" } else { "us" };
-            json!({"sign": constant.sign, "value": number, "standard_error": error, "unit": unit, "how": how})
+            json!({
+                "sign": constant.sign, "value": number, "standard_error": error, "unit": unit,
+                "how": how
+            })
         })
         .collect();
     let document = json!({

@@ -1,11 +1,12 @@
 //! Least squares for a few unknowns that cannot be negative.
 //!
-//! Measured times span many powers of ten, so every row counts by its relative error. An unknown whose column is nearly a
-//! combination of those before it cannot be told from them: it is left out and named, instead of being given a value that
-//! the next measurement would turn around. With so few unknowns every set of them is tried, so the best fit without
-//! negative values is found and not approached (Lawson & Hanson, *Solving Least Squares Problems*, 1974, chapter 23).
+//! Measured times span many powers of ten, so every row is weighted by its relative error. An
+//! unknown whose column is nearly a combination of those before it cannot be distinguished from
+//! them: it is omitted and named, instead of getting a value that the next measurement would
+//! contradict. With so few unknowns every subset of them is tried, so the best non-negative fit is
+//! found exactly (Lawson & Hanson, *Solving Least Squares Problems*, 1974, chapter 23).
 
-/// What must remain of a column, as a share of its length, when its likeness to those before it is taken away.
+/// What must remain of a column, as a fraction of its length, after projecting out those before it.
 const SEPARABLE_SHARE: f64 = 0.02;
 
 /// Most unknowns: every set of them is tried.
@@ -18,7 +19,8 @@ pub enum Value {
     Fitted { value: f64, error: f64 },
     /// No row depends on it.
     Absent,
-    /// The rows depend on it as they do on the unknown with this number, so that only the sum of both shows.
+    /// The rows depend on it exactly as on the unknown with this number, so that only the sum of
+    /// both can be determined.
     Inseparable { from: usize },
 }
 
@@ -37,8 +39,9 @@ pub struct Fit {
     pub worst_error: f64,
 }
 
-/// Finds `x ≥ 0` that brings `Σ_j columns[j][i]·x[j]` closest to `times[i]`, relative to these, which are positive.
-/// `None` if there are fewer rows than unknowns that can be told apart, or nothing to find.
+/// Finds `x ≥ 0` that brings `Σ_j columns[j][i]·x[j]` closest to `times[i]`, relative to these,
+/// which are positive. `None` if there are fewer rows than independent unknowns, or nothing to
+/// find.
 pub fn fit(columns: &[Vec<f64>], times: &[f64]) -> Option<Fit> {
     assert!(columns.len() <= MAX_UNKNOWNS);
     let weighted: Vec<Vec<f64>> = columns
@@ -116,7 +119,8 @@ fn judge(values: Vec<Value>, predicted: Vec<f64>, times: &[f64]) -> Fit {
     }
 }
 
-/// Which columns stand for themselves (`Fitted`, still without a value), by Gram and Schmidt's way in the order given.
+/// Which columns are independent (`Fitted`, still without a value), by Gram-Schmidt in the given
+/// order.
 fn separate(columns: &[Vec<f64>]) -> Vec<Value> {
     let mut basis: Vec<(usize, Vec<f64>)> = Vec::new();
     let mut values = Vec::new();

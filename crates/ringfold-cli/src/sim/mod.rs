@@ -1,11 +1,12 @@
 //! `ringfold sim`: simulates collectives in virtual time, with the library's own engine.
 //!
 //! ```text
-//! file, flags ─► settings ─► (sweep × compare) ─► Scenario ─► ringfold::simulate ─► Report ─► table, files, pictures
+//! file, flags ─► settings ─► (sweep × compare) ─► Scenario ─► ringfold::simulate
+//!     ─► Report ─► table, files, pictures
 //! ```
 //!
-//! Nothing here knows how a collective works or what it costs: that is the library's. This module says what is asked, runs
-//! it with progress on a terminal, and shows what came out.
+//! Nothing here knows how a collective works or what it costs: the library does. This module reads
+//! the settings, runs the simulations with progress on a terminal, and shows the results.
 
 mod arguments;
 mod details;
@@ -67,7 +68,8 @@ fn base(arguments: &Arguments) -> Result<(String, Settings)> {
         let path = Path::new(what);
         match parse_collective(what) {
             Ok(collective) => settings.collective = Some(collective),
-            // A word without a dot or a slash was meant to be a collective, unless there is such a file.
+            // A word without a dot or a slash is assumed to be a collective, unless there is such a
+            // file.
             Err(error) if !what.contains(['.', '/']) && !path.exists() => return Err(error.into()),
             Err(_) => {
                 settings = scenario::read(path)?;

@@ -11,7 +11,7 @@ use super::vary::Value;
 use crate::bench::Size;
 use crate::numbers::bytes_label;
 
-/// Up to so many ranks the engine is quick enough to tell everything.
+/// Up to this many ranks the engine is fast enough to report everything.
 const ENGINE_RANKS: usize = 128;
 
 /// What a step of an engine's plan and its state take, about.
@@ -29,7 +29,7 @@ pub enum Method {
     LongestPath,
 }
 
-/// What every simulation tells.
+/// The results of every simulation.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// What was simulated, with what the tuner chose filled in.
@@ -156,7 +156,8 @@ impl Method {
         let needed = steps(scenario)? as u128 * STEP_BYTES;
         match crate::info::memory_available_bytes() {
             Some(available) if needed > u128::from(available) => bail!(
-                "the plans of {ranks} ranks may take {}, and {} are available; choose fewer ranks, or `--method sweep` for times alone",
+                "the plans of {ranks} ranks may take {}, and {} are available; choose fewer ranks, \
+                 or `--method sweep` for times alone",
                 bytes_label(needed as f64),
                 bytes_label(available as f64),
             ),

@@ -1,4 +1,5 @@
-//! Charts of simulations: curves over what a sweep varies, and what each rank of one simulation does when.
+//! Charts of simulations: curves over the swept setting, and each rank's activity over time in one
+//! simulation.
 
 use anyhow::{Result, bail};
 use ringfold::simulate::{Lane, Report};
@@ -100,7 +101,8 @@ pub fn gantt(report: &Report) -> Result<Timeline> {
     let scenario = &report.scenario;
     if scenario.ranks > MAX_RANKS {
         bail!(
-            "`--gantt` draws at most {MAX_RANKS} ranks, and there are {}; `--trace` writes a timeline that zooms",
+            "`--gantt` draws at most {MAX_RANKS} ranks, and there are {}; `--trace` writes a \
+             timeline that zooms",
             scenario.ranks
         );
     }
@@ -127,7 +129,8 @@ pub fn gantt(report: &Report) -> Result<Timeline> {
     }
     if bars.len() > MAX_BARS {
         bail!(
-            "`--gantt` draws at most {MAX_BARS} bars, and there are {}; `--trace` writes a timeline that zooms",
+            "`--gantt` draws at most {MAX_BARS} bars, and there are {}; `--trace` writes a \
+             timeline that zooms",
             bars.len()
         );
     }

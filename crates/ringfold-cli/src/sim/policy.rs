@@ -19,7 +19,8 @@ const POLICY: &str = "Going around slow ranks";
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicySettings {
-    /// Where the sum of a slow rank goes: nowhere else, to the rank after the next, or to the chunk's owner [default: off]
+    /// The destination of a slow rank's sum: unchanged, the rank after the next, or the chunk's
+    /// owner [default: off]
     #[arg(long, value_name = "TARGET", value_enum, help_heading = POLICY)]
     pub policy: Option<PolicyName>,
 
@@ -27,7 +28,7 @@ pub struct PolicySettings {
     #[arg(long, value_name = "FACTOR", help_heading = POLICY)]
     pub alpha_threshold: Option<Factor>,
 
-    /// Who tells whom that somebody is slow [default: both]
+    /// Which rank signals that a rank is slow [default: both]
     #[arg(long, value_name = "WHICH", value_enum, help_heading = POLICY)]
     pub signals: Option<SignalsName>,
 
@@ -49,7 +50,7 @@ pub enum PolicyName {
     Off,
     /// To the rank after the next, which waits for it: the paper's
     Next2,
-    /// To the chunk's owner, and nobody between waits
+    /// To the chunk's owner, and no rank in between waits
     Tail,
 }
 
@@ -59,11 +60,11 @@ pub enum PolicyName {
 pub enum SignalsName {
     /// A rank that reduces too long tells the next one
     Late,
-    /// A rank that waits too long tells the one before
+    /// A rank that waits too long tells the previous one
     Skip,
     /// Both
     Both,
-    /// Nobody: both act by their own timers, which is the paper's literal rule
+    /// Neither: both act by their own timers, which is the paper's literal rule
     Silent,
 }
 
@@ -156,8 +157,8 @@ impl PolicySettings {
     }
 }
 
-/// What a piece takes to be combined and to be sent where nothing is slow. Slices under way at once share the port, and a server
-/// that does one thing after the other.
+/// The usual time to reduce and to send a piece. Concurrent slices share the port, and a serial
+/// server runs one operation at a time.
 fn fixed(scenario: &Scenario, alpha: f64) -> Result<Timers> {
     let chosen = simulate::resolve(scenario)?;
     let ranks = chosen.ranks as u64;

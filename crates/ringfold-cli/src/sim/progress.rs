@@ -16,7 +16,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins, for so many simulations.
+    /// Starts, for this many simulations.
     pub fn begin(count: usize) -> Result<Progress> {
         let bar = match count {
             1 => ProgressBar::new_spinner(),
@@ -61,7 +61,7 @@ fn clear_when_interrupted(bar: &ProgressBar) -> Result<()> {
     ringfold::threads::start("ringfold-signals", move || {
         if let Some(signal) = signals.forever().next() {
             bar.finish_and_clear();
-            // It ends the process; if it cannot, the simulation goes on.
+            // It ends the process; if it cannot, the simulation continues.
             let _ = emulate_default_handler(signal);
         }
     })?;

@@ -13,13 +13,15 @@ use ringfold::{Algorithm, Collective};
 use super::disturbances::Late;
 use super::settings::{Settings, Slice, Way};
 
-/// Up to here data is moved and results are compared, unless told: more would take the memory of the machine.
+/// By default, data is moved and results are compared up to this size: more would exhaust the
+/// machine's memory.
 const REAL_BYTES_MAX: u64 = 256 << 20;
 
 /// The most ranks: more is mistyped.
 const RANKS_MAX: usize = 1 << 20;
 
-/// The key that varies the delay of all slow reductions and late ranks, which are no flags of their own.
+/// The key that varies the delay of all slow reductions and late ranks, which is not a flag of its
+/// own.
 const DELAY: &str = "delay";
 
 /// Reads a scenario file.
@@ -35,7 +37,7 @@ pub fn read(path: &Path) -> Result<Settings> {
     })
 }
 
-/// Names the right word for one that serde did not expect: it tells all of them.
+/// Suggests the right word for one that serde did not expect: its message lists all of them.
 fn hint(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.split_first() {
@@ -73,7 +75,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         collective,
         algorithm: match settings.algorithm {
             Some(Way::By(algorithm)) => Some(algorithm),
-            // Whoever says how rings go around slow ranks, or that they do not, speaks of rings.
+            // Settings of rings that bypass slow ranks, including `off`, imply the ring.
             None if settings.straggler.policy.is_some() => Some(Algorithm::Ring),
             Some(Way::Auto) | None => None,
         },
@@ -115,7 +117,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
     Ok(scenario)
 }
 
-/// The root that nobody named: for `stragglar`, whose root is the late rank, the first that is late.
+/// The default root: for `stragglar`, whose root is the late rank, the first late rank.
 fn root(settings: &Settings, default: usize) -> usize {
     match (settings.algorithm, settings.late.first()) {
         (Some(Way::By(Algorithm::Stragglar)), Some(Late(Disturbance::Late { rank, .. }))) => *rank,
@@ -162,7 +164,7 @@ fn compute(
     default: ringfold::simulate::Compute,
 ) -> ringfold::simulate::Compute {
     let given = &settings.compute;
-    // Whoever says what a reduction takes has said all of it.
+    // Setting the time of a reduction replaces the default rate.
     let gamma = match given.reduce_time {
         Some(_) => 0,
         None => default.reduce_ps_per_byte,
@@ -235,7 +237,8 @@ fn in_short(error: &clap::Error) -> String {
 fn delay(settings: &mut Settings, value: &str) -> Result<()> {
     if settings.slow.is_empty() && settings.late.is_empty() {
         bail!(
-            "`{DELAY}` varies the delay of what is slow or late, but nothing is; give `--slow` or `--late`"
+            "`{DELAY}` varies the delay of what is slow or late, but nothing is; give `--slow` or \
+             `--late`"
         );
     }
     let ps = parse_time_ps(value)?;

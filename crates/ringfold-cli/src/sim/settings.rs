@@ -1,8 +1,8 @@
-//! What is simulated, as its user says it: every setting is a flag, a key of a scenario file, and a thing to vary.
+//! The user's settings: every setting is a flag, a key of a scenario file, and can be varied.
 //!
-//! One structure is all three. clap reads it from flags and serde from TOML; what varies (`--sweep`, `--compare`) is read
-//! as a flag once more. A setting that was not given stays `None`, so what holds is a matter of order: the default, the
-//! file, the flags, the value that varies.
+//! One structure serves all three. clap reads it from flags and serde from TOML; varied settings
+//! (`--sweep`, `--compare`) are read as a flag once more. A setting that was not given stays
+//! `None`, so precedence is a matter of order: the default, the file, the flags, the varied value.
 
 use clap::{Args, ValueEnum};
 use ringfold::simulate::{Payload, Ports, Sending, Server, Slow};
@@ -33,7 +33,13 @@ pub struct Settings {
     pub ranks: Option<usize>,
 
     /// The size, as nccl-tests counts it [default: 8M]
-    #[arg(short = 'b', long, value_name = "BYTES", conflicts_with = "chunk_bytes", help_heading = CALL)]
+    #[arg(
+        short = 'b',
+        long,
+        value_name = "BYTES",
+        conflicts_with = "chunk_bytes",
+        help_heading = CALL,
+    )]
     #[serde(deserialize_with = "own_text")]
     pub bytes: Option<Bytes>,
 
@@ -47,13 +53,21 @@ pub struct Settings {
     #[serde(deserialize_with = "own_text")]
     pub slice_bytes: Option<Slice>,
 
-    /// How much each rank owns of an all_reduce by direct: 1,1,1,0, or `auto`, from what links and reductions cost
+    /// Each rank's share of an all_reduce by direct: 1,1,1,0, or `auto`, from the costs of links
+    /// and reductions
     #[arg(long, value_name = "LIST|auto", help_heading = CALL)]
     #[serde(deserialize_with = "own_text")]
     pub weights: Option<Weighting>,
 
     /// Data type [default: float32]
-    #[arg(short = 'd', long, alias = "dtype", value_name = "TYPE", value_parser = parse_one_dtype, help_heading = CALL)]
+    #[arg(
+        short = 'd',
+        long,
+        alias = "dtype",
+        value_name = "TYPE",
+        value_parser = parse_one_dtype,
+        help_heading = CALL,
+    )]
     #[serde(deserialize_with = "dtype")]
     pub datatype: Option<DType>,
 
@@ -62,12 +76,12 @@ pub struct Settings {
     #[serde(deserialize_with = "own_text")]
     pub op: Option<Op>,
 
-    /// Root rank; for stragglar the rank that is late [default: 0, for stragglar the first of --late]
+    /// Root rank; for stragglar the late rank [default: 0, for stragglar the first of --late]
     #[arg(short = 'r', long, value_name = "RANK", help_heading = CALL)]
     pub root: Option<usize>,
 
-    /// Whether data is moved and every result compared with its definition, or its bytes only counted [default: real up
-    /// to 256 MiB on all ranks together]
+    /// Whether data is moved and every result compared with its definition, or its bytes only
+    /// counted [default: real up to 256 MiB on all ranks together]
     #[arg(long, value_name = "HOW", value_enum, help_heading = CALL)]
     pub payload: Option<PayloadName>,
 
@@ -89,8 +103,8 @@ pub struct Settings {
     #[command(flatten)]
     pub straggler: PolicySettings,
 
-    /// Reductions that take longer: rank=3,step=*,delay=exp(20us),p=0.1 (also uniform(5us,20us)); may be repeated. A step
-    /// is the how-manieth reduction of that rank, from 1
+    /// Slower reductions: rank=3,step=*,delay=exp(20us),p=0.1 (also uniform(5us,20us)); may be
+    /// repeated. A step is the ordinal of that rank's reduction, from 1
     #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
     #[serde(deserialize_with = "own_list")]
     pub slow: Vec<Slow>,
@@ -115,7 +129,7 @@ pub struct Settings {
     #[serde(deserialize_with = "own_list")]
     pub dead: Vec<Dead>,
 
-    /// How long it takes until the survivors of a death are told [default: 10ms]
+    /// How long it takes until the survivors of a death learn of it [default: 10ms]
     #[arg(long, value_name = "TIME", help_heading = TROUBLE)]
     #[serde(deserialize_with = "own_text")]
     pub detect: Option<Span>,
@@ -172,7 +186,7 @@ pub struct NetworkSettings {
     #[serde(deserialize_with = "own_text")]
     pub memory_bandwidth: Option<Rate>,
 
-    /// A link inside the network that ranks share: name=spine,bandwidth=200Gbit/s,ranks=0-3; may be repeated
+    /// A shared link inside the network: name=spine,bandwidth=200Gbit/s,ranks=0-3; may be repeated
     #[arg(long, value_name = "SPEC", help_heading = NETWORK)]
     #[serde(deserialize_with = "own_list")]
     pub switch: Vec<SwitchText>,
@@ -187,7 +201,8 @@ pub struct ComputeSettings {
     #[serde(deserialize_with = "own_text")]
     pub reduce_time: Option<Span>,
 
-    /// How fast elements are combined: 20GB/s or `unlimited` [default: 20GB/s, or unlimited with --reduce-time]
+    /// The rate of reductions: 20GB/s or `unlimited` [default: 20GB/s, or unlimited with
+    /// --reduce-time]
     #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
     #[serde(deserialize_with = "own_text")]
     pub reduce_rate: Option<Rate>,
@@ -355,8 +370,8 @@ macro_rules! overlay {
 }
 
 impl Settings {
-    /// Lets `over` win wherever it says something. A size replaces a chunk's size and the other way around; disturbances
-    /// of a kind replace all of that kind.
+    /// Lets `over` override every setting that it has. A size replaces a chunk's size and vice
+    /// versa; disturbances of a kind replace all of that kind.
     pub fn overlay(&mut self, over: &Settings) {
         if let Some(weights) = &over.weights {
             self.weights = Some(weights.clone());
@@ -367,11 +382,13 @@ impl Settings {
         if over.chunk_bytes.is_some() {
             self.bytes = None;
         }
-        overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes, datatype, op, root, payload,
-            seed, timeout, detect; slow, late, stall, slow_link, dead);
-        overlay!(self.network, over.network, alpha, bandwidth, overhead, gap, ports, sending, ranks_per_host,
-            local_alpha, local_bandwidth, memory_bandwidth; switch);
+        overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes,
+            datatype, op, root, payload, seed, timeout, detect;
+            slow, late, stall, slow_link, dead);
+        overlay!(self.network, over.network, alpha, bandwidth, overhead, gap, ports, sending,
+            ranks_per_host, local_alpha, local_bandwidth, memory_bandwidth; switch);
         self.straggler.overlay(&over.straggler);
-        overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, server, cores_per_host;);
+        overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, server,
+            cores_per_host;);
     }
 }

@@ -16,7 +16,9 @@ pub fn header(key: Option<&str>, variants: &[Variant]) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let ratio = if variants.len() > 1 { "  to first" } else { "" };
     format!(
-        "# ringfold sim version {version}\n# {:>12}  {:<18}  {:<18}  {:>6}  {:>12}  {:>17}  {:>9}  {:>9}  {:>9}{ratio}\n# {:>12}  {:<18}  {:<18}  {:>6}  {:>12}  {:>17}  {:>9}  {:>9}  {:>9}\n",
+        "# ringfold sim version {version}\n\
+         # {:>12}  {:<18}  {:<18}  {:>6}  {:>12}  {:>17}  {:>9}  {:>9}  {:>9}{ratio}\n\
+         # {:>12}  {:<18}  {:<18}  {:>6}  {:>12}  {:>17}  {:>9}  {:>9}  {:>9}\n",
         key.unwrap_or(""),
         "",
         "algorithm",

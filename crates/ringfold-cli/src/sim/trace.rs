@@ -1,7 +1,8 @@
 //! `--trace`: a simulation as a timeline that Perfetto and Chrome show.
 //!
-//! The Trace Event Format: a rank is a process, a lane a thread, an event a complete slice (`X`), times are microseconds. An
-//! arrow (a flow from `s` to `f`) leads from each message's sending to its receiving.
+//! The Trace Event Format: a rank is a process, a lane a thread, an event a complete slice (`X`),
+//! times are microseconds. An arrow (a flow from `s` to `f`) leads from each message's sending to
+//! its receiving.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufWriter, Write};
@@ -45,13 +46,17 @@ fn names(report: &Report) -> Vec<Value> {
     for rank in ranks {
         let name = json!({"name": format!("rank {rank}")});
         names.push(json!({"ph": "M", "name": "process_name", "pid": rank, "args": name}));
-        names.push(json!({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}));
+        let order = json!({"sort_index": rank});
+        names.push(json!({"ph": "M", "name": "process_sort_index", "pid": rank, "args": order}));
     }
     for (rank, lane) in lanes {
         let (tid, name) = (lane as u32, json!({"name": lane.name()}));
         names
             .push(json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": name}));
-        names.push(json!({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}));
+        let order = json!({"sort_index": tid});
+        names.push(
+            json!({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": order}),
+        );
     }
     names
 }
@@ -73,8 +78,8 @@ fn slice(event: &TraceEvent) -> Value {
     })
 }
 
-/// The begin of an arrow at each sending, and its end at the receiving. From one rank to another messages are received in the
-/// order in which they are sent.
+/// The start of an arrow at each sending, and its end at the receiving. From one rank to another,
+/// messages are received in the order in which they are sent.
 fn arrows(report: &Report) -> Vec<Value> {
     let ends = |lane: Lane, pair: fn(&TraceEvent) -> Option<(usize, usize)>| {
         let mut ends: BTreeMap<(usize, usize), Vec<u64>> = BTreeMap::new();
@@ -90,7 +95,7 @@ fn arrows(report: &Report) -> Vec<Value> {
     let received = ends(Lane::Receive, |event| Some((event.peer?, event.rank)));
     let mut arrows = Vec::new();
     for (&(from, to), begins) in &sent {
-        // Of a rank that died, messages may be lost; the rest cannot be told apart.
+        // Of a rank that died, messages may be lost; the rest cannot be matched.
         let ends = received
             .get(&(from, to))
             .filter(|ends| ends.len() == begins.len());

@@ -55,7 +55,8 @@ enum Kind<'a> {
 impl FromStr for Variation {
     type Err = String;
 
-    /// `KEY=A..B` doubles, `KEY=A..B*F` multiplies, `KEY=A..B+STEP` adds, `KEY=A,B,C` lists; with a `;`, that separates.
+    /// `KEY=A..B` doubles, `KEY=A..B*F` multiplies, `KEY=A..B+STEP` adds, `KEY=A,B,C` lists; with a
+    /// `;`, that separates.
     fn from_str(text: &str) -> Result<Variation, String> {
         let Some((key, values)) = text.split_once('=') else {
             return Err("write KEY=A..B, KEY=A..B+STEP, KEY=A..B*FACTOR or KEY=A,B,C".into());
@@ -128,7 +129,8 @@ fn range(key: String, from: &str, to: &str) -> Result<Variation, String> {
             let factor = factor.ok_or("the factor must be a number above 1")?;
             if low <= 0.0 {
                 return Err(format!(
-                    "multiplied, `{from}` never gets to `{to}`; add a step, as in `{key}={from}..{to}+{to}`"
+                    "multiplied, `{from}` never gets to `{to}`; add a step, as in \
+                     `{key}={from}..{to}+{to}`"
                 ));
             }
             Box::new(move |count| low * factor.powi(count as i32))
@@ -259,7 +261,8 @@ pub struct Variant {
     pub settings: Settings,
 }
 
-/// What `--compare` asks for: algorithms, values of a setting (`KEY=A,B`), or other scenario files beside this one.
+/// The values of `--compare`: algorithms, values of a setting (`KEY=A,B`), or other scenario files
+/// beside this one.
 pub fn variants(settings: &Settings, named: &str, asked: Option<&str>) -> Result<Vec<Variant>> {
     let Some(asked) = asked else {
         return Ok(vec![Variant {
@@ -306,7 +309,8 @@ fn key_of(words: &[&str]) -> Result<&'static str> {
         let algorithms = Algorithm::ALL.iter().map(|algorithm| algorithm.name());
         let policies = ["off", "next2", "tail"];
         bail!(
-            "`--compare` takes algorithms, policies, KEY=A,B or scenario files; `{wrong}` is none, did you mean `{}`?",
+            "`--compare` takes algorithms, policies, KEY=A,B or scenario files; `{wrong}` is none, \
+             did you mean `{}`?",
             nearest(wrong, algorithms.chain(policies))
         );
     }
@@ -315,7 +319,8 @@ fn key_of(words: &[&str]) -> Result<&'static str> {
         Some(algorithm) => match words.iter().find(is_policy) {
             None => Ok("algorithm"),
             Some(policy) => bail!(
-                "`--compare` takes algorithms or policies, and `{algorithm}` and `{policy}` are one of each; write two scenario files"
+                "`--compare` takes algorithms or policies, and `{algorithm}` and `{policy}` are \
+                 one of each; write two scenario files"
             ),
         },
     }
