@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Zhang, Deng, Song, Xue, Guo & Huang, Communication Optimization Technology of Distributed Machine
-Learning Network, 2024: a reduce_scatter that walks around a slow rank, simulated.
+"""A reduce_scatter that bypasses a slow rank, simulated.
+
+Zhang, Deng, Song, Xue, Guo & Huang, Communication Optimization Technology of Distributed Machine
+Learning Network, 2024.
 
 Four ranks in a ring, chunks of 8 KiB, links of 5 µs and 100 Gbit/s, reductions of T = 3 µs. One
-reduction, the first of rank B, takes T + ΔT. When T + ΔT > αT, rank C sends what it has to D
-without waiting, B sends its sum to D as well, and D reduces both at once. Two closed forms say what
-this saves. It is measured in two ways that the paper does not keep apart: on the *path* of the one
-chunk that was late, until D has it, and for the *whole* reduce_scatter, which cannot end before the
-other chunks have gone around.
+reduction, the first of rank B, takes T + ΔT. When T + ΔT > αT, rank C sends its part to D without
+waiting, B sends its sum to D as well, and D reduces both at once. Two closed forms give the
+savings. They are measured in two ways that the paper does not distinguish: on the *path* of the one
+late chunk, until D has it, and for the *whole* reduce_scatter, which cannot end before the other
+chunks have gone around.
 """
 
 from typing import Any, NamedTuple
@@ -20,11 +22,11 @@ RANKS = 4
 REDUCE = 3 * US
 TRANSFER = 5 * US + 8192 * 80
 OWNER = 3
-"""The rank that owns the chunk that is late: D."""
+"""The rank that owns the late chunk: D."""
 
 # α is in tenths throughout.
 TABLE_ALPHA = 18
-"""The one that gives the 25.3 % (see docs/papers.md)."""
+"""The one with the 25.3 % (see docs/papers.md)."""
 BEST_DELAY = 8 * US
 TABLE_DELAYS = [us * US for us in (2, 3, 5, 6, 7, 8, 9, 10, 15, 20, 30)]
 FIGURE_8_ALPHAS = [12, 15, 18, 20, 25, 30]
@@ -55,7 +57,7 @@ CONTRADICTIONS = """\
 
 
 class Times(NamedTuple):
-    """What one setting takes."""
+    """The times of one setting."""
 
     ring: int
     """The ring's reduce_scatter."""
@@ -64,10 +66,10 @@ class Times(NamedTuple):
     whole: int
     """The whole reduce_scatter by the paper's rule, reductions side by side."""
     serial: int
-    """The same where a rank reduces one thing after the other."""
+    """The same if a rank runs one reduction at a time."""
 
     def effect(self, time: int) -> float:
-        """The share of the ring's time that is saved, in percent."""
+        """The savings relative to the ring's time, in percent."""
         return 100 * (self.ring - time) / self.ring
 
 
@@ -75,7 +77,7 @@ Points = dict[tuple[int, int], Times]
 
 
 def saving(alpha: int, delay: int) -> int:
-    """What the strategy saves on the late chunk's path: the paper's equations (1) and (2)."""
+    """The savings on the late chunk's path: the paper's equations (1) and (2)."""
     patience = alpha * REDUCE // 10
     if REDUCE + delay <= patience:
         return 0
@@ -89,8 +91,8 @@ def closed_form(alpha: int, delay: int) -> Times:
     undisturbed = (RANKS - 1) * (REDUCE + TRANSFER)
     ring = undisturbed + delay
     saved = saving(alpha, delay)
-    # Where it reduces one thing after the other, the slow rank's next chunk is late, too, and no
-    # rank walks around that.
+    # With one reduction at a time, the slow rank's next chunk is late, too, and no rank bypasses
+    # that.
     serial = max(ring - min(saved, TRANSFER), undisturbed) if saved else ring
     return Times(ring, ring - saved, max(ring - saved, undisturbed), serial)
 
@@ -133,7 +135,7 @@ def all_reduce(outputs: Outputs) -> tuple[int, int]:
 
 
 def us(time: int) -> str:
-    """Microseconds with the five digits that the literature has."""
+    """Microseconds with the five digits of the publication."""
     return f"{time / US:.5f}"
 
 
@@ -171,7 +173,7 @@ def over_alpha(points: Points) -> str:
 
 
 def best(points: Points, whole: tuple[int, int]) -> str:
-    """The figure in the abstract, and what it is a share of."""
+    """The figure in the abstract, and what it is relative to."""
     times = points[TABLE_ALPHA, BEST_DELAY]
     path, rest, serial = (times.effect(time) for time in times[1:])
     shortened = 100 * (whole[0] - whole[1]) / whole[0]
@@ -185,7 +187,7 @@ def best(points: Points, whole: tuple[int, int]) -> str:
 
 
 def agreement(points: Points) -> str:
-    """How far what was simulated is from the closed forms."""
+    """The difference between simulation and closed forms."""
     count, worst = 0, 0
     for pair in (pair for figure in FIGURES.values() for pair in figure):
         for found, due in zip(points[pair], closed_form(*pair), strict=True):

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Implementing All-Reduce with MPI (a laboratory report, 2021): in-place all_reduce by master and
-worker, and by a ring, for 4, 8 and 16 processes and 4 to 100 MB, simulated.
+"""In-place all_reduce by master and worker, and by a ring, simulated.
+
+Implementing All-Reduce with MPI (a laboratory report, 2021), for 4, 8 and 16 processes and 4 to 100
+MB.
 
 The ring's printed formula is right. The master's, `2(α + S/B) + N·S·C`, cannot be: solved for the
 table that is printed below it, it gives a negative bandwidth. Everything passes through the
-master's port, one after the other, so it is `(N − 1)(2(α + S/B) + S·C)`.
+master's port, one message at a time, so it is `(N − 1)(2(α + S/B) + S·C)`.
 """
 
 from typing import Any, NamedTuple
@@ -28,11 +30,11 @@ OUTLIER = ("ring", 16, 4)
 """The time that is above that of twice the size: no model explains it, so the fit ignores it."""
 
 CORES = range(4, 17)
-"""How many cores the machine may have had."""
+"""The assumed range of the machine's number of cores."""
 
 
 class Fit(NamedTuple):
-    """What an algorithm's messages cost where every process has a core."""
+    """The cost of an algorithm's messages if every process has a core."""
 
     alpha_us: float
     beta_us_per_byte: float
@@ -53,12 +55,12 @@ class Cell(NamedTuple):
 
 
 def turns(processes: int, cores: int) -> float:
-    """How many processes share a core: all run all the time, because MPI's waits ask again."""
+    """How many processes share a core: all run all the time, because MPI's waits poll."""
     return max(processes / cores, 1.0)
 
 
 def counts(algorithm: str, processes: int, megabytes: int) -> tuple[float, float]:
-    """Messages one after the other, and bytes through the busiest port, of the right formulas."""
+    """Consecutive messages, and bytes through the busiest port, of the right formulas."""
     messages = 2 * (processes - 1)
     share = 1 if algorithm == "flat" else processes
     return messages, messages / share * megabytes * 1e6
@@ -134,7 +136,7 @@ def printed_formula() -> str:
 
 
 def right_formulas() -> str:
-    """What the right formulas make constant."""
+    """The quantities that are constant by the right formulas."""
     text = """\
 #
 # Right: T = (N − 1)(2(α + S/B) + S·C), so T/(N − 1) is the same for all N; for the ring, as

@@ -1,4 +1,4 @@
-"""What the scripts of the papers share: their arguments, `ringfold sim`, and what they write."""
+"""Shared by the scripts of the papers: their arguments, `ringfold sim`, and their output."""
 
 import argparse
 import csv
@@ -21,7 +21,7 @@ class Curve(NamedTuple):
 
 
 class Outputs:
-    """Where the results go."""
+    """The destinations of the results."""
 
     def __init__(self, name: str, description: str | None) -> None:
         parser = argparse.ArgumentParser(description=description)
@@ -33,7 +33,7 @@ class Outputs:
         self.name = name
 
     def simulate(self, *arguments: str) -> list[dict[str, Any]]:
-        """Runs the paper's scenario file and returns what `--json` has of each simulation."""
+        """Run the paper's scenario file and return the simulations of `--json`."""
         command = [self.arguments.command, "sim", str(FOLDER / f"{self.name}.toml"), *arguments]
         done = subprocess.run([*command, "--json", "-"], stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
@@ -42,7 +42,7 @@ class Outputs:
         return simulations
 
     def write(self, text: str, rows: Sequence[dict[str, Any]], document: dict[str, Any]) -> None:
-        """Prints the text, unless stdout is a file's, and writes the files."""
+        """Print the text, unless a file uses stdout, and write the files."""
         if "-" not in (self.arguments.csv, self.arguments.json):
             print(text)
         if self.arguments.csv:
@@ -57,7 +57,7 @@ class Outputs:
     def draw(
         self, figure: str, title: str, axes: tuple[str, str], curves: Iterable[Curve], **scales: str
     ) -> None:
-        """Draws one picture into the folder of `--plot`."""
+        """Draw one picture into the folder of `--plot`."""
         if self.arguments.plot is None:
             return
         try:
