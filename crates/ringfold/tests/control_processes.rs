@@ -196,9 +196,9 @@ fn a_stopped_process_is_to_blame_for_a_timeout() {
         after_ms: 10,
         site: None,
     };
-    let settled = job.health[1].settle(suspicion, Duration::from_secs(20));
+    let reported = job.health[1].report_fault(suspicion, Duration::from_secs(20));
     let named =
         |error: &Error| matches!(error, Error::Timeout { waiting_for, .. } if *waiting_for == [2]);
-    assert!(named(&settled), "{settled}");
+    assert!(named(&reported), "{reported}");
     assert!(named(&verdict(&job)));
 }

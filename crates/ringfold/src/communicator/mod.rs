@@ -393,7 +393,7 @@ impl Communicator {
     /// Ends this communicator on all ranks, by `suspicion` unless something else ended it just
     /// before: that shows within `grace`. Gives the verdict.
     fn end(&self, suspicion: Error, grace: Duration) -> Error {
-        let verdict = self.driver.watch().settle(suspicion, grace);
+        let verdict = self.driver.watch().report_fault(suspicion, grace);
         self.driver.poison(verdict.clone());
         verdict
     }

@@ -1,11 +1,11 @@
 //! Registering memory: all ranks make their parts, tell each other, and map what the others made.
 //!
 //! ```text
-//! make this rank's memory ─► cards (an all-gather) ─► pass descriptors, rank by rank ─► map ─► outcomes (an all-gather)
+//! make this rank's memory ─► records (an all-gather) ─► pass descriptors, rank by rank ─► map ─► outcomes (an all-gather)
 //! ```
 //!
 //! The two all-gathers are calls like any other, so death, deadlines and different calls are found
-//! as in these. What fails on one rank only (no memory) is told in its card or outcome: then no
+//! as in these. What fails on one rank only (no memory) is told in its record or outcome: then no
 //! rank has registered anything, and the communicator stays usable. A failure between the two ends
 //! the communicator, because the others are waiting for descriptors.
 
@@ -26,40 +26,40 @@ use crate::types::{Collective, DType};
 
 /// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them,
 /// where to fetch it.
-const CARD_BYTES: usize = 3 * 8 + NAME_BYTES;
+const RECORD_BYTES: usize = 3 * 8 + NAME_BYTES;
 
 /// The name of a listener.
 const NAME_BYTES: usize = 32;
 
-/// A card, decoded. A claim: what is mapped in the end is checked against it.
+/// A record, decoded. A claim: what is mapped in the end is checked against it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Card {
+struct PartRecord {
     bytes: u64,
     file_bytes: u64,
     is_good: bool,
     name: String,
 }
 
-impl Card {
-    fn encode(&self) -> [u8; CARD_BYTES] {
-        let mut card = [0; CARD_BYTES];
-        card[0..8].copy_from_slice(&self.bytes.to_le_bytes());
-        card[8..16].copy_from_slice(&self.file_bytes.to_le_bytes());
-        card[16] = self.is_good as u8;
-        card[24..24 + self.name.len()].copy_from_slice(self.name.as_bytes());
-        card
+impl PartRecord {
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut record = [0; RECORD_BYTES];
+        record[0..8].copy_from_slice(&self.bytes.to_le_bytes());
+        record[8..16].copy_from_slice(&self.file_bytes.to_le_bytes());
+        record[16] = self.is_good as u8;
+        record[24..24 + self.name.len()].copy_from_slice(self.name.as_bytes());
+        record
     }
 
-    fn decode(card: &[u8]) -> Card {
+    fn decode(record: &[u8]) -> PartRecord {
         let word =
-            |at: usize| u64::from_le_bytes(card[at..at + 8].try_into().expect("eight bytes"));
-        let digits = card[24..]
+            |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"));
+        let digits = record[24..]
             .iter()
             .take_while(|byte| byte.is_ascii_hexdigit());
-        Card {
+        PartRecord {
             bytes: word(0),
             file_bytes: word(8),
-            is_good: card[16] == 1,
+            is_good: record[16] == 1,
             name: digits.map(|byte| char::from(*byte)).collect(),
         }
     }
@@ -154,13 +154,13 @@ impl Communicator {
         self.check_open()?;
         let bytes = region.bytes();
         let Some(group) = self.sharing() else {
-            let cards = self.exchange_cards(&Card {
+            let records = self.exchange_records(&PartRecord {
                 bytes: bytes as u64,
                 is_good: true,
-                ..Card::default()
+                ..PartRecord::default()
             })?;
-            check_all(&cards)?;
-            return Ok(Registration::new(None, sizes(&cards), &self.driver));
+            check_all(&records)?;
+            return Ok(Registration::new(None, sizes(&records), &self.driver));
         };
         // SAFETY: the caller's promise, passed on.
         let made = unsafe { Part::of(region) };
@@ -175,25 +175,25 @@ impl Communicator {
         bytes: usize,
         made: Result<Part>,
     ) -> Result<(Arc<Own>, Vec<usize>)> {
-        let mut card = Card {
+        let mut record = PartRecord {
             bytes: bytes as u64,
-            ..Card::default()
+            ..PartRecord::default()
         };
         if let Ok(part) = &made {
-            card.is_good = true;
-            card.file_bytes = part.own.file().bytes() as u64;
-            card.name = part.listener.name().to_owned();
+            record.is_good = true;
+            record.file_bytes = part.own.file().bytes() as u64;
+            record.name = part.listener.name().to_owned();
         }
-        let cards = self.exchange_cards(&card)?;
+        let records = self.exchange_records(&record)?;
         let mut part = made?;
-        check_all(&cards)?;
+        check_all(&records)?;
         let begin = Instant::now();
         let fds = self
-            .pass_descriptors(group, &part.listener, &part.fd, &cards)
+            .pass_descriptors(group, &part.listener, &part.fd, &records)
             .map_err(|failure| self.condemn(failure, begin))?;
         let mapped =
-            map_peers(fds, &cards).and_then(|peers| part.own.remap(&part.fd).map(|()| peers));
-        card.is_good = mapped.is_ok();
+            map_peers(fds, &records).and_then(|peers| part.own.remap(&part.fd).map(|()| peers));
+        record.is_good = mapped.is_ok();
         let mapped = match mapped {
             // A peer that lies about its memory is no peer.
             Err(error) if error.is_fatal() => {
@@ -201,14 +201,14 @@ impl Communicator {
             }
             other => other,
         };
-        let outcomes = self.exchange_cards(&card)?;
+        let outcomes = self.exchange_records(&record)?;
         let peers = mapped?;
         check_all(&outcomes)?;
         part.own.show_to_children(part.fd);
         let own = Arc::new(part.own);
         self.driver
             .with_registry(|registry| registry.add_shared(&own, peers));
-        Ok((own, sizes(&cards)))
+        Ok((own, sizes(&records)))
     }
 
     /// The group, if all its ranks share memory.
@@ -220,30 +220,30 @@ impl Communicator {
     /// Memory that only this rank has, and the others' sizes.
     fn alloc_private(&self, bytes: usize) -> Result<Registered> {
         let made = Private::new(bytes);
-        let cards = self.exchange_cards(&Card {
+        let records = self.exchange_records(&PartRecord {
             bytes: bytes as u64,
             is_good: made.is_ok(),
-            ..Card::default()
+            ..PartRecord::default()
         })?;
         let private = made?;
-        check_all(&cards)?;
-        Ok(Registered::private(private, bytes, sizes(&cards)))
+        check_all(&records)?;
+        Ok(Registered::private(private, bytes, sizes(&records)))
     }
 
-    /// Every rank's card, by rank.
-    fn exchange_cards(&self, card: &Card) -> Result<Vec<Card>> {
-        let mut own = card.encode();
-        let mut all = vec![0; CARD_BYTES * self.place.world_size];
+    /// Every rank's record, by rank.
+    fn exchange_records(&self, record: &PartRecord) -> Result<Vec<PartRecord>> {
+        let mut own = record.encode();
+        let mut all = vec![0; RECORD_BYTES * self.place.world_size];
         // SAFETY: `own` is not touched until the call below has returned.
         let input = unsafe { Region::new(own.as_mut_ptr(), own.len()) };
         // SAFETY: `all` is not touched until the call below has returned.
         let output = unsafe { Region::new(all.as_mut_ptr(), all.len()) };
-        let counts = Counts::Even(CARD_BYTES as u64);
+        let counts = Counts::Even(RECORD_BYTES as u64);
         let request = Request::new(Collective::AllGather, DType::U8, counts, input, output);
         let mut job = self.job(&request)?;
         job.registers = true;
         self.driver.run(job, &mut || Ok(()))?;
-        Ok(all.chunks(CARD_BYTES).map(Card::decode).collect())
+        Ok(all.chunks(RECORD_BYTES).map(PartRecord::decode).collect())
     }
 
     /// Gives this rank's descriptor to all others and gets theirs, by rank. One rank after the
@@ -253,15 +253,15 @@ impl Communicator {
         group: &Group,
         listener: &FdListener,
         fd: &OwnedFd,
-        cards: &[Card],
+        records: &[PartRecord],
     ) -> Result<Vec<Option<OwnedFd>>, Failure> {
         let deadline = Instant::now() + group.settings.connect_timeout;
         let rank = self.place.rank;
-        let others: Vec<usize> = (0..cards.len()).filter(|peer| *peer != rank).collect();
+        let others: Vec<usize> = (0..records.len()).filter(|peer| *peer != rank).collect();
         let cancelled = || self.driver.watch().fault();
         let handover = |leader| Handover {
             communicator: group.id,
-            world_size: cards.len(),
+            world_size: records.len(),
             leader,
             secret: group.session.secret(),
         };
@@ -272,12 +272,12 @@ impl Communicator {
                 Ok(None)
             }
             false => {
-                let name = &cards[leader].name;
+                let name = &records[leader].name;
                 let fetched = handover(leader).fetch(name, rank, deadline, &cancelled)?;
                 Ok(Some(fetched))
             }
         };
-        (0..cards.len()).map(pass).collect()
+        (0..records.len()).map(pass).collect()
     }
 
     /// Ends the communicator on all ranks, because they wait for what this one cannot give or get.
@@ -313,10 +313,10 @@ impl Communicator {
 }
 
 /// Maps what the peers passed on.
-fn map_peers(fds: Vec<Option<OwnedFd>>, cards: &[Card]) -> Result<Vec<Option<Shared>>> {
+fn map_peers(fds: Vec<Option<OwnedFd>>, records: &[PartRecord]) -> Result<Vec<Option<Shared>>> {
     let map = |(peer, fd): (usize, Option<OwnedFd>)| {
         let Some(fd) = fd else { return Ok(None) };
-        let file_bytes = usize::try_from(cards[peer].file_bytes).unwrap_or(usize::MAX);
+        let file_bytes = usize::try_from(records[peer].file_bytes).unwrap_or(usize::MAX);
         let shared = Shared::open(fd, peer, file_bytes)?;
         shared.populate()?;
         Ok(Some(shared))
@@ -325,8 +325,8 @@ fn map_peers(fds: Vec<Option<OwnedFd>>, cards: &[Card]) -> Result<Vec<Option<Sha
 }
 
 /// An error if some rank does not have what it should.
-fn check_all(cards: &[Card]) -> Result<()> {
-    match cards.iter().position(|card| !card.is_good) {
+fn check_all(records: &[PartRecord]) -> Result<()> {
+    match records.iter().position(|record| !record.is_good) {
         None => Ok(()),
         Some(rank) => Err(Error::System {
             what: format!(
@@ -338,9 +338,9 @@ fn check_all(cards: &[Card]) -> Result<()> {
     }
 }
 
-fn sizes(cards: &[Card]) -> Vec<usize> {
-    let size = |card: &Card| usize::try_from(card.bytes).unwrap_or(usize::MAX);
-    cards.iter().map(size).collect()
+fn sizes(records: &[PartRecord]) -> Vec<usize> {
+    let size = |record: &PartRecord| usize::try_from(record.bytes).unwrap_or(usize::MAX);
+    records.iter().map(size).collect()
 }
 
 #[cfg(test)]
@@ -350,14 +350,17 @@ mod tests {
 
     #[test]
     fn a_card_says_what_was_written_on_it() {
-        let card = Card {
+        let record = PartRecord {
             bytes: 5000,
             file_bytes: 8192,
             is_good: true,
             name: "0123456789abcdef0123456789abcdef".into(),
         };
-        assert_eq!(Card::decode(&card.encode()), card);
-        assert_eq!(Card::decode(&Card::default().encode()), Card::default());
+        assert_eq!(PartRecord::decode(&record.encode()), record);
+        assert_eq!(
+            PartRecord::decode(&PartRecord::default().encode()),
+            PartRecord::default()
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What a communicator asks about its peers' health, whoever knows: the job's control plane, or the
-//! threads of a process.
+//! What a communicator asks about its peers' health: of the job's control plane, or of the threads
+//! of a process.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,9 +21,9 @@ pub trait Watch: Send + Sync {
     /// The verdict.
     fn fault(&self) -> Option<Error>;
 
-    /// Tells all ranks of a suspicion, waits up to `grace` for the verdict, and gives it; at the
+    /// Reports a suspicion to all ranks, waits up to `grace` for the verdict, and gives it; at the
     /// latest then the suspicion is the verdict on this rank.
-    fn settle(&self, suspicion: Error, grace: Duration) -> Error;
+    fn report_fault(&self, suspicion: Error, grace: Duration) -> Error;
 
     /// How long a rank that suspects a crash waits for the verdict that names who really crashed.
     fn crash_grace(&self) -> Duration;
@@ -72,12 +72,12 @@ impl SessionWatch {
         }
     }
 
-    /// The verdict on a communicator whose making failed with `error`, which may be no more than
-    /// what a death looks like from here. Without one by `grace`, and for troubles of this rank
-    /// alone at once, the others learn of `error`.
-    pub fn settle_making(&self, error: Error, grace: Duration) -> Error {
+    /// The verdict on a communicator whose set-up failed with `error`, which may be no more than how
+    /// a death looks from here. Without a verdict by `grace`, and at once for failures of this rank
+    /// alone, the others learn of `error`.
+    pub fn report_failed_setup(&self, error: Error, grace: Duration) -> Error {
         if error.is_fatal() {
-            return self.settle(error, grace);
+            return self.report_fault(error, grace);
         }
         if matches!(error, Error::Bootstrap(_))
             && let Some(verdict) = self.health.await_fault(grace)
@@ -106,9 +106,9 @@ impl Watch for SessionWatch {
         self.health.fault().map(|error| self.to_ranks(error))
     }
 
-    fn settle(&self, suspicion: Error, grace: Duration) -> Error {
+    fn report_fault(&self, suspicion: Error, grace: Duration) -> Error {
         let suspicion = self.to_members(suspicion);
-        self.to_ranks(self.health.settle(suspicion, grace))
+        self.to_ranks(self.health.report_fault(suspicion, grace))
     }
 
     fn crash_grace(&self) -> Duration {
@@ -197,7 +197,7 @@ pub struct ThreadRank {
 
 impl Watch for ThreadRank {
     fn is_faulty(&self) -> bool {
-        // Pairs with the Release store in `settle`.
+        // Pairs with the Release store in `report_fault`.
         self.watch.is_faulty.load(Ordering::Acquire)
     }
 
@@ -205,7 +205,7 @@ impl Watch for ThreadRank {
         self.watch.fault.get().cloned()
     }
 
-    fn settle(&self, suspicion: Error, _grace: Duration) -> Error {
+    fn report_fault(&self, suspicion: Error, _grace: Duration) -> Error {
         let verdict = self.watch.fault.get_or_init(|| suspicion).clone();
         // Pairs with the Acquire load in `is_faulty`.
         self.watch.is_faulty.store(true, Ordering::Release);
@@ -254,7 +254,7 @@ impl Watch for ThreadRank {
         let error = claims.compare(self.rank as u32, call);
         drop(claims);
         if let Some(error) = error {
-            self.settle(error, Duration::ZERO);
+            self.report_fault(error, Duration::ZERO);
         }
     }
 

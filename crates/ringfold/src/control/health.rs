@@ -159,7 +159,7 @@ impl Health {
     /// Tells all ranks and waits up to `grace` for the verdict of them all; without one the
     /// suspicion becomes this rank's verdict. For a timeout the grace is at least what asking all
     /// ranks takes; when the server itself does not answer, rank 0 is frozen and named.
-    pub fn settle(&self, suspicion: Error, grace: Duration) -> Error {
+    pub fn report_fault(&self, suspicion: Error, grace: Duration) -> Error {
         self.report(&suspicion);
         let is_timeout = matches!(suspicion, Error::Timeout { .. });
         let grace = match is_timeout {
@@ -190,7 +190,7 @@ impl Health {
     pub fn give_up(&self, reason: &str) {
         let rank = self.me;
         let reason = reason.into();
-        self.settle(Error::Aborted { rank, reason }, GIVING_UP);
+        self.report_fault(Error::Aborted { rank, reason }, GIVING_UP);
         self.connection.announce();
     }
 
@@ -328,7 +328,7 @@ mod tests {
             reason: "closed its connection".into(),
             site: None,
         };
-        let verdict = health.settle(suspicion, Duration::from_millis(1));
+        let verdict = health.report_fault(suspicion, Duration::from_millis(1));
         let blamed = matches!(verdict, Error::PeerFailed { rank: 1, .. });
         assert!(blamed, "{verdict:?}");
     }

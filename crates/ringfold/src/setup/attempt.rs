@@ -93,7 +93,7 @@ impl<'a> Attempt<'a> {
             // Without the server there is no verdict to wait for.
             false => Duration::ZERO,
         };
-        self.watch.settle_making(error, grace)
+        self.watch.report_failed_setup(error, grace)
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) fn split(
             let reason = "its control connection was closed".into();
             let site = None;
             let suspicion = Error::PeerFailed { rank, reason, site };
-            watch.settle(suspicion, watch.crash_grace())
+            watch.report_fault(suspicion, watch.crash_grace())
         }
         // The part does not exist: its ranks are known by their numbers here.
         (_, error, _) => renumbered(error, &ranks),
@@ -79,7 +79,7 @@ fn exchange(
     let records = group.exchange(&topic, &own.encode(), deadline, &verdict);
     let records = records.map_err(|error| match error {
         // It is a member of the parent, which ends with it: by one error on all ranks.
-        Error::PeerFailed { .. } => watch.settle(error, watch.crash_grace()),
+        Error::PeerFailed { .. } => watch.report_fault(error, watch.crash_grace()),
         other => other,
     })?;
     let read = |(peer, record): (usize, &Vec<u8>)| {

@@ -75,7 +75,7 @@ impl Driver {
             rank: self.rank,
             reason,
         };
-        self.watch.settle(aborted, Duration::ZERO)
+        self.watch.report_fault(aborted, Duration::ZERO)
     }
 
     /// Has `f` work with the state; a panic in it, which is a mistake of this library's, is an
@@ -170,8 +170,8 @@ impl Driver {
     pub(super) fn fail(&self, state: &mut State, error: Error) -> Error {
         let error = located(state, error);
         let verdict = match &error {
-            Error::Timeout { .. } => self.watch.settle(error, TIMEOUT_GRACE),
-            fatal if fatal.is_fatal() => self.watch.settle(error, self.watch.crash_grace()),
+            Error::Timeout { .. } => self.watch.report_fault(error, TIMEOUT_GRACE),
+            fatal if fatal.is_fatal() => self.watch.report_fault(error, self.watch.crash_grace()),
             local => return self.interrupt(state, error.clone(), local.to_string()),
         };
         let verdict = located(state, verdict);
@@ -180,7 +180,7 @@ impl Driver {
 
     /// Ends everything for a reason of this rank alone: it gets `error`, the others an abort.
     fn interrupt(&self, state: &mut State, error: Error, reason: String) -> Error {
-        self.watch.settle(
+        self.watch.report_fault(
             Error::Aborted {
                 rank: self.rank,
                 reason,

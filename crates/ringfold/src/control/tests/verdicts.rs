@@ -72,11 +72,11 @@ fn the_first_of_many_reports_is_everybodys_verdict() {
                     site: None,
                 },
             };
-            let settled = health.settle(suspicion, AMPLE).to_string();
+            let verdict = health.report_fault(suspicion, AMPLE).to_string();
             session
-                .exchange("settled", &[0, 1, 2, 3], b"", ample())
+                .exchange("verdict", &[0, 1, 2, 3], b"", ample())
                 .unwrap();
-            settled
+            verdict
         });
         assert!(
             classes.iter().all(|class| *class == classes[0]),
