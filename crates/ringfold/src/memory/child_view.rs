@@ -67,7 +67,10 @@ impl ChildView {
             // around a fork.
             let result = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
             if result != 0 {
-                log::debug!(target: "ringfold::init", "forked children will not have registered memory");
+                log::debug!(
+                    target: "ringfold::init",
+                    "forked children will not have registered memory"
+                );
             }
         });
         let entry = take_entry();

@@ -40,7 +40,8 @@ pub fn size_and_seals(fd: impl AsFd) -> Result<(u64, bool), Errno> {
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// Who mapped it, if children do not have it: a forked one has the value and not the mapping.
+    /// The process that mapped it, if children do not have it: a forked one has the value and not
+    /// the mapping.
     only_in: Option<u32>,
 }
 
@@ -88,7 +89,7 @@ impl Mapping {
         let _ = self.advise(self.region, Advice::LinuxHugepage);
     }
 
-    /// Frees the pages of `part`, also for those who have them mapped: zeros are read there.
+    /// Frees the pages of `part`, also for processes that have them mapped: zeros are read there.
     pub fn free(&self, part: Region) -> Result<(), Errno> {
         self.advise(part, Advice::LinuxRemove)
     }

@@ -124,7 +124,9 @@ impl Region {
             // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             unsafe {
-                std::arch::asm!("prfm pstl1keep, [{}]", in(reg) place, options(nostack, preserves_flags));
+                std::arch::asm!(
+                    "prfm pstl1keep, [{}]", in(reg) place, options(nostack, preserves_flags)
+                );
             }
         }
     }

@@ -45,7 +45,7 @@ pub struct Own {
     remapped: Option<Remapped>,
     /// What forked children get a view of.
     child_view: Option<ChildView>,
-    /// Who made it: a forked child has a view of the contents, and none of the rest.
+    /// The process that made it: a forked child has a view of the contents, and none of the rest.
     process: u32,
 }
 

@@ -15,7 +15,7 @@
 //! # Invariants
 //!
 //! * Only private, anonymous, writable memory is moved: replacing a file's or shared memory's pages
-//!   would part them from those who share them.
+//!   would part them from the processes that share them.
 //! * At every moment the buffer's addresses have its contents; no other thread uses it while it
 //!   moves.
 //! * When it cannot be moved back (no memory, or its mapping was changed behind our back), it stays
@@ -290,8 +290,8 @@ impl<'a> Mapping<'a> {
         {
             return Ok(());
         } else {
-            "belongs to a file, or is shared with other processes, or is read-only, and cannot be moved; use `alloc`, and \
-             copy into it"
+            "belongs to a file, or is shared with other processes, or is read-only, and cannot be \
+             moved; use `alloc`, and copy into it"
         };
         Err(Error::InvalidArgument(format!("the buffer {refusal}")))
     }

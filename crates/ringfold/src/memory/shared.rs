@@ -112,7 +112,10 @@ impl Shared {
             // The owner has no more use for what is there, and a peer that looks (none should)
             // reads zeros.
             if let Err(error) = self.map.free(data) {
-                log::debug!(target: "ringfold::transport", "registered memory is freed later: {error}");
+                log::debug!(
+                    target: "ringfold::transport",
+                    "registered memory is freed later: {error}"
+                );
             }
         }
     }

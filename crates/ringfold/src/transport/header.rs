@@ -79,7 +79,8 @@ impl Header {
             Some(_) => Error::Corrupt {
                 peer: from,
                 what: format!(
-                    "slice {} message {} of {} bytes came where slice {} message {} of {} bytes was due",
+                    "slice {} message {} of {} bytes came where slice {} message {} of {} bytes was \
+                     due",
                     word(24),
                     word(28),
                     word(32),
@@ -127,6 +128,6 @@ pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
 }
 
 /// What may have made ranks choose differently.
-const WHERE_TO_LOOK: &str = "; the tuner chose differently: give all ranks the same RINGFOLD_ALGO, RINGFOLD_PROTO, \
-     RINGFOLD_*_CHANNELS, RINGFOLD_*_BYTES, RINGFOLD_TUNER_* and `Config`, and look with RINGFOLD_DEBUG=INFO \
-     RINGFOLD_DEBUG_SUBSYS=TUNING who chose what";
+const WHERE_TO_LOOK: &str = "; the tuner chose differently: give all ranks the same \
+     RINGFOLD_ALGO, RINGFOLD_PROTO, RINGFOLD_*_CHANNELS, RINGFOLD_*_BYTES, RINGFOLD_TUNER_* and \
+     `Config`; RINGFOLD_DEBUG=INFO RINGFOLD_DEBUG_SUBSYS=TUNING logs what each rank chose";

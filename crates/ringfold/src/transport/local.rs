@@ -106,7 +106,7 @@ struct Message {
 
 enum Payload {
     Copied(Owned),
-    /// Memory of the sender, who waits, and who takes the message back before it leaves.
+    /// Memory of the sender, which waits, and takes the message back before it leaves.
     Lent(Region, Ticket),
 }
 

@@ -7,9 +7,9 @@
 //! compares the header that came with the one that was due ([`Header::expect`]) before it delivers
 //! a byte, and reports the difference as an error.
 //!
-//! Who does not know what is due looks first: [`Transport::head`] shows the header of a stream's
-//! next message as long as no receive is posted there, and the receive is then posted with that
-//! very header.
+//! A receiver that does not know what is due looks first: [`Transport::head`] shows the header of a
+//! stream's next message as long as no receive is posted there, and the receive is then posted with
+//! that very header.
 //!
 //! # Completion
 //!

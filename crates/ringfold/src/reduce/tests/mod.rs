@@ -121,19 +121,19 @@ fn oracle_element<'a>(op: Op, dtype: DType, elements: impl Iterator<Item = &'a [
         ),
         DType::F32 => float!(f32, |e| f32::from_le_bytes(e.try_into().unwrap()), |v| v),
         DType::F64 => float!(f64, |e| f64::from_le_bytes(e.try_into().unwrap()), |v| v),
-        DType::Bool => vec![
-            elements
-                .map(|e| e[0] == 1)
-                .reduce(|a, b| match op {
-                    Op::Sum | Op::Max | Op::Bor => a || b,
-                    Op::Bxor => a != b,
-                    _ => a && b,
-                })
-                .unwrap()
-                .into(),
-        ],
+        DType::Bool => vec![oracle_bool(op, elements).into()],
         DType::F8E4M3 | DType::F8E5M2 => unreachable!(),
     }
+}
+
+fn oracle_bool<'a>(op: Op, elements: impl Iterator<Item = &'a [u8]>) -> bool {
+    let values = elements.map(|e| e[0] == 1);
+    let combined = values.reduce(|a, b| match op {
+        Op::Sum | Op::Max | Op::Bor => a || b,
+        Op::Bxor => a != b,
+        _ => a && b,
+    });
+    combined.unwrap()
 }
 
 /// Whether these elements are the same, any NaN for any other.

@@ -160,7 +160,7 @@ fn what_is_reported_done_is_right_under_any_faults() {
     }
 }
 
-/// Sends around a ring of ranks until all have come, somebody fails or nothing moves any more.
+/// Sends around a ring of ranks until all have arrived, a rank fails or nothing moves any more.
 fn exchange(ranks: Vec<FaultInjector<Sim>>, seed: u64) {
     const MESSAGES: u32 = 20;
     let mut world = World::new(ranks);

@@ -2,8 +2,8 @@
 //! not make their own.
 //!
 //! Linux: membarrier, which interrupts the cores on which threads of registered processes run. It
-//! costs microseconds, and is for whoever is about to sleep anyway. Under loom there is none: the
-//! ordinary fences are what is checked.
+//! costs microseconds, and is for a thread that is about to sleep anyway. Under loom there is none:
+//! the ordinary fences are what is checked.
 
 #[cfg(not(loom))]
 mod membarrier {
@@ -18,7 +18,10 @@ mod membarrier {
         *REGISTERED.get_or_init(|| {
             let registered = membarrier(MembarrierCommand::RegisterGlobalExpedited);
             if let Err(error) = &registered {
-                log::debug!(target: "ringfold::transport", "every ring of a doorbell is fenced: membarrier: {error}");
+                log::debug!(
+                    target: "ringfold::transport",
+                    "every ring of a doorbell is fenced: membarrier: {error}"
+                );
             }
             registered.is_ok()
         })

@@ -1,9 +1,9 @@
-//! Who combines which block of a generation: two counters that all ranks of a host write.
+//! Which rank combines which block of a generation: two counters that all ranks of a host write.
 //!
-//! A block belongs to the rank that counts `claimed` up to it; who has combined a block counts
-//! `complete` up. Both words carry the generation that they are about, so that a slot's next
-//! generation begins at zero without anybody resetting them: all ranks have finished the generation
-//! before by then. Checked by loom in this file.
+//! A block belongs to the rank that counts `claimed` up to it; the rank that has combined a block
+//! counts `complete` up. Both words carry the generation that they are about, so that a slot's next
+//! generation begins at zero without a reset: all ranks have finished the generation before by
+//! then. Checked by loom in this file.
 //!
 //! What a peer writes here is a claim: a block's number is compared with how many there are in this
 //! rank's own call.
@@ -32,7 +32,7 @@ fn count(word: u64, generation: u64) -> Option<u32> {
         .filter(|count| *count <= BLOCKS_MAX)
 }
 
-/// Takes a block that nobody else has; `None` when all of `blocks` are taken.
+/// Takes a block that no other rank has; `None` when all of `blocks` are taken.
 pub fn claim(claimed: &AtomicU64, generation: u64, blocks: u32) -> Option<u32> {
     // Orders nothing: what a block is made of was awaited before.
     let taken = claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
@@ -134,7 +134,7 @@ mod loom_tests {
     fn run(slot: &Slot, rank: usize, generation: u64) {
         if rank == 0 {
             for block in &slot.result {
-                // SAFETY: loom checks that nobody else is at it.
+                // SAFETY: loom checks that no other thread uses it.
                 block.with_mut(|block| unsafe { *block = 1 });
             }
         } else {
@@ -175,7 +175,7 @@ mod loom_tests {
         });
     }
 
-    /// Publications wake nobody, only a complete generation does: of those that go to sleep, the
+    /// Publications wake no rank, only a complete generation does: of those that go to sleep, the
     /// last sees that all are there. A lost wake would be a deadlock, which loom reports.
     #[test]
     fn loom_the_last_to_sleep_combines_and_wakes_the_others() {

@@ -1,5 +1,4 @@
-//! How a rank sleeps until a peer has done something, without the peer paying for it when nobody
-//! sleeps.
+//! How a rank sleeps until a peer has done something, at no cost for the peer when no rank sleeps.
 //!
 //! # Protocol
 //!
@@ -53,8 +52,8 @@ impl Doorbell {
         }
     }
 
-    /// Has the ringers spared their fence: for an owner that sleeps seldom. Called before anybody
-    /// rings.
+    /// Spares the ringers their fence: for an owner that sleeps seldom. Called before the first
+    /// ring.
     pub fn fence_ringers(&self) {
         if barrier::is_registered() {
             // A ringer that does not see it yet makes its own fence.
@@ -145,7 +144,7 @@ mod futex {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: timeout.subsec_nanos() as _,
         };
-        // Early returns (changed word, signal, timeout) are all the same to the caller, who looks
+        // Early returns (changed word, signal, timeout) are all the same to the caller, which looks
         // again.
         let _ = futex_wait(word, Flags::empty(), expected, Some(&timeout));
     }
@@ -225,10 +224,10 @@ mod loom_tests {
         bounded.check(|| {
             let shared = Arc::new((doorbell(), [AtomicU32::new(0), AtomicU32::new(0)]));
             let threads: Vec<_> = (0..2)
-                .map(|who: usize| {
+                .map(|index: usize| {
                     let ringer = shared.clone();
                     loom::thread::spawn(move || {
-                        ringer.1[who].store(1, Ordering::Release);
+                        ringer.1[index].store(1, Ordering::Release);
                         ringer.0.ring();
                     })
                 })

@@ -1,8 +1,8 @@
 //! The one synchronisation of shared memory: a counter that one rank raises and others look at.
 //!
 //! Slots' stamps, cells' stamps and the counters of what was finished or consumed are all flags:
-//! single-writer, never lowered. Who sees a flag raised sees everything that its owner did before
-//! raising it. Two flags back to back, one of the writer (published) and one of the reader
+//! single-writer, never lowered. A rank that sees a flag raised sees everything that its owner did
+//! before raising it. Two flags back to back, one of the writer (published) and one of the reader
 //! (finished), hand a piece of memory to and fro; loom checks that here.
 
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -19,11 +19,11 @@ pub fn height(flag: &AtomicU64) -> u64 {
     flag.load(Ordering::Acquire)
 }
 
-/// Raises `flag` to `value` before what it guards is written anew, for those who may still look at
+/// Raises `flag` to `value` before what it guards is written anew, for ranks that may still look at
 /// the old.
 pub fn begin(flag: &AtomicU64, value: u64) {
     flag.store(value, Ordering::Relaxed);
-    // Pairs with the fence in `recheck`: who saw any of the new sees that it was begun.
+    // Pairs with the fence in `recheck`: a rank that saw any of the new sees that it was begun.
     fence(Ordering::Release);
 }
 

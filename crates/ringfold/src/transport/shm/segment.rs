@@ -4,8 +4,8 @@
 //! # Layout
 //!
 //! ```text
-//! preamble (one page) | control blocks, one a rank | work counters, two a slot | windows, one a rank
-//! | rings, one an ordered pair and channel
+//! preamble (one page) | control blocks, one a rank | work counters, two a slot
+//! | windows, one a rank | rings, one an ordered pair and channel
 //! ```
 //!
 //! Every offset is computed from [`Shape`], which all ranks derive from their own configuration;
@@ -56,8 +56,8 @@ pub struct SlotHead {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<SlotHead>() == HEAD_BYTES);
 
-/// Bytes of a slot's work counters, where the blocks of a generation are claimed and completed: two words, in lines
-/// of their own.
+/// Bytes of a slot's work counters, where the blocks of a generation are claimed and completed: two
+/// words, in lines of their own.
 const WORK_COUNTERS_BYTES: usize = 2 * APART_BYTES;
 
 /// How the segment is divided: data that all ranks agree on.
@@ -220,8 +220,8 @@ impl Segment {
             .map_err(|error| Error::system("cannot look at the shared memory", error))?;
         if !is_sealed || size != shape.total_bytes() as u64 {
             return Err(Error::Bootstrap(format!(
-                "the shared memory has {} bytes where {} sealed ones were due; set RINGFOLD_SHM_BYTES and \
-                 RINGFOLD_CHANNELS alike on all ranks",
+                "the shared memory has {} bytes where {} sealed ones were due; set \
+                 RINGFOLD_SHM_BYTES and RINGFOLD_CHANNELS alike on all ranks",
                 size,
                 shape.total_bytes()
             )));
@@ -279,7 +279,10 @@ impl Segment {
             let part = self.map.part(offset..offset + bytes);
             if let Err(error) = mapping.populate(part) {
                 // Kernels before 5.14 lack it: the first call is then slower, nothing else.
-                log::debug!(target: "ringfold::transport", "shared memory was not populated: {error}");
+                log::debug!(
+                    target: "ringfold::transport",
+                    "shared memory was not populated: {error}"
+                );
             }
         }
     }

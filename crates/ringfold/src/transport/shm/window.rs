@@ -16,7 +16,7 @@
 //! # Domains
 //!
 //! One reader in another domain (of another last-level cache, or on another socket) slows all
-//! others who look at a line down several times over: 0.22 to 0.82 µs for 4 bytes from one rank to
+//! others that look at a line down several times over: 0.22 to 0.82 µs for 4 bytes from one rank to
 //! 24 of its socket when one of the other socket joins them (published by the authors of XHC, 2023;
 //! not measured here). So where ranks sit in several domains, each writes its head twice: for its
 //! own domain, and then, behind the payload, for all others. Where they do not, there is one head

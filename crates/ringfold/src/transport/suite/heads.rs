@@ -63,7 +63,7 @@ pub fn heads_of_messages_in_a_row_are_seen_one_after_the_other<T: Transport>(
         .map(|index| world.send(0, (1, 2), index as u32, sources[index].region()))
         .collect();
     for (index, source) in sources.iter().enumerate() {
-        // Who does not listen for a while misses nothing.
+        // A rank that does not listen for a while misses nothing.
         let stream = Stream {
             peer: 0,
             channel: 2,
@@ -117,7 +117,7 @@ pub fn the_end_of_a_stream_is_seen_behind_its_last_message<T: Transport>(
     let mut world = World::new(make(2));
     let (source, target) = (pattern(5000, 1), Owned::zeroed(5000));
     listen(&mut world, 0, (1, 1));
-    // A receive takes the first one; the second waits for nobody.
+    // A receive takes the first one; the second waits for no one.
     let first = world.recv(0, (1, 1), 0, Sink::Store(target.region()));
     let send = world.send(1, (0, 1), 0, source.region());
     world.run(&[send, first]).unwrap();
