@@ -1,5 +1,6 @@
-//! What is fuzzed: everything that takes bytes from a peer. Each target takes any bytes, must not panic, and checks what
-//! must hold of what was accepted. `cargo fuzz` and the test `fuzz_smoke` run the same functions.
+//! The fuzz targets: all code that reads bytes from a peer. Each target takes any bytes, must not
+//! panic, and checks the invariants of what was accepted. `cargo fuzz` and the test `fuzz_smoke`
+//! run the same functions.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,8 @@ pub fn control_frame(data: &[u8]) {
     }
 }
 
-/// Frames from authenticated ranks that lie: the server keeps its head and writes to real ranks only.
+/// Frames from authenticated ranks that lie: the server stays consistent and writes to real ranks
+/// only.
 pub fn hub(data: &[u8]) {
     const RANKS: u32 = 3;
     let start = Instant::now();
@@ -88,7 +90,7 @@ pub fn hub(data: &[u8]) {
     }
 }
 
-/// Both halves of the handshake against a peer that does not know the secret: nobody gets in.
+/// Both halves of the handshake against a peer that does not know the secret: it is never accepted.
 pub fn handshake(data: &[u8]) {
     let secret = Secret::new(*b"a secret nobody guesses");
     let mut bytes = [0; HELLO_BYTES + CHALLENGE_BYTES + PROOF_BYTES + ANSWER_BYTES];

@@ -269,7 +269,7 @@ unsafe fn tuner<'a>(context: *mut c_void) -> Option<&'a Tuner> {
     unsafe { context.cast::<Tuner>().cast_const().as_ref() }
 }
 
-/// Tells how many channels to use, if a rule says.
+/// Sets the number of channels, if a rule has one.
 ///
 /// # Safety
 ///

@@ -1,13 +1,12 @@
-//! A communicator's rules: where they are read from, which one holds for a call, and what the log
-//! says about it.
+//! A communicator's rules: where they are read from, which one applies to a call, and what is
+//! logged.
 //!
 //! A table is read when a communicator begins, from the first of `NCCL_TUNER_CONFIG_FILE`,
 //! `RINGFOLD_TUNER_CONFIG` and `nccl_tuner.conf` in the current folder. The first rule in file
-//! order that matches and whose way NCCL can go holds. A file with an error holds nothing at all:
-//! half a table would tune half of the calls, and it would not show which.
+//! order that matches and whose way NCCL can use applies. A file with an error is refused entirely:
+//! half a table would tune half of the calls, without showing which.
 //!
-//! Each decision is logged once: what a rule, or the lack of one, means for the first call that
-//! meets it.
+//! Each decision is logged once: what a rule, or the lack of one, means for the first such call.
 
 #![forbid(unsafe_code)]
 
@@ -91,8 +90,8 @@ impl Tuner {
         }
     }
 
-    /// What the rules say about a call. `can_go` tells of a row and a column whether NCCL can go
-    /// that way now.
+    /// The decision of the rules for a call. `can_go` returns for a row and a column whether NCCL
+    /// can use that way now.
     pub fn answer(
         &self,
         question: Question,

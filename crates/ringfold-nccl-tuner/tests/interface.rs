@@ -1,4 +1,4 @@
-//! The plugin as NCCL meets it: called from C, every version of the interface, by one harness; and
+//! The plugin as NCCL uses it: called from C, every version of the interface, by one harness; and
 //! as ringfold's own host does.
 
 use std::io::Write;

@@ -71,8 +71,8 @@ pub type Init = unsafe extern "C" fn(
     context: *mut *mut c_void,
 ) -> Code;
 
-/// How versions 5 to 7 begin a communicator. `ROWS` is how many generations of GPUs the constants
-/// tell apart.
+/// The initialisation of a communicator in versions 5 to 7. `ROWS` is the number of GPU generations
+/// in the constants.
 pub type InitWithConstants<const ROWS: usize> = unsafe extern "C" fn(
     context: *mut *mut c_void,
     communicator: u64,

@@ -152,7 +152,8 @@ impl Plugin for Context {
                 let (name, collective, why) = (self.name(), call.collective, meaning(code));
                 log::warn!(
                     target: LOG,
-                    "plugin `{name}` fails for {collective} ({why}); where it does, the model decides"
+                    "plugin `{name}` fails for {collective} ({why}); where it does, the model \
+                     decides"
                 );
             }
             return;

@@ -1,10 +1,14 @@
-//! What channels, chunks and helper threads bring an all-reduce, and what they cost in processor time.
+//! The effect of channels, chunks and helper threads on an all-reduce, and their cost in processor
+//! time.
 //!
-//! `ringfold run -n 4 -- curve place=loopback transport=tcp algorithm=ring sizes=64K,1M channels=1,2,4 rounds=40`
+//! `ringfold run -n 4 -- curve place=loopback transport=tcp algorithm=ring sizes=64K,1M
+//! channels=1,2,4 rounds=40`
 //!
-//! Every variant is a communicator of its own, all of one job in one process, and the variants take turns call by call: what
-//! disturbs the machine disturbs all, and no process is compared with another. Rank 0 prints a line of CSV for each variant
-//! and size: the least and the median time of a call, and the median of what all ranks together use of processors in it.
+//! Every variant is a communicator of its own, all of one job in one process, and the variants
+//! alternate call by call: disturbances of the machine affect all of them, and no process is
+//! compared with another. Rank 0 prints a line of CSV for each variant and size: the minimum and
+//! the median time of a call, and the median of the processor time that all ranks together use in
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -73,7 +77,8 @@ fn main() -> Result<()> {
     let is_first = ranks[0].1.rank() == 0;
     if is_first {
         println!(
-            "place,ranks,algorithm,bytes,channels,chunk_bytes,helpers,rounds,min_us,median_us,processor_us"
+            "place,ranks,algorithm,bytes,channels,chunk_bytes,helpers,rounds,min_us,median_us,\
+             processor_us"
         );
     }
     for length in numbers(value("sizes", "64K,1M,16M")) {
@@ -100,7 +105,8 @@ fn main() -> Result<()> {
             let (least, median) = (sorted(&wall)[0], sorted(&wall)[wall.len() / 2]);
             let processor = sorted(&processor)[wall.len() / 2];
             println!(
-                "{place},{size},{algorithm},{length},{channels},{chunk_bytes},{helpers},{rounds},{least:.1},{median:.1},{processor:.1}"
+                "{place},{size},{algorithm},{length},{channels},{chunk_bytes},{helpers},{rounds},\
+                 {least:.1},{median:.1},{processor:.1}"
             );
         }
     }
@@ -109,7 +115,7 @@ fn main() -> Result<()> {
         .try_for_each(|(_, communicator)| communicator.close())
 }
 
-/// Where the variant with this number meets: beside the job's own address.
+/// The address of the variant with this number: next to the job's own.
 fn address(index: usize) -> Option<String> {
     let job = std::env::var("RINGFOLD_ADDR").expect("RINGFOLD_ADDR, as `ringfold run` sets it");
     Some(match job.rsplit_once(':') {

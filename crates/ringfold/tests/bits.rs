@@ -1,7 +1,8 @@
-//! The same data gives the same bits: on every rank, in every repetition, and in every run of the program.
+//! The same data gives the same bits: on every rank, in every repetition, and in every run of the
+//! program.
 //!
-//! The numbers differ so much in size that their sum depends on the order in which they are added, and ranks come to each
-//! call at other times, so that whoever is there first is not always the same.
+//! The numbers differ so much in magnitude that their sum depends on the order of additions, and
+//! ranks enter each call at different times, so that the first to arrive is not always the same.
 
 #[allow(dead_code, reason = "other tests start their scenes more simply")]
 mod scenes;
@@ -22,7 +23,8 @@ const SEED: u64 = 20_261_122;
 /// How often a process makes the same call.
 const REPETITIONS: usize = 2;
 
-/// Elements: in the head of a slot, in a slot, in several slices, and in more of them than are in flight.
+/// Elements: in the head of a slot, in a slot, in several slices, and in more of them than are in
+/// flight.
 const COUNTS: [usize; 5] = [1, 7, 3000, 20_001, 100_000];
 
 /// The variable that names a file of rules.
@@ -43,7 +45,7 @@ macro_rules! rules {
 /// Says where rank 0 writes what it found.
 const FOUND: &str = "RINGFOLD_TEST_FOUND";
 
-/// Rules by which all sums go one way.
+/// Rules by which all sums use one way.
 const CLAIM: (&str, &str) = rules!("claim");
 const DIRECT: (&str, &str) = rules!("direct");
 const PUSH: (&str, &str) = rules!("push");
@@ -141,7 +143,8 @@ fn every_way(comm: Communicator) {
     sums(&comm, &std::iter::once(None).chain(all).collect::<Vec<_>>());
 }
 
-/// Sums the same data in each of `ways`, repeatedly, and compares the results of all ranks and times.
+/// Sums the same data in each of `ways`, repeatedly, and compares the results of all ranks and
+/// times.
 fn sums(comm: &Communicator, ways: &[Option<Algorithm>]) {
     let (rank, ranks) = (comm.rank(), comm.world_size());
     assert_order_counts(ranks);

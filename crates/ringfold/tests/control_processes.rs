@@ -87,7 +87,8 @@ impl Drop for Rank2 {
     }
 }
 
-/// Ranks 0 and 1 with their view of a communicator whose rank 2 follows `order`. What opened last is dropped first.
+/// Ranks 0 and 1 with their view of a communicator whose rank 2 follows `order`. What was opened
+/// last is dropped first.
 struct Job {
     health: [Arc<Health>; 2],
     one: Session,

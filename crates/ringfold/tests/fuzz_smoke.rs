@@ -1,4 +1,5 @@
-//! Runs the fuzz targets for a moment on the stable compiler: random bytes, and honest ones damaged, from a seed.
+//! Runs the fuzz targets for a moment on the stable compiler: random bytes, and valid ones damaged,
+//! from a seed.
 
 #[path = "../../../fuzz/src/targets.rs"]
 mod targets;

@@ -1,6 +1,7 @@
-//! Groups of the same processes at work at once, and one communicator in the hands of several threads.
+//! Concurrent groups of the same processes, and one communicator used by several threads.
 //!
-//! Calls, sizes and pauses are random by a seed, which is printed; every result is compared in full.
+//! Calls, sizes and pauses are random by a seed, which is printed; every result is compared in
+//! full.
 
 mod scenes;
 
@@ -24,7 +25,8 @@ const SEED: u64 = 20_261_121;
 /// Calls that one thread makes.
 const CALLS: usize = 300;
 
-/// Elements of a vector or block: in the head of a slot, in a slot, around a slot, in several slices.
+/// Elements of a vector or block: in the head of a slot, in a slot, around a slot, in several
+/// slices.
 const COUNTS: [usize; 9] = [1, 2, 4, 7, 100, 1000, 4097, 20_000, 70_000];
 
 #[test]
@@ -131,9 +133,9 @@ impl Call {
     }
 
     fn request(&self, input: &[i64], output: &mut [i64]) -> Request {
-        // SAFETY: the callers keep the vectors until the call is over; nobody writes to an input.
+        // SAFETY: the callers keep the vectors until the call is over, and inputs are not written.
         let from = unsafe { Region::new(input.as_ptr().cast_mut().cast(), size_of_val(input)) };
-        // SAFETY: as above, and nobody else touches an output.
+        // SAFETY: as above, and outputs are not accessed otherwise.
         let into = unsafe { Region::new(output.as_mut_ptr().cast(), size_of_val(output)) };
         let counts = Counts::Even(self.count as u64);
         let mut request = Request::new(self.collective, DType::I64, counts, from, into);
@@ -206,7 +208,8 @@ impl Turn {
     }
 }
 
-/// Several threads make the calls of one communicator in turn, some without waiting for the ones before.
+/// Several threads make the calls of one communicator in turn, some without waiting for the ones
+/// before.
 fn threads(comm: Communicator) {
     const THREADS: usize = 4;
     let (rank, ranks) = (comm.rank(), comm.world_size());

@@ -1,6 +1,7 @@
 //! Ranks that have nothing to do, or wait for one that has not come, leave the processor to others.
 //!
-//! What is asserted is processor time, which a busy machine does not lengthen, and not how long anything takes.
+//! What is asserted is processor time, which a busy machine does not lengthen, and not how long
+//! anything takes.
 
 mod scenes;
 
@@ -18,7 +19,8 @@ const SCENES: [(&str, Scene); 3] = [
 /// How long nothing happens.
 const PAUSE: Duration = Duration::from_millis(1500);
 
-/// The share of a pause that a rank may spend on looking around; one that spun or yielded would spend most of it.
+/// The share of a pause that a rank may spend on checking; one that spun or yielded would spend
+/// most of it.
 const SHARE_MAX: f64 = 0.2;
 
 #[test]
@@ -71,7 +73,8 @@ fn waiting(comm: Communicator) {
         .expect("a large call");
 }
 
-/// Messages come late: the first one is asked for by nobody yet, so that what waits in a stream wakes nobody either.
+/// Messages arrive late: the first one has no receive yet, so that a message waiting in a stream
+/// wakes no rank either.
 fn listening(comm: Communicator) {
     call(&comm);
     if comm.rank() > 0 {

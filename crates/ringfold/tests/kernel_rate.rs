@@ -1,11 +1,11 @@
-//! How quickly one core combines buffers that do not fit its caches, beside what memory gives it.
+//! How fast one core reduces buffers that do not fit its caches, compared with memory.
 //!
 //! cargo test --release -p ringfold --test kernel_rate -- --ignored --nocapture
 //!
-//! The yardstick is a loop that does next to nothing with what it reads: two arrays XORed into a third, or into the first
-//! of them, by words. Every kernel at every CPU level of this machine takes turns with it in each round. A time over the
-//! yardstick's of 1 means that memory, and not arithmetic, is what a sum waits for. Prints CSV: medians over the rounds, and the
-//! median and the range of the rounds' ratios.
+//! The yardstick is a loop that does almost nothing with what it reads: two arrays XORed into a
+//! third, or into the first of them, word by word. Every kernel at every CPU level of this machine
+//! alternates with it in each round. A ratio of 1 means that memory, and not arithmetic, is the
+//! limit. Prints CSV: medians over the rounds, and the median and the range of the rounds' ratios.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! Messages between two ranks that are processes: tags, any source, both ways at once, beside collectives, and their ends.
+//! Messages between two ranks that are processes: tags, any source, both ways at once, beside
+//! collectives, and their ends.
 
 mod scenes;
 
@@ -251,7 +252,7 @@ fn exchange(comm: Communicator) {
     }
 }
 
-/// As many calls as may be under way, one tag each, asked for in the opposite order.
+/// As many calls as may be in progress, one tag each, received in the opposite order.
 fn many(comm: Communicator) {
     const MANY: u32 = JOBS_MAX as u32 / 2;
     let peer = 1 - comm.rank();
@@ -407,12 +408,13 @@ fn lateness(comm: Communicator) {
     panic!("nobody gave up");
 }
 
-/// Once the first messages have passed, and whoever they come from.
+/// Once the first messages have passed, from any source.
 fn in_order(comm: Communicator) {
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let mut small = [0u32; 2];
     let mut large = vec![0u32; 100_000];
-    // A wait that is long enough to be described to others allocates for that, so the quietest lap counts.
+    // A wait that is long enough to be reported to others allocates for that, so the lap with the
+    // fewest allocations counts.
     let mut fewest = u64::MAX;
     for lap in 0..200 {
         let before = ALLOCATIONS.get();

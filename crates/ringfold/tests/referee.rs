@@ -1,5 +1,5 @@
-//! Times of the simulator against those of others: a small reader of GOAL texts in this file, which knows nothing of
-//! ringfold's engine, and SimGrid (Casanova et al., 2014), where it is installed.
+//! Times of the simulator against those of others: a small reader of GOAL texts in this file, which
+//! has no knowledge of ringfold's engine, and SimGrid (Casanova et al., 2014), if it is installed.
 
 #[path = "referee/reader.rs"]
 mod reader;
@@ -101,7 +101,8 @@ fn simgrid_agrees() {
         .output();
     if !found.is_ok_and(|output| output.status.success()) {
         skipped(&format!(
-            "{python} has no SimGrid; install python3-simgrid, or name another Python in {PYTHON_VARIABLE}"
+            "{python} has no SimGrid; install python3-simgrid, or name another Python in \
+             {PYTHON_VARIABLE}"
         ));
         return;
     }

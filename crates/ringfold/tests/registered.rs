@@ -1,4 +1,4 @@
-//! Registered memory between real processes: what a program does with it, and what must not go wrong.
+//! Registered memory between real processes: how a program uses it, and what must not go wrong.
 //!
 //! Every rank is this test program again, started for `a_rank`, which plays one of the [`SCENES`].
 
@@ -221,7 +221,8 @@ fn dropped_by_one(comm: Communicator) {
     let mut guard = (comm.rank() != 2).then_some(registered);
     let mut ordinary = vec![0f32; 1 << 18];
     for _ in 0..3 {
-        // All registered, then some not, then again all; on some ranks by a registration that others do not have.
+        // All registered, then some not, then again all; on some ranks by a registration that
+        // others do not have.
         sum(&comm, kept.as_mut_slice::<f32>());
         sum(
             &comm,
@@ -355,12 +356,12 @@ fn leaked(comm: Communicator) {
     // Its own mapping, so that it can be replaced at the same address.
     let map = |address, flags| map_private(address, BYTES, libc::MAP_ANONYMOUS | flags, -1);
     let start = map(std::ptr::null_mut(), 0);
-    // SAFETY: mapped just now, and used by nobody else.
+    // SAFETY: mapped just now, and not used otherwise.
     let slice = || unsafe { std::slice::from_raw_parts_mut(start.cast::<f32>(), BYTES / 4) };
     let mut registered = comm.register(slice()).expect("registered");
     sum(&comm, &mut registered);
     std::mem::forget(registered);
-    // The owner frees the memory, and somebody else gets the address.
+    // The owner frees the memory, and the address is reused.
     // SAFETY: our own mapping; no slice of it is in use.
     assert_eq!(unsafe { libc::munmap(start, BYTES) }, 0);
     assert_eq!(map(start, libc::MAP_FIXED), start);
@@ -404,7 +405,7 @@ fn refused(comm: Communicator) {
             let start = map_private(std::ptr::null_mut(), 8192, 0, file.as_raw_fd());
             // SAFETY: mapped with this length, until the end.
             let region = unsafe { Region::new(start.cast(), 8192) };
-            // SAFETY: as above, and nobody uses it.
+            // SAFETY: as above, and it is not used.
             unsafe { comm.register_region(region) }.expect_err("a file's memory")
         }
     };

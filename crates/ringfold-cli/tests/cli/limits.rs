@@ -1,9 +1,10 @@
-//! Limits of the tuner: overridden, and the same on all ranks whatever each of them was told.
+//! Limits of the tuner: overridden, and the same on all ranks whatever each rank's own setting.
 
 use crate::process::{Running, finish, ringfold};
 use crate::skipped::skipped;
 
-/// A job of four ranks in which rank `odd` is told other limits than the rest. Counts below, above and between.
+/// A job of four ranks in which rank `odd` has other limits than the rest. Counts below, above and
+/// between.
 fn job(odd: usize) -> (bool, String) {
     let script = format!(
         "[ $RINGFOLD_RANK = {odd} ] && export RINGFOLD_LIMITS=shared_slice_bytes=4K; \
@@ -60,7 +61,7 @@ fn info_says_the_limits() {
     assert!(bytes.parse::<u64>().is_ok(), "{bytes}");
 }
 
-/// The tables that the ranks of a job of two say they have after a probe. Of calls that check what they sum.
+/// The tables of the ranks of a job of two after a probe. Of calls that check what they sum.
 fn probed(variables: &[(&str, &str)]) -> Vec<String> {
     let mut command = ringfold(&[
         "perf", "--ranks", "2", "-b", "8", "-e", "64K", "-f", "2", "-n", "2", "-c", "1",

@@ -1,4 +1,4 @@
-//! The command as its users meet it: real processes, their output and their exit status.
+//! The command from the user's point of view: real processes, their output and their exit status.
 
 mod help;
 mod info;

@@ -4,7 +4,8 @@ use rustix::process::{Pid, Signal};
 
 use crate::process::{Finished, Running, await_end, finish, ringfold};
 
-const CSV_HEADING: &str = "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,first_us,min_us,\
+const CSV_HEADING: &str = "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,\
+    iterations,first_us,min_us,\
 median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong,low_us,high_us";
 
 fn perf(line: &str) -> Finished {
@@ -20,7 +21,7 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
     rows.map(|row| row.split_whitespace().collect()).collect()
 }
 
-/// A measurement that goes on until it is ended, and the process numbers of its ranks.
+/// A measurement that runs until it is ended, and the process numbers of its ranks.
 fn endless(ranks: usize, timeout: &str) -> (Running, Vec<u32>) {
     let ranks = ranks.to_string();
     let running = Running::start(ringfold(&[
@@ -54,13 +55,15 @@ fn two_ranks_measure_and_nothing_is_wrong() {
     assert_eq!(done.stderr, "");
 }
 
-/// Real processes, with reductions that take 2 ms and sometimes more: whoever is gone around, the results are exact.
+/// Real processes, with reductions that take 2 ms and sometimes more: whichever rank is bypassed,
+/// the results are exact.
 #[test]
 fn a_slow_rank_is_gone_around_and_nothing_is_wrong() {
     for policy in ["next2", "tail"] {
         for transport in ["shm", "tcp"] {
             let done = perf(&format!(
-                "--ranks 4 --transport {transport} --straggler {policy} -b 64K -e 1M -f 16 -n 6 --reduce-time 2ms \
+                "--ranks 4 --transport {transport} --straggler {policy} -b 64K -e 1M -f 16 -n 6 \
+                 --reduce-time 2ms \
                  --slow rank=1,step=*,delay=8ms,p=0.4"
             ));
             assert!(done.status.success(), "{}", done.stderr);
@@ -231,7 +234,8 @@ fn every_algorithm_runs_by_name_on_every_transport() {
     ];
     for (algorithm, transport) in algorithms.iter().flat_map(|a| [(a, "shm"), (a, "tcp")]) {
         let done = perf(&format!(
-            "--ranks 3 --algorithm {algorithm} --transport {transport} -b 4 -e 20K -f 5000 -n 1 --csv -"
+            "--ranks 3 --algorithm {algorithm} --transport {transport} -b 4 -e 20K -f 5000 -n 1 \
+             --csv -"
         ));
         assert!(
             done.status.success(),
@@ -260,7 +264,7 @@ fn a_file_that_cannot_be_written_fails_before_anything_is_measured() {
 
 #[test]
 fn a_reader_that_has_enough_ends_the_measurement_without_a_word() {
-    // Rank 0 meets the closed pipe; the other ranks end because of it.
+    // Rank 0 gets the closed pipe; the other ranks end because of it.
     let line = format!(
         "{} perf --ranks 3 -b 8 -e 1K -n 1 -w 0 -N 0 -T 60 | head -n 1",
         env!("CARGO_BIN_EXE_ringfold")

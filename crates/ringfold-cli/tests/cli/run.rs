@@ -141,7 +141,8 @@ fn ranks_do_not_wait_for_one_that_ended_well_without_joining() {
     for gone in [0, 1] {
         let done = without_one(gone);
         assert_eq!(done.status.code(), Some(1), "{}", done.stderr);
-        // The launcher says so: which of the others says it, too, depends on who came when.
+        // The launcher reports it; which of the others report it, too, depends on the order of
+        // their joining.
         let due = format!(
             "ringfold: the process of rank {gone} has ended, with status 0, before it joined"
         );
@@ -226,7 +227,8 @@ fn sigint_ends_all_with_status_130() {
 
 #[test]
 fn a_stopped_launcher_stops_its_ranks_and_goes_on_with_them() {
-    // One process without children: a shell that waits for a stopped child to start would not count as stopped.
+    // One process without children: a shell that waits for a stopped child to start would not count
+    // as stopped.
     let (running, ids) = waiting_job("echo $$; exec sleep 1000;");
     running.signal(Signal::TSTP);
     ids.iter().for_each(|&id| await_state(id, 'T'));

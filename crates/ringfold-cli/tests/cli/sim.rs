@@ -172,7 +172,8 @@ fn sweeps_and_comparisons_have_a_row_for_each() {
 #[test]
 fn a_delay_is_swept_and_the_same_seed_gives_the_same_times() {
     let line = format!(
-        "{PAPER} --server parallel --slow rank=1,step=1,delay=1us --sweep delay=0us..30us+10us --csv -"
+        "{PAPER} --server parallel --slow rank=1,step=1,delay=1us --sweep delay=0us..30us+10us \
+         --csv -"
     );
     let times: Vec<String> = rows(&sim(&line))
         .iter()
@@ -192,7 +193,7 @@ fn a_delay_is_swept_and_the_same_seed_gives_the_same_times() {
 #[test]
 fn rings_go_around_slow_ranks_in_the_golden_times() {
     let slow = |us: u32| format!("--slow rank=1,step=1,delay={us}us");
-    // Ranks, what is slow, who tells, where the late sum goes, and the time.
+    // Ranks, what is slow, which rank signals, where the late sum goes, and the time.
     for (ranks, what, signals, target, due) in [
         (4, slow(8), "late", "next2", 25.97),
         (4, slow(8), "skip", "next2", 30.97),
@@ -204,7 +205,8 @@ fn rings_go_around_slow_ranks_in_the_golden_times() {
         (8, "--late rank=1,delay=60us".into(), "skip", "tail", 79.93),
     ] {
         let line = format!(
-            "{PAPER} --server parallel --ranks {ranks} {what} --signals {signals} --policy {target} --csv -"
+            "{PAPER} --server parallel --ranks {ranks} {what} --signals {signals} --policy \
+             {target} --csv -"
         );
         let done = sim(&line);
         let found: f64 = rows(&done)[0]["results_us"].parse().unwrap();
@@ -218,7 +220,8 @@ fn where_nobody_is_slow_nobody_is_gone_around() {
     for collective in ["all_reduce", "reduce_scatter"] {
         let messages = ["off", "next2", "tail"].map(|policy| {
             let done = sim(&format!(
-                "{collective} --ranks 8 --bytes 8M --algorithm ring --slice-bytes 256K --policy {policy} --csv -"
+                "{collective} --ranks 8 --bytes 8M --algorithm ring --slice-bytes 256K --policy \
+                 {policy} --csv -"
             ));
             rows(&done)[0]["messages"].clone()
         });
@@ -232,7 +235,8 @@ fn where_nobody_is_slow_nobody_is_gone_around() {
 #[test]
 fn policies_are_compared_by_their_names() {
     let done = sim(
-        "reduce_scatter --chunk-bytes 8K --reduce-time 3us --ranks 16 --slow rank=*,delay=exp(20us),p=0.1 --compare off,tail --sweep seed=0..9",
+        "reduce_scatter --chunk-bytes 8K --reduce-time 3us --ranks 16 --slow \
+         rank=*,delay=exp(20us),p=0.1 --compare off,tail --sweep seed=0..9",
     );
     assert!(done.status.success(), "{}", done.stderr);
     let means: Vec<f64> = done

@@ -1,11 +1,13 @@
-//! The tuner's variables, as processes meet them.
+//! The tuner's variables in real processes.
 
 use crate::process::{Finished, Running, ringfold};
 
-/// Two ranks that sum 64 KiB and 16 MiB, with these variables; `odd` is what a shell does on rank 1 before.
+/// Two ranks that sum 64 KiB and 16 MiB, with these variables; `odd` is a shell command that rank 1
+/// runs before.
 fn job(variables: &[(&str, &str)], odd: &str, arguments: &str) -> Finished {
     let script = format!(
-        "[ $RINGFOLD_RANK = 1 ] && {odd}; exec {} perf -b 64K -e 16M -f 256 -n 2 -w 1 -c 1 {arguments}",
+        "[ $RINGFOLD_RANK = 1 ] && {odd}; exec {} perf -b 64K -e 16M -f 256 -n 2 -w 1 -c 1 \
+         {arguments}",
         env!("CARGO_BIN_EXE_ringfold")
     );
     let mut command = ringfold(&["run", "--ranks", "2", "--", "sh", "-c", &script]);

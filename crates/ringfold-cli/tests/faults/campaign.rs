@@ -1,13 +1,15 @@
-//! The long version of the killing: how long every survivor takes to know, over many kills of every kind.
+//! The long version of the kill tests: how long every survivor takes to get the error, over many
+//! kills of every kind.
 //!
 //! ```text
 //! cargo test --release -p ringfold-cli --test faults -- --ignored --nocapture campaign
 //! ```
 //!
-//! Prints a table and writes a line for each kill to `bench/results/kills.csv`. `CAMPAIGN_KILLS` is the number of kills
-//! of each kind, `CAMPAIGN_CSV` another file, `CAMPAIGN_TRANSPORTS` and `CAMPAIGN_RANKS` lists to choose from. A time is
-//! the slowest survivor's, from just before the signal until its call has returned the error. Every result is checked
-//! and every survivor must name the killed rank, as in the tests; times above what is promised are counted, not refused.
+//! Prints a table and writes a line for each kill to `bench/results/kills.csv`. `CAMPAIGN_KILLS` is
+//! the number of kills of each kind, `CAMPAIGN_CSV` another file, `CAMPAIGN_TRANSPORTS` and
+//! `CAMPAIGN_RANKS` lists to choose from. A time is the slowest survivor's, from just before the
+//! signal until its call has returned the error. Every result is checked and every survivor must
+//! name the killed rank, as in the tests; times above the guaranteed ones are counted, not refused.
 
 use std::io::Write;
 use std::thread::available_parallelism;
@@ -105,7 +107,8 @@ fn kind(plan: &Plan, kills: usize, random: &mut Random, csv: &mut impl Write) {
     let promise = promise_ms(transport, world_size);
     let late = slowest.iter().filter(|time| **time > promise).count();
     println!(
-        "{transport:>9} {bytes:>9} {world_size:>5} {kills:>6} {:>9.2} {:>9.2} {:>9.2} {promise:>10} {late:>8}",
+        "{transport:>9} {bytes:>9} {world_size:>5} {kills:>6} {:>9.2} {:>9.2} {:>9.2} \
+         {promise:>10} {late:>8}",
         at(0.5),
         at(0.99),
         at(1.0)

@@ -90,7 +90,8 @@ fn a_verdict_ends_a_push_though_much_of_it_is_left() {
         let mut job = plan.start();
         job.await_all("calling");
         random.pause(MOMENT);
-        // It does nothing while the other dies, whose memory takes the kernel longer than a push takes.
+        // It is idle while the other dies; the kernel takes longer to free that one's memory than a
+        // push takes.
         job.rank(0).signal(Signal::STOP);
         job.rank(0).await_stop();
         job.kill(1);
@@ -197,7 +198,7 @@ fn descriptors_of(job: &Job, rank: usize) -> Vec<rustix::fd::OwnedFd> {
 #[test]
 fn a_communicator_without_the_killed_rank_goes_on() {
     for transport in TRANSPORTS {
-        // Without rank 0 there is nobody left who knows all ranks.
+        // Without rank 0, no rank knows all ranks.
         for victim in [0, 3] {
             println!("rank {victim}, {transport}");
             let calls = Script {

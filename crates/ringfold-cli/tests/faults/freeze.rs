@@ -9,10 +9,12 @@ use crate::job::{Ending, Plan, Rank};
 use crate::random::Random;
 use crate::rank::Script;
 
-/// Calls before the one in which a rank freezes: their deadline is far away, however slowly the ranks start.
+/// Calls before the one in which a rank freezes: their deadline is far away, however slowly the
+/// ranks start.
 const CALLS_BEFORE: u64 = 5;
 
-/// A machine that does not let a living rank answer within the time of an inquiry has it named too; then once more.
+/// If a machine does not let a living rank answer within the time of an inquiry, that rank is named
+/// too; then the test repeats.
 const ATTEMPTS_MAX: usize = 5;
 
 #[test]
@@ -36,7 +38,8 @@ fn a_frozen_rank_is_named_when_the_deadline_passes() {
     }
 }
 
-/// Freezes a rank at a random moment around a call whose deadline begins afterwards; what the others say.
+/// Freezes a rank at a random moment around a call whose deadline begins afterwards; returns what
+/// the others report.
 fn freeze_one(
     transport: &'static str,
     victim: usize,

@@ -24,7 +24,7 @@ pub struct Plan {
     pub timeout: Duration,
     pub connect_timeout: Duration,
     pub secret: Option<String>,
-    /// Where the ranks meet; `None` is a new name on this host.
+    /// The address of rank 0; `None` is a new name on this host.
     pub address: Option<String>,
     /// What else the ranks find in their environment.
     pub variables: Vec<(&'static str, String)>,
@@ -110,7 +110,7 @@ pub struct Event {
 pub struct Ending {
     /// The class of the error; empty when there was none.
     pub class: String,
-    /// Whom the error names.
+    /// The rank that the error names.
     pub ranks: Vec<usize>,
     pub text: String,
     pub at_ns: u64,
@@ -283,7 +283,7 @@ impl Rank {
     /// Waits until all threads of the process stand still by a signal.
     pub fn await_stop(&self) {
         let deadline = Instant::now() + WATCHDOG;
-        // Its end, if it should come first, is left to the others who wait for it.
+        // Its end, if it should come first, is reported by the others that wait for it.
         let how = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         while waitid(WaitId::Pid(self.pid()), how)
             .expect("a process of our own")

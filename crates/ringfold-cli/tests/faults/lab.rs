@@ -1,9 +1,10 @@
-//! Hosts that are network namespaces: a bridge in a namespace of its own, and a cable from it to each of them.
+//! Hosts simulated by network namespaces: a bridge in a namespace of its own, and a link from it to
+//! each of them.
 //!
-//! Nothing of it touches the machine's own network, and all of it goes with the namespaces, which
-//! are deleted when the lab is dropped; what a killed test has left is deleted by the next one.
-//! Host `h` has the address `10.77.0.(h + 1)` on `eth0`. Making a lab takes rights that an ordinary
-//! user lacks; then the tests are skipped, and recorded so.
+//! The machine's own network is not touched, and everything is deleted with the namespaces when the
+//! lab is dropped; the next test deletes what a killed test has left. Host `h` has the address
+//! `10.77.0.(h + 1)` on `eth0`. Creating a lab requires privileges that an ordinary user lacks;
+//! then the tests are skipped, and recorded so.
 
 use std::path::Path;
 use std::process::Command;
@@ -86,7 +87,7 @@ impl Lab {
         self.hosts.len()
     }
 
-    /// A job that meets on host 0, under a secret.
+    /// A job whose rank 0 is on host 0, under a secret.
     pub fn plan(&self, world_size: usize, transport: &'static str, script: Script) -> Plan {
         Plan {
             address: Some(rendezvous()),
@@ -135,7 +136,8 @@ impl Lab {
         })
     }
 
-    /// Gives host 0 one more address, on `side0`, to which the others know a way that leads nowhere.
+    /// Gives host 0 one more address, on `side0`, to which the others have a route that leads
+    /// nowhere.
     pub fn add_unreachable_address(&self) -> Result<(), String> {
         let first = &self.hosts[0];
         ip(&[
@@ -211,7 +213,7 @@ pub fn address(host: usize) -> String {
     format!("10.77.0.{}", host + 1)
 }
 
-/// Where ranks meet: on host 0.
+/// The address of rank 0: on host 0.
 pub fn rendezvous() -> String {
     format!("{}:{PORT}", address(0))
 }

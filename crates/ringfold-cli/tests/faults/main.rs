@@ -1,8 +1,10 @@
-//! Real processes that are killed, stopped, cut off and attacked, and what the others make of it.
+//! Real processes that are killed, stopped, disconnected and attacked, and the reaction of the
+//! others.
 //!
-//! The program of a rank is in this binary too: a job starts it once more for every rank, so that the tests need nothing
-//! but themselves. What depends on the machine's speed is measured by the campaign, which is ignored unless asked for;
-//! the tests themselves assert no upper bound on any time but their watchdog's.
+//! The program of a rank is in this binary too: a job starts it once more for every rank, so that
+//! the tests are self-contained. What depends on the machine's speed is measured by the campaign,
+//! which is ignored by default; the tests themselves assert no upper bound on any time except their
+//! watchdog's.
 
 mod campaign;
 mod endings;

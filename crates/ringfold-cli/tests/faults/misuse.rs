@@ -1,4 +1,4 @@
-//! Ranks whose calls differ: every one of them is told, and nothing is summed.
+//! Ranks whose calls differ: every one of them gets an error, and nothing is summed.
 
 use crate::endings::{TRANSPORTS, script};
 use crate::job::Plan;
@@ -15,7 +15,7 @@ fn mismatch(transport: &'static str, collective: &str, act: &str, bytes: usize, 
     };
     for (rank, ending) in plan.start_with(odd, &other).finish() {
         assert_eq!(ending.class, "Mismatch", "rank {rank}: {ending:?}");
-        // The root of a broadcast may be through before anybody objects.
+        // The root of a broadcast may finish before any rank objects.
         let is_good = ending.good <= 3 + (rank == odd) as u64;
         assert!(
             is_good,

@@ -1,4 +1,5 @@
-//! Ranks on several hosts: all collectives, and what happens when a host's rank is killed, stopped or cut off.
+//! Ranks on several hosts: all collectives, and the effect of killing, stopping or disconnecting a
+//! host's rank.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -109,8 +110,8 @@ fn a_rank_killed_on_another_host_is_named_by_every_survivor() {
     lab.assert_empty();
 }
 
-/// The child has all connections of its parent, and its host goes on acknowledging what is sent to
-/// them.
+/// The child has all connections of its parent, and its host continues to acknowledge what is sent
+/// to them.
 #[test]
 fn a_killed_rank_is_named_although_its_forked_child_lives_on() {
     let Some(lab) = Lab::new(2) else { return };
@@ -243,7 +244,7 @@ fn a_rank_may_leave_while_its_last_data_is_on_the_wire() {
         skipped(&refusal);
         return;
     }
-    // The second broadcast is rank 1's, which is done with it as soon as the kernel has taken the data.
+    // The second broadcast is rank 1's, which completes as soon as the kernel has taken the data.
     let last_is_from_rank_1 = Script {
         iterations: 2,
         ..script("broadcast", 1 << 20)

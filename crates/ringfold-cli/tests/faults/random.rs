@@ -8,7 +8,8 @@ use ringfold::random::SplitMix64;
 pub struct Random(SplitMix64);
 
 impl Random {
-    /// From the seed in `RANDOM_SEED`, else a new one; printed, because the output of a failed test is shown.
+    /// From the seed in `RANDOM_SEED`, otherwise a new one; printed, because the output of a failed
+    /// test is shown.
     pub fn new(what: &str) -> Random {
         let fresh = || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);

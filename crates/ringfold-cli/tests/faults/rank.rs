@@ -1,8 +1,10 @@
-//! The program of a rank: joins, calls collectives in a loop, checks every result exactly, and says what happens.
+//! The program of a rank: joins, calls collectives in a loop, checks every result exactly, and
+//! reports events.
 //!
-//! What it does is in the variable `RANK_SCRIPT`, as `name=value` words; see [`Script`]. Who it is, is in the variables
-//! that every program of ringfold knows. It says one event a line on standard output, as [`crate::job`] reads them:
-//! `event NAME NANOSECONDS name=value … | text`, with the time of the monotonic clock.
+//! Its instructions are in the variable `RANK_SCRIPT`, as `name=value` words; see [`Script`]. Its
+//! rank is in the variables that every ringfold program knows. It prints one event per line on
+//! standard output, as [`crate::job`] reads them: `event NAME NANOSECONDS name=value … | text`,
+//! with the time of the monotonic clock.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,10 +19,10 @@ use rustix::process::Signal;
 
 use crate::job::WATCHDOG;
 
-/// What tells a process of this binary that it is a rank.
+/// The mark of a process of this binary that is a rank.
 pub const SCRIPT: &str = "RANK_SCRIPT";
 
-/// The file by which rank 0 passes on where it is met, if the ranks are to meet that way.
+/// The file by which rank 0 distributes its address, if the ranks are to join that way.
 pub const MEETING: &str = "RANK_MEETING";
 
 /// What a rank is to do.
@@ -30,22 +32,22 @@ pub struct Script {
     pub collective: String,
     /// The size of one rank's data.
     pub bytes: usize,
-    /// Calls; 0 goes on until something ends it.
+    /// Calls; 0 continues until something ends it.
     pub iterations: u64,
     /// Whether even and odd ranks call it apart, in communicators of their own.
     pub in_halves: bool,
     /// Between two calls.
     pub pause_us: u64,
-    /// What is done instead of the call with number `at`: nothing, or `close`, `abort`, `exit`,
+    /// The action in place of the call with number `at`: nothing, or `close`, `abort`, `exit`,
     /// `count`, `op`, `dtype`, `collective`, `root`; or `stop`, which stops the process and makes
-    /// the call when it goes on; or `fork`, which leaves a child that goes on living, and makes the
+    /// the call when it is continued; or `fork`, which leaves a child that lives on, and makes the
     /// call.
     pub act: String,
     /// When.
     pub at: u64,
     /// The deadline of an `all_reduce` after `stop`; 0 is the communicator's.
     pub deadline_ms: u64,
-    /// Whether it tells of every call that has come out well.
+    /// Whether it reports every successful call.
     pub tells: bool,
 }
 
@@ -68,7 +70,8 @@ impl Default for Script {
 impl Script {
     pub fn encode(&self) -> String {
         format!(
-            "collective={} bytes={} iterations={} in_halves={} pause_us={} act={} at={} deadline_ms={} tells={}",
+            "collective={} bytes={} iterations={} in_halves={} pause_us={} act={} at={} \
+             deadline_ms={} tells={}",
             self.collective,
             self.bytes,
             self.iterations,
@@ -168,7 +171,7 @@ fn say(name: &str, words: &str, text: &str) {
     let text = text.replace('\n', " ");
     let line = format!("event {name} {} {words} | {text}\n", monotonic_ns());
     let mut stdout = std::io::stdout().lock();
-    // Nobody listens: then the test is over.
+    // The pipe is closed: then the test is over.
     let _ = stdout.write_all(line.as_bytes());
     let _ = stdout.flush();
 }
@@ -310,7 +313,8 @@ impl<'a> Calls<'a> {
         match self.collective {
             "all_reduce" => {
                 let counts = Counts::Even(input.len() as u64);
-                // SAFETY: the vectors outlive the blocking call, and nothing else touches them meanwhile.
+                // SAFETY: the vectors outlive the blocking call, and nothing else accesses them
+                // meanwhile.
                 let from = unsafe {
                     Region::new(input.as_ptr().cast_mut().cast(), size_of_val(&input[..]))
                 };
@@ -433,7 +437,7 @@ impl<'a> Calls<'a> {
         match act {
             // After `close` and `abort` this rank's own communicator is over.
             "close" | "abort" | "stop" | "fork" => self.call(script.at),
-            // The root of a broadcast may be through before anybody objects.
+            // The root of a broadcast may finish before any rank objects.
             "collective" => Ok(()),
             _ => panic!("`{act}` came out well"),
         }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::job::WATCHDOG;
 
-/// Fails if anything of the job that met at `address` is left. A process that another test is just starting has a copy
-/// of this one's descriptors for a moment, so sockets are given time to go.
+/// Fails if anything of the job at `address` is left. A process that another test is just starting
+/// has a copy of this one's descriptors for a moment, so sockets get time to disappear.
 pub fn assert_none(address: &str) {
     let deadline = Instant::now() + WATCHDOG;
     loop {

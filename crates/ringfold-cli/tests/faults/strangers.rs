@@ -1,5 +1,5 @@
-//! Who should not get in, while those who should come together: garbage, silence, floods, the wrong secret, the wrong
-//! rank, and ranks that never come.
+//! Clients that must not join, while the job's own ranks must: garbage, silence, floods, the wrong
+//! secret, the wrong rank, and ranks that never come.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ const CALLS: u64 = 20;
 trait Connection: Read + Write + Send {}
 impl<T: Read + Write + Send> Connection for T {}
 
-/// Connects to where ranks meet.
+/// Connects to the address of rank 0.
 fn knock(address: &str) -> std::io::Result<Box<dyn Connection>> {
     if let Some(name) = address.strip_prefix("unix:@") {
         let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;

@@ -52,7 +52,7 @@ impl Question<'_> {
     pub fn decide(&self, local_rank: usize) -> Result<Decision> {
         let leave = |why: String| Ok(Decision::Leave(why));
         match self.bind {
-            Bind::None => return leave("nobody asked for a binding".into()),
+            Bind::None => return leave("no binding was requested".into()),
             Bind::Core => {}
             Bind::Auto => {
                 if let Some(why) = self.reason_against() {
@@ -91,7 +91,7 @@ impl Question<'_> {
             .allowed
             .is_some_and(|allowed| allowed.len() > first.len())
         {
-            return Some("somebody narrowed the affinity".into());
+            return Some("the affinity was narrowed".into());
         }
         let cores = self.cores.min(first.len());
         // With less time than cores, the cores to use are unknown.
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_arranged_stays_unless_somebody_insists() {
+    fn an_arranged_affinity_stays_unless_binding_is_mandatory() {
         let tree = SMALL.tree("bind-foreign");
         let layout = Layout::read(tree.root(), &[0, 1]);
         let (alike, apart) = (vec![vec![0, 1]; 2], vec![vec![0], vec![1]]);
@@ -257,11 +257,11 @@ mod tests {
             affinities: &apart,
             ..auto
         };
-        let nobody = Question {
+        let unasked = Question {
             bind: Bind::None,
             ..auto
         };
-        for question in [narrowed, foreign, crowded, bound, nobody] {
+        for question in [narrowed, foreign, crowded, bound, unasked] {
             let decision = question.decide(0).unwrap();
             assert!(matches!(decision, Decision::Leave(_)), "{question:?}");
         }

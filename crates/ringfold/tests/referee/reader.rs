@@ -1,4 +1,5 @@
-//! A reader of GOAL texts: full-duplex ports, eager messages, processors that do one thing after the other.
+//! A reader of GOAL texts: full-duplex ports, eager messages, processors that run one operation at
+//! a time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -15,7 +16,7 @@ struct Node {
     task: Task,
     /// What it still waits for.
     waits: usize,
-    /// Who waits until it is complete, and who until it has begun.
+    /// The tasks that wait until it is complete, and those that wait until it has begun.
     on_end: Vec<usize>,
     on_begin: Vec<usize>,
 }

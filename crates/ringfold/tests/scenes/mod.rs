@@ -1,4 +1,5 @@
-//! Tests between real processes: every rank is the test program again, started for its test `a_rank`, and plays a scene.
+//! Tests between real processes: every rank is the test program again, started for its test
+//! `a_rank`, and plays a scene.
 
 use std::io::Read;
 use std::process::{Command, Stdio};

@@ -4,7 +4,9 @@ use super::*;
 
 /// What `ringfold perf --csv` would write on a machine of exactly these constants.
 fn measured(rows: &[(&str, u32, u64, f64)]) -> String {
-    let mut text = "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,first_us,min_us,median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong\n".to_owned();
+    let mut text = "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,\
+        first_us,min_us,median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong\n"
+        .to_owned();
     for (algorithm, ranks, bytes, us) in rows {
         text += &format!(
             "all_reduce,{algorithm},tcp,{ranks},{bytes},1,float32,sum,false,20,1,1,{us},1,1,1,1,0\n"

@@ -1,4 +1,4 @@
-//! `ringfold tune calibrate`: what is kept, and who reads it.
+//! `ringfold tune calibrate`: its file, and which rank reads it.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn calibration() -> Calibration {
     }
 }
 
-/// The log of a job in which rank `odd` is told of `file`.
+/// The log of a job in which only rank `odd` has `file`.
 fn job(odd: usize, file: &str) -> String {
     let script = format!(
         "[ $RINGFOLD_RANK = {odd} ] && export RINGFOLD_CALIBRATION={file}; \

@@ -87,7 +87,7 @@ fn a_call_that_takes_longer_than_a_larger_one_is_found() {
 
 #[test]
 fn what_chance_explains_is_no_finding() {
-    // Twice as long in half of the rounds: nobody knows which half is the truth.
+    // Twice as long in half of the rounds: which half is right is unknown.
     let mut text = measured((&["ring"], &GOOD), &[("tree", &GOOD)]);
     let row = |asked: &str, algorithm: &str, round: usize, time_us: f64| {
         format!("all_reduce,2097152,{algorithm},simple,-1,1,4,1,0,{asked},{round},{time_us}\n")
@@ -147,14 +147,16 @@ fn a_dip_that_no_way_mends_is_the_machines() {
 /// `perf --csv` with these times, out of place and in place.
 fn perf(algorithm: &str, times_us: &[f64]) -> String {
     let mut text = String::from(
-        "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,first_us,min_us,median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong,low_us,high_us\n",
+        "collective,algorithm,transport,ranks,bytes,count,dtype,op,in_place,iterations,first_us,\
+         min_us,median_us,p99_us,max_us,algbw_gbps,busbw_gbps,wrong,low_us,high_us\n",
     );
     for (index, time_us) in times_us.iter().enumerate() {
         for in_place in [false, true] {
             let bytes = 1024 << index;
             let (low, high) = (0.98 * time_us, 1.02 * time_us);
             text += &format!(
-                "all_reduce,{algorithm},shm,4,{bytes},{},float32,sum,{in_place},20,9,9,{time_us},9,9,1,1,0,{low},{high}\n",
+                "all_reduce,{algorithm},shm,4,{bytes},{},float32,sum,{in_place},20,9,9,{time_us},9,\
+                 9,1,1,0,{low},{high}\n",
                 bytes / 4
             );
         }
@@ -185,7 +187,7 @@ fn what_perf_writes_can_be_checked_against_other_runs_of_it() {
         "{}",
         done.stdout
     );
-    // No curve: two ways, and nobody says which of them is it.
+    // No curve: two ways, and it is not specified which of them it is.
     let both = folder.write("both.csv", &(perf("direct", &times) + &perf("ring", &GOOD)));
     let done = tune(&["check", &both]);
     assert_eq!(done.status.code(), Some(1));

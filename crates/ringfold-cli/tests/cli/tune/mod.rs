@@ -43,7 +43,8 @@ pub fn tune(arguments: &[&str]) -> Finished {
 /// One row for each way and round at each size; the default picks `ring`.
 pub fn sweep(times_us: &[(u64, &str, &[f64])]) -> String {
     let mut text = String::from(
-        "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,asked,round,median_us\n",
+        "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,asked,round,\
+         median_us\n",
     );
     for (bytes, way, rounds) in times_us {
         let (asked, algorithm) = match way.strip_prefix("default:") {

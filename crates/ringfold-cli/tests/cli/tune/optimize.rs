@@ -2,9 +2,10 @@
 
 use super::{Folder, sweep, tune};
 
-/// Measured by somebody with NCCL: the columns of the script beside NVIDIA's example plugin.
+/// Measured with NCCL: the columns of the script beside NVIDIA's example plugin.
 const THEIRS: &str = "\
-collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,cost_metric,bandwidth_gbps,latency_us
+collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,cost_metric,\
+bandwidth_gbps,latency_us
 allreduce,1024,ring,ll,4,2,16,-1,-1,0.1,0.05,20.5
 allreduce,1024,tree,ll,2,2,16,-1,-1,0.1,0.09,11.25
 allreduce,4096,ring,ll,4,2,16,-1,-1,0.1,0.19,21.5
@@ -26,8 +27,10 @@ Dimension 1 nodes, 8 ranks: 1 size ranges from 1 unique sizes:
   Range 1: 0 - 18,446,744,073,709,551,615 bytes (1 data points, sizes: 1,024)
 Combined 4 ranges into 3 ranges (reduced by 1)
 Optimal for allreduce [0-526336] nodes=2 ranks=16: tree/ll channels=2 (latency_us=11.250)
-Optimal for allreduce [526337-18446744073709551615] nodes=2 ranks=16: ring/simple channels=8 (latency_us=100.000)
-Optimal for broadcast [0-18446744073709551615] nodes=1 ranks=8: ring/ll channels=4 (latency_us=10.000)
+Optimal for allreduce [526337-18446744073709551615] nodes=2 ranks=16: ring/simple channels=8 \
+(latency_us=100.000)
+Optimal for broadcast [0-18446744073709551615] nodes=1 ranks=8: ring/ll channels=4 \
+(latency_us=10.000)
 ";
 
 const RULES: &str = "\
@@ -46,7 +49,8 @@ fn what_nccls_users_measured_becomes_rules_as_nvidias_script_prints_them() {
     let done = tune(&["optimize", &csv, "-o", &rules]);
     assert!(done.status.success(), "{}", done.stderr);
     let tail = format!(
-        "Created directory: {}\nCreating new file: {rules}\nCreated {rules} with 3 optimized configurations\n",
+        "Created directory: {}\nCreating new file: {rules}\n\
+         Created {rules} with 3 optimized configurations\n",
         folder.path("new"),
     );
     assert_eq!(done.stdout, format!("{PRINTED}{tail}"));

@@ -1,4 +1,4 @@
-//! `ringfold tune sweep`: real ranks, the file they leave, and how it goes on.
+//! `ringfold tune sweep`: real ranks, their file, and how it is resumed.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,8 @@ fn every_way_has_a_row_in_every_round_beside_the_defaults() {
     assert!(done.status.success(), "{}", done.stderr);
     let done = tune(&["plot", "picks", &csv, "-o", &folder.path("picks.svg")]);
     assert!(done.status.success(), "{}", done.stderr);
-    // With the rules the default is one of the ways that were measured; the earlier file is of another mind.
+    // With the rules the default is one of the ways that were measured; the earlier file has
+    // another default.
     let mut command = ringfold(&["tune", "sweep", "-o", &folder.path("tuned-sweep.csv")]);
     command
         .args(line.split_whitespace())
