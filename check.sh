@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands: format, lints, docs, Rust tests, the wheel, Python tests, a real job.
+# The gate for a change: format, lints, docs, Rust tests, the wheel, Python tests, a real job.
 set -euo pipefail
 cd "$(dirname "$0")"
 
-# The release of torch that all is tested with, and where Python's side lives.
+# The release of torch for all tests, and the Python environment.
 torch=2.13.0
 venv=.venv
 
@@ -11,19 +11,22 @@ usage() {
     cat <<END
 usage: check.sh [--deep] [--only STAGE]... [--torch VERSION]
 
-Checks everything that must hold before a change lands: format, lints, docs, Rust tests, the wheel, Python tests with
-torch $torch, a real job. Needs Rust, a C compiler, Python 3.11 or newer (PYTHON=... names another than python3) and 6 GB of
-disk. The Python side lives in $venv, which is made on the first run and used without the network afterwards.
+Runs all checks that a change must pass: format, lints, docs, Rust tests, the wheel, Python tests
+with torch $torch, a real job. Needs Rust, a C compiler, Python 3.11 or newer (PYTHON=... selects
+another than python3) and 6 GB of disk. The Python environment is $venv, which is created on the
+first run and needs no network afterwards.
 
-  --deep            also the long proofs: exhaustive and random runs, fault storms, SimGrid, mpirun
+  --deep            also the long tests: exhaustive and random runs, fault storms, SimGrid, mpirun
   --only STAGE      only this stage, named as in the output, such as "lints"; may be repeated
-  --torch VERSION   only the tests of the PyTorch backend, with this release of torch, in .venv-torch-VERSION
+  --torch VERSION   only the tests of the PyTorch backend, with this release of torch,
+                    in .venv-torch-VERSION
   --help            print this
 
-Tests that this machine cannot run are listed with their reasons at the end. With RINGFOLD_REQUIRE_ALL=1 they
-are a failure.
+Tests that this machine cannot run are listed with their reasons at the end. With
+RINGFOLD_REQUIRE_ALL=1 they are a failure.
 
-Test runs print their seeds; TEST_SEED=... repeats one of torch's tests, TEST_GLOO=1 tries these on gloo, too.
+Test runs print their seeds; TEST_SEED=... repeats one of torch's tests, TEST_GLOO=1 runs these on
+gloo, too.
 END
 }
 
@@ -33,7 +36,10 @@ only=()
 while [ $# -gt 0 ]; do
     case $1 in
     --torch)
-        [ -n "${2:-}" ] || { echo "check.sh: --torch needs a version, such as $torch" >&2 && exit 2; }
+        [ -n "${2:-}" ] || {
+            echo "check.sh: --torch needs a version, such as $torch" >&2
+            exit 2
+        }
         only_torch=1 torch=$2 venv=.venv-torch-$2
         shift
         ;;
@@ -55,7 +61,8 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-# Tests add a line for each skip. The variable is ours alone: ringfold warns of variables that it does not know.
+# Tests add a line for each skip. RINGFOLD_REQUIRE_ALL is unset for them: ringfold warns of unknown
+# variables with its prefix.
 TEST_SKIPS=$(mktemp)
 export TEST_SKIPS
 require_all=${RINGFOLD_REQUIRE_ALL:-}
@@ -71,7 +78,7 @@ finish() {
 }
 trap finish EXIT
 
-# stage NAME COMMAND...: runs the command under a heading and says how long it took.
+# stage NAME COMMAND...: runs the command under a heading and prints how long it took.
 stage() {
     local name=$1 chosen
     shift
@@ -93,32 +100,41 @@ docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 }
 
-# loom_models PREEMPTIONS: without a bound one of the models takes more than ten minutes. Two preemptions find what such
-# models are for; three are a long proof. A target folder of its own, because other flags would rebuild everything else.
+# loom_models PREEMPTIONS: without a bound, one of the models takes more than ten minutes. Two
+# preemptions find typical errors; three are a long test. A target folder of its own, because other
+# flags would rebuild everything else.
 loom_models() {
     local log=target/loom.log
     mkdir -p target
-    LOOM_MAX_PREEMPTIONS=$1 RUSTFLAGS="--cfg loom" cargo test --release --target-dir target/loom -p ringfold --lib loom 2>&1 | tee "$log"
+    LOOM_MAX_PREEMPTIONS=$1 RUSTFLAGS="--cfg loom" \
+        cargo test --release --target-dir target/loom -p ringfold --lib loom 2>&1 | tee "$log"
     grep -Eq 'test result: ok\. [1-9]' "$log" || {
         echo "no loom test ran" >&2
         return 1
     }
 }
 
-# Makes the environment, and completes it if a tool is missing. torch is only looked for, because to import it takes seconds.
+# Creates the environment, and completes it if a tool is missing. torch is not imported, because
+# that takes seconds.
 python_environment() {
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-    "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-    "$venv/bin/python" -c 'import expecttest, maturin, ml_dtypes, mypy, numpy, pytest, sklearn, xdist' 2>/dev/null &&
-        [ "$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>&1)" = "$torch" ] ||
+    "$venv/bin/python" -c \
+        'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+    local tools='expecttest, maturin, ml_dtypes, mypy, numpy, pytest, sklearn, xdist'
+    local version='from importlib.metadata import version; print(version("torch").split("+")[0])'
+    "$venv/bin/python" -c "import $tools" 2>/dev/null &&
+        [ "$("$venv/bin/python" -c "$version" 2>&1)" = "$torch" ] ||
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-            expecttest 'maturin>=1.9,<2' ml_dtypes mypy numpy pytest pytest-xdist scikit-learn "torch==$torch"
+            expecttest 'maturin>=1.9,<2' ml_dtypes mypy numpy pytest pytest-xdist scikit-learn \
+            "torch==$torch"
 }
 
 wheel() {
     rm -rf target/wheels
-    "$venv/bin/python" -m maturin build --quiet --release --interpreter "$venv/bin/python" --out target/wheels
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall \
+    "$venv/bin/python" -m maturin build --quiet --release \
+        --interpreter "$venv/bin/python" --out target/wheels
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --no-index --no-deps --force-reinstall \
         target/wheels/ringfold-*.whl
 }
 
@@ -127,8 +143,8 @@ python_types() {
     "$venv/bin/python" -m mypy.stubtest ringfold._native
 }
 
-# Two files of tests at a time: ranks that start, wait or are killed leave much of a core idle. Tests of one file share what
-# is expensive to make.
+# Two test files at a time: ranks that start, wait or are killed leave much of a core idle. Tests of
+# one file share expensive fixtures.
 parallel=(--numprocesses 2 --dist loadfile)
 
 python_tests() {
@@ -147,7 +163,7 @@ digits() {
     cargo run --quiet -- run --ranks 4 -- "$venv/bin/python" examples/digits_numpy.py
 }
 
-# The long proofs among the Rust tests, by their names; `cargo test` alone ignores them.
+# The long Rust tests by name; `cargo test` alone ignores them.
 deep_rust_tests=(
     all_random_runs_are_exact
     noise_costs_what_was_worked_out
@@ -166,7 +182,8 @@ deep_rust() {
 }
 
 deep_python() {
-    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m deep --ignore python/tests/storms python/tests
+    OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest --quiet -m deep \
+        --ignore python/tests/storms python/tests
 }
 
 storms() {
@@ -180,7 +197,7 @@ deep() {
     [ ! -d python/tests/storms ] || stage "storms" storms
 }
 
-# Prints what was skipped, and fails if that must not be.
+# Prints the skips, and fails if they are not allowed.
 skips() {
     [ -s "$TEST_SKIPS" ] || return 0
     printf '\n== skipped\n'
