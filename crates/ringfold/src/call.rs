@@ -1,7 +1,8 @@
-//! What a rank says about the call it is in, so that its peers can tell whether they are in the same one.
+//! A rank's description of the call it is in, so that its peers can tell whether they are in the
+//! same one.
 //!
-//! A [`Call`] stands in every message header and on every published slot. Two ranks whose calls differ never combine
-//! their data: the receiver reports `Error::Mismatch` with both.
+//! A [`Call`] is in every message header and on every published slot. Two ranks whose calls differ
+//! never combine their data: the receiver reports `Error::Mismatch` with both.
 
 use std::fmt;
 
@@ -11,7 +12,8 @@ use crate::types::{Algorithm, Collective, DType, Op, Protocol};
 ///
 /// ```text
 /// 0 collective  1 dtype  2 op: 7 bits, has lists: 1 bit  3 algorithm: 6 bits, protocol: 2 bits
-/// 4 root or tag: u32  8 count: u64; with lists 40 bits, lists: 24 bits  16 sequence: 48 bits  22 cut: u16
+/// 4 root or tag: u32  8 count: u64; with lists 40 bits, lists: 24 bits  16 sequence: 48 bits
+/// 22 cut: u16
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -25,9 +27,9 @@ pub struct Call {
     pub algorithm: Algorithm,
     /// How its bytes travel: chosen likewise.
     pub protocol: Protocol,
-    /// The root, or of `stragglar` the late rank; 0 where there is none, or [`REGISTRATION`], or of weighted calls the
-    /// [mark](crate::schedule::Weights::mark), or of rings around slow ranks [`LATE_MERGE`] and a policy. For point-to-point
-    /// messages the tag.
+    /// The root, or of `stragglar` the late rank; 0 if there is none, or [`REGISTRATION`], or of
+    /// weighted calls the [mark](crate::schedule::Weights::mark), or of rings that bypass slow
+    /// ranks [`LATE_MERGE`] and a policy. For point-to-point messages the tag.
     pub root: u32,
     /// Elements as the collective counts them (see its documentation). Where each rank has a count
     /// of its own, their sum, at most [`LISTED_MAX`].
@@ -39,20 +41,21 @@ pub struct Call {
     /// number among those to this rank. Of a receive, which no peer ever sees, the number among
     /// those of this rank. On the wire its lowest 48 bits.
     pub sequence: u64,
-    /// Into how many channels and which slices it is cut, see [`Call::cut`]: chosen as well. 0 for messages.
+    /// The channels and slices into which it is cut, see [`Call::cut`]: chosen as well. 0 for
+    /// messages.
     pub cut: u16,
 }
 
 /// The calls of a communicator's user are numbered from here, so that they count from 1 for people.
 /// Those by which the library prepares a communicator have smaller numbers. Both grow from call to
-/// call: they also say who is behind whom.
+/// call, so they also show which rank is behind.
 pub const PREPARED: u64 = 1 << 40;
 
-/// What stands for the root in the calls by which memory is registered, so that no call of the user's is taken for one.
+/// The root in the calls by which memory is registered, so that no call of the user can equal one.
 pub const REGISTRATION: u32 = 0x7265_6769;
 
-/// What stands for the root in the rings that go around slow ranks, with the policy in the lowest [`LATE_MERGE_BITS`], so that
-/// ranks with different policies are in different calls.
+/// The root in the rings that bypass slow ranks, with the policy in the lowest [`LATE_MERGE_BITS`],
+/// so that ranks with different policies are in different calls.
 pub const LATE_MERGE: u32 = 0x6c6d_0000;
 
 /// Bits of a policy.
@@ -62,7 +65,7 @@ pub const LATE_MERGE_BITS: u32 = 4;
 /// all. A message between the two has their count and its digest instead.
 pub const PAIRWISE: u32 = (1 << LIST_BITS) - 1;
 
-/// The most that the count of a call with lists says. The digest tells larger sums apart.
+/// The maximum count of a call with lists. The digest distinguishes larger sums.
 pub const LISTED_MAX: u64 = (1 << LISTED_BITS) - 1;
 
 /// Bits of the count of a call with lists, and of the lists' digest.
@@ -83,10 +86,10 @@ pub const CALL_BYTES: usize = 24;
 /// Bits of the algorithm within its byte; the protocol has the rest.
 const ALGORITHM_BITS: u32 = 6;
 
-/// Bits of a sequence on the wire: more calls than anybody makes.
+/// Bits of a sequence on the wire: more calls than any program makes.
 const SEQUENCE_BITS: u32 = 48;
 
-/// Bits of a cut that tell slice sizes apart; those above are the channels, less one.
+/// Bits of a cut that distinguish slice sizes; those above are the channels, less one.
 const SLICE_BITS: u32 = 10;
 
 const _: () = assert!(Algorithm::ALL.len() <= 1 << ALGORITHM_BITS && Protocol::ALL.len() <= 4);
@@ -102,8 +105,8 @@ impl Call {
         bytes
     }
 
-    /// The wire form as three numbers: made by shifts, because bytes that are stored one by one and loaded as one word
-    /// stall a processor.
+    /// The wire form as three numbers: made by shifts, because bytes that are stored one by one and
+    /// loaded as one word stall a processor.
     #[inline]
     pub fn words(&self) -> [u64; CALL_BYTES / 8] {
         let kind = self.collective as u64
@@ -121,8 +124,8 @@ impl Call {
         ]
     }
 
-    /// What a call says of its cut into so many channels and slices of so many bytes: the channels, and a digest of the slice,
-    /// which shows a difference all but once in a thousand.
+    /// The cut of a call into this many channels and slices of this many bytes: the channels, and a
+    /// digest of the slice, which shows a difference all but once in a thousand.
     #[inline]
     pub fn cut(channels: usize, slice_bytes: u64) -> u16 {
         let digest = slice_bytes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLICE_BITS);
@@ -134,7 +137,7 @@ impl Call {
         usize::from(self.cut >> SLICE_BITS) + 1
     }
 
-    /// Whether `other` is the same call, carried out in another way: those who chose did not agree.
+    /// Whether `other` is the same call, executed differently: the ranks' choices differ.
     pub fn is_chosen_differently(&self, other: &Call) -> bool {
         let (algorithm, protocol, cut) = (self.algorithm, self.protocol, self.cut);
         let alike = Call {

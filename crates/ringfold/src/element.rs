@@ -1,10 +1,12 @@
 //! The Rust types that stand for each [`DType`].
 //!
-//! Half precision, bfloat16 and the two 8-bit floats are given as their bits: they can be converted to and from `f32`, and
-//! have no arithmetic of their own. What reduces them is in [`crate::reduce`].
+//! Half precision, bfloat16 and the two 8-bit floats are given as their bits: they can be converted
+//! to and from `f32`, and have no arithmetic of their own. What reduces them is in
+//! [`crate::reduce`].
 //!
-//! `bool` is none of them: a byte that a peer sends is a claim, and one other than 0 and 1 in a `bool` would be undefined
-//! behaviour. Give bytes, with [`DType::Bool`] in a [`Request`](crate::Request) where that shall be the type.
+//! `bool` is none of them: a byte that a peer sends is a claim, and one other than 0 and 1 in a
+//! `bool` would be undefined behaviour. Give bytes, with [`DType::Bool`] in a
+//! [`Request`](crate::Request) where that shall be the type.
 
 use std::fmt;
 
@@ -51,7 +53,8 @@ elements! {
     F8E5M2 => F8E5M2,
 }
 
-/// A floating-point format given by its bits. Equality is that of the numbers: NaN differs from itself, both zeros are equal.
+/// A floating-point format given by its bits. Equality is that of the numbers: NaN differs from
+/// itself, both zeros are equal.
 macro_rules! short_float {
     ($(#[$meta:meta])* $name:ident, $bits:ty, $widen:path, $narrow:path) => {
         $(#[$meta])*
@@ -99,7 +102,8 @@ short_float! {
 }
 
 short_float! {
-    /// 8-bit float with 4 exponent and 3 mantissa bits, without infinity; too large a number becomes NaN.
+    /// 8-bit float with 4 exponent and 3 mantissa bits, without infinity; too large a number
+    /// becomes NaN.
     F8E4M3, u8, convert::e4m3_to_f32, convert::f32_to_e4m3
 }
 

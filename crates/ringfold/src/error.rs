@@ -28,9 +28,10 @@ impl fmt::Display for Site {
 
 /// Everything that can go wrong.
 ///
-/// The class (variant) of a failed collective is the same on all ranks. After `PeerFailed`, `Timeout`, `Mismatch`,
-/// `Corrupt` or `Aborted` the communicator is dead: its buffers hold undefined data, every later call returns the same
-/// error, and only `close` or `drop` remain. The other variants leave it usable.
+/// The class (variant) of a failed collective is the same on all ranks. After `PeerFailed`,
+/// `Timeout`, `Mismatch`, `Corrupt` or `Aborted` the communicator is dead: its buffers hold
+/// undefined data, every later call returns the same error, and only `close` or `drop` remain. The
+/// other variants leave it usable.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
@@ -43,7 +44,8 @@ pub enum Error {
         /// What was running here, if anything.
         site: Option<Site>,
     },
-    /// A deadline passed. `waiting_for` are the ranks that everybody waits for, as far as it could be found out.
+    /// A deadline passed. `waiting_for` are the ranks that everybody waits for, as far as it could
+    /// be found out.
     Timeout {
         /// The ranks that did not come.
         waiting_for: Vec<usize>,
@@ -83,7 +85,8 @@ pub enum Error {
     InvalidArgument(String),
     /// Something that this build, machine or data type does not offer.
     Unsupported(String),
-    /// The ranks could not be brought together: addresses, secret, versions. The text says what was tried.
+    /// The ranks could not be brought together: addresses, secret, versions. The text says what was
+    /// tried.
     Bootstrap(String),
     /// The system refused something.
     System {
@@ -177,7 +180,8 @@ impl fmt::Display for Error {
                 let ([one, other], [ones, others]) = (ranks, calls);
                 write!(
                     f,
-                    "ranks {one} and {other} are in different calls: rank {one} in {ones}, rank {other} in {others}"
+                    "ranks {one} and {other} are in different calls: rank {one} in {ones}, rank \
+                     {other} in {others}"
                 )?;
                 if let Some(site) = site {
                     // What runs here is often one of the two.

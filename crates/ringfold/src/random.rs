@@ -47,7 +47,8 @@ impl SplitMix64 {
     }
 }
 
-/// A hash in which every bit of the number moves every bit of the result: the generator's finaliser.
+/// A hash in which every bit of the number moves every bit of the result: the generator's
+/// finaliser.
 pub fn mix(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,7 +1,8 @@
-//! System calls that move bytes between descriptors and regions, and what else neither std nor rustix offers.
+//! System calls that move bytes between descriptors and regions, and others that neither std nor
+//! rustix offers.
 //!
-//! A region is no slice, so the safe wrappers cannot take one; these few calls hand its address to the kernel, which
-//! copies and keeps nothing.
+//! A region is not a slice, so the safe wrappers cannot take one; these few calls pass its address
+//! to the kernel, which copies and keeps nothing.
 
 pub mod fork;
 
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 use crate::memory::Region;
 
-/// Sends `before`, `body` and `after` in one call, without blocking and without a signal. Gives how much was taken.
+/// Sends `before`, `body` and `after` in one call, without blocking and without a signal. Returns
+/// how much was taken.
 pub fn send_from(
     socket: BorrowedFd<'_>,
     before: &[u8],
@@ -27,14 +29,14 @@ pub fn send_from(
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     retry(|| {
         let message = message(&parts);
-        // SAFETY: the three parts are valid for reads of their lengths (two borrows; the contract of `Region::new`),
-        // and sendmsg only reads them.
+        // SAFETY: the three parts are valid for reads of their lengths (two borrows; the contract
+        // of `Region::new`), and sendmsg only reads them.
         unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) }
     })
 }
 
-/// Receives into `before`, `body` and `after`, filled in this order, in one call and without blocking. Gives how much came;
-/// 0 is the end of the stream (if there was room).
+/// Receives into `before`, `body` and `after`, filled in this order, in one call and without
+/// blocking. Returns how much arrived; 0 is the end of the stream (if there was room).
 pub fn recv_into(
     socket: BorrowedFd<'_>,
     before: &mut [u8],
@@ -48,14 +50,14 @@ pub fn recv_into(
     ];
     retry(|| {
         let mut message = message(&parts);
-        // SAFETY: the three parts are valid for writes of their lengths (two exclusive borrows; the contract of
-        // `Region::new`), and bytes of any value may stand there.
+        // SAFETY: the three parts are valid for writes of their lengths (two exclusive borrows; the
+        // contract of `Region::new`), and bytes of any value may stand there.
         unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) }
     })
 }
 
-/// Has a TCP connection try again at the latest `longest` after it sent something in vain. Kernels
-/// before 6.15 cannot, and go on doubling the time.
+/// Makes a TCP connection retry at the latest `longest` after an unsuccessful transmission. Kernels
+/// before 6.15 cannot, and continue to double the interval.
 pub fn limit_tcp_retry(socket: BorrowedFd<'_>, longest: Duration) {
     /// Of linux/tcp.h; libc lacks it.
     const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -87,9 +89,10 @@ pub struct TcpState {
     pub quiet_ms: u32,
 }
 
-/// Reads a connection's [`TcpState`]; `None` if this kernel does not tell.
+/// Reads a connection's [`TcpState`]; `None` if this kernel does not provide it.
 pub fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<Option<TcpState>> {
-    /// `struct tcp_info` of linux/tcp.h up to `tcpi_notsent_bytes`; libc's declaration ends before it.
+    /// `struct tcp_info` of linux/tcp.h up to `tcpi_notsent_bytes`; libc's declaration ends before
+    /// it.
     const INFO_BYTES: usize = 148;
     let mut info = [0_u8; INFO_BYTES];
     let mut length = INFO_BYTES as libc::socklen_t;
@@ -124,7 +127,8 @@ pub fn write_at(file: BorrowedFd<'_>, body: Region, offset: u64) -> io::Result<(
     while done < body.bytes() {
         let rest = body.part(done..body.bytes());
         let count = retry(|| {
-            // SAFETY: `rest` is valid for reads of its length (contract of `Region::new`), and pwrite only reads it.
+            // SAFETY: `rest` is valid for reads of its length (contract of `Region::new`), and
+            // pwrite only reads it.
             unsafe {
                 libc::pwrite(
                     file.as_raw_fd(),
@@ -153,8 +157,8 @@ pub struct MappingAt {
     pub offset: u64,
 }
 
-/// Asks `maps`, an open `/proc/self/maps`, what lies at `address`; an error when that is nothing, `None` when this kernel
-/// (before 6.11) does not answer.
+/// Queries `maps`, an open `/proc/self/maps`, for the mapping at `address`; an error if there is
+/// none, `None` if this kernel (before 6.11) does not answer.
 pub fn mapping_at(maps: BorrowedFd<'_>, address: usize) -> Option<io::Result<MappingAt>> {
     /// `struct procmap_query` of linux/fs.h, which libc lacks.
     #[repr(C)]
@@ -183,7 +187,8 @@ pub fn mapping_at(maps: BorrowedFd<'_>, address: usize) -> Option<io::Result<Map
         address: address as u64,
         ..Query::default()
     };
-    // SAFETY: the request takes a structure of this layout, which says its size and names no other memory.
+    // SAFETY: the request takes a structure of this layout, which says its size and names no other
+    // memory.
     let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &mut query) };
     if result == 0 {
         return Some(Ok(MappingAt {

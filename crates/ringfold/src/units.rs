@@ -12,7 +12,8 @@ const TIMES: [(&str, f64); 6] = [
     ("s", 1e12),
 ];
 
-/// Units of bandwidth and their bytes per second. Prefixes are powers of ten, as networks have them.
+/// Units of bandwidth and their bytes per second. Prefixes are powers of ten, as networks have
+/// them.
 const RATES: [(&str, f64); 10] = [
     ("bit/s", 0.125),
     ("kbit/s", 0.125e3),
@@ -96,7 +97,8 @@ pub fn near<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a 
     (begins || distance(word, found) <= word.len() / 3).then_some(found)
 }
 
-/// How many letters must be put in, left out or replaced to make one word of the other (Levenshtein, 1966).
+/// The number of letters to insert, delete or replace to turn one word into the other (Levenshtein,
+/// 1966).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

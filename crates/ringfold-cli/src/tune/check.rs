@@ -14,15 +14,16 @@ use crate::numbers::{bytes_label, number};
 use crate::output;
 use crate::statistics::{self, Estimate};
 
-/// Say where a curve shows a wrong choice: dips, plateaus below the top, wrong crossovers
+/// Say where a curve shows a wrong choice: dips, plateaus below the maximum, wrong crossovers
 ///
-/// Reads what `ringfold tune sweep` or `ringfold perf --csv` writes. With a sweep, or with --ways, it names the better way,
-/// and a dip at which no way is better is a remark about the machine. Counts are what differs by more than the margin with
-/// 95 % confidence: give it repeats (a sweep's rounds, `perf --run-cycles 6`), for one run's iterations know nothing of the
-/// next run.
+/// Reads the files of `ringfold tune sweep` and `ringfold perf --csv`. With a sweep, or with
+/// --ways, it names the better way, and a dip at which no way is better is only noted as a property
+/// of the machine. Differences count if they exceed the margin with 95 % confidence: provide
+/// repetitions (a sweep's rounds, `perf --run-cycles 6`), because one run's iterations do not show
+/// the variation between runs.
 ///
-/// The exit status is 0 if nothing was found that another way could mend, and 1 if something was,
-/// or the file cannot be read. The last line says what to do next.
+/// The exit status is 0 if there is no finding that another way could improve, and 1 if there is
+/// one, or the file cannot be read. The last line suggests the next step.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -33,8 +34,13 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     ways: Vec<PathBuf>,
 
-    /// Differences up to this are no matter
-    #[arg(long, value_name = "PERCENT", default_value_t = MARGIN_PERCENT, value_parser = parse_percent)]
+    /// Ignore differences up to this
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = MARGIN_PERCENT,
+        value_parser = parse_percent,
+    )]
     margin: f64,
 
     /// Write the findings as JSON
@@ -134,11 +140,15 @@ fn next_step(judged: &[(&Series, Vec<Finding>)], arguments: &Arguments) -> Strin
             "next: `ringfold tune optimize {} -o tuned.csv` writes rules for the wrong choices\n",
             arguments.csv.display()
         ),
-        (true, _, false) => "next: `ringfold tune sweep -o sweep.csv` measures all ways in one job, and \
+        (true, _, false) => "next: `ringfold tune sweep -o sweep.csv` measures all ways in one \
+            job, and \
              `ringfold tune optimize sweep.csv` writes rules\n"
             .into(),
-        (false, true, _) => "next: sweep the sizes named above, too; other ways were not measured at all of them\n".into(),
-        (false, false, _) => "next: no other way was measured, so this may be the machine's; `ringfold tune sweep -o sweep.csv` \
+        (false, true, _) => "next: sweep the sizes named above, too; other ways were not measured \
+            at all of them\n"
+            .into(),
+        (false, false, _) => "next: no other way was measured, so this may be the machine's; \
+            `ringfold tune sweep -o sweep.csv` \
              and `ringfold tune check sweep.csv` tell\n"
             .into(),
     }

@@ -1,8 +1,8 @@
 //! Which way wins in which range of sizes.
 //!
-//! Ways are compared size by size, as ratios to the best there: a mean over a range of sizes would be that of its largest
-//! size, or with a rate of none. What was not measured at every size of a range cannot win in it. Everything here is a pure
-//! function of the rows.
+//! Ways are compared size by size, as ratios to the best there: a mean over a range of sizes would
+//! be that of its largest size, or with a rate of none. A way that was not measured at every size
+//! of a range cannot win in it. Everything here is a pure function of the rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -112,7 +112,7 @@ impl Points {
         points
     }
 
-    /// Says which ranges there are; collectives that were measured at the same sizes share their lines.
+    /// Prints the ranges; collectives that were measured at the same sizes share their lines.
     pub fn dimensions(&self) -> String {
         let mut text = String::new();
         for (nodes, ranks) in &self.dimensions {
@@ -141,7 +141,8 @@ impl Points {
                 let n = counts.len();
                 let _ = writeln!(
                     text,
-                    "Dimension {nodes} nodes, {ranks} ranks{whose}: {n} size ranges from {n} unique sizes:"
+                    "Dimension {nodes} nodes, {ranks} ranks{whose}: {n} size ranges from {n} \
+                     unique sizes:"
                 );
                 let sizes: Vec<u64> = counts.keys().copied().collect();
                 for (index, range) in ranges::around(&sizes).into_iter().enumerate() {
@@ -160,7 +161,7 @@ impl Points {
         text
     }
 
-    /// The sizes at which a collective was measured by so many nodes and ranks.
+    /// The sizes at which a collective was measured with this many nodes and ranks.
     fn sizes(&self, topic: &Topic) -> BTreeSet<u64> {
         let sizes = self
             .counts
@@ -284,7 +285,8 @@ fn end_what_one_size_says(contests: &mut [Contest], sizes: &BTreeMap<u64, Vec<(W
     }
 }
 
-/// The way of each range: the best, or with a tolerance the one that stays good for the most ranges in a row.
+/// The way of each range: the best, or with a tolerance the one that stays good for the most
+/// consecutive ranges.
 fn winners(topic: &Topic, contests: &[Contest], tolerance_percent: f64) -> Vec<Rule> {
     let mut rules = Vec::with_capacity(contests.len());
     let mut at = 0;

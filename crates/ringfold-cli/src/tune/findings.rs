@@ -1,10 +1,11 @@
 //! What is wrong with a curve, as the article of seeds/001 reads it.
 //!
-//! A well-tuned curve of bus bandwidth over size is an S: it rises as long as latency matters and stays at the top. So it is
-//! suspicious where it falls ([`Kind::Dip`]), where it stands still below a top that it reaches later ([`Kind::Plateau`]), and
-//! where a larger call is done sooner than a smaller one ([`Kind::Inversion`]). Where ways were measured beside it, it is
-//! plain where another one is better ([`Kind::WrongChoice`]); and a dip or a plateau at which no way is better is the
-//! machine's, such as the end of a cache, and only remarked.
+//! A well-tuned curve of bus bandwidth over size is an S: it rises as long as latency matters and
+//! stays at the top. So it is suspicious where it falls ([`Kind::Dip`]), where it stands still
+//! below a top that it reaches later ([`Kind::Plateau`]), and where a larger call is done sooner
+//! than a smaller one ([`Kind::Inversion`]). Where ways were measured beside it, it is plain where
+//! another one is better ([`Kind::WrongChoice`]); and a dip or a plateau at which no way is better
+//! is the machine's, such as the end of a cache, and only remarked.
 //!
 //! Nothing is reported that chance explains: the whole interval of the difference has to lie beyond
 //! the margin. `tune optimize` goes by the same judgement ([`wrong_sizes`]), so that both say the
@@ -61,10 +62,11 @@ pub struct Finding {
     /// The first size at which it is so, and the last.
     pub from: u64,
     pub to: u64,
-    /// The size that these are compared with: the top before a dip, the larger call of an inversion, the place where a
-    /// plateau begins.
+    /// The size that these are compared with: the top before a dip, the larger call of an
+    /// inversion, the place where a plateau begins.
     pub against: Option<u64>,
-    /// The curve's bandwidth at the worst of the sizes over that at `against`; with an inversion the times' ratio.
+    /// The curve's bandwidth at the worst of the sizes over that at `against`; with an inversion
+    /// the times' ratio.
     pub ratio: Estimate,
     /// What would have been better there.
     pub better: Vec<Better>,
@@ -72,7 +74,8 @@ pub struct Finding {
     pub is_the_machines: bool,
 }
 
-/// Everything suspicious about the series, in the order of sizes. `margin` is the share by which things may differ.
+/// Everything suspicious about the series, in the order of sizes. `margin` is the share by which
+/// things may differ.
 pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
     let curve = Curve::new(series);
     let mut found = dips(&curve, margin);

@@ -1,9 +1,10 @@
-//! `ringfold tune`: finds where the tuner's choices are wrong, and mends them with a table.
+//! `ringfold tune`: finds where the tuner's choices are wrong, and corrects them with a table.
 //!
-//! [`sweep`] measures every way beside the default's pick; [`check`] says where a curve is wrong ([`findings`], from what
-//! [`series`] makes of a file's [`rows`]); [`optimize`] makes a tuner's CSV of what was best ([`contest`] has the winners, and
-//! [`ranges`] says for which sizes); [`plot`] draws. [`calibrate`] measures the machine for the cost
-//! model. All but the first and the last only read files.
+//! [`sweep`] measures every way and the default choice; [`check`] says where a curve is wrong
+//! ([`findings`], from the [`series`] of a file's [`rows`]); [`optimize`] makes a tuner's CSV of
+//! the best ways ([`contest`] has the winners, and [`ranges`] the sizes); [`plot`] draws.
+//! [`calibrate`] measures the machine for the cost model. All except the first and the last only
+//! read files.
 
 mod calibrate;
 mod check;
@@ -19,7 +20,7 @@ mod sweep;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// Find where the tuner's choices are wrong, and mend them by what was measured
+/// Find where the tuner's choices are wrong, and correct them by measurements
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -31,9 +32,9 @@ const EXAMPLES: &str = "\
 Examples:
   ringfold tune calibrate                           measure this machine for the cost model
   ringfold tune check perf.csv                      dips, plateaus, wrong crossovers
-  ringfold tune sweep -o sweep.csv                  what every way takes, beside the default's pick
-  ringfold tune plot picks sweep.csv -o picks.svg   what the default picked, over everything it could have
-  ringfold tune optimize sweep.csv -o tuned.csv     the best way where the default is wrong, as rules";
+  ringfold tune sweep -o sweep.csv                  times of every way, and the default choice
+  ringfold tune plot picks sweep.csv -o picks.svg   the default choice among all ways
+  ringfold tune optimize sweep.csv -o tuned.csv     rules where the default is wrong";
 
 #[derive(Subcommand)]
 enum Command {

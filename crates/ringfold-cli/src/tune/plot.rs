@@ -1,4 +1,5 @@
-//! `tune plot`: the five pictures by which an operator finds a wrong choice, as NVIDIA's article draws them.
+//! `tune plot`: the five pictures by which an operator finds a wrong choice, as NVIDIA's article
+//! draws them.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,8 @@ enum Figure {
     Ways,
     /// Every way, and over them what the default picked
     Picks,
-    /// Every way of the first file, and over them its curve and that of the second: before and after
+    /// Every way of the first file, and over them its curve and that of the second: before and
+    /// after
     After,
 }
 
@@ -57,7 +59,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = parse_collective)]
     collective: Option<Collective>,
 
-    /// Draw what so many ranks took, where files hold several
+    /// Draw the measurements of this many ranks, if files hold several
     #[arg(long, value_name = "N")]
     ranks: Option<i64>,
 
@@ -65,7 +67,8 @@ pub struct Arguments {
     #[arg(long)]
     time: bool,
 
-    /// Even steps upwards, which show how much is lost at the top, instead of powers, which show small sizes
+    /// Even steps upwards, which show the loss at the top, instead of powers, which show small
+    /// sizes
     #[arg(long)]
     linear: bool,
 }
@@ -75,7 +78,7 @@ Examples:
   ringfold tune plot curve perf.csv -o curve.svg                   an S, or not
   ringfold tune plot curve good.csv bad.csv --labels good,bad -o two.svg
   ringfold tune plot ways sweep.csv -o ways.svg                    one line for each way
-  ringfold tune plot picks sweep.csv -o picks.svg                  where the default is below the best
+  ringfold tune plot picks sweep.csv -o picks.svg                  where the default loses
   ringfold tune plot after sweep.csv tuned-sweep.csv -o after.svg  before and after";
 
 /// Draws and returns the exit status.
@@ -122,7 +125,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     Ok(0)
 }
 
-/// What the file holds of what is to be drawn. Where it was measured in place, too, that is left out.
+/// The measurements to draw. If there are in-place ones, too, these are left out.
 fn one_series(arguments: &Arguments, path: &Path) -> Result<Series> {
     let table = Table::read(path)?;
     table.complain();
@@ -134,7 +137,7 @@ fn one_series(arguments: &Arguments, path: &Path) -> Result<Series> {
                 .is_none_or(|ranks| series.topic.ranks == ranks)
     };
     let rows = match arguments.figure {
-        // There is no curve to be told from the ways.
+        // There is no curve apart from the ways.
         Figure::Ways => table.all_as_ways(),
         _ => table.rows,
     };

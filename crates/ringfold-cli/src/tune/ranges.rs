@@ -40,8 +40,8 @@ impl Display for Range {
     }
 }
 
-/// A range around each size, ending half way to the next; the first begins at nothing and the last has no end. `sizes`
-/// rise.
+/// A range around each size, ending half way to the next; the first begins at 0 and the last has no
+/// end. `sizes` are ascending.
 pub fn around(sizes: &[u64]) -> Vec<Range> {
     let mut min = 0;
     let mut ranges = Vec::with_capacity(sizes.len());

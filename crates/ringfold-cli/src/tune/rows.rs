@@ -1,7 +1,9 @@
-//! What was measured, as lines of a CSV: those that `tune sweep` and `perf --csv` write, and those of NCCL's users.
+//! Measurements as lines of a CSV: those that `tune sweep` and `perf --csv` write, and those of
+//! NCCL.
 //!
-//! A file's columns are found by name, in any order; columns of others are left alone. A number that makes no sense makes
-//! its row worthless, which is said, and the rest is used: a sweep that was broken off has half a line at its end.
+//! A file's columns are found by name, in any order; unknown columns are ignored. An invalid number
+//! invalidates its row, which is reported, and the rest is used: an interrupted sweep has half a
+//! line at its end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Display, Formatter};
@@ -73,7 +75,7 @@ impl Display for Metric {
 /// Any number of them, in a column that a rule compares.
 pub const ANY: i64 = -1;
 
-/// What one call is, as far as a tuner's rules tell calls apart; names as the file has them.
+/// One call, as far as a tuner's rules distinguish calls; names as in the file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Topic {
     pub collective: String,
@@ -115,14 +117,14 @@ impl Display for Way {
     }
 }
 
-/// Who wanted a way.
+/// What requested a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The file does not say.
     Unsaid,
-    /// Nobody: it is what the library picked by itself.
+    /// No request: the library's own choice.
     Default,
-    /// Whoever measured.
+    /// The measurement.
     Way,
 }
 
@@ -130,7 +132,8 @@ pub enum Asked {
 #[derive(Clone, Debug)]
 pub struct Row {
     pub topic: Topic,
-    /// What else was measured that no rule tells apart: data type, operation, placement; by the column's name.
+    /// Other properties that rules do not distinguish: data type, operation, placement; by the
+    /// column's name.
     pub details: BTreeMap<&'static str, String>,
     pub bytes: u64,
     pub way: Way,
@@ -182,11 +185,12 @@ const KEYS: [&str; 9] = [
 /// Columns without which a file is none of measurements.
 const NEEDED: [&str; 4] = ["collective", "size_bytes", "algorithm", "ranks"];
 
-/// Columns that tell curves apart, though not rules.
+/// Columns that distinguish curves, though not rules.
 const DETAILS: [&str; 3] = ["dtype", "op", "in_place"];
 
 impl Table {
-    /// Reads a sweep, what `perf --csv` has written, or what NCCL's users have measured with the columns of NVIDIA's script.
+    /// Reads a sweep, the output of `perf --csv`, or measurements of NCCL with the columns of
+    /// NVIDIA's script.
     pub fn read(path: &Path) -> Result<Table> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
@@ -240,7 +244,8 @@ impl Table {
         Ok(table)
     }
 
-    /// All rows, those of the curve as one of the ways, unless the file knows which rows the default's are.
+    /// All rows, those of the curve as one of the ways, unless the file identifies the default's
+    /// rows.
     pub fn all_as_ways(self) -> Vec<Row> {
         let mut rows = self.rows;
         for row in &mut rows {

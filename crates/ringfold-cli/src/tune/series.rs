@@ -1,4 +1,4 @@
-//! Curves as they were measured: at each size what the default's pick took, and what every way took.
+//! Measured curves: at each size the time of the default choice, and of every way.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,8 @@ impl Shots {
         self.estimate().middle
     }
 
-    /// The time and how sure it is: by repeats where these are enough, else by the widest that any of them allows.
+    /// The time and its confidence: by repetitions if there are enough, otherwise by the widest
+    /// interval of any of them.
     pub fn estimate(&self) -> Estimate {
         let times: Vec<f64> = self.0.iter().map(|shot| shot.time_us).collect();
         let estimate = Estimate::of(&times);
@@ -68,8 +69,8 @@ impl Shots {
         }
     }
 
-    /// How many times as long this took as `other`: by pairs of the same round where there are such, which saw the same
-    /// weather.
+    /// How many times as long this took as `other`: by pairs of the same round if there are any,
+    /// which were measured under the same conditions.
     pub fn over(&self, other: &Shots) -> Estimate {
         let pairs: Vec<f64> = self
             .0
@@ -162,7 +163,8 @@ impl Series {
         ways
     }
 
-    /// Whether rows of the other file are about the same; what one of both does not say does not count.
+    /// Whether rows of the other file are about the same; properties missing in one of them do not
+    /// count.
     fn is_about(&self, row: &Row) -> bool {
         let agree = |a: i64, b: i64| a == b || a == ANY || b == ANY;
         let canonical = |name: &str| match parse_collective(name) {
@@ -182,8 +184,8 @@ impl Series {
     }
 }
 
-/// The curves of a file: of its default's rows where it says which these are, else of all its rows. `others` are files of
-/// further ways.
+/// The curves of a file: of its default's rows if it identifies these, otherwise of all its rows.
+/// `others` are files of further ways.
 pub fn series(rows: &[Row], others: &[Row]) -> Result<Vec<Series>> {
     series_by(rows, others, |row| Some((row.time_us()?, row.interval_us)))
 }
@@ -227,7 +229,8 @@ pub fn series_by(
                     && point.pick.as_ref().is_some_and(|pick| *pick != row.way)
                 {
                     bail!(
-                        "{} bytes were measured by {} and by {}, and nothing says which is the curve; name one file for it, and the others by --ways",
+                        "{} bytes were measured by {} and by {}, and nothing says which is the \
+                         curve; name one file for it, and the others by --ways",
                         row.bytes,
                         point.pick.as_ref().map_or("", |pick| &pick.algorithm),
                         row.way.algorithm,

@@ -1,11 +1,12 @@
-//! Registering memory: all ranks make their parts, tell each other, and map what the others made.
+//! Registering memory: all ranks allocate their parts, exchange them, and map the others'.
 //!
 //! ```text
-//! make this rank's memory ─► records (an all-gather) ─► pass descriptors, rank by rank ─► map ─► outcomes (an all-gather)
+//! allocate ─► records (an all-gather) ─► pass descriptors, rank by rank ─► map
+//!     ─► outcomes (an all-gather)
 //! ```
 //!
-//! The two all-gathers are calls like any other, so death, deadlines and different calls are found
-//! as in these. What fails on one rank only (no memory) is told in its record or outcome: then no
+//! The two all-gathers are ordinary calls, so death, deadlines and different calls are detected as
+//! in these. A failure on one rank only (no memory) is reported in its record or outcome: then no
 //! rank has registered anything, and the communicator stays usable. A failure between the two ends
 //! the communicator, because the others are waiting for descriptors.
 
@@ -100,19 +101,19 @@ impl Part {
 }
 
 impl Communicator {
-    /// Makes `bytes` bytes of zeroed memory that all ranks' calls reach directly, see
+    /// Allocates `bytes` bytes of zeroed memory that all ranks' calls access directly, see
     /// [`Registered`].
     ///
     /// Collective: every rank calls it, at the same place in its order of calls, and none makes
     /// other calls on this communicator from other threads meanwhile. Sizes may differ. Memory is
     /// shared when all ranks are on one host and may use shared memory; otherwise (`tcp`,
-    /// `shm+tcp`, one rank, threads) each rank gets memory of its own, which works as well and is
-    /// no faster than other memory. It belongs to this communicator: for others, also parts made by
-    /// `split`, it is memory like any other.
+    /// `shm+tcp`, one rank, threads) each rank gets private memory, which works as well and is no
+    /// faster than other memory. It belongs to this communicator: for others, including parts made
+    /// by `split`, it is ordinary memory.
     ///
-    /// Blocks until all ranks have called it and have each other's memory. When one of them cannot
-    /// have its part, all get `Error::System`, nobody has anything, and the communicator stays
-    /// usable.
+    /// Blocks until all ranks have called it and have each other's memory. If one of them cannot
+    /// allocate its part, all get `Error::System`, no memory is registered, and the communicator
+    /// stays usable.
     pub fn alloc(&self, bytes: usize) -> Result<Registered> {
         self.check_open()?;
         let Some(group) = self.sharing() else {
@@ -148,8 +149,8 @@ impl Communicator {
     /// Like [`register`](Communicator::register), for bindings.
     ///
     /// # Safety
-    /// Until the registration is dropped the memory of `region` is there, and nobody changes its
-    /// mapping. Nobody uses it while this runs and while the registration is dropped.
+    /// Until the registration is dropped, the memory of `region` must exist and its mapping must
+    /// not change. It must not be used while this runs and while the registration is dropped.
     pub unsafe fn register_region(&self, region: Region) -> Result<Registration> {
         self.check_open()?;
         let bytes = region.bytes();
@@ -246,8 +247,8 @@ impl Communicator {
         Ok(all.chunks(RECORD_BYTES).map(PartRecord::decode).collect())
     }
 
-    /// Gives this rank's descriptor to all others and gets theirs, by rank. One rank after the
-    /// other serves, in rank order, so that nobody waits for a rank that waits for it.
+    /// Sends this rank's descriptor to all others and receives theirs, by rank. One rank after the
+    /// other serves, in rank order, so that there is no cyclic wait.
     fn pass_descriptors(
         &self,
         group: &Group,

@@ -1,12 +1,14 @@
 //! The collectives on slices.
 //!
-//! # What holds for all of them
+//! # Common properties
 //!
-//! * *Blocking*: they return when the call is done on this rank: its output is complete and its input may be changed.
+//! * *Blocking*: they return when the call is complete on this rank: its output is complete and its
+//!   input may be changed.
 //! * *Order*: every rank makes the same calls in the same order on a communicator.
 //! * *Aliasing*: slices cannot overlap, except where one slice is both input and output.
-//! * *Errors*: `InvalidArgument` and `Unsupported` leave the communicator usable; the others end it, see [`Error`].
-//! * *Threads*: any thread may call; calls are carried out one after the other.
+//! * *Errors*: `InvalidArgument` and `Unsupported` leave the communicator usable; the others end
+//!   it, see [`Error`].
+//! * *Threads*: any thread may call; calls run one after the other.
 
 use super::{Communicator, Counts, Request};
 use crate::element::Element;
@@ -25,7 +27,8 @@ fn writable<T: Element>(slice: &mut [T]) -> Region {
 }
 
 impl Communicator {
-    /// Replaces `buffer` on every rank by the reduction of all ranks' buffers. The same length everywhere.
+    /// Replaces `buffer` on every rank by the reduction of all ranks' buffers. The same length on
+    /// all ranks.
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: Op) -> Result<()> {
         let region = writable(buffer);
         self.reducing::<T>(Collective::AllReduce, buffer.len(), region, region, op, 0)
@@ -43,7 +46,8 @@ impl Communicator {
         )
     }
 
-    /// Sets `output` on `root` to the reduction of all ranks' `input`s; elsewhere `output` is left alone and may be empty.
+    /// Sets `output` on `root` to the reduction of all ranks' `input`s; elsewhere `output` is
+    /// unchanged and may be empty.
     pub fn reduce<T: Element>(
         &self,
         input: &[T],
@@ -61,7 +65,8 @@ impl Communicator {
         )
     }
 
-    /// Sets `output` to this rank's block of the reduction of all ranks' `input`s, which have `world_size` blocks.
+    /// Sets `output` to this rank's block of the reduction of all ranks' `input`s, which have
+    /// `world_size` blocks.
     pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: Op) -> Result<()> {
         self.reducing::<T>(
             Collective::ReduceScatter,
@@ -79,7 +84,8 @@ impl Communicator {
         self.moving::<T>(Collective::Broadcast, buffer.len(), region, region, root)
     }
 
-    /// Sets `output` on every rank to all ranks' `input`s in rank order: `world_size` times as long.
+    /// Sets `output` on every rank to all ranks' `input`s in rank order: `world_size` times as
+    /// long.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.moving::<T>(
             Collective::AllGather,
@@ -90,7 +96,8 @@ impl Communicator {
         )
     }
 
-    /// Sets `output` on `root` to all ranks' `input`s in rank order; elsewhere `output` may be empty.
+    /// Sets `output` on `root` to all ranks' `input`s in rank order; elsewhere `output` may be
+    /// empty.
     pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
         self.moving::<T>(
             Collective::Gather,
@@ -101,8 +108,8 @@ impl Communicator {
         )
     }
 
-    /// Sets `output` to this rank's block of `root`'s `input`, which has `world_size` blocks; elsewhere `input` may be
-    /// empty.
+    /// Sets `output` to this rank's block of `root`'s `input`, which has `world_size` blocks;
+    /// elsewhere `input` may be empty.
     pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
         self.moving::<T>(
             Collective::Scatter,
@@ -113,7 +120,8 @@ impl Communicator {
         )
     }
 
-    /// Sets block `i` of `output` to block `rank` of rank `i`'s `input`. Both have `world_size` blocks of one length.
+    /// Sets block `i` of `output` to block `rank` of rank `i`'s `input`. Both have `world_size`
+    /// blocks of one length.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let block = input.len() / self.world_size();
         if block * self.world_size() != input.len() {
@@ -147,8 +155,9 @@ impl Communicator {
         self.moving::<u8>(Collective::Barrier, 0, Region::EMPTY, Region::EMPTY, 0)
     }
 
-    /// Sends `input` to `peer`, which receives as many elements of the same type under the same `tag`. Goes beside the
-    /// collectives and neither waits for the other. May wait until the peer receives.
+    /// Sends `input` to `peer`, which receives as many elements of the same type under the same
+    /// `tag`. Runs alongside the collectives and neither waits for the other. May wait until the
+    /// peer receives.
     pub fn send<T: Element>(&self, input: &[T], peer: usize, tag: u32) -> Result<()> {
         let counts = Counts::Even(input.len() as u64);
         let mut request = Request::new(
@@ -163,20 +172,22 @@ impl Communicator {
         unsafe { self.run(&request) }
     }
 
-    /// Fills `output` with the oldest message of `peer` to this rank that has this `tag`, whatever was sent before it under
-    /// other tags. `Mismatch` if it has another length or type.
+    /// Fills `output` with the oldest message of `peer` to this rank that has this `tag`,
+    /// regardless of messages sent before it under other tags. `Mismatch` if it has another length
+    /// or type.
     pub fn recv<T: Element>(&self, output: &mut [T], peer: usize, tag: u32) -> Result<()> {
         self.receive(output, peer, tag).map(|_| ())
     }
 
-    /// Fills `output` with the oldest message of any rank to this one that has this `tag`, and gives the rank that sent it. No
-    /// rank waits for ever behind others. When all other ranks have left, that is a failed peer.
+    /// Fills `output` with the oldest message of any rank to this one that has this `tag`, and
+    /// returns the rank that sent it. No sender is starved. If all other ranks have left, it is a
+    /// failed peer.
     pub fn recv_any<T: Element>(&self, output: &mut [T], tag: u32) -> Result<usize> {
         let source = self.receive(output, Request::ANY_SOURCE, tag)?;
         Ok(source.expect("a receive that ended well got a message from somebody"))
     }
 
-    /// Receives, and gives who sent.
+    /// Receives, and returns the sender.
     fn receive<T: Element>(
         &self,
         output: &mut [T],

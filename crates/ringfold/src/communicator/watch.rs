@@ -25,7 +25,8 @@ pub trait Watch: Send + Sync {
     /// latest then the suspicion is the verdict on this rank.
     fn report_fault(&self, suspicion: Error, grace: Duration) -> Error;
 
-    /// How long a rank that suspects a crash waits for the verdict that names who really crashed.
+    /// How long a rank that suspects a crash waits for the verdict that names the rank that really
+    /// crashed.
     fn crash_grace(&self) -> Duration;
 
     /// Whether some rank has left in good order.
@@ -72,9 +73,9 @@ impl SessionWatch {
         }
     }
 
-    /// The verdict on a communicator whose set-up failed with `error`, which may be no more than how
-    /// a death looks from here. Without a verdict by `grace`, and at once for failures of this rank
-    /// alone, the others learn of `error`.
+    /// The verdict on a communicator whose set-up failed with `error`, which may be no more than
+    /// how a death looks from here. Without a verdict by `grace`, and at once for failures of this
+    /// rank alone, the others learn of `error`.
     pub fn report_failed_setup(&self, error: Error, grace: Duration) -> Error {
         if error.is_fatal() {
             return self.report_fault(error, grace);

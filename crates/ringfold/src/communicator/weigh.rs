@@ -1,16 +1,18 @@
-//! How much each rank owns of large all-reduces: weights that are given, or measured by all ranks together.
+//! Each rank's share of large all-reduces: weights that are given, or measured by all ranks
+//! together.
 //!
-//! The weights of a communicator change by an agreed epoch only: all ranks call [`Communicator::set_weights`] or
-//! [`Communicator::rebalance`] at the same place in their order of calls. What they have then is part of every weighted
-//! call, so a rank that has other weights, or has them earlier, meets an `Error::Mismatch` and no wrong sum.
+//! The weights of a communicator change by an agreed epoch only: all ranks call
+//! [`Communicator::set_weights`] or [`Communicator::rebalance`] at the same place in their order of
+//! calls. The current weights are part of every weighted call, so a rank that has other weights, or
+//! has them earlier, gets an `Error::Mismatch` and never a wrong sum.
 //!
-//! What is measured: pairs of ranks exchange messages both ways, each pair apart from the others,
-//! in rounds in which every rank has another partner. A pair is as fast as the slower of the two,
-//! so a rank is as fast as its fastest pair. Beside that each rank times its own additions. All get
-//! all times, and the same pure functions make weights of them
+//! The measurement: pairs of ranks exchange messages in both directions, each pair separately, in
+//! rounds in which every rank has a different partner. A pair is as fast as the slower of the two,
+//! so a rank is as fast as its fastest pair. Each rank also times its own additions. All times are
+//! shared with all ranks, and the same pure functions compute weights from them
 //! ([`tune::weights`](crate::tune::weights)). These are then tried: they stay only if calls with
-//! them are quicker than calls without, which the speeds alone do not tell, because calls without
-//! may go another way (published memory).
+//! them are faster than calls without, which the speeds alone do not show, because calls without
+//! may use another path (published memory).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +27,8 @@ use crate::tune::cost::weighted::Pace;
 use crate::tune::weights;
 use crate::types::{Collective, DType, Op};
 
-/// Rounds of pairs, at most: so many partners tell the speed of a rank unless all of them are slow.
+/// The maximum number of rounds of pairs: this many partners show the speed of a rank unless all of
+/// them are slow.
 const ROUNDS_MAX: usize = 8;
 
 /// The exchange begins with this and grows, ...
@@ -34,7 +37,8 @@ const BYTES_MIN: usize = 256 << 10;
 /// ... by this factor, ...
 const GROWTH: usize = 4;
 
-/// ... until the slowest takes this long, because short bursts pass where a lasting stream does not, ...
+/// ... until the slowest takes this long, because short bursts pass where a long stream does not,
+/// ...
 const LONG_ENOUGH_MS: f64 = 20.0;
 
 /// ... or it has this size.
@@ -46,7 +50,7 @@ const REPEATS: usize = 5;
 /// Pairs of calls by which weights are tried, with and without them.
 const TRIALS: usize = 5;
 
-/// What each rank combines with the same again: larger than a second-level cache, as large calls are.
+/// The operands that each rank times: larger than a second-level cache, as in large calls.
 const REDUCED_BYTES: usize = 4 << 20;
 
 /// The tag of the messages.
@@ -69,7 +73,8 @@ struct State {
 impl Agreed {
     /// The weights at present.
     pub fn weights(&self) -> Option<Weights> {
-        // Pairs with the store in `set`; who sets weights while another thread calls has to order the two anyway.
+        // Pairs with the store in `set`; a program that sets weights while another thread calls has
+        // to order the two anyway.
         if !self.is_weighted.load(Ordering::Acquire) {
             return None;
         }
@@ -100,19 +105,23 @@ impl Agreed {
 }
 
 impl Communicator {
-    /// Has rank `i` own `weights[i]` parts of the sum of all weights in large all-reduces from now on; `None` ends that.
+    /// Has rank `i` own `weights[i]` parts of the sum of all weights in large all-reduces from now
+    /// on; `None` ends that.
     ///
-    /// The all-reduces of more than 32 KiB that go by messages and for which no other algorithm was asked for then go by
-    /// `direct` (and larger ones than the shortest way takes where all ranks share a host, whose published memory is not
-    /// used then). Each rank receives, combines and sends out what it owns. One that owns nothing sends its vector once
-    /// and receives the result once, at the same time: the least that a rank with a slow link can do. Results are exact and
+    /// The all-reduces of more than 32 KiB that go by messages and for which no other algorithm was
+    /// asked for then go by `direct` (and larger ones than the shortest way takes where all ranks
+    /// share a host, whose published memory is not used then). Each rank receives, combines and
+    /// sends out what it owns. One that owns nothing sends its vector once and receives the result
+    /// once, at the same time: the least that a rank with a slow link can do. Results are exact and
     /// the same bits on all ranks; where `weights` change, the bits of a sum of floats need not.
     ///
-    /// Every rank calls this with the same weights at the same place in its order of calls. It does not communicate and does
-    /// not block; ranks that disagree get an `Error::Mismatch` in the next all-reduce of such a size.
+    /// Every rank calls this with the same weights at the same place in its order of calls. It does
+    /// not communicate and does not block; ranks that disagree get an `Error::Mismatch` in the next
+    /// all-reduce of such a size.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is not one weight for each rank, or all are 0. Then nothing has changed.
+    /// `InvalidArgument` if there is not one weight for each rank, or all are 0. Then nothing has
+    /// changed.
     pub fn set_weights(&self, weights: Option<&[u32]>) -> Result<()> {
         self.check_open()?;
         if let Some(each) = weights.filter(|each| each.len() != self.place.world_size) {
@@ -208,7 +217,8 @@ impl Communicator {
         let does = weights::pays(&with, &without);
         log::info!(
             target: "ringfold::tuning",
-            "weights {each:?} are {}: {bytes} bytes take {with:.3?} ms with them and {without:.3?} ms without",
+            "weights {each:?} are {}: {bytes} bytes take {with:.3?} ms with them and {without:.3?} \
+             ms without",
             if does { "kept" } else { "not kept" }
         );
         Ok(does)
@@ -267,7 +277,8 @@ impl Communicator {
         (0..rounds).map(exchange).collect()
     }
 
-    /// Sends `out` to `partner` and receives `back` from it, both at once. Neither is touched any more when this returns.
+    /// Sends `out` to `partner` and receives `back` from it, both at once. Neither is touched any
+    /// more when this returns.
     fn swap(&self, partner: usize, out: Region, back: Region) -> Result<()> {
         let job = |collective, input, output| {
             let counts = Counts::Even(out.bytes() as u64);
@@ -301,8 +312,8 @@ fn paces(rows: &[&[f64]], rounds: usize, bytes: usize) -> Vec<Pace> {
     (0..rows.len()).map(pace).collect()
 }
 
-/// Whom `rank` meets in `round` of a tournament of `ranks`, each with each once (Kirkman's circle method, 1847). With an odd
-/// number of ranks one rests in each round.
+/// Whom `rank` meets in `round` of a tournament of `ranks`, each with each once (Kirkman's circle
+/// method, 1847). With an odd number of ranks one rests in each round.
 fn partner(rank: usize, round: usize, ranks: usize) -> Option<usize> {
     // All but the last of an even number move around a circle.
     let circle = ranks - 1 + ranks % 2;

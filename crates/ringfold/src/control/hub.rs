@@ -1,11 +1,11 @@
 //! What the rendezvous server decides, without I/O: who is here, what was gathered, which verdict
 //! stands.
 //!
-//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. There is one verdict
-//! per communicator, the first one. A timeout is not believed as reported: all members are asked how
-//! far they are. Blamed are those that do not answer (their process is frozen), else those that are
-//! in an earlier call than the reporter, else those that it named. A member may also ask how far the
-//! others are, which blames no rank. The calls in which members wait are compared.
+//! Input: frames of ranks, lost connections, the time. Output: frames to ranks. There is one
+//! verdict per communicator, the first one. A timeout is not believed as reported: all members are
+//! asked how far they are. Blamed are those that do not answer (their process is frozen), else
+//! those that are in an earlier call than the reporter, else those that it named. A member may also
+//! ask how far the others are, which blames no rank. The calls in which members wait are compared.
 
 mod claim;
 mod exchange;

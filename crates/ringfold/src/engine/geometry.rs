@@ -1,14 +1,16 @@
 //! Where a schedule's chunks lie in memory: buffers cut into slices, slices into chunks.
 //!
 //! Two cuts ([`Cut`]): a *vector* is first cut into slices, and each slice into chunks, so that a
-//! span of several chunks is contiguous; *blocks* belong to ranks, and a slice is the same part of every block. All
-//! numbers here come from this rank's own call and from what all ranks agree on, never from a peer.
+//! span of several chunks is contiguous; *blocks* belong to ranks, and a slice is the same part of
+//! every block. All numbers here come from this rank's own call and from what all ranks agree on,
+//! never from a peer.
 
 use std::ops::Range;
 
 use crate::schedule::{Cut, Weights};
 
-/// Chunks of a vector begin at multiples of this many bytes, so that no two ranks write to one cache line.
+/// Chunks of a vector begin at multiples of this many bytes, so that no two ranks write to one
+/// cache line.
 const CHUNK_ALIGN_BYTES: usize = 64;
 
 /// The blocks of a buffer.
@@ -98,7 +100,8 @@ impl Geometry {
         }
     }
 
-    /// The same, with the chunks of a vector as long as these weights say; there are as many for each channel.
+    /// The same, with the chunks of a vector as long as these weights say; there are as many for
+    /// each channel.
     pub fn weighted(self, weights: Option<Weights>) -> Geometry {
         Geometry { weights, ..self }
     }
@@ -128,8 +131,8 @@ impl Geometry {
         elements.start as usize * self.element_bytes..elements.end as usize * self.element_bytes
     }
 
-    /// Where chunk `first` of any slice stands in a published slot or a scratch slice: a vector's slice as it lies in
-    /// memory, blocks at equal distances.
+    /// Where chunk `first` of any slice stands in a published slot or a scratch slice: a vector's
+    /// slice as it lies in memory, blocks at equal distances.
     pub fn slot_offset(&self, first: u32, slice: u32) -> usize {
         match self.cut {
             Cut::Vector(chunks) => {

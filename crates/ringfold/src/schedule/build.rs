@@ -1,7 +1,7 @@
 //! How generators write down a schedule: one call a step, in the order of issue.
 //!
-//! The builder keeps the current round, so that generators cannot write rounds out of order, and finds out by itself
-//! whether `Scratch` is used.
+//! The builder keeps the current round, so that generators cannot write rounds out of order, and
+//! finds out by itself whether `Scratch` is used.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,8 @@ pub(super) fn scratch(first: u32, len: u32) -> Span {
 impl Spec {
     /// The rank `by` places after this one, around the ring.
     pub(super) fn after(&self, by: u32) -> u32 {
-        // Without a division where there is no need for one: long rings are written step by step while they are simulated.
+        // Without a division where there is no need for one: long rings are written step by step
+        // while they are simulated.
         let by = match by < self.world_size {
             true => by,
             false => by % self.world_size,
@@ -60,7 +61,8 @@ impl Spec {
         }
     }
 
-    /// All other ranks, the next one first: starting everywhere else, so that no rank is everybody's first.
+    /// All other ranks, the next one first: starting everywhere else, so that no rank is
+    /// everybody's first.
     pub(super) fn others(&self) -> impl Iterator<Item = u32> + use<> {
         let spec = *self;
         (1..self.world_size).map(move |by| spec.after(by))

@@ -1,8 +1,9 @@
 //! Pairs at distances that are powers of two, for any number of ranks.
 //!
-//! The largest power of two ranks, the *core*, work in pairs. Where there are `extra` ranks beyond it, the first
-//! `2 * extra` ranks *fold* first: each even one gives its data to the odd one after it, which is in the core, and gets
-//! the result from it at the end (Rabenseifner, "Optimization of collective reduction operations", 2004).
+//! The largest power of two ranks, the *core*, work in pairs. If there are `extra` ranks beyond it,
+//! the first `2 * extra` ranks *fold* first: each even one sends its data to the odd one after it,
+//! which is in the core, and gets the result from it at the end (Rabenseifner, "Optimization of
+//! collective reduction operations", 2004).
 
 #![forbid(unsafe_code)]
 
@@ -73,8 +74,8 @@ impl Halving {
 
 /// The all-reduce of any core algorithm: fold, `work`, unfold, over vectors of `chunks` chunks.
 ///
-/// `work` gets the rank's place, its first round and whether the rank's partial result is already in the output. It
-/// takes `core_rounds` rounds.
+/// `work` gets the rank's place, its first round and whether the rank's partial result is already
+/// in the output. It takes `core_rounds` rounds.
 pub(super) fn all_reduce(
     spec: &Spec,
     chunks: u32,

@@ -1,24 +1,26 @@
-//! Hierarchical: ranks reduce within their domain first, so that a line crosses to another domain once for each domain and
-//! not once for each rank.
+//! Hierarchical: ranks reduce within their domain first, so that a line crosses to another domain
+//! once for each domain and not once for each rank.
 //!
-//! A domain is what shares a last-level cache or a socket; the `n` ranks sit in `spec.domains` domains of equal size, in
-//! rank order. The vector has a chunk for each member of a domain. Each member reduces its chunk over its domain in rank
-//! order, publishes that, reduces the chunk over the domains in domain order, reading from its counterpart in each, and
-//! publishes the result for its own domain. So every member leads for one chunk, and what a rank awaits are `m + d` peers
-//! instead of `n`. All counterparts compute the same expression: all ranks have the same bits, which are not those of
-//! `direct`.
+//! A domain is a set of ranks that share a last-level cache or a socket; the `n` ranks are in
+//! `spec.domains` domains of equal size, in rank order. The vector has a chunk for each member of a
+//! domain. Each member reduces its chunk over its domain in rank order, publishes that, reduces the
+//! chunk over the domains in domain order, reading from its counterpart in each, and publishes the
+//! result for its own domain. So every member leads for one chunk, and a rank waits for `m + d`
+//! peers instead of `n`. All counterparts compute the same expression: all ranks have the same
+//! bits, which are not those of `direct`.
 //!
 //! One domain, or one rank in each, is `direct`.
 //!
-//! Source: the multi-leader hierarchies of Bayatpour et al., *Scalable reduction collectives with data partitioning-based
-//! multi-leader design*, 2017.
+//! Source: the multi-leader hierarchies of Bayatpour et al., *Scalable reduction collectives with
+//! data partitioning-based multi-leader design*, 2017.
 
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
 use super::{Members, Peers, Schedule, Spec, direct};
 
-/// The phase in which all of a rank's inputs are published (the part before its own chunk may come a phase earlier).
+/// The phase in which all of a rank's inputs are published (the part before its own chunk may come
+/// a phase earlier).
 const INPUTS: u8 = 1;
 /// The phase in which a member's chunk is reduced over its domain.
 const PARTIAL: u8 = 2;

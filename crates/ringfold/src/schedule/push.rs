@@ -1,11 +1,12 @@
 //! Push: the ranks work in each other's buffers, which all of them have mapped.
 //!
-//! Each rank says where its input and output lie, hears the same from all others, and then reads its share of the work
-//! from all inputs and stores the result into all outputs. Every byte is read once and written once, which is the least
-//! that an all-reduce can do: 2·n·S bytes for all ranks together. Nobody returns before all have said that they are done,
-//! because until then somebody may work in its memory.
+//! Each rank announces the location of its input and output, sees those of all others, and then
+//! reads its share of the work from all inputs and stores the result into all outputs. Every byte
+//! is read once and written once, the minimum of an all-reduce: 2·n·S bytes for all ranks together.
+//! No rank returns before all have announced that they are done, because until then a peer may work
+//! in its memory.
 //!
-//! Reductions go in rank order, so the bits are those of [`direct`](super::direct).
+//! Reductions are in rank order, so the bits are those of [`direct`](super::direct).
 
 #![forbid(unsafe_code)]
 

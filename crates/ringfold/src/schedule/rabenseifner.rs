@@ -1,8 +1,9 @@
-//! Rabenseifner: reduce-scatter by recursive halving, then all-gather by recursive doubling (Rabenseifner,
-//! "Optimization of collective reduction operations", 2004).
+//! Rabenseifner: reduce-scatter by recursive halving, then all-gather by recursive doubling
+//! (Rabenseifner, "Optimization of collective reduction operations", 2004).
 //!
-//! The vector has a chunk for each place in the core. Halving starts with the farthest pairs; each rank keeps the half
-//! in which its own chunk lies, and what it gives away is disjoint from what it receives.
+//! The vector has a chunk for each place in the core. Halving starts with the farthest pairs; each
+//! rank keeps the half in which its own chunk lies, and sends a part that is disjoint from the one
+//! it receives.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,9 @@
-//! Recursive doubling: pairs at doubling distance exchange all they have (Thakur, Rabenseifner & Gropp, 2005).
+//! Recursive doubling: pairs at doubling distance exchange their partial results (Thakur,
+//! Rabenseifner & Gropp, 2005).
 //!
-//! Both of a pair combine the same two values, so all ranks end with the same bits. The partial result is being sent while
-//! its successor arrives, so the two take turns in the output and in scratch.
+//! Both partners reduce the same two values, so all ranks end with the same bits. The partial
+//! result is being sent while its successor arrives, so the two alternate between the output and
+//! scratch.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +25,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
                 build.send(peer, partial);
                 partial = scratch(0, 1);
             } else if bit == 0 {
-                // The last turn is the output's, so here this one is; in place, that is what is being sent.
+                // The last turn is the output's, so here this one is; in place, that is being sent.
                 build.recv(peer, scratch(0, 1));
                 build.send(peer, partial);
                 build.reduce(partial, scratch(0, 1), output(0, 1));
@@ -56,7 +58,7 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
     build.finish(depth)
 }
 
-/// A power of two ranks, by halving: each gives away the half of its blocks that its peer's side owns.
+/// A power of two ranks, by halving: each sends the half of its blocks that its peer's side owns.
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let rank = spec.rank;
     let depth = spec.world_size.ilog2();
@@ -78,9 +80,11 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     build.finish(depth)
 }
 
-/// Dissemination (Hensgen, Finkel & Manber, 1988): in round `k` each rank tells the one `2^k` after it what it knows.
+/// Dissemination (Hensgen, Finkel & Manber, 1988): in round `k` each rank notifies the one `2^k`
+/// after it.
 ///
-/// The chunks hold no elements. They are there so that a round's send waits for the receive of the round before.
+/// The chunks hold no elements. They are there so that a round's send waits for the receive of the
+/// round before.
 pub(super) fn barrier(spec: &Spec) -> Schedule {
     let depth = spec.world_size.next_power_of_two().trailing_zeros();
     let mut build = Builder::vector(spec, depth);

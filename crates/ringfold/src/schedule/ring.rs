@@ -1,10 +1,11 @@
-//! Ring: neighbours pass chunks around (Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-//! workstations", 2009).
+//! Ring: neighbours pass chunks around (Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms
+//! for clusters of workstations", 2009).
 //!
-//! The reduction of chunk `c` starts at rank `c + 1`, goes once around and ends at rank `c`, its owner. The gathering
-//! starts there and goes around once more. Every rank sends to the next and receives from the previous one only, and in
-//! a round it receives a chunk other than the one that it sends. Its long schedules are written round by round, so that worlds
-//! can be simulated whose steps are too many to keep.
+//! The reduction of chunk `c` starts at rank `c + 1`, goes once around and ends at rank `c`, its
+//! owner. The gathering starts there and goes around once more. Every rank sends to the next and
+//! receives from the previous one only, and in a round it receives a chunk other than the one that
+//! it sends. Its long schedules are generated round by round, so that worlds can be simulated whose
+//! steps are too many to store.
 
 #![forbid(unsafe_code)]
 

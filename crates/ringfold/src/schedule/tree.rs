@@ -1,8 +1,9 @@
-//! Tree: a binomial tree towards and from the root (Thakur, Rabenseifner & Gropp, "Optimization of collective
-//! communication operations in MPICH", 2005).
+//! Tree: a binomial tree towards and from the root (Thakur, Rabenseifner & Gropp, "Optimization of
+//! collective communication operations in MPICH", 2005).
 //!
-//! Ranks are counted from the root. Going up, in round `k` the ranks whose lowest set bit is `k` send to the rank
-//! without that bit; going down, the same edges are used backwards and in reverse order.
+//! Ranks are counted from the root. Going up, in round `k` the ranks whose lowest set bit is `k`
+//! send to the rank without that bit; going down, the same edges are used backwards and in reverse
+//! order.
 
 #![forbid(unsafe_code)]
 

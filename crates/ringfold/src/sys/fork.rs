@@ -95,12 +95,13 @@ impl Listed {
             // safe after a fork.
             let refused = unsafe { libc::pthread_atfork(None, None, Some(unshare)) };
             if refused != 0 {
-                log::warn!(target: "ringfold::init", "forked children will share this process' connections");
+                log::warn!(target: "ringfold::init", "forked children will share this process' \
+                    connections");
             }
         });
         let take = |place: &AtomicI32| {
-            // Numbers by themselves, here and below: a child has its own copy of the list, which
-            // nobody else changes.
+            // Independent numbers, here and below: a child has its own copy of the list, which no
+            // other process changes.
             let taken = place.compare_exchange(FREE, number, Ordering::Relaxed, Ordering::Relaxed);
             taken.is_ok()
         };
@@ -134,7 +135,7 @@ impl Block {
     fn next(&self) -> Option<&'static Block> {
         // Pairs with the exchange in `next_or_new`.
         let next = self.next.load(Ordering::Acquire);
-        // SAFETY: null, or from the leaked box below, which nobody takes back.
+        // SAFETY: null, or from the leaked box below, which is never freed.
         unsafe { next.as_ref() }
     }
 
@@ -149,7 +150,7 @@ impl Block {
         let next = match before {
             Ok(_) => new,
             Err(other) => {
-                // SAFETY: made above, and nobody else has seen it.
+                // SAFETY: made above, and not visible to any other thread yet.
                 drop(unsafe { Box::from_raw(new) });
                 other
             }
@@ -213,7 +214,7 @@ mod tests {
                 let mut byte = 0_u8;
                 // SAFETY: one byte of the stack; the descriptor is open.
                 unsafe { libc::read(hold.as_raw_fd(), (&raw mut byte).cast(), 1) };
-                // SAFETY: ends the child, whose memory nobody shares.
+                // SAFETY: ends the child, whose memory is not shared.
                 unsafe { libc::_exit(0) }
             }
             pid => rustix::process::Pid::from_raw(pid).expect("a child"),

@@ -15,7 +15,7 @@ pub struct Header {
     pub call: Call,
     /// Which slice of the call.
     pub slice: u32,
-    /// The how-manieth message of that slice on this stream.
+    /// The sequence number of the message of that slice on this stream.
     pub index: u32,
     /// Bytes of payload.
     pub bytes: u32,
@@ -79,7 +79,8 @@ impl Header {
             Some(_) => Error::Corrupt {
                 peer: from,
                 what: format!(
-                    "slice {} message {} of {} bytes came where slice {} message {} of {} bytes was \
+                    "slice {} message {} of {} bytes came where slice {} message {} of {} bytes \
+                     was \
                      due",
                     word(24),
                     word(28),

@@ -1,14 +1,13 @@
-//! What `ringfold tune calibrate` has measured on this machine, as a file: constants of the cost
-//! model, and by what factor each way differs from its formula among so many ranks over such a
+//! The measurements of `ringfold tune calibrate` on this machine, as a file: constants of the cost
+//! model, and factors by which each way differs from its formula for a number of ranks over a
 //! transport.
 //!
-//! The file lies in the user's cache folder under a name that is a digest of the machine (CPU,
-//! cores, caches, memory, kernel) and of ringfold's version, and says the same in words: what was
-//! measured elsewhere is not taken. It is written whole or not at all. Rank 0 reads it when a
-//! communicator is made, and all ranks get what it says. A file that means nothing is told of, and
-//! defaults hold.
+//! The file is in the user's cache folder under a name that is a digest of the machine (CPU, cores,
+//! caches, memory, kernel) and of ringfold's version, and repeats them as text: a file from another
+//! machine is not used. It is written atomically. Rank 0 reads it when a communicator is made, and
+//! sends the contents to all ranks. An invalid file is reported, and the defaults apply.
 //!
-//! It is TOML with a few known keys, one a line.
+//! It is TOML with a few known keys, one per line.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +43,7 @@ pub enum Source {
     Nothing,
 }
 
-/// Among whom something was measured.
+/// The ranks and the transport of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Context {
     /// Whether the ranks share memory, or speak over sockets.
@@ -167,7 +166,7 @@ impl Calibration {
             fs::rename(&beside, path)
         };
         write().map_err(|error| {
-            // What is left of it is of no use to anybody.
+            // The rest is unusable.
             let _ = fs::remove_file(&beside);
             failed(error)
         })
@@ -176,7 +175,8 @@ impl Calibration {
     /// The file.
     pub fn text(&self, machine: &str) -> String {
         let mut text = format!(
-            "# Written by `ringfold tune calibrate`.\nmachine = \"{machine}\"\nconstants = \"{}\"\n",
+            "# Written by `ringfold tune calibrate`.\nmachine = \"{machine}\"\n\
+             constants = \"{}\"\n",
             self.constants
         );
         for (context, factors) in &self.corrections {
@@ -306,8 +306,8 @@ pub fn path(lookup: Lookup<'_>, machine: &str) -> Option<PathBuf> {
     Some(cache.join("ringfold").join(format!("{name}.toml")))
 }
 
-/// The calibration that `source` means for the machine under `root`; `None` if there is none. A
-/// file that means nothing is told of and not taken.
+/// The calibration that `source` means for the machine under `root`; `None` if there is none. An
+/// invalid file is reported and not used.
 pub fn find(source: &Source, lookup: Lookup<'_>, root: &Path) -> Option<Calibration> {
     if *source == Source::Nothing {
         return None;

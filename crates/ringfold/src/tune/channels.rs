@@ -1,11 +1,13 @@
-//! The scheduler: how many channels a call over messages takes, and how large its chunks are.
+//! The scheduler: how many channels a call over messages uses, and how large its chunks are.
 //!
-//! A channel is an independent pipeline: connections and rings of its own. Each costs messages, wakes and a share of a core, so
-//! a call takes as many as its size keeps busy, and calls made together share them. What all of it follows from is equal on
-//! all ranks: the size, the number of ranks, how many calls are made together ([`Question::group`]), and the [`Bounds`]. How
-//! many calls happen to be under way is not: ranks would disagree. `docs/channels.md` has the measured curve.
+//! A channel is an independent pipeline: connections and rings of its own. Each costs messages,
+//! wakes and a share of a core, so a call uses as many as its size keeps busy, and grouped calls
+//! share them. The inputs are equal on all ranks: the size, the number of ranks, the number of
+//! grouped calls ([`Question::group`]), and the [`Bounds`]. The number of calls that happen to be
+//! in progress is not: ranks would disagree. `docs/channels.md` has the measured curve.
 //!
-//! The idea is NCCL's (`topoGetAlgoInfo` takes channels away while each has too few bytes); the numbers are measured here.
+//! The idea is NCCL's (`topoGetAlgoInfo` removes channels while each has too few bytes); the
+//! numbers are measured here.
 
 #![forbid(unsafe_code)]
 
@@ -19,31 +21,34 @@ use crate::types::{Algorithm, Collective};
 /// The most channels that a communicator may have: each is a connection to every peer.
 pub const CHANNELS_MAX: usize = 64;
 
-/// The least that a call moves on each of its channels, if nobody says how many: below, the messages of another pipeline cost
-/// more than it saves.
+/// The minimum that a call moves on each of its channels by default: below that, the messages of
+/// another pipeline cost more than it saves.
 const CHANNEL_BYTES_MIN: u64 = 2 << 20;
 
-/// What one message of a pipelined schedule carries: large enough for few system calls, small enough to stay in cache.
+/// The size of one message of a pipelined schedule: large enough for few system calls, small enough
+/// to stay in cache.
 const MESSAGE_BYTES: usize = 256 << 10;
 
-/// The same for halving and doubling, whose first and last messages carry half a slice: smaller slices keep the link busy
-/// while a rank waits for its partner.
+/// The same for halving and doubling, whose first and last messages carry half a slice: smaller
+/// slices keep the link busy while a rank waits for its partner.
 const HALVING_MESSAGE_BYTES: usize = 64 << 10;
 
-/// The least that a message of a weighted call carries, where the call is so short that fewer bytes make more slices.
+/// The minimum size of a message of a weighted call, if the call is so short that fewer bytes make
+/// more slices.
 const WEIGHTED_MESSAGE_BYTES_MIN: usize = 16 << 10;
 
-/// Slices of a weighted call, as far as its messages do not become too small: nothing comes back before the first has gone
-/// out, and what has only one way to go then waits.
+/// Slices of a weighted call, as long as its messages do not become too small: nothing returns
+/// before the first has been sent, and a rank that only sends or only receives then waits.
 const WEIGHTED_SLICES: u64 = 128;
 
 /// The largest chunk that waits for a late rank in one piece: a message's length has 32 bits.
 const LATE_CHUNK_BYTES_MAX: u64 = 1 << 30;
 
-/// The fewest and the most channels that a call may have, unless somebody says so.
+/// The default bounds on the channels of a call.
 const DEFAULT: (usize, usize) = (1, 1);
 
-/// The fewest and the most channels that a call may have: 1 ≤ least ≤ most ≤ [`CHANNELS_MAX`]. The same on all ranks.
+/// The minimum and maximum number of channels of a call: 1 ≤ least ≤ most ≤ [`CHANNELS_MAX`]. The
+/// same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     least: usize,
@@ -58,7 +63,8 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// At least and at most so many; what is `None` is the default's, as far as the other one allows.
+    /// Bounds with this minimum and maximum; `None` is the default's, as far as the other one
+    /// allows.
     ///
     /// # Errors
     ///
@@ -72,7 +78,8 @@ impl Bounds {
         let is_one = |channels| (1..=CHANNELS_MAX).contains(&channels);
         if !is_one(bounds.least) || !is_one(bounds.most) || bounds.least > bounds.most {
             return Err(Error::InvalidArgument(format!(
-                "{bounds} are impossible; the least (RINGFOLD_MIN_CHANNELS) and the most (RINGFOLD_MAX_CHANNELS) are numbers \
+                "{bounds} are impossible; the least (RINGFOLD_MIN_CHANNELS) and the most \
+                 (RINGFOLD_MAX_CHANNELS) are numbers \
                  from 1 to {CHANNELS_MAX}, and the most is not below the least"
             )));
         }
@@ -84,7 +91,7 @@ impl Bounds {
         self.least
     }
 
-    /// The most: so many pipelines does the communicator have.
+    /// The maximum: the number of pipelines of the communicator.
     pub fn most(self) -> usize {
         self.most
     }
@@ -106,13 +113,13 @@ impl fmt::Display for Bounds {
 pub struct Wish {
     /// The algorithm that was chosen.
     pub algorithm: Algorithm,
-    /// Whether ownership weights say who owns how much.
+    /// Whether ownership weights determine the ranks' shares.
     pub is_weighted: bool,
     /// The channels that a rule or a plugin wants.
     pub channels: Option<u32>,
 }
 
-/// The channels of a call over messages, and its slice: so many bytes of the vector, or of each block.
+/// The channels of a call over messages, and its slice: bytes of the vector, or of each block.
 pub fn schedule(question: &Question, tuning: &Tuning, wish: Wish) -> (usize, usize) {
     let channels = channels(question, tuning.channels, wish.channels);
     let slice_bytes = tuning
@@ -121,7 +128,8 @@ pub fn schedule(question: &Question, tuning: &Tuning, wish: Wish) -> (usize, usi
     (channels, slice_bytes)
 }
 
-/// How many channels: what somebody wants, or what the call keeps busy of its share of the most.
+/// How many channels: the requested number, or as many as the call keeps busy of its share of the
+/// maximum.
 fn channels(question: &Question, bounds: Bounds, wanted: Option<u32>) -> usize {
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     bounds.clamp(match wanted {
@@ -141,7 +149,8 @@ fn slice_bytes(
     channels: usize,
 ) -> usize {
     if wish.algorithm == Algorithm::Stragglar {
-        // One slice: what waits for the late rank would hold up the slices behind it, which need not wait yet.
+        // One slice: steps that wait for the late rank would delay the slices behind it, which need
+        // not wait yet.
         let largest = LATE_CHUNK_BYTES_MAX * (question.world_size as u64).max(2);
         let whole = question.bytes.min(largest).next_multiple_of(64);
         return usize::try_from(whole).unwrap_or(usize::MAX);
@@ -177,7 +186,7 @@ mod tests {
         Bounds::new(Some(least), Some(most)).expect("bounds")
     }
 
-    /// The channels of an all-reduce of so many bytes, made with so many calls.
+    /// The channels of an all-reduce of this many bytes, made in a group of this many calls.
     fn taken(bytes: u64, group: u32, bounds: Bounds, wanted: Option<u32>) -> usize {
         let question = Question {
             collective: Collective::AllReduce,

@@ -1,16 +1,17 @@
-//! Ownership weights from measured speeds: who serves how much of a weighted `direct` all-reduce.
+//! Ownership weights from measured speeds: each rank's share of a weighted `direct` all-reduce.
 //!
 //! # Model
 //!
-//! By the formula of [`cost::weighted`](super::cost::weighted) rank `i` that owns the part `w` takes `c + a·w`. The best weights are
-//! those by which all that own anything end together, at `T`: `w = max(0, (T - c) / a)` with a sum of 1 ("water filling"). A
-//! rank with `c >= T` owns nothing: it cannot be relieved further, and takes `c`.
+//! By the formula of [`cost::weighted`](super::cost::weighted), rank `i` that owns the part `w`
+//! takes `c + a·w`. The best weights are those by which all owners finish together, at `T`:
+//! `w = max(0, (T - c) / a)` with a sum of 1 ("water filling"). A rank with `c >= T` owns nothing:
+//! it cannot be relieved further, and takes `c`.
 //!
 //! # Noise
 //!
 //! Weights are for ranks that stay slow. A rank is slower or faster than the others only if it was
 //! so in every round of measurements ([`steady`]), weights are only proposed if the formula
-//! predicts a gain ([`balance`]), and only kept if calls with them were measured to be quicker than
+//! predicts a gain ([`balance`]), and only kept if calls with them were measured to be faster than
 //! calls without ([`pays`]).
 
 use super::cost::weighted::{Pace, growth, time_ps};
@@ -18,7 +19,7 @@ use super::cost::weighted::{Pace, growth, time_ps};
 /// The weight of a rank that owns as much as it would without weights.
 pub const EVEN: u32 = 100;
 
-/// Speeds this near to the middle one are taken for the same: measurements of equal ranks differ by as much.
+/// Speeds this near to the median count as equal: measurements of equal ranks differ by as much.
 const ALIKE: f64 = 0.15;
 
 /// What calls have to gain by weights, as a part of their time without: less is within the noise of
@@ -28,8 +29,8 @@ const GAIN_MIN: f64 = 0.1;
 /// Less than this part of an even share is not worth messages of its own.
 const LEAST: u32 = EVEN / 16;
 
-/// The weights that let the slowest rank end soonest, in rank order; `None` when even shares are as good. A pure function,
-/// so that ranks that know the same decide the same.
+/// The weights with which the slowest rank finishes earliest, in rank order; `None` if even shares
+/// are as good. A pure function, so that ranks with the same inputs make the same decision.
 pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
     let ranks = paces.len();
     let paces = settled(paces)?;

@@ -1,7 +1,9 @@
-//! The file of a sweep: a line for each measurement, written at once and whole, and what an earlier run left.
+//! The file of a sweep: a line for each measurement, written at once and whole, and the results of
+//! an earlier run.
 //!
-//! A line is begun only when it is complete, and written by one call; so a sweep that is ended at any time leaves a file of
-//! whole lines, or with one half line at its end that is cut off when the sweep goes on.
+//! A line is written only when it is complete, and by one call; so a sweep that is ended at any
+//! time leaves a file of whole lines, or with one half line at its end that is cut off when the
+//! sweep resumes.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -45,10 +47,10 @@ const COLUMNS: [&str; 27] = [
     "wrong",
 ];
 
-/// What tells measurements apart: columns that do not depend on what was measured.
+/// The identity of a measurement: columns that do not depend on the result.
 const KEY: [usize; 13] = [0, 1, 2, 3, 4, 5, 6, 8, 11, 12, 14, 15, 16];
 
-/// Where the size, the algorithm, the protocol, and who asked stand.
+/// The columns of the size, the algorithm, the protocol, and the requester.
 const WHO: [usize; 4] = [1, 2, 3, 11];
 
 /// What all rows of a sweep have in common.
@@ -77,7 +79,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Begins the file, or goes on with what is there.
+    /// Creates the file, or resumes an existing one.
     pub fn open(arguments: &Arguments) -> Result<Record> {
         let mut record = Record {
             file: None,
@@ -130,7 +132,7 @@ impl Record {
         Ok(())
     }
 
-    /// Refuses to go on where the default has another opinion than it had: its rows would be of two minds.
+    /// Refuses to resume if the default choice has changed: its rows would contradict each other.
     pub fn check_picks(&self, picks: &[(u64, &Entry)], path: &str) -> Result<()> {
         for line in self.text.lines().skip(1) {
             let fields: Vec<&str> = line.split(',').collect();
@@ -144,7 +146,8 @@ impl Record {
             let now = (pick.way.0.name(), pick.way.1.name());
             if (algorithm, protocol) != (Some(now.0), Some(now.1)) {
                 bail!(
-                    "in `{path}` the default picks {}/{} at {size} bytes, and now {}/{}; choose another --output, or --overwrite",
+                    "in `{path}` the default picks {}/{} at {size} bytes, and now {}/{}; choose \
+                     another --output, or --overwrite",
                     algorithm.unwrap_or_default(),
                     protocol.unwrap_or_default(),
                     now.0,

@@ -14,8 +14,8 @@ use crate::reduce::Store;
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
 use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Wake, Work, WorkKind};
 
-/// What one rank combines at a time: large enough that taking it costs little, small enough that nobody waits long for a
-/// rank that loses its core meanwhile.
+/// What one rank combines at a time: large enough that taking it costs little, small enough that
+/// nobody waits long for a rank that loses its core meanwhile.
 const BLOCK_BYTES: usize = 16 << 10;
 
 /// The blocks of a published slice.
@@ -156,8 +156,8 @@ impl Channel<'_> {
         context.transport.post_work(ticket, work)
     }
 
-    /// The stream and header of a message, or nothing when it is left out: an empty one after the first slice, which
-    /// says nothing that the first has not said.
+    /// The stream and header of a message, or nothing when it is left out: an empty one after the
+    /// first slice, which says nothing that the first has not said.
     fn message(
         &self,
         peer: u32,
@@ -209,7 +209,8 @@ impl Channel<'_> {
         }
     }
 
-    /// The parts of `span` that stand in one piece in memory and in a slot: a vector's chunks together, blocks apart.
+    /// The parts of `span` that stand in one piece in memory and in a slot: a vector's chunks
+    /// together, blocks apart.
     fn contiguous_in_slot(&self, span: Span) -> impl Iterator<Item = Span> + use<> {
         let cut = match span.buffer {
             Buffer::Output => self.plan.schedule.output,

@@ -1,11 +1,13 @@
-//! Work in the peers' buffers: saying where our own lie, agreeing that all are registered, and the pieces of a push.
+//! Work in the peers' buffers: saying where our own lie, agreeing that all are registered, and the
+//! pieces of a push.
 //!
-//! Whether buffers are registered is not known alike on all ranks. So each attaches the handles of its own to its slot, or
-//! says that it has none, and after hearing all of them everybody knows alike whether to go on. A handle is a claim, which
-//! the registry checks.
+//! Whether buffers are registered is not known alike on all ranks. So each attaches the handles of
+//! its own to its slot, or says that it has none, and after hearing all of them everybody knows
+//! alike whether to go on. A handle is a claim, which the registry checks.
 //!
-//! A rank that returns an error says first that it withdraws its memory, which its owner may then write. So a rank looks for
-//! that after it has read, and gets no further with what it may have read too late.
+//! A rank that returns an error says first that it withdraws its memory, which its owner may then
+//! write. So a rank looks for that after it has read, and gets no further with what it may have
+//! read too late.
 //!
 //! A push is done a piece at a time, so that whoever drives the engine can look up in between.
 
@@ -23,7 +25,8 @@ use crate::transport::{ATTACHED_WORDS, Wake};
 /// What one attempt reads and stores, at most: some 100 µs of work, after which a verdict is seen.
 const ATTEMPT_BYTES: usize = 4 << 20;
 
-/// What one attempt makes of a chunk, at least, however many ranks there are: the start of each source costs something.
+/// What one attempt makes of a chunk, at least, however many ranks there are: the start of each
+/// source costs something.
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
 /// Where a rank's buffers lie, for peers that have mapped them.
@@ -168,7 +171,8 @@ impl Channel<'_> {
         Ok(if is_done { Issue::Done } else { Issue::Begun })
     }
 
-    /// Whether some peer's memory is not what it had there in the call. What was read before the answer no is good.
+    /// Whether some peer's memory is not what it had there in the call. What was read before the
+    /// answer no is good.
     pub(super) fn is_withdrawn(context: &mut Context<'_>) -> Result<bool> {
         let (own, world_size) = (context.rank, context.world_size);
         let windows = windows(&mut context.windows)?;
@@ -176,7 +180,8 @@ impl Channel<'_> {
         Ok(peers.any(|peer| windows.has_withdrawn(peer)))
     }
 
-    /// Combines bytes `from` of all sources' inputs, and stores the result as bytes `into` of all targets' outputs.
+    /// Combines bytes `from` of all sources' inputs, and stores the result as bytes `into` of all
+    /// targets' outputs.
     pub(super) fn push_piece(
         &self,
         push: Push,
@@ -220,8 +225,8 @@ impl Channel<'_> {
         }
     }
 
-    /// Where bytes `range` of a rank's buffer lie for this rank. Its own too it takes from the registry: of memory that was
-    /// there before it was registered, not every page could be shared.
+    /// Where bytes `range` of a rank's buffer lie for this rank. Its own too it takes from the
+    /// registry: of memory that was there before it was registered, not every page could be shared.
     fn reach(
         rank: usize,
         buffer: Buffer,

@@ -1,8 +1,9 @@
 //! Pushes that ranks share block by block: whoever runs takes the next one.
 //!
-//! Every rank has a home share of the vector. It claims the blocks of that first, which its core has worked in before, then
-//! what others have not taken, those of its neighbours first: they may sit on the same core. Nobody is woken when a rank
-//! exposes its buffers, because the last to come finds all others there. The last block to be done wakes all.
+//! Every rank has a home share of the vector. It claims the blocks of that first, which its core
+//! has worked in before, then what others have not taken, those of its neighbours first: they may
+//! sit on the same core. Nobody is woken when a rank exposes its buffers, because the last to come
+//! finds all others there. The last block to be done wakes all.
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use crate::error::Result;
 use crate::schedule::Span;
 use crate::transport::Windows;
 
-/// What one rank takes at a time: small enough that nobody waits long for a rank that loses its core meanwhile.
+/// What one rank takes at a time: small enough that nobody waits long for a rank that loses its
+/// core meanwhile.
 const BLOCK_BYTES_MAX: usize = 16 << 10;
 
 /// Less is not worth a claim.
@@ -59,8 +61,8 @@ impl Blocks {
     }
 }
 
-/// All of so many ranks, this one first and then its neighbours, so that two of the same half, quarter and so on come before
-/// others.
+/// All of so many ranks, this one first and then its neighbours, so that two of the same half,
+/// quarter and so on come before others.
 fn homes(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
     let places = 0..ranks.next_power_of_two();
     places

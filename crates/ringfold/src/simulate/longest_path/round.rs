@@ -1,5 +1,5 @@
-//! The rounds of the pass: in each, all ranks issue their steps, then their messages reach the ports
-//! of their receivers, and then the steps that waited for a message of this round proceed.
+//! The rounds of the pass: in each, all ranks issue their steps, then their messages reach the
+//! ports of their receivers, and then the steps that waited for a message of this round proceed.
 //!
 //! A rank ends a round and begins the next in one go, so that its state is fetched once.
 

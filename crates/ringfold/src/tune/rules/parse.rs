@@ -36,10 +36,16 @@ pub fn rules<'a>(text: &'a str, source: &'a str) -> impl Iterator<Item = Result<
     written.zip(0usize..).map(move |((line, number), index)| {
         if index == RULES_MAX {
             return Err(Error::InvalidArgument(format!(
-                "{source}:{number}: more than {RULES_MAX} rules; merge ranges (`ringfold tune optimize` does)"
+                "{source}:{number}: more than {RULES_MAX} rules; merge ranges (`ringfold tune \
+                 optimize` does)"
             )));
         }
-        Line { line, number, source }.rule()
+        Line {
+            line,
+            number,
+            source,
+        }
+        .rule()
     })
 }
 
