@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringfold::{Algorithm, Collective, DType, Op};
+use ringfold::{Collective, DType, Method, Op};
 
 /// One value, or all there are.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,7 +62,7 @@ pub fn parse_collective(text: &str) -> Result<Collective, ringfold::Error> {
 }
 
 /// An algorithm's name, also with hyphens.
-pub fn parse_algorithm(text: &str) -> Result<Algorithm, ringfold::Error> {
+pub fn parse_algorithm(text: &str) -> Result<Method, ringfold::Error> {
     text.replace('-', "_").parse()
 }
 

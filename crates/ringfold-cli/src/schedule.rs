@@ -6,9 +6,9 @@ use std::io::Write;
 use anyhow::{Context, Result, bail};
 use ringfold::schedule::check::{self, Slices};
 use ringfold::schedule::print::Listing;
-use ringfold::schedule::{Medium, Schedule, Spec};
+use ringfold::schedule::{Access, Schedule, Spec};
 use ringfold::tune::cost::{self, Costs};
-use ringfold::{Algorithm, Collective, Error};
+use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 
 use crate::parse::{parse_algorithm, parse_bytes, parse_collective};
@@ -46,7 +46,7 @@ pub struct Arguments {
 
     /// The algorithm [default: all that serve]
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
-    algorithm: Option<Algorithm>,
+    algorithm: Option<Method>,
 
     /// Number of ranks
     #[arg(
@@ -123,18 +123,17 @@ pub fn run(arguments: Arguments) -> Result<u8> {
 }
 
 /// The algorithms and media that were asked for and exist.
-fn candidates(arguments: &Arguments) -> Result<Vec<(Algorithm, Medium)>> {
+fn candidates(arguments: &Arguments) -> Result<Vec<(Method, Access)>> {
     let collective = arguments.collective;
-    let media = [Medium::Messages, Medium::Shared];
-    let asked_medium = |medium: &Medium| {
+    let asked_medium = |access: &Access| {
         arguments
             .medium
             .as_ref()
-            .is_none_or(|name| *name == medium.to_string())
+            .is_none_or(|name| *name == access.medium())
     };
-    let mut served: Vec<(Algorithm, Medium)> = Vec::new();
-    for medium in media.into_iter().filter(asked_medium) {
-        let algorithms = Schedule::algorithms(collective, medium);
+    let mut served: Vec<(Method, Access)> = Vec::new();
+    for &medium in Access::ALL.iter().filter(|medium| asked_medium(medium)) {
+        let algorithms = Schedule::methods(collective, medium);
         served.extend(algorithms.iter().map(|&algorithm| (algorithm, medium)));
     }
     let Some(algorithm) = arguments.algorithm else {
@@ -148,7 +147,7 @@ fn candidates(arguments: &Arguments) -> Result<Vec<(Algorithm, Medium)>> {
     if chosen.is_empty() {
         let names: Vec<String> = served
             .iter()
-            .map(|(name, medium)| format!("{name} over {medium}"))
+            .map(|(name, medium)| format!("{name} over {}", medium.medium()))
             .collect();
         bail!(
             "{collective} is not done by `{algorithm}`; there are {}",
@@ -161,19 +160,16 @@ fn candidates(arguments: &Arguments) -> Result<Vec<(Algorithm, Medium)>> {
     Ok(chosen)
 }
 
-fn spec(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Spec {
+fn spec(arguments: &Arguments, method: Method, access: Access) -> Spec {
     Spec {
-        collective: arguments.collective,
-        algorithm,
-        medium,
-        world_size: arguments.ranks,
         rank: arguments.rank.unwrap_or(0),
         root: arguments.root,
         domains: arguments.domains,
+        ..Spec::new(arguments.collective, method, access, arguments.ranks)
     }
 }
 
-fn listings(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<String> {
+fn listings(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<String> {
     let mut text = String::new();
     for &(algorithm, medium) in candidates {
         let spec = spec(arguments, algorithm, medium);
@@ -185,7 +181,7 @@ fn listings(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result
 }
 
 /// The α-β-γ cost in words, if there is a closed form.
-fn cost(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<String> {
+fn cost(arguments: &Arguments, algorithm: Method, medium: Access) -> Option<String> {
     let terms = cost::terms_for(&spec(arguments, algorithm, medium))?;
     let time = predict(arguments, algorithm, medium)?;
     Some(format!(
@@ -195,7 +191,7 @@ fn cost(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<S
     ))
 }
 
-fn predict(arguments: &Arguments, algorithm: Algorithm, medium: Medium) -> Option<f64> {
+fn predict(arguments: &Arguments, algorithm: Method, medium: Access) -> Option<f64> {
     let spec = spec(arguments, algorithm, medium);
     cost::predict_for(&spec, arguments.bytes, &Costs::default())
 }
@@ -207,7 +203,7 @@ const MACHINES: &str = "\
 ";
 
 /// All algorithms side by side.
-fn comparison(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> String {
+fn comparison(arguments: &Arguments, candidates: &[(Method, Access)]) -> String {
     let mut text = format!(
         "# {}, {} ranks, S = {} bytes: what each rank needs\n\
          {MACHINES}# {:<20}  {:<8}  {:>6}  {:>8}  {:>9}  {:>9}  {:>10}\n",
@@ -223,12 +219,7 @@ fn comparison(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Stri
         "time (us)",
     );
     for &(algorithm, medium) in candidates {
-        let _ = write!(
-            text,
-            "  {:<20}  {:<8}",
-            algorithm.name(),
-            medium.to_string()
-        );
+        let _ = write!(text, "  {:<20}  {:<8}", algorithm.name(), medium.medium());
         let terms = cost::terms_for(&spec(arguments, algorithm, medium));
         match terms.zip(predict(arguments, algorithm, medium)) {
             Some((terms, time)) => {
@@ -244,7 +235,7 @@ fn comparison(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Stri
     text
 }
 
-fn json(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<Value> {
+fn json(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<Value> {
     let (collective, n) = (arguments.collective, arguments.ranks);
     let mut entries = Vec::new();
     for &(algorithm, medium) in candidates {
@@ -256,7 +247,7 @@ fn json(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<Val
         let terms = cost::terms_for(&spec(arguments, algorithm, medium));
         entries.push(json!({
             "algorithm": algorithm.name(),
-            "medium": medium.to_string(),
+            "medium": medium.medium(),
             "rounds": proof.rounds,
             "cost": terms.map(|terms| json!({
                 "hops": terms.hops,
@@ -287,7 +278,7 @@ fn json(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<Val
     }))
 }
 
-fn proofs(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<String> {
+fn proofs(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<String> {
     let mut text = String::new();
     for &(algorithm, medium) in candidates {
         let spec = spec(arguments, algorithm, medium);
@@ -295,7 +286,11 @@ fn proofs(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<S
             Ok(schedules) => schedules,
             // Compared with all others, an algorithm may leave a number of ranks out.
             Err(Error::Unsupported(why)) if arguments.algorithm.is_none() => {
-                let _ = writeln!(text, "{algorithm} over {medium}: not offered: {why}");
+                let _ = writeln!(
+                    text,
+                    "{algorithm} over {}: not offered: {why}",
+                    medium.medium()
+                );
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -308,7 +303,7 @@ fn proofs(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<S
             }
             for in_place in [false, true] {
                 let proof = check::check_sliced(&schedules, in_place, slices)
-                    .with_context(|| format!("{algorithm} over {medium} is wrong"))?;
+                    .with_context(|| format!("{algorithm} over {} is wrong", medium.medium()))?;
                 rounds = proof.rounds;
             }
         }
@@ -317,7 +312,8 @@ fn proofs(arguments: &Arguments, candidates: &[(Algorithm, Medium)]) -> Result<S
         let unit = if rounds == 1 { "round" } else { "rounds" };
         let _ = writeln!(
             text,
-            "{collective} by {algorithm} over {medium}, {ranks} ranks: proved, {rounds} {unit}"
+            "{collective} by {algorithm} over {}, {ranks} ranks: proved, {rounds} {unit}",
+            medium.medium()
         );
     }
     Ok(text)

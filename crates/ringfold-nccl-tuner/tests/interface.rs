@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use ringfold::tune::plugin::{Members, PluginHost};
 use ringfold::tune::{CostTable, PluginCall};
-use ringfold::{Algorithm, Collective, Protocol};
+use ringfold::{Collective, Method, Protocol};
 use ringfold_tuner_host::Host;
 
 /// All entries of the table can be chosen.
@@ -328,13 +328,13 @@ fn as_the_host_sees_it() {
         is_registered: false,
     };
     let mut table = CostTable::unusable();
-    table.set(Algorithm::Direct, Protocol::Simple, 3.0);
-    table.set(Algorithm::Tree, Protocol::Ll, 5.0);
-    table.set(Algorithm::Ring, Protocol::Simple, 9.0);
+    table.set(Method::Direct, Protocol::Simple, 3.0);
+    table.set(Method::Tree, Protocol::Ll, 5.0);
+    table.set(Method::Ring, Protocol::Simple, 9.0);
     let prices = table;
     let mut channels = 0;
     plugin.adjust(&call, &mut table, &mut channels);
-    assert_eq!(table.best(), Some((Algorithm::Tree, Protocol::Ll)));
+    assert_eq!(table.best(), Some((Method::Tree, Protocol::Ll)));
     assert_eq!(channels, 0);
     (call.bytes, table) = (4096, prices);
     // LL128 and NVLS exist at NCCL only.

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use ringfold::memory::Region;
-use ringfold::{Algorithm, Collective, Counts, DType, Op};
+use ringfold::{Collective, Counts, DType, Method, Op};
 
 use crate::buffer::Buffer;
 use crate::exceptions::{exception, invalid_argument};
@@ -196,7 +196,7 @@ fn region((address, bytes): Place, dtype: DType) -> PyResult<Region> {
 }
 
 /// The algorithm of that name; `None` leaves the choice to the tuner.
-pub fn algorithm_named(name: Option<&str>) -> PyResult<Option<Algorithm>> {
+pub fn algorithm_named(name: Option<&str>) -> PyResult<Option<Method>> {
     name.map(|name| name.parse().map_err(exception)).transpose()
 }
 

@@ -10,7 +10,7 @@ use ringfold::tune::CostTable;
 use ringfold::tune::names::{
     ALGORITHMS, COLLECTIVES, NCCL_ALGORITHMS, NCCL_PROTOCOLS, Name, PROTOCOLS,
 };
-use ringfold::types::{Algorithm, Protocol};
+use ringfold::types::{Method, Protocol};
 
 use super::abi::{Code, Constants, Domains, IGNORED, SUCCESS, UNDEFINED};
 use super::library::{Ask, Begin, Library};
@@ -186,7 +186,7 @@ fn entries() -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// What an entry of NCCL's table is here.
-fn way(row: usize, column: usize) -> Option<(Algorithm, Protocol)> {
+fn way(row: usize, column: usize) -> Option<(Method, Protocol)> {
     let algorithm = Name::numbered(&ALGORITHMS, row as i32)?.ours?;
     let protocol = Name::numbered(&PROTOCOLS, column as i32)?.ours?;
     Some((algorithm, protocol))
@@ -202,7 +202,7 @@ fn called(row: usize, column: usize) -> String {
 /// NCCL's table with what is usable here.
 fn offer(table: &CostTable) -> Table {
     /// The entries that are ways here, found by their names once.
-    static WAYS: LazyLock<Vec<(usize, usize, Algorithm, Protocol)>> = LazyLock::new(|| {
+    static WAYS: LazyLock<Vec<(usize, usize, Method, Protocol)>> = LazyLock::new(|| {
         let named = |(row, column)| way(row, column).map(|way| (row, column, way.0, way.1));
         entries().filter_map(named).collect()
     });

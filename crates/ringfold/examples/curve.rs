@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use ringfold::env::{bytes, init_logging};
-use ringfold::{Algorithm, Communicator, Config, Op, Result, TransportChoice};
+use ringfold::{Communicator, Config, Method, Op, Result, TransportChoice};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Calls of a turn, so that the clocks cost nothing.
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
                     transport: Some(value("transport", "auto").parse::<TransportChoice>()?),
                     algorithm: match algorithm.as_str() {
                         "tuner" => None,
-                        name => Some(name.parse::<Algorithm>()?),
+                        name => Some(name.parse::<Method>()?),
                     },
                     channels: Some(channels),
                     chunk_bytes: Some(chunk_bytes).filter(|bytes| *bytes > 0),

@@ -6,7 +6,7 @@ use crate::control::Cancel;
 use crate::error::Error;
 use crate::schedule::Weighting;
 use crate::tune::Rules;
-use crate::types::{Algorithm, Protocol};
+use crate::types::{Method, Protocol};
 
 /// Which transports a communicator may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -152,7 +152,7 @@ pub struct Config {
     /// Which transports may be used.
     pub transport: Option<TransportChoice>,
     /// The algorithm of every collective that has it, instead of the tuner's choice.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<Method>,
     /// The rank that is known to come late, for `stragglar`; a communicator made by `split` without
     /// it does not know one.
     pub late_rank: Option<usize>,

@@ -64,7 +64,8 @@ pub mod types;
 pub mod units;
 pub mod wait;
 
-pub use communicator::{Choice, Communicator, Counts, RegisteredMut, Registration, Request, Work};
+pub use call::Way;
+pub use communicator::{Communicator, Counts, RegisteredMut, Registration, Request, Work};
 pub use config::{Bind, Config, TransportChoice};
 pub use control::{Cancel, RendezvousListener, Standing};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
@@ -72,7 +73,7 @@ pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
 pub use error::{Error, Result};
 pub use memory::Registered;
 pub use schedule::Weighting;
-pub use types::{Algorithm, Collective, DType, Op, Protocol};
+pub use types::{Access, Algorithm, Assignment, Collective, DType, Method, Op, Protocol};
 
 /// The README's example, compiled and run with the tests.
 #[cfg(doctest)]

@@ -255,14 +255,6 @@ named_byte! {
     }
 }
 
-impl Algorithm {
-    /// Whether it works in all ranks' registered buffers: it goes by [`Protocol::ZeroCopy`], as no
-    /// other does, and gives way to another where they are not all registered.
-    pub const fn works_in_registered(self) -> bool {
-        matches!(self, Algorithm::Push | Algorithm::Serve)
-    }
-}
-
 impl Collective {
     /// Whether elements are combined, so that an operation matters.
     pub const fn reduces(self) -> bool {
@@ -282,7 +274,7 @@ impl Collective {
 }
 
 named_byte! {
-    /// How a collective is carried out; see docs/algorithms.md.
+    /// The order in which ranks exchange and combine; see docs/algorithms.md.
     Algorithm, "algorithm" {
         /// Master and workers: everything through the root, in place.
         Flat = 0, "flat";
@@ -294,27 +286,147 @@ named_byte! {
         RecursiveDoubling = 3, "recursive_doubling";
         /// Recursive halving, then recursive doubling.
         Rabenseifner = 4, "rabenseifner";
-        /// All to all: each rank serves its own chunk.
+        /// All to all: each rank combines its own chunk for all others.
         Direct = 5, "direct";
         /// Every rank gives everything to every rank, and each reduces for itself: one step.
         OneShot = 6, "one_shot";
-        /// Every rank reads its chunk from all ranks' registered buffers and stores the result into all of them.
-        Push = 7, "push";
         /// Within domains that share a cache or a socket first, then between them.
-        Hierarchical = 8, "hierarchical";
-        /// Whoever runs combines what all have published: for ranks that outnumber their cores.
-        Claim = 9, "claim";
-        /// Whoever runs does a block of what `push` does: for ranks that outnumber their cores.
-        Serve = 10, "serve";
+        Hierarchical = 7, "hierarchical";
         /// One rank is known to come late: the others reduce before it comes.
-        Stragglar = 11, "stragglar";
+        Stragglar = 8, "stragglar";
     }
 }
 
 named_byte! {
-    /// How the bytes of an algorithm travel; with the algorithm the key of the tuner's table.
+    /// How a rank reaches the data of its peers.
+    Access, "access" {
+        /// Messages between pairs: any transport.
+        Messages = 0, "messages";
+        /// Through published memory, into which each rank copies what others read: all ranks on one
+        /// host.
+        Staged = 1, "staged";
+        /// In the registered buffers of all ranks, without a copy: all ranks on one host.
+        Registered = 2, "registered";
+    }
+}
+
+impl Access {
+    /// Whether ranks of one host read each other's memory.
+    pub const fn is_shared(self) -> bool {
+        !matches!(self, Access::Messages)
+    }
+
+    /// What carries the data, as `ringfold schedule` and the log name it.
+    pub const fn medium(self) -> &'static str {
+        match self {
+            Access::Messages => "messages",
+            Access::Staged | Access::Registered => "shared",
+        }
+    }
+}
+
+named_byte! {
+    /// Which rank does which part of the work.
+    Assignment, "assignment" {
+        /// The rank that owns the part.
+        Owner = 0, "owner";
+        /// Any rank that has a core, block by block: for ranks that outnumber their cores.
+        Dynamic = 1, "dynamic";
+    }
+}
+
+named_byte! {
+    /// The name of a combination of algorithm, access and assignment: what users ask for, and with the
+    /// protocol the key of the tuner's table. Most are named after their algorithm; three of `direct`
+    /// have names of their own.
+    Method, "algorithm" {
+        /// `flat`.
+        Flat = 0, "flat";
+        /// `ring`.
+        Ring = 1, "ring";
+        /// `tree`.
+        Tree = 2, "tree";
+        /// `recursive_doubling`.
+        RecursiveDoubling = 3, "recursive_doubling";
+        /// `rabenseifner`.
+        Rabenseifner = 4, "rabenseifner";
+        /// `direct` over messages or staged.
+        Direct = 5, "direct";
+        /// `one_shot`.
+        OneShot = 6, "one_shot";
+        /// `direct` in registered buffers: each rank reads its chunk from all of them and stores the
+        /// result into all.
+        Push = 7, "push";
+        /// `hierarchical`.
+        Hierarchical = 8, "hierarchical";
+        /// `direct`, staged, with dynamic assignment.
+        Claim = 9, "claim";
+        /// `direct` in registered buffers with dynamic assignment.
+        Serve = 10, "serve";
+        /// `stragglar`.
+        Stragglar = 11, "stragglar";
+    }
+}
+
+impl Method {
+    /// The name of this combination.
+    pub const fn new(algorithm: Algorithm, access: Access, assignment: Assignment) -> Method {
+        match (algorithm, access, assignment) {
+            (Algorithm::Direct, Access::Registered, Assignment::Owner) => Method::Push,
+            (Algorithm::Direct, Access::Registered, Assignment::Dynamic) => Method::Serve,
+            (Algorithm::Direct, _, Assignment::Dynamic) => Method::Claim,
+            (Algorithm::Direct, _, Assignment::Owner) => Method::Direct,
+            (Algorithm::Flat, ..) => Method::Flat,
+            (Algorithm::Ring, ..) => Method::Ring,
+            (Algorithm::Tree, ..) => Method::Tree,
+            (Algorithm::RecursiveDoubling, ..) => Method::RecursiveDoubling,
+            (Algorithm::Rabenseifner, ..) => Method::Rabenseifner,
+            (Algorithm::OneShot, ..) => Method::OneShot,
+            (Algorithm::Hierarchical, ..) => Method::Hierarchical,
+            (Algorithm::Stragglar, ..) => Method::Stragglar,
+        }
+    }
+
+    /// Its algorithm.
+    pub const fn algorithm(self) -> Algorithm {
+        match self {
+            Method::Flat => Algorithm::Flat,
+            Method::Ring => Algorithm::Ring,
+            Method::Tree => Algorithm::Tree,
+            Method::RecursiveDoubling => Algorithm::RecursiveDoubling,
+            Method::Rabenseifner => Algorithm::Rabenseifner,
+            Method::Direct | Method::Push | Method::Claim | Method::Serve => Algorithm::Direct,
+            Method::OneShot => Algorithm::OneShot,
+            Method::Hierarchical => Algorithm::Hierarchical,
+            Method::Stragglar => Algorithm::Stragglar,
+        }
+    }
+
+    /// Whether it works in all ranks' registered buffers: it goes by [`Protocol::ZeroCopy`], as no
+    /// other does, and falls back to another where they are not all registered.
+    pub const fn is_registered(self) -> bool {
+        matches!(self, Method::Push | Method::Serve)
+    }
+
+    /// Who does which part of its work.
+    pub const fn assignment(self) -> Assignment {
+        match self {
+            Method::Claim | Method::Serve => Assignment::Dynamic,
+            _ => Assignment::Owner,
+        }
+    }
+}
+
+impl From<Algorithm> for Method {
+    fn from(algorithm: Algorithm) -> Method {
+        Method::new(algorithm, Access::Messages, Assignment::Owner)
+    }
+}
+
+named_byte! {
+    /// How the bytes of a call travel, in NCCL's words: with the method the key of the tuner's table.
     Protocol, "protocol" {
-        /// The payload stands in the line, or the piece, that says it has come: least latency, small messages only.
+        /// The payload stands in the line that says it has come: least latency, small calls only.
         Ll = 0, "ll";
         /// Staged and pipelined: through published memory, rings of shared memory or sockets.
         Simple = 1, "simple";

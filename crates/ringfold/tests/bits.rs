@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ringfold::memory::Region;
-use ringfold::{Algorithm, Collective, Communicator, Counts, DType, Request};
+use ringfold::{Collective, Communicator, Counts, DType, Method, Request};
 use scenes::{Scene, play_with};
 
 const SCENES: [(&str, Scene); 2] = [("chosen", chosen), ("every_way", every_way)];
@@ -139,13 +139,13 @@ fn chosen(comm: Communicator) {
 }
 
 fn every_way(comm: Communicator) {
-    let all = Algorithm::ALL.iter().copied().map(Some);
+    let all = Method::ALL.iter().copied().map(Some);
     sums(&comm, &std::iter::once(None).chain(all).collect::<Vec<_>>());
 }
 
 /// Sums the same data in each of `ways`, repeatedly, and compares the results of all ranks and
 /// times.
-fn sums(comm: &Communicator, ways: &[Option<Algorithm>]) {
+fn sums(comm: &Communicator, ways: &[Option<Method>]) {
     let (rank, ranks) = (comm.rank(), comm.world_size());
     assert_order_counts(ranks);
     let most = COUNTS[COUNTS.len() - 1];
@@ -184,7 +184,7 @@ fn sums(comm: &Communicator, ways: &[Option<Algorithm>]) {
 }
 
 /// The sum in place; false where there is no such way.
-fn sum(comm: &Communicator, data: &mut [f32], way: Option<Algorithm>) -> bool {
+fn sum(comm: &Communicator, data: &mut [f32], way: Option<Method>) -> bool {
     let counts = Counts::Even(data.len() as u64);
     // SAFETY: the slice is exclusively ours, and outlives the blocking call.
     let region = unsafe { Region::new(data.as_mut_ptr().cast(), size_of_val(data)) };

@@ -8,7 +8,7 @@ mod skipped;
 use std::process::Command;
 
 use ringfold::simulate::{Compute, Disturbance, Scenario, Server, goal, run};
-use ringfold::{Algorithm, Collective};
+use ringfold::{Collective, Method};
 use skipped::skipped;
 
 /// Reads a GOAL text and says how long it takes by SimGrid.
@@ -18,7 +18,7 @@ const SIMGRID_SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/referee
 const PYTHON_VARIABLE: &str = "SIMGRID_PYTHON";
 
 /// A sum of 8 KiB chunks by the slow-node paper's network, reduced at 20 GB/s and 1 µs more.
-fn scenario(algorithm: Algorithm, ranks: usize, server: Server) -> Scenario {
+fn scenario(algorithm: Method, ranks: usize, server: Server) -> Scenario {
     Scenario {
         collective: Collective::AllReduce,
         algorithm: Some(algorithm),
@@ -47,13 +47,13 @@ fn simulated_us(scenario: &Scenario) -> String {
 #[test]
 fn a_reader_of_goal_that_shares_no_code_agrees() {
     let algorithms = [
-        Algorithm::Ring,
-        Algorithm::RecursiveDoubling,
-        Algorithm::Rabenseifner,
-        Algorithm::Tree,
-        Algorithm::Direct,
-        Algorithm::OneShot,
-        Algorithm::Stragglar,
+        Method::Ring,
+        Method::RecursiveDoubling,
+        Method::Rabenseifner,
+        Method::Tree,
+        Method::Direct,
+        Method::OneShot,
+        Method::Stragglar,
     ];
     for algorithm in algorithms {
         for ranks in [2, 3, 4, 5, 8, 13, 16] {
@@ -74,10 +74,7 @@ fn a_reader_of_goal_that_shares_no_code_agrees() {
 
 #[test]
 fn late_ranks_are_late_for_the_reader_too() {
-    for (algorithm, delay_ps) in [
-        (Algorithm::Ring, 3_333_333),
-        (Algorithm::Stragglar, 99_000_000),
-    ] {
+    for (algorithm, delay_ps) in [(Method::Ring, 3_333_333), (Method::Stragglar, 99_000_000)] {
         let mut scenario = scenario(algorithm, 8, Server::Serial);
         scenario.root = 5;
         let late = Disturbance::Late { rank: 5, delay_ps };
@@ -109,9 +106,9 @@ fn simgrid_agrees() {
     let directory = std::env::temp_dir().join(format!("ringfold-referee-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     for algorithm in [
-        Algorithm::Ring,
-        Algorithm::RecursiveDoubling,
-        Algorithm::Rabenseifner,
+        Method::Ring,
+        Method::RecursiveDoubling,
+        Method::Rabenseifner,
     ] {
         for ranks in [2, 4, 8, 16] {
             let scenario = scenario(algorithm, ranks, Server::Serial);

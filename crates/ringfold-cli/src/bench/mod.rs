@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringfold::memory::Region;
-use ringfold::{Algorithm, Collective, Communicator, Counts, DType, Request, Stats};
+use ringfold::{Collective, Communicator, Counts, DType, Request, Stats};
 
 pub use case::{Case, Size};
 pub use job::Job;
@@ -60,7 +60,7 @@ pub struct Method {
     /// Whether the calls' lateness is summed up.
     pub stats: bool,
     /// The algorithm that is forced.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<ringfold::Method>,
     pub timeout: Option<Duration>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> Bench<'a> {
         };
         let collective = self.method.collective;
         let request = self.request(&placement);
-        let choice = self.communicator.choice(&request)?;
+        let way = self.communicator.way(&request)?;
 
         placement.write(&placement.data(self.next_seed()));
         // The first finds ranks asleep that waited for the slowest writer; after the second all are
@@ -164,9 +164,9 @@ impl<'a> Bench<'a> {
             case,
             size,
             in_place,
-            algorithm: choice.algorithm.to_string(),
-            protocol: choice.protocol.to_string(),
-            transport: choice.transport.to_owned(),
+            algorithm: way.method().to_string(),
+            protocol: way.protocol.to_string(),
+            transport: self.communicator.transport().to_owned(),
             first_us: self.unite(&column(iterations)),
             times_us: (0..iterations).map(|i| self.unite(&column(i))).collect(),
             wrong: (self.method.check > 0)

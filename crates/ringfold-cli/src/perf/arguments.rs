@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use ringfold::config::Straggler;
 use ringfold::setup::Injection;
 use ringfold::simulate::Slow;
-use ringfold::{Algorithm, Collective, DType, Op, Weighting};
+use ringfold::{Collective, DType, Op, Weighting};
 
 use super::refused::Refused;
 use crate::bench::{Case, Job, Method, Span};
@@ -157,7 +157,7 @@ pub struct Arguments {
     /// recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, serve,
     /// stragglar
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<ringfold::Method>,
 
     /// The rank that comes late, for --algorithm stragglar [default: RINGFOLD_LATE_RANK]
     #[arg(long, value_name = "RANK")]
@@ -283,10 +283,10 @@ impl Arguments {
 
     /// Weights are for one collective and one algorithm.
     fn check_weights(&self) -> Result<()> {
-        let algorithm = self.algorithm.unwrap_or(Algorithm::Direct);
+        let algorithm = self.algorithm.unwrap_or(ringfold::Method::Direct);
         match (self.collective, algorithm) {
             _ if self.weights.is_none() => Ok(()),
-            (Collective::AllReduce, Algorithm::Direct) => Ok(()),
+            (Collective::AllReduce, ringfold::Method::Direct) => Ok(()),
             (collective, _) => bail!(
                 "`--weights` are for all_reduce by direct, not for {collective} by {algorithm}; \
                  leave one of them out"

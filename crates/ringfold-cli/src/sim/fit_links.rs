@@ -11,9 +11,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ringfold::schedule::{Medium, Schedule};
+use ringfold::schedule::{Access, Schedule};
 use ringfold::tune::cost;
-use ringfold::{Algorithm, Collective};
+use ringfold::{Collective, Method};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -166,7 +166,7 @@ fn equation(line: &Line) -> Result<Row, String> {
             "{algorithm} over published memory, which has other constants"
         ));
     }
-    let terms = cost::terms(collective, algorithm, Medium::Messages, line.ranks)
+    let terms = cost::terms(collective, algorithm, Access::Messages, line.ranks)
         .ok_or_else(|| format!("{algorithm} has no closed form"))?;
     if line.median_us <= 0.0 || line.ranks < 2 {
         return Err("nothing was sent".into());
@@ -189,8 +189,11 @@ fn equation(line: &Line) -> Result<Row, String> {
 }
 
 /// Whether ranks of one host used published memory, as an algorithm does there if it can.
-fn is_published(collective: Collective, algorithm: Algorithm, transport: &str) -> bool {
-    transport == "shm" && Schedule::algorithms(collective, Medium::Shared).contains(&algorithm)
+fn is_published(collective: Collective, algorithm: Method, transport: &str) -> bool {
+    transport == "shm"
+        && [Access::Staged, Access::Registered]
+            .iter()
+            .any(|access| Schedule::methods(collective, *access).contains(&algorithm))
 }
 
 /// Constants that flags give, in microseconds.

@@ -3,9 +3,9 @@
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use ringfold::schedule::{Medium, Schedule, Spec};
+use ringfold::Error;
+use ringfold::schedule::{Access, Schedule, Spec};
 use ringfold::simulate::{self, LongestPath, Payload, Report, Scenario};
-use ringfold::{Algorithm, Error};
 
 use super::vary::Value;
 use crate::bench::Size;
@@ -117,14 +117,16 @@ impl Summary {
 fn steps(scenario: &Scenario) -> Result<usize> {
     let chosen = simulate::resolve(scenario)?;
     let of_rank = |rank: usize| -> Result<usize> {
+        let method = chosen.algorithm.unwrap_or(ringfold::Method::Ring);
         let schedule = Schedule::new(Spec {
-            collective: chosen.collective,
-            algorithm: chosen.algorithm.unwrap_or(Algorithm::Ring),
-            medium: Medium::Messages,
-            world_size: chosen.ranks as u32,
             rank: rank as u32,
             root: chosen.root as u32,
-            domains: 1,
+            ..Spec::new(
+                chosen.collective,
+                method,
+                Access::Messages,
+                chosen.ranks as u32,
+            )
         })?;
         Ok(schedule.channels.iter().map(Vec::len).sum())
     };

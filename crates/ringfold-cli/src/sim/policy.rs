@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use ringfold::Collective;
 use ringfold::engine::plan::slices_in_flight;
-use ringfold::schedule::Medium;
+use ringfold::schedule::Access;
 use ringfold::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
 use serde::Deserialize;
 
@@ -169,7 +169,7 @@ fn fixed(scenario: &Scenario, alpha: f64) -> Result<Timers> {
     };
     let slice_bytes = chosen.slice_bytes.unwrap_or(u64::MAX).min(whole_bytes);
     let slices = whole_bytes.div_ceil(slice_bytes.max(1)).max(1);
-    let at_once = slices.min(slices_in_flight(Medium::Messages).into());
+    let at_once = slices.min(slices_in_flight(Access::Messages).into());
     let piece_bytes = slice_bytes / pieces;
     let links = &chosen.network.links;
     let reduce_ps = chosen.compute.reduction_ps(chosen.dtype, piece_bytes);

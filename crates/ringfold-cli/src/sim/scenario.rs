@@ -8,7 +8,7 @@ use ringfold::Weighting;
 use ringfold::simulate::{Delay, Disturbance, Links, Payload, Scenario};
 use ringfold::tune::weights::balance;
 use ringfold::units::{nearest, parse_time_ps};
-use ringfold::{Algorithm, Collective};
+use ringfold::{Collective, Method};
 
 use super::disturbances::Late;
 use super::settings::{Settings, Slice, Way};
@@ -76,7 +76,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         algorithm: match settings.algorithm {
             Some(Way::By(algorithm)) => Some(algorithm),
             // Settings of rings that bypass slow ranks, including `off`, imply the ring.
-            None if settings.straggler.policy.is_some() => Some(Algorithm::Ring),
+            None if settings.straggler.policy.is_some() => Some(Method::Ring),
             Some(Way::Auto) | None => None,
         },
         dtype: settings.datatype.unwrap_or(default.dtype),
@@ -120,7 +120,7 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
 /// The default root: for `stragglar`, whose root is the late rank, the first late rank.
 fn root(settings: &Settings, default: usize) -> usize {
     match (settings.algorithm, settings.late.first()) {
-        (Some(Way::By(Algorithm::Stragglar)), Some(Late(Disturbance::Late { rank, .. }))) => *rank,
+        (Some(Way::By(Method::Stragglar)), Some(Late(Disturbance::Late { rank, .. }))) => *rank,
         _ => default,
     }
 }

@@ -6,7 +6,7 @@
 
 use clap::{Args, ValueEnum};
 use ringfold::simulate::{Payload, Ports, Sending, Server, Slow};
-use ringfold::{Algorithm, Collective, DType, Op, Weighting};
+use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
 
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
@@ -231,7 +231,7 @@ const TROUBLE: &str = "What goes wrong";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Auto,
-    By(Algorithm),
+    By(Method),
 }
 
 /// The pipeline's unit.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
-use ringfold::Algorithm;
+use ringfold::Method;
 use ringfold::units::{nearest, parse_time_ps};
 
 use super::policy::PolicyName;
@@ -306,7 +306,7 @@ fn key_of(words: &[&str]) -> Result<&'static str> {
     let is_algorithm = |word: &&&str| **word == "auto" || parse_algorithm(word).is_ok();
     let is_neither = |word: &&&str| !is_policy(word) && !is_algorithm(word);
     if let Some(wrong) = words.iter().find(is_neither) {
-        let algorithms = Algorithm::ALL.iter().map(|algorithm| algorithm.name());
+        let algorithms = Method::ALL.iter().map(|algorithm| algorithm.name());
         let policies = ["off", "next2", "tail"];
         bail!(
             "`--compare` takes algorithms, policies, KEY=A,B or scenario files; `{wrong}` is none, \

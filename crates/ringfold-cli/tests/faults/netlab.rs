@@ -376,7 +376,7 @@ fn share_of_the_link_is_measured() {
     }
 }
 
-/// Algorithm, median and 99th percentile of the first line of perf's CSV.
+/// Method, median and 99th percentile of the first line of perf's CSV.
 fn median_of(csv: &str) -> (String, f64, f64) {
     let mut lines = csv
         .lines()

@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
 use super::request::Request;
-use crate::schedule::Medium;
-use crate::tune::choose::Choice;
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::call::Way;
+use crate::types::{Access, Algorithm, Assignment, Collective, Method, Protocol};
 
 /// How many kinds are remembered, as a power of two: more than a training job's calls have sizes, and 6 KiB.
 const PLACES_LOG2: u32 = 8;
@@ -27,7 +26,8 @@ const BYTES_BITS: u32 = 40;
 /// ... and of a group's.
 const GROUP_BITS: u32 = 8;
 
-const _: () = assert!(Collective::ALL.len() <= 16 && Algorithm::ALL.len() < 31);
+const _: () =
+    assert!(Collective::ALL.len() <= 16 && Method::ALL.len() < 31 && Algorithm::ALL.len() <= 16);
 
 /// What a call's choice depends on, beside what all calls of a communicator have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,7 +135,7 @@ impl Choices {
 
     /// What was chosen for calls of this kind, if that is remembered.
     #[inline(always)]
-    pub fn get(&self, kind: Kind) -> Option<Choice> {
+    pub fn get(&self, kind: Kind) -> Option<Way> {
         let place = &self.places[kind.place()];
         // Pairs with the Release store in `put`: who sees a version sees what was written before it.
         let version = place.version.load(Ordering::Acquire);
@@ -160,8 +160,8 @@ impl Choices {
     }
 
     /// Remembers what was chosen, unless another thread is about to write in the same place.
-    pub fn put(&self, kind: Kind, choice: &Choice) {
-        let Some(word) = pack(choice) else {
+    pub fn put(&self, kind: Kind, way: &Way) {
+        let Some(word) = pack(way) else {
             return;
         };
         let place = &self.places[kind.place()];
@@ -186,36 +186,35 @@ impl Choices {
     }
 }
 
-fn pack(choice: &Choice) -> Option<u64> {
-    let tries = choice.tries.map_or(0, |tries| tries as u64 + 1);
+fn pack(way: &Way) -> Option<u64> {
+    let registered = way.registered.map_or(0, |assignment| assignment as u64 + 1);
     Packer::new()
-        .put(choice.algorithm as u64, 5)
-        .put(choice.protocol as u64, 2)
-        .put((choice.medium == Medium::Shared) as u64, 1)
-        .put(choice.channels as u64, 7)
-        .put(tries, 5)
-        .put(u64::from(choice.streams), 1)
-        .put(u64::from(choice.is_weighted), 1)
-        .put(choice.slice_bytes as u64 / 64, 42)
+        .put(way.algorithm as u64, 4)
+        .put(way.access as u64, 2)
+        .put(way.assignment as u64, 1)
+        .put(way.protocol as u64, 2)
+        .put(way.channels as u64, 7)
+        .put(registered, 2)
+        .put(u64::from(way.non_temporal_stores), 1)
+        .put(u64::from(way.is_weighted), 1)
+        .put(way.slice_bytes as u64 / 64, 42)
         .word()
 }
 
 #[inline(always)]
-fn unpack(word: u64) -> Option<Choice> {
+fn unpack(word: u64) -> Option<Way> {
     let mut word = Unpacker(word);
-    Some(Choice {
-        algorithm: Algorithm::from_wire(word.take(5) as u8)?,
+    Some(Way {
+        algorithm: Algorithm::from_wire(word.take(4) as u8)?,
+        access: Access::from_wire(word.take(2) as u8)?,
+        assignment: Assignment::from_wire(word.take(1) as u8)?,
         protocol: Protocol::from_wire(word.take(2) as u8)?,
-        medium: match word.take(1) {
-            0 => Medium::Messages,
-            _ => Medium::Shared,
-        },
         channels: word.take(7) as usize,
-        tries: match word.take(5) {
+        registered: match word.take(2) {
             0 => None,
-            wire => Algorithm::from_wire(wire as u8 - 1),
+            wire => Assignment::from_wire(wire as u8 - 1),
         },
-        streams: word.take(1) == 1,
+        non_temporal_stores: word.take(1) == 1,
         is_weighted: word.take(1) == 1,
         slice_bytes: word.take(42) as usize * 64,
     })
@@ -240,15 +239,16 @@ mod tests {
         }
     }
 
-    fn choice(slice_bytes: usize) -> Choice {
-        Choice {
+    fn choice(slice_bytes: usize) -> Way {
+        Way {
             algorithm: Algorithm::Stragglar,
-            medium: Medium::Messages,
+            access: Access::Messages,
+            assignment: Assignment::Owner,
             protocol: Protocol::ZeroCopy,
             slice_bytes,
             channels: 64,
-            tries: Some(Algorithm::Serve),
-            streams: true,
+            registered: Some(Assignment::Dynamic),
+            non_temporal_stores: true,
             is_weighted: false,
         }
     }
@@ -276,7 +276,7 @@ mod tests {
     fn calls_that_differ_are_of_different_kinds() {
         let base = request(Collective::AllReduce, 1);
         let of = |request: &Request, bytes, is_weighted| Kind::of(request, bytes, is_weighted);
-        let algorithm = Some(Algorithm::Flat);
+        let algorithm = Some(Method::Flat);
         let protocol = Some(Protocol::Ll);
         let counts = Counts::PerRank(vec![1]);
         let kinds = [

@@ -28,16 +28,16 @@ pub use registration::{RegisteredMut, Registration};
 pub use request::{Counts, Request};
 pub use work::Work;
 
-use crate::call::PREPARED;
+use crate::call::{PREPARED, Way};
 use crate::control::Standing;
 use crate::engine::lateness::Stats;
 use crate::engine::{Engine, Job, TinyJob, tiny};
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Region, Registry, Stage};
-use crate::schedule::{Medium, Schedule};
+use crate::schedule::Schedule;
 use crate::tune::choose::{self, Question};
 use crate::tune::{Explanation, Rules, Tuning};
-use crate::types::{Algorithm, Collective, DType, Protocol};
+use crate::types::{Access, Algorithm, Collective, DType, Method};
 use crate::wait::Patience;
 use choices::{Choices, Kind};
 use driver::Driver;
@@ -90,7 +90,7 @@ pub(crate) struct Policy {
     /// Whether choices are kept from the log: those of a probe, which tries what is not chosen.
     pub is_silent: bool,
     /// The algorithm of every collective that has it.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<Method>,
     /// The rank that is known to come late.
     pub late_rank: Option<usize>,
     pub timeout: Duration,
@@ -99,21 +99,6 @@ pub(crate) struct Policy {
     pub domains: usize,
     /// Whether rings go around slow ranks.
     pub goes_around: bool,
-}
-
-/// What a communicator chose for a request: for `perf` and the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The algorithm.
-    pub algorithm: Algorithm,
-    /// How its bytes travel.
-    pub protocol: Protocol,
-    /// `shm`, `tcp`, `shm+tcp`, `local` or `self`.
-    pub transport: &'static str,
-    /// The pipeline's unit.
-    pub slice_bytes: usize,
-    /// Independent pipelines.
-    pub channels: usize,
 }
 
 /// What a communicator is made of.
@@ -164,7 +149,7 @@ impl Communicator {
     }
 
     /// Has collectives that have this algorithm go by it from now on, which the log is not told; all ranks say the same.
-    fn insist(&mut self, algorithm: Option<Algorithm>) {
+    fn insist(&mut self, algorithm: Option<Method>) {
         self.policy.algorithm = algorithm;
         self.policy.is_silent = algorithm.is_some();
         self.choices.forget();
@@ -252,13 +237,13 @@ impl Communicator {
     /// As for `run`.
     pub unsafe fn run_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<()> {
         self.check_open()?;
-        let choice = self.choose(request)?;
-        if let Some(job) = self.tiny(request, &choice)
+        let way = self.choose(request)?;
+        if let Some(job) = self.tiny(request, &way)
             && self.driver.run_tiny(&job, on_wait)?
         {
             return Ok(());
         }
-        let job = self.job_as(request, &choice)?;
+        let job = self.job_as(request, &way)?;
         self.driver.run(job, on_wait).map(|_| ())
     }
 
@@ -314,22 +299,9 @@ impl Communicator {
         Ok(completions.map(work).collect())
     }
 
-    /// What would be chosen for this request.
-    pub fn choice(&self, request: &Request) -> Result<Choice> {
-        let choose::Choice {
-            algorithm,
-            protocol,
-            slice_bytes,
-            channels,
-            ..
-        } = self.choose(request)?;
-        Ok(Choice {
-            algorithm,
-            protocol,
-            transport: self.place.transport,
-            slice_bytes,
-            channels,
-        })
+    /// How this request would be carried out.
+    pub fn way(&self, request: &Request) -> Result<Way> {
+        self.choose(request)
     }
 
     /// How far all ranks are, by rank: for whoever wonders why a call takes so long. `None` stands for a rank that does not
@@ -445,25 +417,25 @@ impl Communicator {
     }
 
     /// The request as a tiny job, if its choice is what the shortest way does.
-    fn tiny(&self, request: &Request, choice: &choose::Choice) -> Option<TinyJob> {
+    fn tiny(&self, request: &Request, way: &Way) -> Option<TinyJob> {
         let algorithm = tiny::part::algorithm(request.collective);
-        if (choice.algorithm, choice.medium) != (algorithm, Medium::Shared) {
+        if (way.method(), way.access) != (algorithm.into(), Access::Staged) {
             return None;
         }
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        request.tiny(self.place.rank, self.place.world_size, choice, timeout)
+        request.tiny(self.place.rank, self.place.world_size, way, timeout)
     }
 
     fn job(&self, request: &Request) -> Result<Job> {
         self.job_as(request, &self.choose(request)?)
     }
 
-    fn job_as(&self, request: &Request, choice: &choose::Choice) -> Result<Job> {
+    fn job_as(&self, request: &Request, way: &Way) -> Result<Job> {
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        let mut job = request.check(self.place.rank, self.place.world_size, choice, timeout)?;
+        let mut job = request.check(self.place.rank, self.place.world_size, way, timeout)?;
         let weights = self.weights.weights();
-        job.weights = weights.filter(|_| choice.is_weighted && self.place.world_size > 1);
-        if choice.algorithm == Algorithm::Stragglar {
+        job.weights = weights.filter(|_| way.is_weighted && self.place.world_size > 1);
+        if way.algorithm == Algorithm::Stragglar {
             job.root = self.policy.late_rank.ok_or_else(|| {
                 let text = "`stragglar` does not know which rank is late; set `Config::late_rank` or RINGFOLD_LATE_RANK";
                 Error::InvalidArgument(text.into())
@@ -473,51 +445,46 @@ impl Communicator {
     }
 
     /// The algorithm that is insisted on. The communicator's is for the collectives that have it.
-    fn asked(&self, request: &Request) -> Option<Algorithm> {
-        let serves = |algorithm: &Algorithm| {
-            [Medium::Shared, Medium::Messages]
+    fn asked(&self, request: &Request) -> Option<Method> {
+        let serves = |method: &Method| {
+            Access::ALL
                 .iter()
-                .any(|medium| Schedule::algorithms(request.collective, *medium).contains(algorithm))
+                .any(|access| Schedule::methods(request.collective, *access).contains(method))
         };
         request.algorithm.or(self.policy.algorithm.filter(serves))
     }
 
     /// How the request is carried out: as the last one of its kind, if that is remembered.
     #[inline(always)]
-    fn choose(&self, request: &Request) -> Result<choose::Choice> {
+    fn choose(&self, request: &Request) -> Result<Way> {
         let bytes = request.bytes(self.place.world_size);
         let is_weighted = self.weights.are_there();
         let kind = Kind::of(request, bytes, is_weighted);
         match kind.and_then(|kind| self.choices.get(kind)) {
-            Some(choice) => Ok(choice),
+            Some(way) => Ok(way),
             None => self.choose_anew(request, bytes, is_weighted),
         }
     }
 
     #[cold]
-    fn choose_anew(
-        &self,
-        request: &Request,
-        bytes: u64,
-        is_weighted: bool,
-    ) -> Result<choose::Choice> {
+    fn choose_anew(&self, request: &Request, bytes: u64, is_weighted: bool) -> Result<Way> {
         let question = self.question(request, bytes, is_weighted);
-        let choice = choose::choose(&question, &self.policy.tuning)?;
+        let way = choose::choose(&question, &self.policy.tuning)?;
         if let Some(kind) = Kind::of(request, bytes, is_weighted) {
-            self.choices.put(kind, &choice);
+            self.choices.put(kind, &way);
             if !self.policy.is_silent
                 && log::log_enabled!(target: TUNING_LOG, log::Level::Info)
                 && self.choices.is_untold(kind)
             {
-                self.tell(&question, &choice);
+                self.tell(&question, &way);
             }
         }
-        Ok(choice)
+        Ok(way)
     }
 
     /// Logs a new choice with what else there was and why.
-    fn tell(&self, question: &Question, choice: &choose::Choice) {
-        let is_registered = choice.algorithm.works_in_registered();
+    fn tell(&self, question: &Question, way: &Way) {
+        let is_registered = way.access == Access::Registered;
         let question = Question {
             is_registered,
             ..*question
@@ -525,7 +492,7 @@ impl Communicator {
         let Ok(explanation) = choose::explain(&question, &self.policy.tuning) else {
             return;
         };
-        let tried = choice.tries.map_or("", Algorithm::name);
+        let tried = way.tried().map_or("", |way| way.method().name());
         let registered = if tried.is_empty() {
             ""
         } else {

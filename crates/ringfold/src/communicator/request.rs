@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use crate::call::Call;
+use crate::call::{Call, Way};
 use crate::engine::geometry::Blocks;
 use crate::engine::{self, Job, TinyJob};
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::tune::choose::Choice;
-use crate::types::{Algorithm, Collective, DType, Op, Protocol};
+use crate::types::{Collective, DType, Method, Op, Protocol};
 
 /// How many elements a request is about.
 ///
@@ -63,7 +62,7 @@ pub struct Request {
     /// What is filled; empty on ranks that get nothing.
     pub output: Region,
     /// How, instead of the tuner's choice.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<Method>,
     /// How its bytes travel, instead of the tuner's choice.
     pub protocol: Option<Protocol>,
     /// How many calls are made together: what the tuner takes into account, the same on all ranks. 1 of one alone.
@@ -130,18 +129,15 @@ impl Request {
         &self,
         rank: usize,
         world_size: usize,
-        choice: &Choice,
+        way: &Way,
         timeout: Duration,
     ) -> Result<Job> {
         let (input_blocks, output_blocks) = self.blocks(rank, world_size)?;
         let (input, output, in_place) =
             self.regions(rank, world_size, &input_blocks, &output_blocks)?;
-        let slice = choice.slice_bytes.max(64) / 64 * 64 / self.dtype.size_bytes();
         Ok(Job {
             collective: self.collective,
-            algorithm: choice.algorithm,
-            medium: choice.medium,
-            protocol: choice.protocol,
+            way: *way,
             dtype: self.dtype,
             op: self.op,
             root: self.root,
@@ -152,10 +148,6 @@ impl Request {
             input_blocks,
             output_blocks,
             in_place,
-            slice_elements: slice.max(1) as u64,
-            channels: choice.channels as u32,
-            tries: choice.tries,
-            streams: choice.streams,
             timeout,
             registers: false,
             weights: None,
@@ -163,13 +155,13 @@ impl Request {
     }
 
     /// Checks the request as `rank` of `world_size` made it, and makes it a tiny job: nothing when it has to go the usual
-    /// way, where what may be wrong with it is said. `choice` is over published memory by the algorithm of tiny calls; its
+    /// way, where what may be wrong with it is said. `way` is over published memory by the algorithm of tiny calls; its
     /// slice is the most that a vector or block may have.
     pub(crate) fn tiny(
         &self,
         rank: usize,
         world_size: usize,
-        choice: &Choice,
+        way: &Way,
         timeout: Duration,
     ) -> Option<TinyJob> {
         let Counts::Even(count) = &self.counts else {
@@ -177,7 +169,7 @@ impl Request {
         };
         let count = *count * u64::from(self.collective != Collective::Barrier);
         let bytes = count.saturating_mul(self.dtype.size_bytes() as u64);
-        let slice_bytes = choice.slice_bytes.max(64) / 64 * 64;
+        let slice_bytes = way.slice_bytes.max(64) / 64 * 64;
         let is_tiny = bytes <= slice_bytes as u64;
         let scales = self.collective.reduces() && matches!(self.op, Op::Avg | Op::PremulSum(_));
         if !is_tiny || scales || (count == 0 && self.collective != Collective::Barrier) {
@@ -197,9 +189,9 @@ impl Request {
             count,
             input,
             output,
-            protocol: choice.protocol,
-            cut: Call::cut(choice.channels, slice_bytes as u64),
-            tries_registered: choice.tries.is_some(),
+            protocol: way.protocol,
+            cut: Call::cut(way.channels, slice_bytes as u64),
+            tries_registered: way.registered.is_some(),
             timeout,
         })
     }
@@ -441,7 +433,7 @@ mod tests {
             let request = Request::new(collective, dtype, counts, empty, empty);
             for communicator in &communicators {
                 communicator
-                    .choice(&request)
+                    .way(&request)
                     .unwrap_or_else(|error| panic!("{text}: {error}"));
                 // SAFETY: the regions are empty.
                 let refused = unsafe { communicator.run(&request) }.expect_err(&text);

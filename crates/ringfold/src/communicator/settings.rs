@@ -15,7 +15,7 @@ use crate::tune::calibration::Source;
 use crate::tune::channels::Bounds;
 use crate::tune::limits::Overrides;
 use crate::tune::{Allowed, Rules};
-use crate::types::{Algorithm, Protocol};
+use crate::types::{Method, Protocol};
 use crate::wait::SPAN_MAX;
 
 /// Shared memory of a rank, when nobody says otherwise.
@@ -33,7 +33,7 @@ pub struct Settings {
     /// Which transports may be used.
     pub transport: TransportChoice,
     /// The algorithm of every collective that has it.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<Method>,
     /// The protocol of every call that can go by it.
     pub protocol: Option<Protocol>,
     /// Which ways may be chosen.

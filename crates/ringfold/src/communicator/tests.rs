@@ -10,7 +10,7 @@ use crate::memory::Region;
 use crate::reduce::Parallel;
 use crate::setup::threads::threads_with;
 use crate::tune::{Reason, Rules};
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Collective, DType, Method, Op};
 use crate::{Counts, Error, Request};
 
 /// No rank is that late on any machine.
@@ -62,8 +62,8 @@ fn whoever_comes_late_is_blamed_and_waits_for_nobody() {
     for (count, algorithm) in [
         (2, None),
         (300_000, None),
-        (300_000, Some(Algorithm::Ring)),
-        (300_000, Some(Algorithm::Direct)),
+        (300_000, Some(Method::Ring)),
+        (300_000, Some(Method::Direct)),
     ] {
         let is_blamed = AtomicBool::new(false);
         on_all(3, |communicator| {
@@ -122,7 +122,7 @@ fn the_shortest_way_and_the_schedule_are_one() {
                 let counts = Counts::Even(input.len() as u64);
                 let mut request =
                     Request::new(Collective::AllReduce, DType::F32, counts, from, into);
-                request.algorithm = Some(Algorithm::OneShot);
+                request.algorithm = Some(Method::OneShot);
                 if (communicator.rank() + turn).is_multiple_of(2) {
                     // SAFETY: the regions' vectors live in this scope.
                     unsafe { communicator.run(&request) }.expect("an all-reduce");
@@ -190,7 +190,7 @@ fn the_straight_way_and_the_schedule_are_one() {
                 let counts = Counts::Even(count as u64);
                 let mut request =
                     Request::new(Collective::AllReduce, DType::F32, counts, from, into);
-                request.algorithm = Some(Algorithm::Direct);
+                request.algorithm = Some(Method::Direct);
                 // SAFETY: the regions' vectors live in this scope.
                 unsafe { communicator.run(&request) }.expect("an all-reduce");
                 let result = if in_place { data } else { apart };

@@ -8,11 +8,11 @@ use crate::communicator::Counts;
 use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 use crate::error::Error;
 use crate::random::SplitMix64;
-use crate::schedule::Medium;
+use crate::schedule::Access;
 use crate::simulate::network::model::Sending;
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::local;
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Collective, DType, Method, Op};
 
 /// Who tells whom: all ways that make sense, and the paper's.
 const SIGNALS: [(bool, bool, bool); 4] = [
@@ -37,7 +37,7 @@ fn policy(target: Target, signals: (bool, bool, bool), patience_ps: u64) -> Poli
 }
 
 fn ring(collective: Collective, count: u64) -> Case {
-    Case::new(collective, Algorithm::Ring, Medium::Messages, count)
+    Case::new(collective, Method::Ring, Access::Messages, count)
 }
 
 fn simulated(ranks: usize, seed: u64, policy: Policy, sending: Sending) -> World {
@@ -105,11 +105,11 @@ fn calls_of_other_kinds_go_between() {
         world.check(&ring(Collective::AllReduce, count));
         world.check(&ring(Collective::AllGather, count));
         world.check(&ring(Collective::ReduceScatter, count));
-        let other = Algorithm::RecursiveDoubling;
+        let other = Method::RecursiveDoubling;
         world.check(&Case::new(
             Collective::AllReduce,
             other,
-            Medium::Messages,
+            Access::Messages,
             count,
         ));
     }
@@ -149,7 +149,7 @@ fn ranks_with_different_policies_never_combine() {
     assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
     let mut world = simulated(4, 1, policy(Target::Tail, SIGNALS[0], 0), Sending::Eager);
     let mut cases = vec![ring(Collective::AllReduce, 100); 4];
-    cases[1].algorithm = Algorithm::RecursiveDoubling;
+    cases[1].algorithm = Method::RecursiveDoubling;
     let error = world.run_each(&cases);
     assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
 }

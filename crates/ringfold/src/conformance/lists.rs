@@ -9,9 +9,9 @@ use super::tests::{shm, tcp};
 use super::{Case, World, ways};
 use crate::communicator::Counts;
 use crate::error::Error;
-use crate::schedule::Medium;
 use crate::transport::local::{Local, local, rendezvous};
-use crate::types::{Algorithm, Collective};
+use crate::types::Access;
+use crate::types::{Collective, Method};
 
 const RANKS: usize = 3;
 
@@ -42,7 +42,7 @@ fn ranks_with_other_lists_of_one_sum_are_told() {
         for collective in [AllGather, Gather, ReduceScatter, Scatter] {
             for way in ways(collective, RANKS) {
                 let mut world = make();
-                if !world.serves(way) || way.0 == Algorithm::RecursiveDoubling {
+                if !world.serves(way) || way.0 == Method::RecursiveDoubling {
                     continue;
                 }
                 let cases =
@@ -67,7 +67,7 @@ fn ranks_that_expect_other_counts_than_are_given_are_told() {
         for less in less {
             for gives_less in [true, false] {
                 let mut world = make();
-                let way = (Algorithm::Direct, Medium::Messages);
+                let way = (Method::Direct, Access::Messages);
                 if !world.serves(way) {
                     continue;
                 }

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use super::FRUITLESS_ROUNDS_MAX;
 use super::tests::{faulty, shm, sim, tcp};
+use crate::call::Way;
 use crate::communicator::Request;
 use crate::engine::p2p::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
 use crate::engine::{Engine, JobId};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
-use crate::schedule::Medium;
 use crate::simulate::network::model::Sending;
 use crate::testing::fault_injector::Faults;
 use crate::transport::local::{local, rendezvous};
 use crate::transport::{Time, Transport};
-use crate::tune::choose::Choice;
+use crate::types::Access;
 use crate::types::{Algorithm, Collective, DType, Protocol};
 use crate::{Counts, Op};
 
@@ -100,19 +100,20 @@ impl World {
         let counts = Counts::Even(posting.memory.region().bytes() as u64);
         let mut request = Request::new(collective, DType::U8, counts, input, output);
         (request.root, request.tag, request.op) = (posting.peer, posting.tag, Op::Sum);
-        let choice = Choice {
+        let way = Way {
             algorithm: Algorithm::Direct,
-            medium: Medium::Messages,
+            access: Access::Messages,
+            assignment: crate::Assignment::Owner,
             // The sender's is what matters.
             protocol: [Protocol::Ll, Protocol::Simple][rank % 2],
             slice_bytes: 1 << 20,
             channels: 1,
-            tries: None,
-            streams: false,
+            registered: None,
+            non_temporal_stores: false,
             is_weighted: false,
         };
         let job = request
-            .check(rank, self.engines.len(), &choice, TIMEOUT)
+            .check(rank, self.engines.len(), &way, TIMEOUT)
             .expect("a good request");
         posting.id = Some(self.engines[rank].submit(job).expect("room"));
         index
@@ -603,6 +604,8 @@ fn a_header_that_contradicts_itself_is_corrupt() {
         dtype: DType::F32,
         op: 0,
         algorithm: Algorithm::Direct,
+        access: crate::Access::Messages,
+        assignment: crate::Assignment::Owner,
         protocol: Protocol::Simple,
         root: 1,
         count: 1 << 62,

@@ -12,6 +12,7 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::call::Way;
 use crate::communicator::{Counts, Request};
 use crate::engine::late_ring::Policy;
 use crate::engine::tiny::part;
@@ -19,17 +20,16 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
-use crate::schedule::{Medium, Schedule, Weights, ll_bytes_max};
+use crate::schedule::{Schedule, Weights, ll_bytes_max};
 use crate::transport::{Time, Transport};
-use crate::tune::choose::Choice;
-use crate::types::{Algorithm, Collective, DType, Op, Protocol};
+use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 
 /// One call as all ranks make it.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub collective: Collective,
-    pub algorithm: Algorithm,
-    pub medium: Medium,
+    pub algorithm: Method,
+    pub access: Access,
     /// If not given, one of those that can carry it, at random.
     pub protocol: Option<Protocol>,
     pub dtype: DType,
@@ -39,17 +39,17 @@ pub struct Case {
     pub in_place: bool,
     pub slice_bytes: usize,
     pub channels: usize,
-    pub tries: Option<Algorithm>,
+    pub registered: Option<Assignment>,
     pub weights: Option<Weights>,
 }
 
 impl Case {
     /// A sum of `f32`, or their movement.
-    pub fn new(collective: Collective, algorithm: Algorithm, medium: Medium, count: u64) -> Case {
+    pub fn new(collective: Collective, algorithm: Method, access: Access, count: u64) -> Case {
         Case {
             collective,
             algorithm,
-            medium,
+            access,
             protocol: None,
             dtype: DType::F32,
             op: Op::Sum,
@@ -58,15 +58,40 @@ impl Case {
             in_place: false,
             slice_bytes: 1 << 10,
             channels: 1,
-            tries: None,
+            registered: None,
             weights: None,
+        }
+    }
+}
+
+impl Case {
+    /// How it is carried out; `protocol` where there is a choice.
+    fn way(&self, protocol: Protocol) -> Way {
+        Way {
+            algorithm: self.algorithm.algorithm(),
+            access: self.access,
+            assignment: self.algorithm.assignment(),
+            protocol: match self.access {
+                Access::Registered => Protocol::ZeroCopy,
+                _ => protocol,
+            },
+            slice_bytes: self.slice_bytes,
+            channels: self.channels,
+            registered: self.registered,
+            non_temporal_stores: true,
+            is_weighted: self.weights.is_some(),
         }
     }
 }
 
 /// Whether `ll` carries what `request` asks for.
 fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
-    let most = ll_bytes_max(case.collective, case.algorithm, case.medium, world_size);
+    let most = ll_bytes_max(
+        case.collective,
+        case.algorithm.algorithm(),
+        case.access,
+        world_size,
+    );
     let is_even = !request.is_uneven() && case.weights.is_none();
     is_even && most.is_some_and(|most| request.bytes(world_size) <= most)
 }
@@ -129,10 +154,10 @@ impl World {
     }
 
     /// Whether this world is for this way of carrying out a call.
-    pub fn serves(&mut self, (algorithm, medium): (Algorithm, Medium)) -> bool {
+    pub fn serves(&mut self, (algorithm, access): (Method, Access)) -> bool {
         let has_medium =
-            medium == Medium::Messages || crate::engine::windows(&mut self.engines[0]).is_some();
-        has_medium && (!self.registers || algorithm.works_in_registered())
+            access == Access::Messages || crate::engine::windows(&mut self.engines[0]).is_some();
+        has_medium && (!self.registers || algorithm.is_registered())
     }
 
     /// Registers memory of `rank`, as it is mapped when all ranks are one process. Gives the registration's number.
@@ -275,16 +300,7 @@ impl World {
 
     /// The job of one rank.
     fn job(&self, case: &Case, rank: usize, (input, output): (Region, Region)) -> Result<Job> {
-        let choice = Choice {
-            algorithm: case.algorithm,
-            medium: case.medium,
-            protocol: Protocol::Simple,
-            slice_bytes: case.slice_bytes,
-            channels: case.channels,
-            tries: case.tries,
-            streams: true,
-            is_weighted: case.weights.is_some(),
-        };
+        let way = case.way(Protocol::Simple);
         let mut request = Request::new(
             case.collective,
             case.dtype,
@@ -294,7 +310,7 @@ impl World {
         );
         request.op = case.op;
         request.root = oracle::root(case, rank, self.world_size());
-        request.check(rank, self.world_size(), &choice, Duration::from_secs(60))
+        request.check(rank, self.world_size(), &way, Duration::from_secs(60))
     }
 
     fn run(&mut self, cases: &[Case], regions: &[(Region, Region)]) -> Result<()> {
@@ -302,14 +318,6 @@ impl World {
         let mut running = Vec::new();
         let prefers_ll = self.random.index(2) == 0;
         for (rank, (case, (input, output))) in cases.iter().zip(regions).enumerate() {
-            let Case {
-                algorithm,
-                medium,
-                slice_bytes,
-                channels,
-                tries,
-                ..
-            } = *case;
             let mut request = Request::new(
                 case.collective,
                 case.dtype,
@@ -321,16 +329,7 @@ impl World {
                 true => Protocol::Ll,
                 false => Protocol::Simple,
             };
-            let choice = Choice {
-                algorithm,
-                medium,
-                protocol: case.protocol.unwrap_or(protocol),
-                slice_bytes,
-                channels,
-                tries,
-                streams: true,
-                is_weighted: case.weights.is_some(),
-            };
+            let way = case.way(case.protocol.unwrap_or(protocol));
             request.op = case.op;
             request.root = oracle::root(case, rank, world_size);
             if case.collective == Collective::Send && rank > 1 {
@@ -340,11 +339,11 @@ impl World {
                 request.collective = Collective::Recv;
             }
             let timeout = Duration::from_secs(60);
-            let mut job = request.check(rank, world_size, &choice, timeout)?;
+            let mut job = request.check(rank, world_size, &way, timeout)?;
             job.weights = case.weights.clone();
             let as_tiny = self.may_be_tiny(case) && self.random.index(2) == 0;
             let tiny = as_tiny
-                .then(|| request.tiny(rank, world_size, &choice, timeout))
+                .then(|| request.tiny(rank, world_size, &way, timeout))
                 .flatten();
             let engine = &mut self.engines[rank];
             let begun = match tiny {
@@ -364,7 +363,7 @@ impl World {
 
     /// Whether a rank may take the shortest way, which is the same schedule written out.
     fn may_be_tiny(&self, case: &Case) -> bool {
-        case.medium == Medium::Shared && case.algorithm == part::algorithm(case.collective)
+        case.access == Access::Staged && case.algorithm == part::algorithm(case.collective).into()
     }
 
     /// Drives the ranks in `running`.
@@ -409,19 +408,18 @@ impl World {
 }
 
 /// Every algorithm and medium of a collective that `world_size` ranks can use.
-pub fn ways(collective: Collective, world_size: usize) -> Vec<(Algorithm, Medium)> {
+pub fn ways(collective: Collective, world_size: usize) -> Vec<(Method, Access)> {
     let mut ways = Vec::new();
-    for medium in [Medium::Shared, Medium::Messages] {
-        for &algorithm in Schedule::algorithms(collective, medium) {
+    for access in [Access::Registered, Access::Staged, Access::Messages] {
+        for &algorithm in Schedule::methods(collective, access) {
             let blocks = matches!(
                 collective,
                 Collective::AllGather | Collective::ReduceScatter
             );
-            if algorithm == Algorithm::RecursiveDoubling && blocks && !world_size.is_power_of_two()
-            {
+            if algorithm == Method::RecursiveDoubling && blocks && !world_size.is_power_of_two() {
                 continue;
             }
-            ways.push((algorithm, medium));
+            ways.push((algorithm, access));
         }
     }
     ways

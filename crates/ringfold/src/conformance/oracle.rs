@@ -234,6 +234,8 @@ pub fn no_call() -> Call {
         dtype: DType::U8,
         op: 0,
         algorithm: Algorithm::Direct,
+        access: crate::Access::Messages,
+        assignment: crate::Assignment::Owner,
         protocol: Protocol::Simple,
         root: 0,
         count: 0,

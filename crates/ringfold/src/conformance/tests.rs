@@ -6,14 +6,14 @@ use super::{Case, World, oracle, ways};
 use crate::communicator::Counts;
 use crate::error::Error;
 use crate::random::SplitMix64;
-use crate::schedule::{Medium, Weights};
+use crate::schedule::Weights;
 use crate::simulate::network::model::{Compute, Model, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
-use crate::types::{Algorithm, Collective, DType, Op, Protocol};
+use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 
 /// Elements: none, fewer than ranks, around lines and slices, many slices.
 const COUNTS: [u64; 6] = [0, 1, 3, 17, 300, 2500];
@@ -38,12 +38,12 @@ fn moves_and_reduces(make: impl Fn(usize) -> World, sizes: &[usize]) {
             if collective == Collective::Send && world_size < 2 {
                 continue;
             }
-            for (algorithm, medium) in ways(collective, world_size) {
-                if !world.serves((algorithm, medium)) {
+            for (algorithm, access) in ways(collective, world_size) {
+                if !world.serves((algorithm, access)) {
                     continue;
                 }
                 for (index, count) in COUNTS.into_iter().enumerate() {
-                    let mut case = Case::new(collective, algorithm, medium, count);
+                    let mut case = Case::new(collective, algorithm, access, count);
                     case.root = index % world_size;
                     world.check(&case);
                     if can_be_in_place(collective) {
@@ -61,11 +61,11 @@ fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
     let mut world = make(3);
     for &dtype in DType::ALL {
         for collective in [Collective::AllGather, Collective::Broadcast] {
-            for (algorithm, medium) in ways(collective, 3) {
-                if world.serves((algorithm, medium)) {
+            for (algorithm, access) in ways(collective, 3) {
+                if world.serves((algorithm, access)) {
                     world.check(&Case {
                         dtype,
-                        ..Case::new(collective, algorithm, medium, 77)
+                        ..Case::new(collective, algorithm, access, 77)
                     });
                 }
             }
@@ -86,13 +86,13 @@ fn knows_every_type_and_operation(make: impl Fn(usize) -> World) {
                 Collective::Reduce,
                 Collective::ReduceScatter,
             ] {
-                for (algorithm, medium) in ways(collective, 3) {
-                    if world.serves((algorithm, medium)) {
+                for (algorithm, access) in ways(collective, 3) {
+                    if world.serves((algorithm, access)) {
                         let case = Case {
                             dtype,
                             op,
                             root: 1,
-                            ..Case::new(collective, algorithm, medium, 131)
+                            ..Case::new(collective, algorithm, access, 131)
                         };
                         world.check(&case);
                         world.check(&Case {
@@ -115,9 +115,9 @@ fn averages(make: impl Fn(usize) -> World) {
             Collective::ReduceScatter,
             Collective::Reduce,
         ] {
-            for (algorithm, medium) in ways(collective, 2) {
-                if world.serves((algorithm, medium)) {
-                    let case = Case::new(collective, algorithm, medium, 700);
+            for (algorithm, access) in ways(collective, 2) {
+                if world.serves((algorithm, access)) {
+                    let case = Case::new(collective, algorithm, access, 700);
                     world.check(&Case {
                         dtype,
                         op: Op::Avg,
@@ -142,9 +142,9 @@ fn takes_uneven_counts(make: impl Fn(usize) -> World) {
             Collective::ReduceScatter,
             Collective::Scatter,
         ] {
-            for (algorithm, medium) in ways(collective, world_size) {
-                if !world.serves((algorithm, medium))
-                    || algorithm == crate::Algorithm::RecursiveDoubling
+            for (algorithm, access) in ways(collective, world_size) {
+                if !world.serves((algorithm, access))
+                    || algorithm == crate::Method::RecursiveDoubling
                 {
                     continue;
                 }
@@ -152,7 +152,7 @@ fn takes_uneven_counts(make: impl Fn(usize) -> World) {
                 let case = Case {
                     counts,
                     root: 1,
-                    ..Case::new(collective, algorithm, medium, 0)
+                    ..Case::new(collective, algorithm, access, 0)
                 };
                 world.check(&case);
                 world.check(&Case {
@@ -167,10 +167,10 @@ fn takes_uneven_counts(make: impl Fn(usize) -> World) {
 /// Several channels are independent pipelines of one call.
 fn runs_on_several_channels(make: impl Fn(usize) -> World) {
     let mut world = make(3);
-    for (algorithm, medium) in ways(Collective::AllReduce, 3) {
-        if medium == Medium::Messages {
+    for (algorithm, access) in ways(Collective::AllReduce, 3) {
+        if access == Access::Messages {
             for op in [Op::Sum, Op::Avg] {
-                let case = Case::new(Collective::AllReduce, algorithm, medium, 6000);
+                let case = Case::new(Collective::AllReduce, algorithm, access, 6000);
                 world.check(&Case {
                     channels: 2,
                     dtype: DType::I32,
@@ -184,7 +184,7 @@ fn runs_on_several_channels(make: impl Fn(usize) -> World) {
 
 /// Whoever owns how much, also nothing: the same sums.
 fn owns_by_weights(make: impl Fn(usize) -> World, sizes: &[usize]) {
-    let way = (Algorithm::Direct, Medium::Messages);
+    let way = (Method::Direct, Access::Messages);
     let mut random = SplitMix64(SEED);
     for &world_size in sizes.iter().filter(|size| **size > 1) {
         let mut world = make(world_size);
@@ -212,12 +212,7 @@ fn ranks_with_other_weights_are_told() {
     for [one, other] in [[[1, 1, 0], [1, 0, 1]], [[1, 1, 1], [2, 2, 2]]] {
         let case = |each: &[u32], epoch| Case {
             weights: Some(Weights::new(each, epoch).expect("weights")),
-            ..Case::new(
-                Collective::AllReduce,
-                Algorithm::Direct,
-                Medium::Messages,
-                900,
-            )
+            ..Case::new(Collective::AllReduce, Method::Direct, Access::Messages, 900)
         };
         for last in [case(&other, 1), case(&one, 2)] {
             let mut world = World::new(local(3), SEED);
@@ -386,7 +381,7 @@ fn uneven_all_to_all(world: &mut World, world_size: usize) {
             .map(|from| oracle::pairwise(from, rank))
             .collect(),
     };
-    let way = (crate::Algorithm::Direct, crate::schedule::Medium::Messages);
+    let way = (crate::Method::Direct, crate::types::Access::Messages);
     let cases: Vec<_> = (0..world_size)
         .map(|rank| Case {
             counts: counts(rank),
@@ -423,7 +418,7 @@ fn faults_never_give_a_wrong_result() {
             let ways = ways(collective, world_size);
             let messages: Vec<_> = ways
                 .into_iter()
-                .filter(|(_, medium)| *medium == crate::schedule::Medium::Messages)
+                .filter(|(_, access)| *access == crate::types::Access::Messages)
                 .collect();
             let (algorithm, medium) = messages[random.index(messages.len())];
             match world.run_and_compare(&Case::new(collective, algorithm, medium, 900)) {
@@ -449,9 +444,9 @@ fn faults_never_give_a_wrong_result() {
 /// Two ranks that both take themselves for the root wait for nobody, so they learn of each other at the next meeting.
 #[test]
 fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
-    let shared = (crate::Algorithm::Direct, crate::schedule::Medium::Shared);
+    let shared = (crate::Method::Direct, crate::types::Access::Staged);
     let case = |collective| Case::new(collective, shared.0, shared.1, 100);
-    for next in [crate::Algorithm::Direct, crate::Algorithm::OneShot] {
+    for next in [crate::Method::Direct, crate::Method::OneShot] {
         let mut world = World::new(shm(3), SEED);
         let roots = [0, 1, 0];
         let broadcasts: Vec<_> = roots
@@ -480,25 +475,25 @@ fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
 #[test]
 fn two_protocols_of_a_call_are_a_mismatch() {
     let ways = [
-        (Algorithm::OneShot, Medium::Shared),
-        (Algorithm::RecursiveDoubling, Medium::Messages),
+        (Method::OneShot, Access::Staged),
+        (Method::RecursiveDoubling, Access::Messages),
     ];
     let worlds: [fn(u64) -> World; 2] = [
         |seed| World::new(shm(2), seed),
         |seed| World::new(tcp(2), seed),
     ];
     for make in worlds {
-        for (algorithm, medium) in ways {
+        for (algorithm, access) in ways {
             // In a call of one slice the ranks take the shortest way or the schedule's, at random.
             for turn in 0..8 {
                 let mut world = make(SEED + turn);
-                if !world.serves((algorithm, medium)) {
+                if !world.serves((algorithm, access)) {
                     continue;
                 }
                 let protocols = [Protocol::Ll, Protocol::Simple];
                 let cases = protocols.map(|protocol| Case {
                     protocol: Some(protocol),
-                    ..Case::new(Collective::AllReduce, algorithm, medium, 2)
+                    ..Case::new(Collective::AllReduce, algorithm, access, 2)
                 });
                 let error = world.run_each(&cases).unwrap_err();
                 assert!(matches!(error, Error::Mismatch { .. }), "{error}");
@@ -511,11 +506,11 @@ fn two_protocols_of_a_call_are_a_mismatch() {
 /// More than a slot's head has room for is refused before anything is published.
 #[test]
 fn what_ll_cannot_carry_is_refused() {
-    for (algorithm, count) in [(Algorithm::OneShot, 9), (Algorithm::Direct, 2)] {
+    for (algorithm, count) in [(Method::OneShot, 9), (Method::Direct, 2)] {
         let mut world = World::new(shm(2), SEED);
         let case = Case {
             protocol: Some(Protocol::Ll),
-            ..Case::new(Collective::AllReduce, algorithm, Medium::Shared, count)
+            ..Case::new(Collective::AllReduce, algorithm, Access::Staged, count)
         };
         let refused = world.run_and_compare(&case).unwrap_err();
         assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
@@ -526,7 +521,7 @@ fn what_ll_cannot_carry_is_refused() {
 /// Two ranks that both wait for the other see that they are in different calls.
 #[test]
 fn two_roots_of_a_gather_are_a_mismatch() {
-    let shared = (crate::Algorithm::Direct, crate::schedule::Medium::Shared);
+    let shared = (crate::Method::Direct, crate::types::Access::Staged);
     let case = Case::new(Collective::Gather, shared.0, shared.1, 100);
     let mut world = World::new(shm(2), SEED);
     let cases = [0, 1].map(|root| Case {
@@ -540,10 +535,7 @@ fn two_roots_of_a_gather_are_a_mismatch() {
 /// Who is late decides who does what.
 #[test]
 fn two_opinions_of_who_is_late_are_a_mismatch() {
-    let way = (
-        crate::Algorithm::Stragglar,
-        crate::schedule::Medium::Messages,
-    );
+    let way = (crate::Method::Stragglar, crate::types::Access::Messages);
     let case = Case::new(Collective::AllReduce, way.0, way.1, 100);
     let mut world = World::new(shm(2), SEED);
     let cases = [1, 0].map(|root| Case {
@@ -561,8 +553,8 @@ fn pushed(count: u64) -> Case {
         dtype: DType::BF16,
         ..Case::new(
             Collective::AllReduce,
-            crate::Algorithm::Push,
-            crate::schedule::Medium::Shared,
+            crate::Method::Push,
+            crate::types::Access::Registered,
             count,
         )
     }
@@ -576,11 +568,12 @@ fn calls_with_an_unregistered_buffer_are_exact() {
         // Nobody's memory, but a registration: the ranks ask each other.
         let elsewhere = crate::memory::Owned::zeroed(64);
         world.register(0, elsewhere.region());
-        let push = Some(crate::Algorithm::Push);
-        for tries in [None, push, Some(crate::Algorithm::Serve), push, None] {
+        let (owner, dynamic) = (Assignment::Owner, Assignment::Dynamic);
+        for registered in [None, Some(owner), Some(dynamic), Some(owner), None] {
             let case = Case {
-                tries,
-                algorithm: crate::Algorithm::Direct,
+                registered,
+                access: Access::Staged,
+                algorithm: crate::Method::Direct,
                 op: Op::PremulSum(2.0),
                 ..pushed(5001)
             };
@@ -601,7 +594,7 @@ fn whoever_runs_serves_the_blocks_of_all() {
         let mut world = World::new(shm(world_size), SEED).registered();
         for in_place in [false, true] {
             world.check(&Case {
-                algorithm: crate::Algorithm::Serve,
+                algorithm: crate::Method::Serve,
                 in_place,
                 ..pushed(600_001)
             });
@@ -620,14 +613,14 @@ fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
 /// A rank that has left a call with an error may use its memory for something else: nobody takes what is there then for data.
 #[test]
 fn nobody_ends_a_call_with_memory_that_was_withdrawn() {
-    use crate::Algorithm::{Push, Serve};
+    use crate::Method::{Push, Serve};
     for (collective, algorithm) in [
         (Collective::Scatter, Push),
         (Collective::AllReduce, Serve),
         (Collective::Broadcast, Serve),
     ] {
-        let medium = crate::schedule::Medium::Shared;
-        let case = Case::new(collective, algorithm, medium, 5000);
+        let access = crate::types::Access::Registered;
+        let case = Case::new(collective, algorithm, access, 5000);
         World::new(shm(2), SEED).leave_and_expect_no_result(&case);
     }
 }

@@ -50,6 +50,8 @@ mod tests {
             dtype: DType::F32,
             op: 0,
             algorithm: Algorithm::Ring,
+            access: crate::Access::Messages,
+            assignment: crate::Assignment::Owner,
             protocol: Protocol::Simple,
             root,
             count: 8,

@@ -2,38 +2,37 @@
 
 use super::{Job, TinyJob, tiny};
 use crate::call::Call;
-use crate::schedule::Medium;
-use crate::types::Algorithm;
+use crate::types::{Access, Method};
 
 /// A plan has been made for `job`, and will serve later calls that differ in size only.
 pub fn plan(job: &Job, world_size: usize) {
-    let medium = match job.medium {
-        Medium::Shared if job.algorithm.works_in_registered() => "registered buffers",
-        Medium::Shared => "published memory",
-        Medium::Messages => "messages",
+    let access = match job.way.access {
+        Access::Registered => "registered buffers",
+        Access::Staged => "published memory",
+        Access::Messages => "messages",
     };
     let place = if job.in_place { " in place" } else { "" };
     log::info!(
         target: "ringfold::tuning",
-        "{} of {} {}{place}, {world_size} ranks: {} over {medium}, slices of up to {} bytes, channels: {}",
+        "{} of {} {}{place}, {world_size} ranks: {} over {access}, slices of up to {} bytes, channels: {}",
         job.collective,
         job.count,
         job.dtype,
-        job.algorithm,
-        job.slice_elements.saturating_mul(job.dtype.size_bytes() as u64),
-        job.channels,
+        job.way.method(),
+        job.way.slice_bytes,
+        job.way.channels,
     );
 }
 
 /// For the first time a call could not go by `refused`, and goes as `fallback` says.
-pub fn fallback(refused: Algorithm, fallback: &Call) {
+pub fn fallback(refused: Method, fallback: &Call) {
     log::info!(
         target: "ringfold::tuning",
         "{} of {} {}: {} instead of {refused}, because not all ranks' buffers are registered (logged once)",
         fallback.collective,
         fallback.count,
         fallback.dtype,
-        fallback.algorithm,
+        fallback.method(),
     );
 }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::geometry::Blocks;
+use crate::call::Way;
 use crate::memory::Region;
-use crate::schedule::{Medium, Weights};
-use crate::types::{Algorithm, Collective, DType, Op, Protocol};
+use crate::schedule::Weights;
+use crate::types::{Collective, DType, Op};
 
 /// What stands for the peer of a `Recv` that takes a message from any of them.
 pub const ANY_SOURCE: usize = usize::MAX;
@@ -16,11 +17,7 @@ pub struct Job {
     /// What to do.
     pub collective: Collective,
     /// How.
-    pub algorithm: Algorithm,
-    /// Over messages or published memory.
-    pub medium: Medium,
-    /// How its bytes travel.
-    pub protocol: Protocol,
+    pub way: Way,
     /// The elements' type.
     pub dtype: DType,
     /// How they are combined.
@@ -41,16 +38,8 @@ pub struct Job {
     pub output_blocks: Blocks,
     /// Whether input and output are (partly) the same memory, as the collective's in-place form has it.
     pub in_place: bool,
-    /// Elements of one slice of the vector or of a block.
-    pub slice_elements: u64,
-    /// Independent pipelines.
-    pub channels: u32,
     /// How long it may take.
     pub timeout: Duration,
-    /// How to work in all ranks' buffers, if it turns out that all are registered; `None` to not ask: the same on all ranks.
-    pub tries: Option<Algorithm>,
-    /// Whether results that lie apart from their inputs are stored past the caches.
-    pub streams: bool,
     /// Whether the library calls this to register memory, and not the user.
     pub registers: bool,
     /// How much each rank owns, if not all the same: of an all-reduce by `direct` over messages.

@@ -365,11 +365,11 @@ impl Engine {
         if let Some(windows) = &self.windows {
             windows.finish(operation.last_generation(), Wake::Peers);
         }
-        let algorithm = operation.call.algorithm;
+        let refused = operation.call.method();
         executor.keep(&mut self.kept);
         let running = self.prepare_fallback(fallback, operation)?;
         if !std::mem::replace(&mut self.is_fallback_logged, true) {
-            announce::fallback(algorithm, &running.operation.call);
+            announce::fallback(refused, &running.operation.call);
         }
         self.calls[id] = Some(running);
         Ok(true)

@@ -6,17 +6,17 @@
 use std::collections::HashMap;
 
 use crate::error::Result;
-use crate::schedule::{Action, Medium, Peers, Schedule, Spec, Step, dependence};
-use crate::types::{Algorithm, Collective};
+use crate::schedule::{Access, Action, Peers, Schedule, Spec, Step, dependence};
+use crate::types::{Collective, Method};
 
 /// Slices of one call that may be under way at once: they bound the scratch memory and the messages posted.
 ///
 /// Over messages more of them keep a link busy while some wait for their partner; through published memory more of them
 /// only leave the cache.
-pub const fn slices_in_flight(medium: Medium) -> u32 {
-    match medium {
-        Medium::Messages => 8,
-        Medium::Shared => 4,
+pub const fn slices_in_flight(access: Access) -> u32 {
+    match access {
+        Access::Messages => 8,
+        Access::Staged | Access::Registered => 4,
     }
 }
 
@@ -81,7 +81,7 @@ impl Plan {
         let channels = planned
             .map(|(steps, after)| ChannelPlan::new(steps, after, rounds))
             .collect();
-        let skew = rounds.div_ceil(slices_in_flight(spec.medium)).max(1);
+        let skew = rounds.div_ceil(slices_in_flight(spec.access)).max(1);
         let actions = || schedule.channels.iter().flatten().map(|step| step.action);
         let awaited = |rank: u32| {
             let is_awaited = |action| match action {
@@ -98,7 +98,7 @@ impl Plan {
             rank == spec.rank || actions().any(is_awaited)
         };
         let mut plan = Plan {
-            slices_in_flight: slices_in_flight(spec.medium),
+            slices_in_flight: slices_in_flight(spec.access),
             needs_one_slice: schedule.needs_one_slice(),
             is_heard: actions().any(|action| {
                 matches!(
@@ -121,8 +121,8 @@ impl Plan {
     /// Whether `engine::direct` does the same: the `direct` all-reduce over published memory.
     pub fn has_direct_loop(&self) -> bool {
         let spec = &self.schedule.spec;
-        (spec.collective, spec.algorithm, spec.medium)
-            == (Collective::AllReduce, Algorithm::Direct, Medium::Shared)
+        (spec.collective, spec.method(), spec.access)
+            == (Collective::AllReduce, Method::Direct, Access::Staged)
             && self.channels.len() == 1
             && spec.world_size > 1
     }

@@ -16,35 +16,40 @@ use crate::call::{Call, LISTED_MAX, PAIRWISE, REGISTRATION, list_digest};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
-use crate::schedule::{Cut, LL_SHARED_BYTES, Medium, Spec, Weights};
+use crate::schedule::{Cut, LL_SHARED_BYTES, Spec, Weights};
 use crate::transport::SlotUse;
-use crate::types::{Algorithm, Collective, Op, Protocol};
+use crate::types::{Access, Algorithm, Collective, Method, Op};
 
 impl Engine {
     /// Makes `job` ready to run.
     pub(super) fn prepare(&mut self, job: Job) -> Result<Running> {
-        let is_asked_for = job.algorithm.works_in_registered();
-        let registered = if is_asked_for {
-            Some(job.algorithm)
-        } else {
-            job.tries.filter(|_| self.registry.is_used())
+        let way = job.way;
+        let (registered, fallback) = match way.access {
+            Access::Registered => (Some(way), way.unregistered()),
+            _ => (way.tried().filter(|_| self.registry.is_used()), way),
         };
-        let Some(algorithm) = registered.filter(|_| self.world_size > 1) else {
-            return self.ready(job, None, None);
+        let fallback = Job {
+            way: fallback,
+            ..job
         };
-        let mut fallback = job.clone();
-        if is_asked_for {
-            fallback.algorithm = Algorithm::Direct;
-        }
-        self.ready(Job { algorithm, ..job }, None, Some(fallback))
+        let Some(way) = registered.filter(|_| self.world_size > 1) else {
+            return self.ready(fallback, None, None);
+        };
+        let job = Job {
+            way,
+            ..fallback.clone()
+        };
+        self.ready(job, None, Some(fallback))
     }
 
     /// Makes what is done in place of a call that fell back ready to run: the same call, with what
     /// it owns and its deadline.
     pub(super) fn prepare_fallback(&mut self, job: Job, refused: Operation) -> Result<Running> {
         let call = Call {
-            algorithm: job.algorithm,
-            protocol: protocol(&job),
+            algorithm: job.way.algorithm,
+            access: job.way.access,
+            assignment: job.way.assignment,
+            protocol: job.way.protocol,
             ..refused.call
         };
         let mut running = self.ready(job, Some(call), None)?;
@@ -68,7 +73,7 @@ impl Engine {
         mut fallback: Option<Job>,
     ) -> Result<Running> {
         if self.bypasses_stragglers(&job) {
-            job.channels = 1;
+            job.way.channels = 1;
         }
         let kernel = if job.collective.reduces() {
             Some(Kernel::new(job.op, job.dtype)?)
@@ -85,7 +90,7 @@ impl Engine {
         }
         let buffers = self.buffers(&job, &plan, (slice_elements, slices), owned)?;
         let call = call.unwrap_or_else(|| self.call(&job));
-        if job.medium == Medium::Shared && Inline::carries(&call) {
+        if job.way.access.is_shared() && Inline::carries(&call) {
             check_inline(&call, self.world_size)?;
         }
         let scales = plan.exposes || !job.output.is_empty();
@@ -102,9 +107,9 @@ impl Engine {
             call,
             kernel,
             factor: average,
-            streams: job.streams,
+            streams: job.way.non_temporal_stores,
             slot_use: SlotUse::of(&call, self.world_size, is_divided),
-            publishes: job.medium == Medium::Shared,
+            publishes: job.way.access.is_shared(),
             hears_all: plan.hears_all,
             slices,
             slices_in_flight: plan.slices_in_flight,
@@ -182,11 +187,13 @@ impl Engine {
         let Some(weights) = &job.weights else {
             return Ok(());
         };
-        let way = (job.collective, job.algorithm, job.medium);
-        if way != (Collective::AllReduce, Algorithm::Direct, Medium::Messages) {
+        let way = (job.collective, job.way.method(), job.way.access);
+        if way != (Collective::AllReduce, Method::Direct, Access::Messages) {
             return Err(Error::Unsupported(format!(
                 "weights for {} by `{}` over {}; they are for all_reduce by direct over messages",
-                job.collective, job.algorithm, job.medium
+                job.collective,
+                job.way.method(),
+                job.way.access.medium()
             )));
         }
         if weights.each().len() != self.world_size {
@@ -207,7 +214,7 @@ impl Engine {
         input: &Geometry,
         output: &Geometry,
     ) -> Result<()> {
-        if job.medium != Medium::Shared {
+        if !job.way.access.is_shared() {
             return Ok(());
         }
         let slot_bytes = match &self.windows {
@@ -243,7 +250,7 @@ impl Engine {
             return Ok(());
         }
         // Where the peers can read it, if they are to push.
-        let is_output_free = job.in_place || job.algorithm.works_in_registered();
+        let is_output_free = job.in_place || job.way.access == Access::Registered;
         let target = if job.collective == Collective::AllReduce && is_output_free {
             job.output
         } else {
@@ -268,9 +275,11 @@ impl Engine {
             } else {
                 0
             },
-            algorithm: job.algorithm,
-            protocol: protocol(job),
-            root: if job.collective.has_root() || job.algorithm == Algorithm::Stragglar {
+            algorithm: job.way.algorithm,
+            access: job.way.access,
+            assignment: job.way.assignment,
+            protocol: job.way.protocol,
+            root: if job.collective.has_root() || job.way.algorithm == Algorithm::Stragglar {
                 job.root as u32
             } else if job.registers {
                 REGISTRATION
@@ -286,7 +295,7 @@ impl Engine {
             },
             lists,
             sequence: self.sequence,
-            cut: Call::cut(job.channels as usize, slice_bytes(job) as u64),
+            cut: job.way.cut(job.dtype),
         }
     }
 
@@ -294,8 +303,9 @@ impl Engine {
     pub(super) fn plan(&mut self, job: &Job) -> Result<Arc<Plan>> {
         let spec = Spec {
             collective: job.collective,
-            algorithm: job.algorithm,
-            medium: job.medium,
+            algorithm: job.way.algorithm,
+            access: job.way.access,
+            assignment: job.way.assignment,
             world_size: self.world_size as u32,
             rank: self.rank as u32,
             root: job.root as u32,
@@ -304,7 +314,7 @@ impl Engine {
         let key = PlanKey {
             spec,
             in_place: job.in_place,
-            channels: job.channels,
+            channels: job.way.channels as u32,
         };
         let announce = || super::announce::plan(job, self.world_size);
         self.kept.plans.get(key, announce)
@@ -327,7 +337,7 @@ fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
     if plan.needs_one_slice && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven()) {
         return Err(Error::Unsupported(format!(
             "uneven counts by `{}`; use ring or direct",
-            job.algorithm
+            job.way.method()
         )));
     }
     let longest = job.input_blocks.longest().max(job.output_blocks.longest());
@@ -337,7 +347,9 @@ fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
         // Blocks of a call of one slice stand close together in their slot.
         let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
         let whole = longest.max(1).checked_next_multiple_of(unit);
-        job.slice_elements.clamp(1, whole.unwrap_or(u64::MAX))
+        job.way
+            .slice_elements(job.dtype)
+            .clamp(1, whole.unwrap_or(u64::MAX))
     };
     let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
         Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())
@@ -357,15 +369,6 @@ fn lists(job: &Job) -> u32 {
     }
 }
 
-/// The protocol of `job` by its algorithm: one that was refused was another's.
-fn protocol(job: &Job) -> Protocol {
-    match (job.algorithm.works_in_registered(), job.protocol) {
-        (true, _) => Protocol::ZeroCopy,
-        (false, Protocol::ZeroCopy) => Protocol::Simple,
-        (false, protocol) => protocol,
-    }
-}
-
 /// Over published memory `ll` carries what fits into a slot's head: the chooser sees to it, and this is where it is checked.
 fn check_inline(call: &Call, world_size: usize) -> Result<()> {
     if Inline::fits(call, world_size) {
@@ -375,12 +378,4 @@ fn check_inline(call: &Call, world_size: usize) -> Result<()> {
         "{call} over published memory: {LL_SHARED_BYTES} bytes at most from each rank, and only by {}; use the protocol simple",
         part::algorithm(call.collective)
     )))
-}
-
-/// Bytes of a slice that `job` asks for.
-fn slice_bytes(job: &Job) -> usize {
-    let bytes = job
-        .slice_elements
-        .saturating_mul(job.dtype.size_bytes() as u64);
-    usize::try_from(bytes).unwrap_or(usize::MAX)
 }

@@ -1,30 +1,31 @@
-//! Which algorithm carries out which collective over which medium, and who writes the schedule.
+//! Which method carries out which collective, and who writes the schedule.
 
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output};
 use super::rounds::ByRound;
-use super::{Cut, Medium, Schedule, Spec};
+use super::{Access, Cut, Schedule, Spec};
 use super::{
     claim, direct, flat, hierarchical, one_shot, point, push, rabenseifner, recursive_doubling,
     ring, serve, stragglar, tree,
 };
 use crate::error::{Error, Result};
-use crate::types::{Algorithm, Collective};
+use crate::types::{Algorithm, Collective, Method};
 
-use Algorithm::{
-    Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Serve,
-    Stragglar, Tree,
-};
+use Algorithm::{RecursiveDoubling, Ring, Stragglar};
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
     Scatter, Send, SendRecv,
 };
 
-/// The algorithms that [`generate`] serves. `recursive_doubling` over blocks needs a power of two ranks besides.
-pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Algorithm] {
-    match (collective, medium) {
-        (AllReduce, Medium::Messages) => &[
+/// What [`generate`] serves. `recursive_doubling` over blocks needs a power of two ranks besides.
+pub(super) fn methods(collective: Collective, access: Access) -> &'static [Method] {
+    use Method::{
+        Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring,
+        Serve, Stragglar, Tree,
+    };
+    match (collective, access) {
+        (AllReduce, Access::Messages) => &[
             Flat,
             Ring,
             Tree,
@@ -34,37 +35,42 @@ pub(super) fn algorithms(collective: Collective, medium: Medium) -> &'static [Al
             OneShot,
             Stragglar,
         ],
-        (AllReduce, Medium::Shared) => &[Direct, OneShot, Push, Hierarchical, Claim, Serve],
-        (Broadcast, Medium::Shared) => &[Direct, Push, Serve],
-        (Reduce, Medium::Shared) => &[Direct, Flat, Push, Serve],
-        (Broadcast | Reduce, Medium::Messages) => &[Flat, Ring, Tree, Direct],
-        (AllGather | ReduceScatter, Medium::Messages) => &[Ring, RecursiveDoubling, Direct],
-        (Gather | Scatter, Medium::Messages) => &[Flat, Direct],
-        (Barrier, Medium::Messages) => &[RecursiveDoubling, Direct],
-        (AllToAll | Send | Recv | SendRecv, Medium::Messages) => &[Direct],
-        (Send | Recv | SendRecv, Medium::Shared) => &[],
-        (Barrier, Medium::Shared) => &[Direct],
-        (_, Medium::Shared) => &[Direct, Push],
+        (AllReduce, Access::Staged) => &[Direct, OneShot, Hierarchical, Claim],
+        (Reduce, Access::Staged) => &[Flat, Direct],
+        (Broadcast | Reduce, Access::Messages) => &[Flat, Ring, Tree, Direct],
+        (AllGather | ReduceScatter, Access::Messages) => &[Ring, RecursiveDoubling, Direct],
+        (Gather | Scatter, Access::Messages) => &[Flat, Direct],
+        (Barrier, Access::Messages) => &[RecursiveDoubling, Direct],
+        (AllToAll | Send | Recv | SendRecv, Access::Messages) => &[Direct],
+        (Send | Recv | SendRecv, Access::Staged) => &[],
+        (_, Access::Staged) => &[Direct],
+        (AllReduce | Broadcast | Reduce, Access::Registered) => &[Push, Serve],
+        (Send | Recv | SendRecv | Barrier, Access::Registered) => &[],
+        (_, Access::Registered) => &[Push],
     }
 }
 
 /// The schedule that a checked spec asks for.
 pub(super) fn generate(spec: &Spec) -> Result<Schedule> {
     check(spec)?;
-    let served = algorithms(spec.collective, spec.medium);
-    if !served.contains(&spec.algorithm) {
+    let served = methods(spec.collective, spec.access);
+    if !served.contains(&spec.method()) {
         return Err(unsupported(spec, served));
     }
     if spec.world_size == 1 {
         return Ok(alone(spec));
     }
-    let generator = generator(spec.collective, spec.algorithm);
+    let generator = generator(spec.collective, spec.method());
     Ok(generator.ok_or_else(|| unsupported(spec, served))?(spec))
 }
 
 /// Who writes the schedules of two ranks and more.
-fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -> Schedule> {
-    Some(match (collective, algorithm) {
+fn generator(collective: Collective, method: Method) -> Option<fn(&Spec) -> Schedule> {
+    use Method::{
+        Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring,
+        Serve, Stragglar, Tree,
+    };
+    Some(match (collective, method) {
         (AllReduce, Flat) => flat::all_reduce,
         (AllReduce, Ring) => |spec| ring::ALL_REDUCE.whole(spec),
         (AllReduce, Tree) => tree::all_reduce,
@@ -117,7 +123,7 @@ fn generator(collective: Collective, algorithm: Algorithm) -> Option<fn(&Spec) -
 /// How a checked spec's schedules are written round by round, if they can be.
 pub(super) fn by_round(spec: &Spec) -> Result<Option<&'static ByRound>> {
     check(spec)?;
-    let is_whole = spec.medium != Medium::Messages || spec.world_size == 1;
+    let is_whole = spec.access != Access::Messages || spec.world_size == 1;
     Ok(match (spec.collective, spec.algorithm) {
         _ if is_whole => None,
         (AllReduce, Ring) => Some(&ring::ALL_REDUCE),
@@ -184,8 +190,8 @@ fn cut_alone(collective: Collective) -> Cut {
 }
 
 /// The refusal, with the algorithms that would do.
-fn unsupported(spec: &Spec, served: &[Algorithm]) -> Error {
-    let names: Vec<_> = served.iter().map(|algorithm| algorithm.name()).collect();
+fn unsupported(spec: &Spec, served: &[Method]) -> Error {
+    let names: Vec<_> = served.iter().map(|method| method.name()).collect();
     let advice = if names.is_empty() {
         "nothing does; use another medium".to_owned()
     } else {
@@ -193,6 +199,8 @@ fn unsupported(spec: &Spec, served: &[Algorithm]) -> Error {
     };
     Error::Unsupported(format!(
         "{} over {} has no algorithm `{}`; {advice}",
-        spec.collective, spec.medium, spec.algorithm
+        spec.collective,
+        spec.access.medium(),
+        spec.method()
     ))
 }

@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Action, Buffer, Medium, Ranks, Schedule, Span};
+use super::{Access, Action, Buffer, Ranks, Schedule, Span};
 use crate::types::Collective;
 
 /// A chunk of memory: two spans touch the same memory exactly when they share a place.
@@ -153,9 +153,9 @@ impl Action {
 
     /// Whether the step may complete after it was issued: messages, and what is computed beside them, which a device or
     /// virtual time may take a while for.
-    pub fn is_asynchronous(&self, medium: Medium) -> bool {
+    pub fn is_asynchronous(&self, access: Access) -> bool {
         let computes = matches!(self, Action::Copy { .. } | Action::Reduce { .. });
-        self.is_message() || (computes && medium == Medium::Messages)
+        self.is_message() || (computes && access == Access::Messages)
     }
 }
 
@@ -261,7 +261,7 @@ pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
             waits.dedup();
             waits.retain(|&earlier| !std::mem::replace(&mut waited_for[earlier as usize], true));
             lists.push(waits);
-            if step.action.is_asynchronous(schedule.spec.medium) {
+            if step.action.is_asynchronous(schedule.spec.access) {
                 for place in step.action.reads().into_iter().flatten().flat_map(places) {
                     pending[place].readers.push(index as u32);
                 }
@@ -278,18 +278,18 @@ pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Medium, Spec};
+    use crate::schedule::{Access, Spec};
     use crate::types::Algorithm;
 
     fn all_reduce(algorithm: Algorithm, world_size: u32, rank: u32) -> Schedule {
         Schedule::new(Spec {
-            collective: Collective::AllReduce,
-            algorithm,
-            medium: Medium::Messages,
-            world_size,
             rank,
-            root: 0,
-            domains: 1,
+            ..Spec::new(
+                Collective::AllReduce,
+                algorithm,
+                Access::Messages,
+                world_size,
+            )
         })
         .unwrap()
     }

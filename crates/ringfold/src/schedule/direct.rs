@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
-use super::{Cut, Medium, Peers, Schedule, Span, Spec, flat};
+use super::{Access, Cut, Peers, Schedule, Span, Spec, flat};
 
 /// The phase in which all of a rank's inputs are published (the part before its own chunk may come a phase earlier).
 const INPUTS: u8 = 1;
@@ -24,8 +24,8 @@ const REDUCED: u8 = 2;
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let own = spec.rank;
     let mut build = Builder::vector(spec, spec.world_size);
-    match spec.medium {
-        Medium::Messages => {
+    match spec.access {
+        Access::Messages => {
             reduce_own(&mut build, spec, output(own, 1));
             build.round(READ_ROUND);
             for peer in spec.others() {
@@ -36,7 +36,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
             }
             build.finish(READ_ROUND + 1)
         }
-        Medium::Shared => {
+        _ => {
             publish_others(&mut build, spec);
             build.round(1);
             build.wait_for(Peers::Others, INPUTS);
@@ -56,7 +56,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
 /// Shared: everybody copies from the root.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let (own, root, n) = (spec.rank, spec.root, spec.world_size);
-    if spec.medium == Medium::Shared {
+    if spec.access != Access::Messages {
         let mut build = Builder::vector(spec, 1);
         if own == root {
             build.publish(input(0, 1), 0);
@@ -100,8 +100,8 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
         scratch(own, 1)
     };
     let mut build = Builder::vector(spec, spec.world_size);
-    match spec.medium {
-        Medium::Messages => {
+    match spec.access {
+        Access::Messages => {
             reduce_own(&mut build, spec, reduced);
             build.round(1);
             if own == root {
@@ -113,7 +113,7 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
             }
             build.finish(2)
         }
-        Medium::Shared => {
+        _ => {
             publish_others(&mut build, spec);
             build.round(1);
             build.wait_for(Peers::Others, INPUTS);
@@ -136,8 +136,8 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let own = input(0, 1);
     let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
-    match spec.medium {
-        Medium::Messages => {
+    match spec.access {
+        Access::Messages => {
             for distance in 1..spec.world_size {
                 build.round(distance - 1);
                 let (next, previous) = (spec.after(distance), spec.before(distance));
@@ -149,7 +149,7 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
             }
             build.finish(spec.world_size - 1)
         }
-        Medium::Shared => {
+        _ => {
             build.publish(own, 0);
             build.copy(own, output(spec.rank, 1));
             build.round(READ_ROUND);
@@ -166,12 +166,12 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let n = spec.world_size;
     let mut build = Builder::new(spec, Cut::Blocks(n), Cut::Blocks(1));
-    match spec.medium {
-        Medium::Messages => {
+    match spec.access {
+        Access::Messages => {
             reduce_own(&mut build, spec, output(0, 1));
             build.finish(1)
         }
-        Medium::Shared => {
+        _ => {
             publish_others(&mut build, spec);
             build.round(READ_ROUND);
             build.wait_for(Peers::Others, INPUTS);
@@ -183,7 +183,7 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
 
 /// The root collects the blocks.
 pub(super) fn gather(spec: &Spec) -> Schedule {
-    if spec.medium == Medium::Messages {
+    if spec.access == Access::Messages {
         return flat::gather(spec);
     }
     let own = input(0, 1);
@@ -203,7 +203,7 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
 
 /// Each rank fetches its block from the root.
 pub(super) fn scatter(spec: &Spec) -> Schedule {
-    if spec.medium == Medium::Messages {
+    if spec.access == Access::Messages {
         return flat::scatter(spec);
     }
     let mut build = Builder::new(spec, Cut::Blocks(spec.world_size), Cut::Blocks(1));
@@ -222,8 +222,8 @@ pub(super) fn scatter(spec: &Spec) -> Schedule {
 pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     let (own, n) = (spec.rank, spec.world_size);
     let mut build = Builder::new(spec, Cut::Blocks(n), Cut::Blocks(n));
-    match spec.medium {
-        Medium::Messages => {
+    match spec.access {
+        Access::Messages => {
             for distance in 1..n {
                 build.round(distance - 1);
                 let (next, previous) = (spec.after(distance), spec.before(distance));
@@ -235,7 +235,7 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
             }
             build.finish(n - 1)
         }
-        Medium::Shared => {
+        _ => {
             publish_others(&mut build, spec);
             build.copy(input(own, 1), output(own, 1));
             build.round(READ_ROUND);
@@ -252,8 +252,8 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
 pub(super) fn barrier(spec: &Spec) -> Schedule {
     let nothing = input(0, 0);
     let mut build = Builder::vector(spec, 1);
-    match spec.medium {
-        Medium::Messages => {
+    match spec.access {
+        Access::Messages => {
             for peer in spec.others() {
                 build.recv(peer, nothing);
             }
@@ -261,7 +261,7 @@ pub(super) fn barrier(spec: &Spec) -> Schedule {
                 build.send(peer, nothing);
             }
         }
-        Medium::Shared => {
+        _ => {
             build.publish(nothing, 0);
             build.wait_for(Peers::Others, 0);
         }

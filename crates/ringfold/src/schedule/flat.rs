@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output};
-use super::{Cut, Medium, Peers, Schedule, Spec};
+use super::{Access, Cut, Peers, Schedule, Spec};
 
 /// Reduce to the root, then broadcast from it.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
@@ -26,13 +26,13 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
 /// The workers send or publish, the root folds; published inputs in rank order, as [`direct`](super::direct) does.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
-    match spec.medium {
-        Medium::Messages => reduce_to_root(&mut build, spec),
-        Medium::Shared if spec.rank == spec.root => {
+    match spec.access {
+        Access::Messages => reduce_to_root(&mut build, spec),
+        _ if spec.rank == spec.root => {
             build.wait_for(Peers::Others, 0);
             build.reduce_from(input(0, 1), output(0, 1));
         }
-        Medium::Shared => build.publish(input(0, 1), 0),
+        _ => build.publish(input(0, 1), 0),
     }
     build.finish(1)
 }

@@ -47,13 +47,12 @@ pub mod stragglar;
 mod tree;
 mod weights;
 
-use std::fmt;
-
 pub use protocols::{LL_MESSAGE_BYTES, LL_SHARED_BYTES, ll_bytes_max};
 pub use weights::{Weighting, Weights};
 
 use crate::error::Result;
-use crate::types::{Algorithm, Collective};
+pub use crate::types::{Access, Assignment};
+use crate::types::{Algorithm, Collective, Method};
 
 /// The buffers a step may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -217,24 +216,6 @@ impl Ranks {
     }
 }
 
-/// How data may travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Medium {
-    /// Messages between pairs: any transport.
-    Messages,
-    /// Published memory: all ranks on one host.
-    Shared,
-}
-
-impl fmt::Display for Medium {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Medium::Messages => "messages",
-            Medium::Shared => "shared",
-        })
-    }
-}
-
 /// What a schedule is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
@@ -242,8 +223,10 @@ pub struct Spec {
     pub collective: Collective,
     /// How.
     pub algorithm: Algorithm,
-    /// Over what.
-    pub medium: Medium,
+    /// How a rank reaches its peers' data.
+    pub access: Access,
+    /// Which rank does which part.
+    pub assignment: Assignment,
     /// How many ranks.
     pub world_size: u32,
     /// Which of them this schedule is for.
@@ -293,15 +276,42 @@ pub struct Schedule {
     pub channels: Vec<Vec<Step>>,
 }
 
+impl Spec {
+    /// Rank 0 of a call with root 0, all ranks in one domain.
+    pub fn new(
+        collective: Collective,
+        method: impl Into<Method>,
+        access: Access,
+        world_size: u32,
+    ) -> Spec {
+        let method = method.into();
+        Spec {
+            collective,
+            algorithm: method.algorithm(),
+            access,
+            assignment: method.assignment(),
+            world_size,
+            rank: 0,
+            root: 0,
+            domains: 1,
+        }
+    }
+
+    /// Its name.
+    pub const fn method(&self) -> Method {
+        Method::new(self.algorithm, self.access, self.assignment)
+    }
+}
+
 impl Schedule {
-    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the collective over the medium.
+    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the collective with this access.
     pub fn new(spec: Spec) -> Result<Schedule> {
         catalogue::generate(&spec)
     }
 
-    /// The algorithms that carry out a collective over a medium, in wire order.
-    pub fn algorithms(collective: Collective, medium: Medium) -> &'static [Algorithm] {
-        catalogue::algorithms(collective, medium)
+    /// What carries out a collective with this access, in the order of [`Method::ALL`].
+    pub fn methods(collective: Collective, access: Access) -> &'static [Method] {
+        catalogue::methods(collective, access)
     }
 
     /// Whether this rank's caller gives that buffer (`Scratch`: whether the schedule says that it is used).
@@ -345,7 +355,7 @@ impl Schedule {
     /// whose phases are counted once for all channels.
     pub fn striped(self, channels: u32) -> Schedule {
         let divisible = matches!(self.input, Cut::Vector(_))
-            && self.spec.medium == Medium::Messages
+            && self.spec.access == Access::Messages
             && self.spec.collective != Collective::Barrier;
         match (
             self.input.chunks(),

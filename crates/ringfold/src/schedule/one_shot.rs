@@ -5,14 +5,14 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
-use super::{Medium, Peers, Schedule, Spec};
+use super::{Access, Peers, Schedule, Spec};
 
 /// All ranks reduce everything.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     let (own, result, partial) = (input(0, 1), output(0, 1), scratch(0, 1));
-    match spec.medium {
-        Medium::Messages => {
+    match spec.access {
+        Access::Messages => {
             // The fold stays in scratch to its end: in place, the result would overwrite what is still being sent.
             let rank = spec.rank;
             if rank == 0 {
@@ -32,7 +32,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
             }
             build.copy(partial, result);
         }
-        Medium::Shared => {
+        _ => {
             build.publish(own, 0);
             build.wait_for(Peers::Others, 0);
             build.reduce_from(own, result);

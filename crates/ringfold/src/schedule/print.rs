@@ -54,7 +54,10 @@ impl Listing {
         write!(
             f,
             "{} by {} over {}, {} ranks",
-            spec.collective, spec.algorithm, spec.medium, spec.world_size
+            spec.collective,
+            spec.method(),
+            spec.access.medium(),
+            spec.world_size
         )?;
         if spec.collective.has_root() {
             write!(f, ", root {}", spec.root)?;
@@ -294,18 +297,10 @@ impl fmt::Display for Action {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Medium;
+    use crate::types::{Access, Method};
 
-    fn listing(algorithm: Algorithm, medium: Medium, only: Option<u32>) -> String {
-        let spec = Spec {
-            collective: Collective::AllReduce,
-            algorithm,
-            medium,
-            world_size: 3,
-            rank: 0,
-            root: 0,
-            domains: 1,
-        };
+    fn listing(algorithm: impl Into<Method>, access: Access, only: Option<u32>) -> String {
+        let spec = Spec::new(Collective::AllReduce, algorithm, access, 3);
         Listing::new(&spec, 3000, only).unwrap().to_string()
     }
 
@@ -329,14 +324,14 @@ rank  sends  recvs          sent      received       reduced     published      
    2      4      4          4000          4000          2000             0             0             0
 ";
         assert_eq!(
-            listing(Algorithm::Ring, Medium::Messages, Some(1)),
+            listing(Algorithm::Ring, Access::Messages, Some(1)),
             expected
         );
     }
 
     #[test]
     fn published_memory_is_listed_with_its_phases() {
-        let text = listing(Algorithm::Direct, Medium::Shared, None);
+        let text = listing(Algorithm::Direct, Access::Staged, None);
         let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of 0 to 2, in rank order; \
                     put out[2] into [2] of all others in phase 2\n";
         assert!(text.contains(line), "{text}");
@@ -346,7 +341,7 @@ rank  sends  recvs          sent      received       reduced     published      
 
     #[test]
     fn work_in_each_others_buffers_is_listed_with_its_phases() {
-        let text = listing(Algorithm::Push, Medium::Shared, None);
+        let text = listing(Method::Push, Access::Registered, None);
         let line = "    0     2  expose in and out in phase 0; await phase 0 of all; \
                     out[2] of all = sum of in[2] of all, in rank order; \
                     publish in[] in phase 1; await phase 1 of all\n";
@@ -355,7 +350,7 @@ rank  sends  recvs          sent      received       reduced     published      
 
     #[test]
     fn blocks_that_anybody_serves_are_listed() {
-        let text = listing(Algorithm::Serve, Medium::Shared, None);
+        let text = listing(Method::Serve, Access::Registered, None);
         let line = "    0     2  expose in and out in phase 0; await phase 0 of all; \
                     blocks of out[0] of all = sum of in[0] of all, in rank order; \
                     await all blocks of out[0]\n";

@@ -4,8 +4,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::Medium;
-use super::catalogue::algorithms;
+use super::Access;
+use super::catalogue::methods;
 use crate::types::{Algorithm, Collective};
 
 use Algorithm::{Direct, Flat, OneShot, RecursiveDoubling, Ring, Stragglar};
@@ -25,16 +25,17 @@ pub const LL_MESSAGE_BYTES: u64 = 16 << 10;
 pub fn ll_bytes_max(
     collective: Collective,
     algorithm: Algorithm,
-    medium: Medium,
+    access: Access,
     world_size: usize,
 ) -> Option<u64> {
     let ranks = world_size as u64;
-    match medium {
-        Medium::Shared => {
+    match access {
+        Access::Registered => None,
+        Access::Staged => {
             let blocks = blocks_of_input(collective, algorithm, ranks)?;
             Some(LL_SHARED_BYTES.saturating_mul(blocks))
         }
-        Medium::Messages => {
+        Access::Messages => {
             let messages = messages_of_call(collective, algorithm, ranks)?;
             Some(LL_MESSAGE_BYTES.saturating_mul(messages))
         }
@@ -62,7 +63,7 @@ fn messages_of_call(collective: Collective, algorithm: Algorithm, ranks: u64) ->
         (AllReduce | Broadcast | Reduce | Send | Recv | SendRecv, _) => Some(1),
         (Barrier, _) => None,
     }
-    .filter(|_| algorithms(collective, Medium::Messages).contains(&algorithm))
+    .filter(|_| methods(collective, Access::Messages).contains(&algorithm.into()))
 }
 
 #[cfg(test)]
@@ -75,10 +76,10 @@ mod tests {
     fn only_what_the_catalogue_has_goes_by_ll() {
         for &collective in Collective::ALL {
             for &algorithm in Algorithm::ALL {
-                for medium in [Medium::Shared, Medium::Messages] {
-                    let carries = ll_bytes_max(collective, algorithm, medium, 4).is_some();
-                    let exists = Schedule::algorithms(collective, medium).contains(&algorithm);
-                    let text = format!("{collective} by {algorithm} over {medium}");
+                for access in [Access::Staged, Access::Messages] {
+                    let carries = ll_bytes_max(collective, algorithm, access, 4).is_some();
+                    let exists = Schedule::methods(collective, access).contains(&algorithm.into());
+                    let text = format!("{collective} by {algorithm} over {access}");
                     assert!(!carries || exists, "{text}");
                 }
             }
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_is_gathered_counts_as_many_times_as_there_are_ranks() {
-        let most = |collective, algorithm| ll_bytes_max(collective, algorithm, Medium::Shared, 4);
+        let most = |collective, algorithm| ll_bytes_max(collective, algorithm, Access::Staged, 4);
         assert_eq!(most(AllReduce, OneShot), Some(32));
         assert_eq!(most(AllGather, Direct), Some(128));
         assert_eq!(most(AllToAll, Direct), Some(32));
@@ -99,7 +100,8 @@ mod tests {
     #[test]
     fn no_message_is_longer_than_what_ll_carries() {
         for &collective in Collective::ALL {
-            for &algorithm in Schedule::algorithms(collective, Medium::Messages) {
+            for method in Schedule::methods(collective, Access::Messages) {
+                let algorithm = method.algorithm();
                 for ranks in [2, 3, 4, 5, 8] {
                     let Some(messages) = messages_of_call(collective, algorithm, ranks) else {
                         continue;
@@ -114,13 +116,9 @@ mod tests {
 
     fn check(collective: Collective, algorithm: Algorithm, ranks: u32, rank: u32, messages: u64) {
         let spec = Spec {
-            collective,
-            algorithm,
-            medium: Medium::Messages,
-            world_size: ranks,
             rank,
             root: if rank == 0 { 1 } else { 0 },
-            domains: 1,
+            ..Spec::new(collective, algorithm, Access::Messages, ranks)
         };
         // Recursive doubling needs a power of two.
         let Ok(schedule) = Schedule::new(spec) else {

@@ -78,7 +78,7 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Medium;
+    use crate::types::Access;
     use crate::types::{Algorithm, Collective};
 
     #[test]
@@ -89,15 +89,7 @@ mod tests {
             Collective::AllGather,
         ] {
             for world_size in 2..=9 {
-                let mut spec = Spec {
-                    collective,
-                    algorithm: Algorithm::Ring,
-                    medium: Medium::Messages,
-                    world_size,
-                    rank: 0,
-                    root: 0,
-                    domains: 1,
-                };
+                let mut spec = Spec::new(collective, Algorithm::Ring, Access::Messages, world_size);
                 let mut rounds = Rounds::new(&spec).unwrap().expect("a ring");
                 for rank in 0..world_size {
                     spec.rank = rank;

@@ -332,18 +332,18 @@ impl Field {
 mod tests {
     use super::*;
     use crate::schedule::check::{Slices, check, check_sliced, schedules};
-    use crate::schedule::{Action, Medium};
+    use crate::schedule::{Access, Action};
     use crate::types::{Algorithm, Collective};
 
     fn spec(world_size: u32, late: u32) -> Spec {
         Spec {
-            collective: Collective::AllReduce,
-            algorithm: Algorithm::Stragglar,
-            medium: Medium::Messages,
-            world_size,
-            rank: 0,
             root: late,
-            domains: 1,
+            ..Spec::new(
+                Collective::AllReduce,
+                Algorithm::Stragglar,
+                Access::Messages,
+                world_size,
+            )
         }
     }
 

@@ -22,7 +22,7 @@ use crate::transport::Transport;
 use crate::tune::calibration::{self, Context};
 use crate::tune::plugin::{self, Members, Plugin};
 use crate::tune::{Constants, Limits, Rules, Tuning};
-use crate::types::Algorithm;
+use crate::types::Method;
 use crate::wait::Patience;
 
 /// Scratch that is ready before the first call: the slices in flight of a pipelined schedule.
@@ -174,8 +174,7 @@ fn policy(group: &Group, terms: &Terms, plugin: Option<Arc<dyn Plugin>>) -> Poli
     let late = settings.late_rank;
     let late_rank = late.and_then(|late| group.world_ranks.iter().position(|rank| *rank == late));
     // Parts to which the late rank does not belong choose freely.
-    let knows_late =
-        |algorithm: &Algorithm| *algorithm != Algorithm::Stragglar || late_rank.is_some();
+    let knows_late = |algorithm: &Method| *algorithm != Method::Stragglar || late_rank.is_some();
     Policy {
         algorithm: settings.algorithm.filter(knows_late),
         late_rank,

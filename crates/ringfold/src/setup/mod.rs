@@ -44,7 +44,7 @@ use crate::control::limit::Limit;
 use crate::control::{Cancel, Launch, RendezvousListener, Secret, Session};
 use crate::env::{self, Environment};
 use crate::error::{Error, Result};
-use crate::types::Algorithm;
+use crate::types::Method;
 use establish::establish;
 
 impl RendezvousListener {
@@ -240,7 +240,7 @@ fn check_late_rank(settings: &Settings, world_size: usize) -> Result<()> {
         Some(late) if late >= world_size => {
             format!("late rank {late} of {world_size} ranks; they count from 0")
         }
-        None if settings.algorithm == Some(Algorithm::Stragglar) => {
+        None if settings.algorithm == Some(Method::Stragglar) => {
             "`stragglar` for every call does not know which rank is late; set RINGFOLD_LATE_RANK"
                 .into()
         }

@@ -1,9 +1,9 @@
 //! The cost model's closed forms against simulated times.
 
 use super::*;
-use crate::schedule::Medium;
 use crate::tune::cost::{Costs, predict};
-use crate::types::{Algorithm, Collective};
+use crate::types::Access;
+use crate::types::{Collective, Method};
 
 /// Bytes of a chunk: whole lines, so that all are of one length.
 const CHUNK_BYTES: u64 = 4096;
@@ -20,11 +20,11 @@ fn costs() -> Costs {
     }
 }
 
-fn scenario(collective: Collective, algorithm: Algorithm, ranks: usize) -> Scenario {
+fn scenario(collective: Collective, algorithm: Method, ranks: usize) -> Scenario {
     // A multiple of all chunks: of the ring's, of halving's, of those without the late rank.
     let chunks = match algorithm {
-        Algorithm::Rabenseifner => 1 << ranks.ilog2(),
-        Algorithm::Stragglar => ranks as u64 - 1,
+        Method::Rabenseifner => 1 << ranks.ilog2(),
+        Method::Stragglar => ranks as u64 - 1,
         _ => ranks as u64,
     };
     Scenario {
@@ -43,7 +43,7 @@ fn times_us(scenario: &Scenario) -> (f64, f64) {
     let predicted = predict(
         scenario.collective,
         scenario.algorithm.unwrap(),
-        Medium::Messages,
+        Access::Messages,
         scenario.ranks as u32,
         scenario.bytes,
         &costs(),
@@ -59,25 +59,25 @@ fn is_close(one: f64, other: f64) -> bool {
 fn what_goes_round_by_round_takes_the_time_of_its_formula() {
     for ranks in 2..=64usize {
         let mut exact = vec![
-            (Collective::AllReduce, Algorithm::Ring),
-            (Collective::ReduceScatter, Algorithm::Ring),
-            (Collective::AllGather, Algorithm::Ring),
+            (Collective::AllReduce, Method::Ring),
+            (Collective::ReduceScatter, Method::Ring),
+            (Collective::AllGather, Method::Ring),
         ];
         if ranks <= 24 {
             exact.extend([
-                (Collective::AllReduce, Algorithm::Direct),
-                (Collective::AllReduce, Algorithm::OneShot),
+                (Collective::AllReduce, Method::Direct),
+                (Collective::AllReduce, Method::OneShot),
             ]);
         }
         if ranks.is_power_of_two() {
             exact.extend([
-                (Collective::AllReduce, Algorithm::Tree),
-                (Collective::AllReduce, Algorithm::Rabenseifner),
-                (Collective::ReduceScatter, Algorithm::RecursiveDoubling),
-                (Collective::AllGather, Algorithm::RecursiveDoubling),
-                (Collective::Barrier, Algorithm::RecursiveDoubling),
-                (Collective::Broadcast, Algorithm::Tree),
-                (Collective::Reduce, Algorithm::Tree),
+                (Collective::AllReduce, Method::Tree),
+                (Collective::AllReduce, Method::Rabenseifner),
+                (Collective::ReduceScatter, Method::RecursiveDoubling),
+                (Collective::AllGather, Method::RecursiveDoubling),
+                (Collective::Barrier, Method::RecursiveDoubling),
+                (Collective::Broadcast, Method::Tree),
+                (Collective::Reduce, Method::Tree),
             ]);
         }
         for (collective, algorithm) in exact {
@@ -97,13 +97,13 @@ fn what_goes_round_by_round_takes_the_time_of_its_formula() {
 fn elsewhere_the_formulas_are_near() {
     let near = [
         // What is reduced while the next message comes counts twice in the formula.
-        (Algorithm::Flat, 0.75, 1.0),
-        (Algorithm::Tree, 0.94, 1.0),
+        (Method::Flat, 0.75, 1.0),
+        (Method::Tree, 0.94, 1.0),
         // Folded ranks that wait for each other, and those that do not.
-        (Algorithm::RecursiveDoubling, 0.92, 1.09),
-        (Algorithm::Rabenseifner, 1.0, 1.08),
+        (Method::RecursiveDoubling, 0.92, 1.09),
+        (Method::Rabenseifner, 1.0, 1.08),
         // Its hops are a bound, and its two parts overlap.
-        (Algorithm::Stragglar, 0.72, 1.0),
+        (Method::Stragglar, 0.72, 1.0),
     ];
     for ranks in 2..=64 {
         for (algorithm, least, most) in near {
@@ -122,7 +122,7 @@ fn elsewhere_the_formulas_are_near() {
 fn after_its_arrival_a_late_rank_waits_for_as_many_rounds_as_there_are() {
     use crate::schedule::stragglar::rounds_after_arrival;
     for ranks in [4, 8, 16, 32, 64] {
-        let mut scenario = scenario(Collective::AllReduce, Algorithm::Stragglar, ranks);
+        let mut scenario = scenario(Collective::AllReduce, Method::Stragglar, ranks);
         scenario.root = 1;
         scenario.compute = Compute::FREE;
         let late = |delay_ps| Disturbance::Late { rank: 1, delay_ps };
@@ -143,7 +143,7 @@ fn after_its_arrival_a_late_rank_waits_for_as_many_rounds_as_there_are() {
             "{ranks} ranks: {after_ps} ps"
         );
         let ring = Scenario {
-            algorithm: Some(Algorithm::Ring),
+            algorithm: Some(Method::Ring),
             ..scenario.clone()
         };
         let ring_ps = run(&ring).unwrap().finished_ps - delay_ps;

@@ -15,7 +15,7 @@ use super::longest_path::Chunks;
 use super::{Disturbance, Scenario, Server, prepare};
 use crate::error::{Error, Result};
 use crate::schedule::check::schedules;
-use crate::schedule::{Action, Buffer, Medium, Schedule, Span, Spec, dependence};
+use crate::schedule::{Access, Action, Buffer, Schedule, Span, Spec, dependence};
 
 /// The text of a scenario's call in one slice. Disturbances of the scenario are not in it, except
 /// for late ranks, which begin with a `calc`.
@@ -32,13 +32,13 @@ pub fn export(scenario: &Scenario) -> Result<String> {
     }
     let choice = prepare::choice(scenario)?;
     let schedules = schedules(&Spec {
-        collective: scenario.collective,
-        algorithm: choice.algorithm,
-        medium: Medium::Messages,
-        world_size: scenario.ranks as u32,
-        rank: 0,
         root: scenario.root as u32,
-        domains: 1,
+        ..Spec::new(
+            scenario.collective,
+            choice.algorithm,
+            Access::Messages,
+            scenario.ranks as u32,
+        )
     })?;
     let mut text = format!("num_ranks {}\n", scenario.ranks);
     for schedule in &schedules {
@@ -196,13 +196,13 @@ enum Before {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Algorithm, Collective};
+    use crate::types::Collective;
 
     #[test]
     fn a_ring_of_two_reads_like_this() {
         let scenario = Scenario {
             collective: Collective::ReduceScatter,
-            algorithm: Some(Algorithm::Ring),
+            algorithm: Some(crate::Method::Ring),
             ranks: 2,
             bytes: 2048,
             disturbances: vec![Disturbance::Late {

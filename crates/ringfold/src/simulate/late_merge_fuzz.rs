@@ -11,7 +11,7 @@ use crate::random::SplitMix64;
 use crate::simulate::network::Sim;
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::Transport;
-use crate::types::{Algorithm, Collective, DType};
+use crate::types::{Collective, DType, Method};
 
 /// Runs of the long test.
 const RUNS: u64 = 120_000;
@@ -123,7 +123,7 @@ fn random_scenario(random: &mut SplitMix64) -> Scenario {
     let bytes = elements * dtype.size_bytes() as u64;
     Scenario {
         collective: pick(random, &[Collective::AllReduce, Collective::ReduceScatter]),
-        algorithm: Some(Algorithm::Ring),
+        algorithm: Some(Method::Ring),
         dtype,
         ranks,
         bytes,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::oracle::Oracle;
 use super::{Disturbance, Payload, Scenario};
+use crate::call::Way;
 use crate::communicator::{Counts, Request};
 use crate::engine::Job;
 use crate::error::Result;
@@ -14,7 +15,7 @@ use crate::memory::{Owned, Region};
 use crate::schedule::Weights;
 use crate::simulate::network::model::{Model, Stall};
 use crate::topology::machine::Machine;
-use crate::tune::choose::{Choice, Question, choose};
+use crate::tune::choose::{Question, choose};
 use crate::tune::{Constants, Limits, Tuning};
 
 /// A rank's buffers, which it may have in common with others where no data is moved.
@@ -71,14 +72,14 @@ pub fn resolve(scenario: &Scenario) -> Result<Scenario> {
     scenario.check()?;
     let choice = choice(scenario)?;
     Ok(Scenario {
-        algorithm: Some(choice.algorithm),
+        algorithm: Some(choice.method()),
         slice_bytes: Some(choice.slice_bytes as u64),
         ..scenario.clone()
     })
 }
 
 /// How the call is carried out: as the product would between hosts.
-pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
+pub(super) fn choice(scenario: &Scenario) -> Result<Way> {
     // The same on every machine.
     static TUNING: OnceLock<Tuning> = OnceLock::new();
     let no_machine = || {
@@ -110,12 +111,7 @@ pub(super) fn choice(scenario: &Scenario) -> Result<Choice> {
 }
 
 /// The call of one rank.
-pub(super) fn job(
-    scenario: &Scenario,
-    choice: &Choice,
-    rank: usize,
-    buffers: &Buffers,
-) -> Result<Job> {
+pub(super) fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &Buffers) -> Result<Job> {
     let mut request = Request::new(
         scenario.collective,
         scenario.dtype,
@@ -127,8 +123,8 @@ pub(super) fn job(
     request.root = scenario.root;
     request.algorithm = scenario.algorithm;
     let timeout = Duration::from_nanos(scenario.timeout_ps.div_ceil(1000));
-    let mut job = request.check(rank, scenario.ranks, choice, timeout)?;
-    let weights = scenario.weights.as_ref().filter(|_| choice.is_weighted);
+    let mut job = request.check(rank, scenario.ranks, way, timeout)?;
+    let weights = scenario.weights.as_ref().filter(|_| way.is_weighted);
     job.weights = weights.map(|each| Weights::new(each, 1)).transpose()?;
     Ok(job)
 }

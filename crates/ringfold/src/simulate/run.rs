@@ -130,7 +130,7 @@ impl Simulation {
         scenario.check()?;
         let choice = prepare::choice(scenario)?;
         let mut resolved = scenario.clone();
-        resolved.algorithm = Some(choice.algorithm);
+        resolved.algorithm = Some(choice.method());
         resolved.slice_bytes = Some(choice.slice_bytes as u64);
         let oracle = match scenario.payload {
             Payload::Real => Oracle::new(scenario)?,

@@ -7,7 +7,7 @@ use crate::simulate::network::model::{Compute, LinkEnds, Links, Network};
 use crate::testing::delay_spec::Slow;
 use crate::testing::fault_injector::Faults;
 use crate::tune::cost::weighted::Pace;
-use crate::types::{Algorithm, Collective, DType, Op};
+use crate::types::{Collective, DType, Method, Op};
 
 /// One call by all ranks, and everything that its time depends on. The same scenario gives the same
 /// [`Report`](super::Report).
@@ -19,7 +19,7 @@ pub struct Scenario {
     /// What is called.
     pub collective: Collective,
     /// How; `None`: what the tuner chooses for ranks on different hosts.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<Method>,
     /// The elements' type.
     pub dtype: DType,
     /// How they are combined.
@@ -113,7 +113,7 @@ impl Default for Scenario {
     fn default() -> Scenario {
         Scenario {
             collective: Collective::AllReduce,
-            algorithm: Some(Algorithm::Ring),
+            algorithm: Some(Method::Ring),
             dtype: DType::F32,
             op: Op::Sum,
             root: 0,
@@ -219,7 +219,7 @@ impl Scenario {
     fn check_straggler(&self) -> Result<()> {
         let is_ring = self
             .algorithm
-            .is_none_or(|algorithm| algorithm == Algorithm::Ring);
+            .is_none_or(|algorithm| algorithm == Method::Ring);
         let serves = matches!(
             self.collective,
             Collective::AllReduce | Collective::ReduceScatter
@@ -230,7 +230,7 @@ impl Scenario {
                  reduce_scatter of at most \
                  {RANKS_MAX} ranks",
                 self.collective,
-                self.algorithm.map_or("the tuner's choice", Algorithm::name),
+                self.algorithm.map_or("the tuner's choice", Method::name),
                 self.ranks
             )));
         }
@@ -247,7 +247,7 @@ impl Scenario {
             return Err(invalid(text));
         }
         match (self.collective, self.algorithm) {
-            (Collective::AllReduce, None | Some(Algorithm::Direct)) => Ok(()),
+            (Collective::AllReduce, None | Some(Method::Direct)) => Ok(()),
             _ => Err(invalid("weights are for all_reduce by direct".into())),
         }
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::error::Error;
 use crate::testing::altered::Altered;
 use crate::transport::Transport;
-use crate::types::{Algorithm, Collective};
+use crate::types::{Collective, Method};
 
 /// The paper's reduce-scatter with these slow reductions.
 fn paper(ranks: usize, server: Server, slow: &[&str]) -> Scenario {
@@ -343,11 +343,11 @@ fn weights_relieve_a_slow_link() {
         };
         time_ps(&scenario) as f64 / unit_ps
     };
-    let ring = units(Some(Algorithm::Ring), None);
+    let ring = units(Some(Method::Ring), None);
     assert!((6.0..6.2).contains(&ring), "{ring}");
     let weights = crate::tune::weights::balance(&slow.paces()).expect("weights");
     assert_eq!(weights, [133, 133, 0, 133]);
-    for algorithm in [None, Some(Algorithm::Direct)] {
+    for algorithm in [None, Some(Method::Direct)] {
         let weighted = units(algorithm, Some(&weights));
         assert!((4.0..4.1).contains(&weighted), "{weighted}");
     }

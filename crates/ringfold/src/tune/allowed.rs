@@ -12,7 +12,7 @@
 use super::CostTable;
 use super::names::{ALGORITHMS, COLLECTIVES, Name, PROTOCOLS};
 use crate::error::{Error, Result};
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::types::{Collective, Method, Protocol};
 
 /// The variable that lists algorithms.
 pub const ALGO: &str = "RINGFOLD_ALGO";
@@ -23,7 +23,7 @@ pub const PROTO: &str = "RINGFOLD_PROTO";
 /// What the two variables allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    algorithms: Lists<Algorithm>,
+    algorithms: Lists<Method>,
     protocols: Lists<Protocol>,
 }
 
@@ -66,7 +66,7 @@ impl Allowed {
     }
 
     /// The one algorithm of a list for all collectives that has no other.
-    pub fn sole(&self) -> Option<Algorithm> {
+    pub fn sole(&self) -> Option<Method> {
         let first = self.algorithms.0[0].as_ref()?;
         let is_for_all = self
             .algorithms
@@ -106,7 +106,7 @@ fn bar<T: PartialEq>(
     list: Option<&List<T>>,
     collective: Collective,
     table: &mut CostTable,
-    key: impl Fn((Algorithm, Protocol)) -> T,
+    key: impl Fn((Method, Protocol)) -> T,
 ) -> Result<()> {
     let Some(list) = list else { return Ok(()) };
     let is_allowed = |way| list.allowed.contains(&key(way));
@@ -206,11 +206,11 @@ fn list<T: Copy + PartialEq>(
 mod tests {
     use super::*;
 
-    const WAYS: [(Algorithm, Protocol); 4] = [
-        (Algorithm::Direct, Protocol::Ll),
-        (Algorithm::Direct, Protocol::Simple),
-        (Algorithm::Push, Protocol::ZeroCopy),
-        (Algorithm::Ring, Protocol::Simple),
+    const WAYS: [(Method, Protocol); 4] = [
+        (Method::Direct, Protocol::Ll),
+        (Method::Direct, Protocol::Simple),
+        (Method::Push, Protocol::ZeroCopy),
+        (Method::Ring, Protocol::Simple),
     ];
 
     fn table() -> CostTable {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     /// What is left of [`WAYS`] for a collective.
-    fn left(algo: &str, proto: &str, collective: Collective) -> Result<Vec<(Algorithm, Protocol)>> {
+    fn left(algo: &str, proto: &str, collective: Collective) -> Result<Vec<(Method, Protocol)>> {
         let mut table = table();
         let is_bound = Allowed::parse(algo, proto)?.bar(collective, &mut table)?;
         let mut ways: Vec<_> = table.usable().map(|(way, _)| way).collect();
@@ -336,7 +336,7 @@ mod tests {
             assert!(text.contains(due), "{text}");
         }
         let sole = |algo| Allowed::parse(algo, "").expect(algo).sole();
-        assert_eq!(sole("Claim"), Some(Algorithm::Claim));
+        assert_eq!(sole("Claim"), Some(Method::Claim));
         for several in [
             "",
             "ring,tree",

@@ -17,7 +17,7 @@ use super::corrections::{Corrections, Key};
 use super::model::{Shape, price_of};
 use super::parameters::{Parameter, Table};
 use crate::topology::Machine;
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::types::{Collective, Method, Protocol};
 
 /// What was measured once.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub struct Sample {
     /// Bytes of the vector, or of all blocks together.
     pub bytes: u64,
     /// By which way.
-    pub way: (Algorithm, Protocol),
+    pub way: (Method, Protocol),
     /// The median time.
     pub time_us: f64,
 }
@@ -163,7 +163,7 @@ mod tests {
     /// Times as another machine would have them: its own constants, and one way that its formula
     /// misses.
     fn samples(truth: &Constants) -> Vec<Sample> {
-        use Algorithm::{Claim, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
+        use Method::{Claim, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, Tree};
         let mut samples = Vec::new();
         for (is_shared, ranks) in [(true, 2), (true, 4), (false, 4)] {
             let context = Context { is_shared, ranks };

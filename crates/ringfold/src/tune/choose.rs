@@ -13,9 +13,10 @@
 use super::channels;
 use super::model;
 use super::{CostTable, Explanation, PluginCall, Reason, RuleCall, Tuning};
+use crate::call::Way;
 use crate::error::{Error, Result};
-use crate::schedule::{Medium, Schedule, ll_bytes_max};
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::schedule::{Access, Schedule, ll_bytes_max};
+use crate::types::{Algorithm, Collective, Method, Protocol};
 
 /// What the choice is made from, beside the [`Tuning`]. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub struct Question {
     /// How many calls are made together; 1 of one alone.
     pub group: u32,
     /// An algorithm that the caller insists on.
-    pub algorithm: Option<Algorithm>,
+    pub algorithm: Option<Method>,
     /// A protocol that the caller insists on.
     pub protocol: Option<Protocol>,
     /// Whether the communicator has ownership weights.
@@ -50,41 +51,20 @@ pub struct Question {
     pub goes_around: bool,
 }
 
-/// How a call is carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The algorithm.
-    pub algorithm: Algorithm,
-    /// Over messages or published memory.
-    pub medium: Medium,
-    /// How its bytes travel.
-    pub protocol: Protocol,
-    /// The pipeline's unit: bytes of the vector, or of each block. A multiple of 64.
-    pub slice_bytes: usize,
-    /// Independent pipelines.
-    pub channels: usize,
-    /// How to work in all ranks' buffers, if it turns out that all are registered; `None` to not ask.
-    pub tries: Option<Algorithm>,
-    /// Whether results that lie apart from their inputs are stored past the caches.
-    pub streams: bool,
-    /// Whether the communicator's ownership weights say who owns how much.
-    pub is_weighted: bool,
-}
-
 /// Up to here policies for slow ranks do nothing: latency decides.
 const LATENCY_BYTES_MAX: u64 = 32 << 10;
 
 /// What every way that can be gone should cost by the model.
 pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
     let mut table = CostTable::unusable();
-    for at in [Medium::Shared, Medium::Messages] {
-        for &algorithm in Schedule::algorithms(question.collective, at) {
-            if medium(question, algorithm) != at || !is_usable(question, algorithm) {
+    for &at in Access::ALL {
+        for &method in Schedule::methods(question.collective, at) {
+            if access(question, method) != at || !is_usable(question, method) {
                 continue;
             }
-            for protocol in protocols(question, algorithm).into_iter().flatten() {
-                let price = model::price(question, algorithm, protocol, &tuning.constants);
-                table.set(algorithm, protocol, price);
+            for protocol in protocols(question, method).into_iter().flatten() {
+                let price = model::price(question, method, protocol, &tuning.constants);
+                table.set(method, protocol, price);
             }
         }
     }
@@ -97,11 +77,11 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
 /// # Errors
 ///
 /// `Unsupported` if nothing can be done, or not what is insisted on; the text names what can.
-pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
+pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
     let first = decide(question, tuning, cost_table(question, tuning))?;
-    let tried = first.way.0;
+    let tried = first.entry.0;
     if question.algorithm.is_some() || !question.is_registered {
-        return Ok(first.choice(question, tuning));
+        return Ok(first.way(question, tuning));
     }
     let unregistered = Question {
         is_registered: false,
@@ -109,7 +89,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
     };
     // Prices do not depend on it.
     let mut prices = first.prices;
-    prices.retain(|algorithm, _| !algorithm.works_in_registered());
+    prices.retain(|method, _| !method.is_registered());
     let rest = match decide(&unregistered, tuning, prices) {
         Ok(rest) => rest,
         // Who insists on no copies at all gets what gives way by itself.
@@ -117,9 +97,9 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
         Err(error) => return Err(error),
     };
     // Also where nothing is tried: a rule about ordinary memory holds for memory of which nothing is known.
-    Ok(Choice {
-        tries: tried.works_in_registered().then_some(tried),
-        ..rest.choice(&unregistered, tuning)
+    Ok(Way {
+        registered: tried.is_registered().then_some(tried.assignment()),
+        ..rest.way(&unregistered, tuning)
     })
 }
 
@@ -131,7 +111,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Choice> {
 /// As [`choose`].
 pub fn explain(question: &Question, tuning: &Tuning) -> Result<Explanation> {
     let decision = decide(question, tuning, cost_table(question, tuning))?;
-    let choice = decision.choice(question, tuning);
+    let way = decision.way(question, tuning);
     let Decision {
         prices,
         table,
@@ -141,7 +121,7 @@ pub fn explain(question: &Question, tuning: &Tuning) -> Result<Explanation> {
     Ok(Explanation {
         prices,
         table,
-        choice,
+        way,
         reason,
     })
 }
@@ -150,36 +130,39 @@ pub fn explain(question: &Question, tuning: &Tuning) -> Result<Explanation> {
 struct Decision {
     prices: CostTable,
     table: CostTable,
-    way: (Algorithm, Protocol),
+    entry: (Method, Protocol),
     /// Channels that a rule or a plugin wants.
     channels: Option<u32>,
     reason: Reason,
 }
 
 impl Decision {
-    fn choice(&self, question: &Question, tuning: &Tuning) -> Choice {
-        let (algorithm, protocol) = self.way;
-        let medium = medium(question, algorithm);
+    fn way(&self, question: &Question, tuning: &Tuning) -> Way {
+        let (method, protocol) = self.entry;
+        let access = access(question, method);
         let is_weighted = goes_by_weights(question);
-        let (channels, slice_bytes) = match medium {
-            Medium::Shared => (1, shared_slice_bytes(question, tuning, algorithm)),
-            Medium::Messages => {
+        let (channels, slice_bytes) = match access {
+            Access::Messages => {
                 let wish = channels::Wish {
-                    algorithm,
+                    algorithm: method.algorithm(),
                     is_weighted,
                     channels: self.channels,
                 };
                 channels::schedule(question, tuning, wish)
             }
+            Access::Staged | Access::Registered => {
+                (1, shared_slice_bytes(question, tuning, method.algorithm()))
+            }
         };
-        Choice {
-            algorithm,
-            medium,
+        Way {
+            algorithm: method.algorithm(),
+            access,
+            assignment: method.assignment(),
             protocol,
             slice_bytes: slice_bytes.max(64) / 64 * 64,
             channels,
-            tries: None,
-            streams: question.bytes >= tuning.limits.stream_bytes_min,
+            registered: None,
+            non_temporal_stores: question.bytes >= tuning.limits.stream_bytes_min,
             is_weighted,
         }
     }
@@ -246,7 +229,7 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
     Ok(Decision {
         prices,
         table,
-        way,
+        entry: way,
         channels,
         reason,
     })
@@ -296,54 +279,57 @@ fn nothing(question: &Question) -> Error {
     Error::Unsupported(format!("{collective} between ranks of several hosts"))
 }
 
-/// Over which medium an algorithm goes: published memory where it exists there, all ranks share a host, and nothing speaks
-/// against it.
-pub fn medium(question: &Question, algorithm: Algorithm) -> Medium {
-    let is_published = question.slot_bytes.is_some()
-        && !question.is_pairwise
-        && !goes_by_weights(question)
-        && Schedule::algorithms(question.collective, Medium::Shared).contains(&algorithm);
-    match is_published {
-        true => Medium::Shared,
-        false => Medium::Messages,
-    }
+/// The access of a method: shared memory where it exists there, all ranks share a host, and nothing
+/// speaks against it.
+pub fn access(question: &Question, method: Method) -> Access {
+    let is_shared =
+        question.slot_bytes.is_some() && !question.is_pairwise && !goes_by_weights(question);
+    let serves =
+        |access: &Access| Schedule::methods(question.collective, *access).contains(&method);
+    [Access::Registered, Access::Staged]
+        .into_iter()
+        .find(|access| is_shared && serves(access))
+        .unwrap_or(Access::Messages)
 }
 
 /// Whether a call can go by an algorithm that exists for it.
-fn is_usable(question: &Question, algorithm: Algorithm) -> bool {
+fn is_usable(question: &Question, method: Method) -> bool {
     use Collective::{AllGather, ReduceScatter};
-    let is_asked = question.algorithm == Some(algorithm);
+    let is_asked = question.algorithm == Some(method);
     let n = question.world_size;
     if goes_around(question) {
-        return algorithm == Algorithm::Ring;
+        return method == Method::Ring;
     }
     if goes_by_weights(question) {
-        return algorithm == Algorithm::Direct;
+        return method == Method::Direct;
     }
-    match algorithm {
+    match method {
         // Who has one level only has no use for a second one.
-        Algorithm::Hierarchical => is_asked || (question.domains > 1 && question.domains < n),
+        Method::Hierarchical => is_asked || (question.domains > 1 && question.domains < n),
         // One message holds several blocks.
-        Algorithm::RecursiveDoubling
-            if matches!(question.collective, AllGather | ReduceScatter) =>
-        {
+        Method::RecursiveDoubling if matches!(question.collective, AllGather | ReduceScatter) => {
             n.is_power_of_two() && !question.is_uneven
         }
         // For whoever knows which rank is late.
-        Algorithm::Stragglar => is_asked,
+        Method::Stragglar => is_asked,
         // These give way to another where it shows that they cannot be.
-        Algorithm::Push | Algorithm::Serve => is_asked || question.is_registered,
+        Method::Push | Method::Serve => is_asked || question.is_registered,
         _ => true,
     }
 }
 
 /// By which protocols an algorithm can go.
-fn protocols(question: &Question, algorithm: Algorithm) -> [Option<Protocol>; 2] {
-    if algorithm.works_in_registered() {
+fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
+    if method.is_registered() {
         return [Some(Protocol::ZeroCopy), None];
     }
-    let medium = medium(question, algorithm);
-    let most = ll_bytes_max(question.collective, algorithm, medium, question.world_size);
+    let access = access(question, method);
+    let most = ll_bytes_max(
+        question.collective,
+        method.algorithm(),
+        access,
+        question.world_size,
+    );
     let is_alike = !question.is_uneven && !question.is_pairwise;
     let is_plain = is_alike && !goes_by_weights(question) && !goes_around(question);
     let carries = is_plain && question.bytes > 0 && most.is_some_and(|most| question.bytes <= most);
@@ -357,7 +343,7 @@ fn goes_by_weights(question: &Question) -> bool {
         && question.collective == Collective::AllReduce
         && match question.algorithm {
             None => question.bytes > LATENCY_BYTES_MAX,
-            Some(asked) => asked == Algorithm::Direct,
+            Some(asked) => asked == Method::Direct,
         }
 }
 
@@ -369,7 +355,7 @@ fn goes_around(question: &Question) -> bool {
     let is_ring = matches!(
         question.collective,
         Collective::AllReduce | Collective::ReduceScatter
-    ) && asked.is_none_or(|asked| asked == Algorithm::Ring);
+    ) && asked.is_none_or(|asked| asked == Method::Ring);
     question.goes_around && is_ring && is_large && question.world_size > 2
 }
 

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::types::{Collective, Method, Protocol};
 
 /// The most points of all corrections together.
 const POINTS_MAX: usize = 1024;
@@ -26,7 +26,7 @@ pub struct Key {
     /// The collective.
     pub collective: Collective,
     /// The algorithm.
-    pub algorithm: Algorithm,
+    pub algorithm: Method,
     /// The protocol.
     pub protocol: Protocol,
 }

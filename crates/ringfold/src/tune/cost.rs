@@ -12,8 +12,8 @@ pub mod weighted;
 
 use crate::error::Result;
 use crate::schedule::print::Listing;
-use crate::schedule::{Medium, Schedule, Spec, stragglar};
-use crate::types::{Algorithm, Collective};
+use crate::schedule::{Access, Schedule, Spec, stragglar};
+use crate::types::{Collective, Method};
 
 /// Most slices that [`predict`] assumes for a pipelined chain.
 const MAX_SLICES: f64 = 64.0;
@@ -69,16 +69,16 @@ pub struct Terms {
 /// `None` if there is no such schedule.
 pub fn predict(
     collective: Collective,
-    algorithm: Algorithm,
-    medium: Medium,
+    algorithm: Method,
+    access: Access,
     world_size: u32,
     bytes: u64,
     costs: &Costs,
 ) -> Option<f64> {
-    let terms = terms(collective, algorithm, medium, world_size)?;
+    let terms = terms(collective, algorithm, access, world_size)?;
     let size = bytes as f64;
     let n = f64::from(world_size);
-    if medium == Medium::Shared {
+    if access != Access::Messages {
         return Some(over_shared_time(&terms, world_size, size, costs));
     }
     if is_chain(collective, algorithm) && world_size > 1 {
@@ -94,21 +94,20 @@ pub fn predict(
 }
 
 /// Whether the algorithm is worth anything only in slices, which follow each other along a chain.
-fn is_chain(collective: Collective, algorithm: Algorithm) -> bool {
-    algorithm == Algorithm::Ring && matches!(collective, Collective::Broadcast | Collective::Reduce)
+fn is_chain(collective: Collective, algorithm: Method) -> bool {
+    algorithm == Method::Ring && matches!(collective, Collective::Broadcast | Collective::Reduce)
 }
 
 /// What [`predict`] says, for ranks that sit in domains.
 pub fn predict_for(spec: &Spec, bytes: u64, costs: &Costs) -> Option<f64> {
     let Spec {
         collective,
-        algorithm,
-        medium,
+        access,
         world_size,
         ..
     } = *spec;
     if !is_hierarchical(spec) {
-        return predict(collective, algorithm, medium, world_size, bytes, costs);
+        return predict(collective, spec.method(), access, world_size, bytes, costs);
     }
     Some(over_shared_time(
         &terms_for(spec)?,
@@ -121,12 +120,7 @@ pub fn predict_for(spec: &Spec, bytes: u64, costs: &Costs) -> Option<f64> {
 /// What [`terms`] says, for ranks that sit in domains.
 pub fn terms_for(spec: &Spec) -> Option<Terms> {
     if !is_hierarchical(spec) {
-        return terms(
-            spec.collective,
-            spec.algorithm,
-            spec.medium,
-            spec.world_size,
-        );
+        return terms(spec.collective, spec.method(), spec.access, spec.world_size);
     }
     Some(hierarchical(spec.world_size, spec.domains))
 }
@@ -145,9 +139,9 @@ pub fn hierarchical(world_size: u32, domains: u32) -> Terms {
 
 /// Whether there is more than one level.
 fn is_hierarchical(spec: &Spec) -> bool {
-    spec.algorithm == Algorithm::Hierarchical
+    spec.method() == Method::Hierarchical
         && spec.collective == Collective::AllReduce
-        && spec.medium == Medium::Shared
+        && spec.access != Access::Messages
         && spec.domains > 1
         && spec.domains < spec.world_size
 }
@@ -164,10 +158,7 @@ fn over_shared_time(terms: &Terms, world_size: u32, size: f64, costs: &Costs) ->
 pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Result<String> {
     let mut text = Listing::new(spec, bytes, only)?.to_string();
     let Spec {
-        collective,
-        algorithm,
-        medium,
-        ..
+        collective, access, ..
     } = *spec;
     let priced = terms_for(spec).zip(predict_for(spec, bytes, costs));
     if let Some((terms, time_us)) = priced {
@@ -177,11 +168,11 @@ pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Re
             bytes: moved,
             reduced,
         } = terms;
-        let names = match medium {
-            Medium::Messages if is_chain(collective, algorithm) => {
+        let names = match access {
+            Access::Messages if is_chain(collective, spec.method()) => {
                 "the chain filled by its best number of slices".to_owned()
             }
-            Medium::Messages => format!(
+            Access::Messages => format!(
                 "{hops} α + {} o + {moved:.4} S β + {reduced:.4} S γ; α {} µs, o {} µs, β {} µs/B, γ {} µs/B",
                 messages - hops,
                 costs.alpha_us,
@@ -189,7 +180,7 @@ pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Re
                 costs.beta_us_per_byte,
                 costs.gamma_us_per_byte
             ),
-            Medium::Shared => format!(
+            Access::Staged | Access::Registered => format!(
                 "{hops} h + {moved:.4} S c + {reduced:.4} S γ; h {} µs, c {} µs/B, γ {} µs/B, and each at least {} µs/B for each rank",
                 costs.hop_us,
                 costs.copy_us_per_byte,
@@ -207,26 +198,28 @@ pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Re
 /// The closed forms, in one slice. `None` if there is no such schedule.
 pub fn terms(
     collective: Collective,
-    algorithm: Algorithm,
-    medium: Medium,
+    algorithm: Method,
+    access: Access,
     world_size: u32,
 ) -> Option<Terms> {
-    let served = Schedule::algorithms(collective, medium).contains(&algorithm);
-    let paired = algorithm == Algorithm::RecursiveDoubling
+    let served = Schedule::methods(collective, access).contains(&algorithm);
+    let paired = algorithm == Method::RecursiveDoubling
         && matches!(
             collective,
             Collective::AllGather | Collective::ReduceScatter
         );
-    let is_too_large = algorithm == Algorithm::Stragglar && world_size > stragglar::WORLD_SIZE_MAX;
+    let is_too_large = algorithm == Method::Stragglar && world_size > stragglar::WORLD_SIZE_MAX;
     if !served || world_size == 0 || (paired && !world_size.is_power_of_two()) || is_too_large {
         return None;
     }
     if world_size == 1 {
         return Some(Terms::default());
     }
-    let [hops, messages, bytes, reduced] = match medium {
-        Medium::Messages => over_messages(collective, algorithm, world_size)?,
-        Medium::Shared => over_shared_memory(collective, algorithm, world_size)?,
+    let [hops, messages, bytes, reduced] = match access {
+        Access::Messages => over_messages(collective, algorithm, world_size)?,
+        Access::Staged | Access::Registered => {
+            over_shared_memory(collective, algorithm, world_size)?
+        }
     };
     Some(Terms {
         hops,
@@ -237,18 +230,12 @@ pub fn terms(
 }
 
 /// Hops, messages, bytes, reduced.
-fn over_messages(
-    collective: Collective,
-    algorithm: Algorithm,
-    world_size: u32,
-) -> Option<[f64; 4]> {
-    use Algorithm::{
-        Direct, Flat, OneShot, Rabenseifner, RecursiveDoubling, Ring, Stragglar, Tree,
-    };
+fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> Option<[f64; 4]> {
     use Collective::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
         Scatter, Send, SendRecv,
     };
+    use Method::{Direct, Flat, OneShot, Rabenseifner, RecursiveDoubling, Ring, Stragglar, Tree};
     let n = f64::from(world_size);
     let peers = n - 1.0;
     let share = peers / n;
@@ -314,25 +301,25 @@ fn share_of_others(peers: f64) -> f64 {
 /// Hops, messages (the same), bytes copied to and from published or exposed memory, reduced.
 fn over_shared_memory(
     collective: Collective,
-    algorithm: Algorithm,
+    algorithm: Method,
     world_size: u32,
 ) -> Option<[f64; 4]> {
     let n = f64::from(world_size);
     let share = (n - 1.0) / n;
     let [hops, bytes, reduced] = match (collective, algorithm) {
-        (Collective::AllReduce, Algorithm::Push) => [2.0, share, share],
-        (Collective::Reduce | Collective::ReduceScatter, Algorithm::Push) => [2.0, 0.0, share],
-        (Collective::Gather | Collective::Scatter, Algorithm::Push) => [2.0, 1.0 / n, 0.0],
-        (_, Algorithm::Push) => [2.0, 1.0, 0.0],
+        (Collective::AllReduce, Method::Push) => [2.0, share, share],
+        (Collective::Reduce | Collective::ReduceScatter, Method::Push) => [2.0, 0.0, share],
+        (Collective::Gather | Collective::Scatter, Method::Push) => [2.0, 1.0 / n, 0.0],
+        (_, Method::Push) => [2.0, 1.0, 0.0],
         // The last to come may find that it does everything.
-        (Collective::AllReduce, Algorithm::Serve) => [2.0, n - 1.0, n - 1.0],
-        (Collective::Reduce, Algorithm::Serve) => [2.0, 0.0, n - 1.0],
-        (_, Algorithm::Serve) => [2.0, n, 0.0],
-        (Collective::AllReduce, Algorithm::OneShot) | (Collective::Reduce, Algorithm::Flat) => {
+        (Collective::AllReduce, Method::Serve) => [2.0, n - 1.0, n - 1.0],
+        (Collective::Reduce, Method::Serve) => [2.0, 0.0, n - 1.0],
+        (_, Method::Serve) => [2.0, n, 0.0],
+        (Collective::AllReduce, Method::OneShot) | (Collective::Reduce, Method::Flat) => {
             [1.0, 1.0, n - 1.0]
         }
         // The last to come may find that it combines everything.
-        (Collective::AllReduce, Algorithm::Claim) => [2.0, 2.0, n - 1.0],
+        (Collective::AllReduce, Method::Claim) => [2.0, 2.0, n - 1.0],
         (Collective::AllReduce, _) => [2.0, 3.0 * share, share],
         (Collective::Reduce, _) => [2.0, 1.0 + share, share],
         (Collective::ReduceScatter, _) => [1.0, share, share],

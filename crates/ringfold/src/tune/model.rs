@@ -23,8 +23,8 @@ use super::choose::Question;
 use super::constants::Constants;
 use super::corrections::Key;
 use super::cost::{self, Terms};
-use crate::schedule::{Medium, Schedule};
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::schedule::{Access, Schedule};
+use crate::types::{Collective, Method, Protocol};
 
 /// What is published at once.
 const SLICE_BYTES: f64 = (128 << 10) as f64;
@@ -106,7 +106,7 @@ impl From<&Question> for Shape {
 /// number that means nothing. Finite and positive.
 pub fn price(
     question: &Question,
-    algorithm: Algorithm,
+    algorithm: Method,
     protocol: Protocol,
     constants: &Constants,
 ) -> f32 {
@@ -116,15 +116,15 @@ pub fn price(
 /// The same of a call of this shape.
 pub fn price_of(
     shape: &Shape,
-    algorithm: Algorithm,
+    algorithm: Method,
     protocol: Protocol,
     constants: &Constants,
 ) -> f32 {
     let call = Call::new(shape, algorithm, protocol, constants);
-    let time_us = match call.medium {
+    let time_us = match call.access {
         _ if shape.world_size <= 1 => constants.call_us + call.size * constants.copy_us_per_byte,
-        Medium::Shared => call.over_shared_memory(),
-        Medium::Messages => call.over_messages(),
+        Access::Staged | Access::Registered => call.over_shared_memory(),
+        Access::Messages => call.over_messages(),
     };
     let key = Key {
         collective: shape.collective,
@@ -136,13 +136,14 @@ pub fn price_of(
     (corrected as f32).clamp(f32::MIN_POSITIVE, f32::MAX)
 }
 
-/// Published memory where the catalogue has the algorithm there, all ranks share a host and every count is known to all.
-fn medium(shape: &Shape, algorithm: Algorithm) -> Medium {
-    let shared = Schedule::algorithms(shape.collective, Medium::Shared);
-    match shape.is_published && shared.contains(&algorithm) {
-        true => Medium::Shared,
-        false => Medium::Messages,
-    }
+/// Shared memory where the catalogue has the method there, all ranks share a host and every count is
+/// known to all.
+fn access(shape: &Shape, method: Method) -> Access {
+    let serves = |access: &Access| Schedule::methods(shape.collective, *access).contains(&method);
+    [Access::Registered, Access::Staged]
+        .into_iter()
+        .find(|access| shape.is_published && serves(access))
+        .unwrap_or(Access::Messages)
 }
 
 /// What all ranks do together over messages, in one slice: bytes and reductions as multiples of the size.
@@ -169,9 +170,9 @@ struct Link {
 struct Call<'a> {
     constants: &'a Constants,
     collective: Collective,
-    algorithm: Algorithm,
+    algorithm: Method,
     protocol: Protocol,
-    medium: Medium,
+    access: Access,
     ranks: u32,
     domains: u32,
     /// Whether messages go through rings of shared memory.
@@ -183,7 +184,7 @@ struct Call<'a> {
 impl Call<'_> {
     fn new<'a>(
         shape: &Shape,
-        algorithm: Algorithm,
+        algorithm: Method,
         protocol: Protocol,
         constants: &'a Constants,
     ) -> Call<'a> {
@@ -192,7 +193,7 @@ impl Call<'_> {
             collective: shape.collective,
             algorithm,
             protocol,
-            medium: medium(shape, algorithm),
+            access: access(shape, algorithm),
             ranks: shape.world_size as u32,
             domains: shape.domains as u32,
             is_on_one_host: shape.is_on_one_host,
@@ -205,12 +206,12 @@ impl Call<'_> {
         if self.is_hierarchical() {
             return cost::hierarchical(self.ranks, self.domains);
         }
-        let known = cost::terms(self.collective, self.algorithm, self.medium, self.ranks);
+        let known = cost::terms(self.collective, self.algorithm, self.access, self.ranks);
         known.unwrap_or_default()
     }
 
     fn is_hierarchical(&self) -> bool {
-        self.algorithm == Algorithm::Hierarchical && self.domains > 1 && self.domains < self.ranks
+        self.algorithm == Method::Hierarchical && self.domains > 1 && self.domains < self.ranks
     }
 
     /// Copying a byte within the caches, as far as they are a rank's own.
@@ -254,9 +255,9 @@ impl Call<'_> {
     fn over_shared_memory(&self) -> f64 {
         let constants = self.constants;
         match self.algorithm {
-            Algorithm::Push => self.pushed(),
-            Algorithm::Serve => self.served(),
-            Algorithm::Claim => self.claimed(),
+            Method::Push => self.pushed(),
+            Method::Serve => self.served(),
+            Method::Claim => self.claimed(),
             _ => {
                 let slices = self.slices();
                 let terms = self.terms();
@@ -275,9 +276,9 @@ impl Call<'_> {
     fn begin(&self, slices: f64) -> f64 {
         let constants = self.constants;
         let shortest = match self.collective {
-            Collective::AllReduce => Algorithm::OneShot,
-            Collective::Reduce => Algorithm::Flat,
-            _ => Algorithm::Direct,
+            Collective::AllReduce => Method::OneShot,
+            Collective::Reduce => Method::Flat,
+            _ => Method::Direct,
         };
         let is_shortest = self.algorithm == shortest && slices <= 1.0;
         constants.call_us + if is_shortest { 0.0 } else { constants.plan_us }
@@ -302,7 +303,7 @@ impl Call<'_> {
         let peers = self.n - 1.0;
         let all = match (self.collective, self.algorithm) {
             // Only the root combines, only the others publish.
-            (Collective::Reduce, Algorithm::Flat) => 2.0 * peers,
+            (Collective::Reduce, Method::Flat) => 2.0 * peers,
             (Collective::Broadcast, _) => self.n,
             (Collective::Gather | Collective::Scatter, _) => 2.0 * peers / self.n,
             _ => self.n * busiest,
@@ -337,10 +338,10 @@ impl Call<'_> {
         let share = peers / self.n;
         let part = match (self.collective, self.algorithm) {
             // Everything of everybody, and a write of one's own that the peers have read.
-            (Collective::AllReduce, Algorithm::OneShot) => peers + 0.5,
-            (Collective::Reduce, Algorithm::Flat) => peers,
+            (Collective::AllReduce, Method::OneShot) => peers + 0.5,
+            (Collective::Reduce, Method::Flat) => peers,
             (Collective::AllReduce | Collective::Reduce, _) => 2.0 * share,
-            (Collective::Gather | Collective::Scatter, Algorithm::Push) => 1.0 / self.n,
+            (Collective::Gather | Collective::Scatter, Method::Push) => 1.0 / self.n,
             (Collective::Broadcast, _) => 1.0,
             _ => share,
         };
@@ -451,9 +452,7 @@ impl Call<'_> {
             return (self.n - 2.0 + slices) * (link.hop_us + piece) + fresh;
         }
         let crowd = match self.algorithm {
-            Algorithm::Direct | Algorithm::OneShot | Algorithm::Flat => {
-                1.0 + link.incast * (self.n - 2.0)
-            }
+            Method::Direct | Method::OneShot | Method::Flat => 1.0 + link.incast * (self.n - 2.0),
             _ => 1.0,
         };
         let further = (terms.messages * slices - terms.hops).max(0.0);
@@ -512,13 +511,13 @@ impl Call<'_> {
     /// Whether slices follow each other along a chain.
     fn is_chain(&self) -> bool {
         let is_rooted = matches!(self.collective, Collective::Broadcast | Collective::Reduce);
-        is_rooted && self.algorithm == Algorithm::Ring && self.ranks > 1
+        is_rooted && self.algorithm == Method::Ring && self.ranks > 1
     }
 
     /// Slices of a call over messages.
     fn message_slices(&self) -> f64 {
-        use Algorithm::{Direct, Rabenseifner, RecursiveDoubling, Ring};
         use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+        use Method::{Direct, Rabenseifner, RecursiveDoubling, Ring};
         let (message, parts) = match (self.collective, self.algorithm) {
             (AllReduce, Rabenseifner) => (HALVING_MESSAGE_BYTES, self.n),
             (AllReduce, Ring | Direct) | (Broadcast | Reduce, Direct) => (MESSAGE_BYTES, self.n),
@@ -532,10 +531,10 @@ impl Call<'_> {
 
     /// Messages, bytes and reductions of all ranks together, in one slice.
     fn totals(&self, terms: &Terms) -> Totals {
-        use Algorithm::{Direct, Flat, Rabenseifner, RecursiveDoubling, Ring, Tree};
         use Collective::{
             AllGather, AllReduce, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
         };
+        use Method::{Direct, Flat, Rabenseifner, RecursiveDoubling, Ring, Tree};
         let (n, peers) = (self.n, self.n - 1.0);
         let depth = f64::from(self.ranks.ilog2());
         let levels = f64::from(self.ranks.next_power_of_two().ilog2());

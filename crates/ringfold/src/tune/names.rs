@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::types::{Collective, Method, Protocol};
 use crate::units;
 
 /// The algorithms that NCCL's tuner counts: the rows of its cost table.
@@ -44,24 +44,24 @@ pub static COLLECTIVES: [Name<Collective>; 9] = [
 ];
 
 /// The algorithms.
-pub static ALGORITHMS: [Name<Algorithm>; 17] = [
-    algorithm(Algorithm::Tree, Some(0)),
-    algorithm(Algorithm::Ring, Some(1)),
+pub static ALGORITHMS: [Name<Method>; 17] = [
+    algorithm(Method::Tree, Some(0)),
+    algorithm(Method::Ring, Some(1)),
     theirs("collnet_direct", 2),
     theirs("collnet_chain", 3),
     theirs("nvls", 4),
     theirs("nvls_tree", 5),
     theirs("pat", 6),
-    algorithm(Algorithm::Flat, None),
-    algorithm(Algorithm::RecursiveDoubling, None),
-    algorithm(Algorithm::Rabenseifner, None),
-    algorithm(Algorithm::Direct, None),
-    algorithm(Algorithm::OneShot, None),
-    algorithm(Algorithm::Push, None),
-    algorithm(Algorithm::Hierarchical, None),
-    algorithm(Algorithm::Claim, None),
-    algorithm(Algorithm::Serve, None),
-    algorithm(Algorithm::Stragglar, None),
+    algorithm(Method::Flat, None),
+    algorithm(Method::RecursiveDoubling, None),
+    algorithm(Method::Rabenseifner, None),
+    algorithm(Method::Direct, None),
+    algorithm(Method::OneShot, None),
+    algorithm(Method::Push, None),
+    algorithm(Method::Hierarchical, None),
+    algorithm(Method::Claim, None),
+    algorithm(Method::Serve, None),
+    algorithm(Method::Stragglar, None),
 ];
 
 /// The protocols.
@@ -89,7 +89,7 @@ const fn collective(text: &'static str, ours: Collective, nccl: Option<u8>) -> N
     }
 }
 
-const fn algorithm(ours: Algorithm, nccl: Option<u8>) -> Name<Algorithm> {
+const fn algorithm(ours: Method, nccl: Option<u8>) -> Name<Method> {
     let text = ours.name();
     let (own, ours) = (text, Some(ours));
     Name {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn everything_of_ours_has_one_name() {
-        for ours in Algorithm::ALL {
+        for ours in Method::ALL {
             assert_eq!(
                 Name::of(&ALGORITHMS, *ours).map(|name| name.own),
                 Some(ours.name())
@@ -184,7 +184,7 @@ mod tests {
             );
         }
         let known = ALGORITHMS.iter().filter(|name| name.ours.is_some());
-        assert_eq!(known.count(), Algorithm::ALL.len());
+        assert_eq!(known.count(), Method::ALL.len());
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         }
         assert_eq!(
             Name::loose(&ALGORITHMS, "OneShot").and_then(|name| name.ours),
-            Some(Algorithm::OneShot)
+            Some(Method::OneShot)
         );
         assert_eq!(Name::exact(&ALGORITHMS, "Ring"), None);
         for text in ["allreduce", "all_reduce"] {

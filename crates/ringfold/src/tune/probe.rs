@@ -13,7 +13,7 @@ use super::Constants;
 use super::choose::Question;
 use super::corrections::Key;
 use super::model;
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::types::{Collective, Method, Protocol};
 
 /// Two ways whose order by price is doubted.
 #[derive(Clone, Copy, Debug)]
@@ -21,21 +21,21 @@ pub struct Doubt {
     /// The collective that is tried.
     pub collective: Collective,
     /// The way whose price is doubted ...
-    pub tried: (Algorithm, Protocol),
+    pub tried: (Method, Protocol),
     /// ... against one whose price stands.
-    pub known: (Algorithm, Protocol),
+    pub known: (Method, Protocol),
     /// The sizes that are tried.
     pub sizes: &'static [u64],
 }
 
-const DIRECT: (Algorithm, Protocol) = (Algorithm::Direct, Protocol::Simple);
+const DIRECT: (Method, Protocol) = (Method::Direct, Protocol::Simple);
 
 /// What is doubted.
 pub const DOUBTS: &[Doubt] = &[
     // Reading everything, which saves a synchronisation.
     Doubt {
         collective: Collective::AllReduce,
-        tried: (Algorithm::OneShot, Protocol::Simple),
+        tried: (Method::OneShot, Protocol::Simple),
         known: DIRECT,
         sizes: &[2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10],
     },

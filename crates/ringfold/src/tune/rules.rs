@@ -28,7 +28,7 @@ use std::path::Path;
 use super::names::{COLLECTIVES, Name};
 use crate::env::files;
 use crate::error::{Error, Result};
-use crate::types::{Algorithm, Collective, Protocol};
+use crate::types::{Collective, Method, Protocol};
 
 /// The largest file of rules that is read: some hundred thousand lines.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -46,7 +46,7 @@ pub struct Rule {
     /// The most, inclusive.
     pub bytes_max: u64,
     /// By which algorithm; it may be one that only NCCL has.
-    pub algorithm: &'static Name<Algorithm>,
+    pub algorithm: &'static Name<Method>,
     /// By which protocol; it may be one that only NCCL has.
     pub protocol: &'static Name<Protocol>,
     /// On how many channels, if it says.
@@ -90,7 +90,7 @@ pub struct Rules {
 
 impl Rule {
     /// The way that it names, if ringfold has it.
-    pub fn way(&self) -> Option<(Algorithm, Protocol)> {
+    pub fn way(&self) -> Option<(Method, Protocol)> {
         Some((self.algorithm.ours?, self.protocol.ours?))
     }
 

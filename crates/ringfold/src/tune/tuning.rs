@@ -10,9 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::channels::Bounds;
-use super::choose::Choice;
 use super::plugin::Plugin;
 use super::{Allowed, Constants, CostTable, Limits, Rules};
+use crate::call::Way;
 use crate::types::Protocol;
 
 /// What the choices of a communicator are made from.
@@ -96,7 +96,7 @@ pub struct Explanation {
     /// The same as the choice was made from: what is barred is unusable, and a plugin's costs stand instead.
     pub table: CostTable,
     /// What was chosen.
-    pub choice: Choice,
+    pub way: Way,
     /// Who decided it.
     pub reason: Reason,
 }
@@ -104,15 +104,15 @@ pub struct Explanation {
 /// One line: the way, its cut, the reason, and what all ways should cost, the cheapest first.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let choice = &self.choice;
+        let way = &self.way;
         write!(
             f,
             "{} ({}) over {}, channels: {}, slices of {} bytes, {}; microseconds by the model:",
-            choice.algorithm,
-            choice.protocol,
-            choice.medium,
-            choice.channels,
-            choice.slice_bytes,
+            way.method(),
+            way.protocol,
+            way.access.medium(),
+            way.channels,
+            way.slice_bytes,
             self.reason
         )?;
         let mut ways: Vec<_> = self.prices.usable().collect();

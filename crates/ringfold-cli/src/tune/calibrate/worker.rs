@@ -12,7 +12,7 @@ use ringfold::memory::Region;
 use ringfold::random::SplitMix64;
 use ringfold::tune::calibrate::Sample;
 use ringfold::tune::calibration::Context;
-use ringfold::{Algorithm, Collective, Communicator, Config, Counts, DType, Op, Protocol, Request};
+use ringfold::{Collective, Communicator, Config, Counts, DType, Method, Op, Protocol, Request};
 
 /// Sizes of the collective that matters most, and of the others, in bytes.
 const MANY_SIZES: [u64; 9] = [
@@ -48,7 +48,7 @@ const LINE_BYTES: usize = 64;
 
 /// A way at a size, and the times that it took.
 struct Entry {
-    way: (Algorithm, Protocol),
+    way: (Method, Protocol),
     times_us: Vec<f64>,
 }
 

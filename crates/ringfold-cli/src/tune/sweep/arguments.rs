@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use ringfold::{Algorithm, Collective, DType, Protocol};
+use ringfold::{Collective, DType, Protocol};
 
 use crate::bench::{Case, Job, Method, Span};
 use crate::parse::{OpName, Selection, parse_algorithm, parse_collective, parse_dtype, parse_op};
@@ -56,7 +56,7 @@ pub struct Arguments {
 
     /// Measure only these algorithms, beside the default's pick
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_algorithm)]
-    pub algorithms: Vec<Algorithm>,
+    pub algorithms: Vec<ringfold::Method>,
 
     /// Measure only these protocols: ll, simple, zero_copy
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]

@@ -3,14 +3,14 @@
 use anyhow::Result;
 use ringfold::tune::names::{ALGORITHMS, Name, PROTOCOLS};
 use ringfold::tune::{Rule, Rules};
-use ringfold::{Algorithm, Communicator, Protocol, Request};
+use ringfold::{Communicator, Method, Protocol, Request};
 
 use super::arguments::Arguments;
 
 /// One of the things that take turns.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    pub way: (Algorithm, Protocol),
+    pub way: (Method, Protocol),
     /// The number of channels that is asked for, or that the default took.
     pub channels: Option<u32>,
     pub is_default: bool,
@@ -27,14 +27,14 @@ pub fn entries(
     request: &Request,
 ) -> Result<Vec<Entry>> {
     let explanation = communicator.explain(request)?;
-    let choice = explanation.choice;
+    let chosen = explanation.way;
     let mut entries = vec![Entry {
-        way: (choice.algorithm, choice.protocol),
-        channels: Some(u32::try_from(choice.channels)?),
+        way: (chosen.method(), chosen.protocol),
+        channels: Some(u32::try_from(chosen.channels)?),
         is_default: true,
         rules: own.clone(),
     }];
-    let is_wanted = |(algorithm, protocol): (Algorithm, Protocol)| {
+    let is_wanted = |(algorithm, protocol): (Method, Protocol)| {
         (arguments.algorithms.is_empty() || arguments.algorithms.contains(&algorithm))
             && (arguments.protocols.is_empty() || arguments.protocols.contains(&protocol))
     };
@@ -53,8 +53,8 @@ pub fn entries(
                 continue;
             };
             communicator.set_rules(rules.clone());
-            let choice = communicator.explain(request)?.choice;
-            let goes = (choice.algorithm, choice.protocol) == way;
+            let choice = communicator.explain(request)?.way;
+            let goes = (choice.method(), choice.protocol) == way;
             // What is bounded, or has no channels, would be measured several times under one number.
             let is_new = !taken.contains(&choice.channels);
             if goes && is_new {
@@ -75,7 +75,7 @@ pub fn entries(
 /// A table in which this is the only way; `None` where a table of rules cannot name it.
 fn only(
     request: &Request,
-    (algorithm, protocol): (Algorithm, Protocol),
+    (algorithm, protocol): (Method, Protocol),
     channels: Option<u32>,
 ) -> Option<Rules> {
     let rule = Rule {

@@ -11,7 +11,7 @@ use super::*;
 use crate::communicator::Communicator;
 use crate::communicator::watch::ThreadWatch;
 use crate::memory::{Pool, Region};
-use crate::schedule::Medium;
+use crate::schedule::Access;
 use crate::testing::altered::Altered;
 use crate::transport::Transport;
 use crate::transport::local::local;
@@ -83,7 +83,7 @@ fn a_callback_reads_figures_and_makes_calls_while_its_call_waits() {
                 }
                 let _ = zero.stats();
                 zero.reset_stats();
-                zero.choice(&Request::new(
+                zero.way(&Request::new(
                     Collective::AllReduce,
                     DType::F32,
                     Counts::Even(4),
@@ -234,14 +234,15 @@ fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
             let mut memory = [0f32; 4];
             // SAFETY: the array outlives the driver's calls.
             let region = unsafe { Region::new(memory.as_mut_ptr().cast(), size_of_val(&memory)) };
-            let choice = crate::tune::choose::Choice {
+            let choice = crate::call::Way {
                 algorithm: crate::Algorithm::Ring,
-                medium: Medium::Messages,
+                access: Access::Messages,
+                assignment: crate::Assignment::Owner,
                 protocol: crate::types::Protocol::Simple,
                 slice_bytes: 1 << 10,
                 channels: 1,
-                tries: None,
-                streams: false,
+                registered: None,
+                non_temporal_stores: false,
                 is_weighted: false,
             };
             let request = Request::new(

@@ -205,9 +205,9 @@ fn rules_can_be_changed_between_calls() {
                     Request::new(Collective::AllReduce, DType::F32, counts, nothing, nothing);
                 let explanation = communicator.explain(&request).expect("a choice");
                 assert_eq!(explanation.reason, Reason::Rule { line: 1 });
-                let choice = communicator.choice(&request).expect("a choice");
-                assert_eq!(choice.algorithm, explanation.choice.algorithm);
-                choice.algorithm.name()
+                let way = communicator.way(&request).expect("a way");
+                assert_eq!(way.method(), explanation.way.method());
+                way.method().name()
             })
         };
         let threads: Vec<_> = communicators

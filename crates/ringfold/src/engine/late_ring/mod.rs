@@ -43,8 +43,7 @@ use super::Job;
 use super::executor::Operation;
 use crate::call::{LATE_MERGE, LATE_MERGE_BITS};
 use crate::error::{Error, Result};
-use crate::schedule::Medium;
-use crate::types::{Algorithm, Collective};
+use crate::types::{Access, Algorithm, Collective};
 use crate::units::nearest;
 
 /// The most ranks: headers have ten bits for a position.
@@ -207,7 +206,8 @@ impl LateMergeState {
         let is_ring = matches!(
             job.collective,
             Collective::AllReduce | Collective::ReduceScatter
-        ) && (job.algorithm, job.medium) == (Algorithm::Ring, Medium::Messages);
+        ) && (job.way.algorithm, job.way.access)
+            == (Algorithm::Ring, Access::Messages);
         // Between two ranks there is no way around either.
         is_ring && world_size > 2
     }

@@ -33,7 +33,7 @@ use crate::reduce::Kernel;
 use crate::schedule::Cut;
 use crate::transport::shm::PREFETCHED_BYTES_MAX;
 use crate::transport::{ATTACHED_WORDS, SlotUse, Time, Wake, Windows};
-use crate::types::{Collective, DType, Op, Protocol};
+use crate::types::{Access, Assignment, Collective, DType, Op, Protocol};
 use inline::Inline;
 use part::{Consumes, Part, Publishes, WaitsFor};
 
@@ -82,6 +82,8 @@ impl TinyJob {
                 0
             },
             algorithm: part::algorithm(self.collective),
+            access: Access::Staged,
+            assignment: Assignment::Owner,
             protocol: self.protocol,
             root: self.root as u32,
             count: self.count,

@@ -134,7 +134,7 @@ pub const fn input_blocks(collective: Collective, world_size: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Action, Medium, Peers, Schedule, Spec};
+    use crate::schedule::{Access, Action, Peers, Schedule, Spec};
 
     /// Every part says what the schedule of the same collective says.
     #[test]
@@ -142,18 +142,14 @@ mod tests {
         for &collective in Collective::ALL {
             for (rank, root) in [(0, 0), (1, 0), (2, 0), (1, 1), (0, 2)] {
                 let Some(part) = Part::new(collective, rank, root) else {
-                    let shared = Schedule::algorithms(collective, Medium::Shared);
+                    let shared = Schedule::methods(collective, Access::Staged);
                     assert!(shared.is_empty(), "{collective}");
                     continue;
                 };
                 let schedule = Schedule::new(Spec {
-                    collective,
-                    algorithm: algorithm(collective),
-                    medium: Medium::Shared,
-                    world_size: 3,
                     rank: rank as u32,
                     root: root as u32,
-                    domains: 1,
+                    ..Spec::new(collective, algorithm(collective), Access::Staged, 3)
                 })
                 .expect("a schedule");
                 let text = format!("{collective}, rank {rank}, root {root}: {part:?}");

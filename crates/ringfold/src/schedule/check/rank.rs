@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::value::Value;
 use super::{Slices, Violation};
 use crate::schedule::dependence::{Place, dependencies};
-use crate::schedule::{Action, Buffer, Cut, Medium, Schedule, Span, Step};
+use crate::schedule::{Access, Action, Buffer, Cut, Schedule, Span, Step};
 use crate::types::Collective;
 
 /// A step of a slice.
@@ -223,7 +223,7 @@ impl<'a> Rank<'a> {
     /// A copy or reduction next to messages is in flight until a step that depends on it is issued:
     /// no other step relies on its completion.
     pub fn put_in_flight(&mut self, at: At) {
-        if self.schedule.spec.medium == Medium::Messages {
+        if self.schedule.spec.access == Access::Messages {
             self.mark_in_flight(at);
             let hops = self.channels[at.channel as usize].hops;
             self.deliver(at, hops);

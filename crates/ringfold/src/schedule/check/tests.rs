@@ -5,22 +5,22 @@ mod damage;
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
-use crate::schedule::{Medium, stragglar};
-use crate::types::Algorithm;
+use crate::schedule::{Access, stragglar};
+use crate::types::{Algorithm, Method};
 
-/// Everything that is listed for a medium, at one world size and root.
-fn specs(medium: Medium, world_size: u32, root: u32) -> Vec<Spec> {
+/// Everything that is listed for an access, at one world size and root.
+fn specs(access: Access, world_size: u32, root: u32) -> Vec<Spec> {
     let mut specs = Vec::new();
     for &collective in Collective::ALL {
-        for &algorithm in Schedule::algorithms(collective, medium) {
-            let is_late = algorithm == Algorithm::Stragglar;
+        for &algorithm in Schedule::methods(collective, access) {
+            let is_late = algorithm == Method::Stragglar;
             if (root != 0 && !collective.has_root() && !is_late)
                 || (is_late && world_size > stragglar::WORLD_SIZE_MAX)
             {
                 continue;
             }
             let point = matches!(collective, Collective::Send | Collective::Recv);
-            let paired = algorithm == Algorithm::RecursiveDoubling
+            let paired = algorithm == Method::RecursiveDoubling
                 && matches!(
                     collective,
                     Collective::AllGather | Collective::ReduceScatter
@@ -29,13 +29,9 @@ fn specs(medium: Medium, world_size: u32, root: u32) -> Vec<Spec> {
                 continue;
             }
             specs.push(Spec {
-                collective,
-                algorithm,
-                medium,
-                world_size,
                 rank: if point { world_size - 1 } else { 0 },
                 root,
-                domains: 1,
+                ..Spec::new(collective, algorithm, access, world_size)
             });
         }
     }
@@ -50,7 +46,7 @@ fn prove(spec: &Spec, in_place: bool, slices: Slices) {
 }
 
 /// Small worlds with every root and both aliasings; larger ones take turns, to keep the test short.
-fn prove_all(medium: Medium) {
+fn prove_all(access: Access) {
     for world_size in 1..=64 {
         let mut roots = vec![0, 1 % world_size, world_size - 1];
         roots.sort_unstable();
@@ -59,7 +55,7 @@ fn prove_all(medium: Medium) {
             roots = vec![0, roots[1 + world_size as usize % 2]];
         }
         for root in roots {
-            for (number, spec) in specs(medium, world_size, root).iter().enumerate() {
+            for (number, spec) in specs(access, world_size, root).iter().enumerate() {
                 let turn = number as u32 + world_size;
                 for in_place in [false, true] {
                     let taken = turn.is_multiple_of(3) && turn.is_multiple_of(2) == in_place;
@@ -74,12 +70,13 @@ fn prove_all(medium: Medium) {
 
 #[test]
 fn every_schedule_over_messages_keeps_the_promises_of_its_collective() {
-    prove_all(Medium::Messages);
+    prove_all(Access::Messages);
 }
 
 #[test]
 fn every_schedule_over_shared_memory_keeps_the_promises_of_its_collective() {
-    prove_all(Medium::Shared);
+    prove_all(Access::Staged);
+    prove_all(Access::Registered);
 }
 
 #[test]
@@ -92,13 +89,13 @@ fn ranks_in_domains_keep_the_promises_of_an_all_reduce() {
     for world_size in 1..=64u32 {
         for domains in (1..=world_size).filter(|domains| world_size.is_multiple_of(*domains)) {
             let spec = Spec {
-                collective: Collective::AllReduce,
-                algorithm: Algorithm::Hierarchical,
-                medium: Medium::Shared,
-                world_size,
-                rank: 0,
-                root: 0,
                 domains,
+                ..Spec::new(
+                    Collective::AllReduce,
+                    Algorithm::Hierarchical,
+                    Access::Staged,
+                    world_size,
+                )
             };
             for in_place in [false, true] {
                 let is_its_turn = (world_size + domains).is_multiple_of(2) == in_place;
@@ -115,7 +112,7 @@ fn ranks_in_domains_keep_the_promises_of_an_all_reduce() {
 
 #[test]
 fn ranks_that_do_not_fill_their_domains_are_refused() {
-    let mut spec = specs(Medium::Shared, 6, 0)[0];
+    let mut spec = specs(Access::Staged, 6, 0)[0];
     for domains in [0, 4, 5, 7] {
         spec.domains = domains;
         assert!(matches!(
@@ -128,10 +125,10 @@ fn ranks_that_do_not_fill_their_domains_are_refused() {
 #[test]
 fn overlapped_slices_do_not_wait_for_each_other_in_a_circle() {
     for world_size in [2, 3, 4, 7, 8, 13] {
-        for medium in [Medium::Messages, Medium::Shared] {
-            for spec in specs(medium, world_size, world_size / 2)
+        for &access in Access::ALL {
+            for spec in specs(access, world_size, world_size / 2)
                 .iter()
-                .chain(&specs(medium, world_size, 0))
+                .chain(&specs(access, world_size, 0))
             {
                 for distance in [1, 2, 5, 100] {
                     prove(spec, true, Slices { count: 4, distance });
@@ -144,8 +141,8 @@ fn overlapped_slices_do_not_wait_for_each_other_in_a_circle() {
 #[test]
 fn stripes_are_independent_schedules_of_their_own_part() {
     for world_size in [2, 3, 8, 11] {
-        for medium in [Medium::Messages, Medium::Shared] {
-            for spec in specs(medium, world_size, 0) {
+        for &access in Access::ALL {
+            for spec in specs(access, world_size, 0) {
                 let striped: Vec<_> = schedules(&spec)
                     .unwrap()
                     .into_iter()
@@ -172,8 +169,9 @@ fn large_worlds_drawn_at_random_keep_the_promises() {
     for number in 0..6 {
         let world_size = 65 + draw(3 * number, 236) as u32;
         let root = draw(3 * number + 1, world_size as usize) as u32;
-        let mut all = specs(Medium::Messages, world_size, root);
-        all.extend(specs(Medium::Shared, world_size, 0));
+        let mut all = specs(Access::Messages, world_size, root);
+        all.extend(specs(Access::Staged, world_size, 0));
+        all.extend(specs(Access::Registered, world_size, 0));
         let spec = all[draw(3 * number + 2, all.len())];
         println!("seed {seed:#x}: {spec:?}");
         prove(&spec, number % 2 == 0, Slices::ONE);
@@ -183,20 +181,20 @@ fn large_worlds_drawn_at_random_keep_the_promises() {
 #[test]
 fn what_is_listed_exists_and_what_is_not_is_refused_with_what_is() {
     for &collective in Collective::ALL {
-        for medium in [Medium::Messages, Medium::Shared] {
-            let listed = Schedule::algorithms(collective, medium);
-            for &algorithm in Algorithm::ALL {
+        for &access in Access::ALL {
+            let listed = Schedule::methods(collective, access);
+            for &algorithm in Method::ALL {
                 for world_size in 2..=16 {
-                    let made = Schedule::new(Spec {
-                        collective,
-                        algorithm,
-                        medium,
-                        world_size,
+                    let spec = Spec {
                         rank: 1,
-                        root: 0,
-                        domains: 1,
-                    });
-                    let paired = algorithm == Algorithm::RecursiveDoubling
+                        ..Spec::new(collective, algorithm, access, world_size)
+                    };
+                    // Some names belong to one access only.
+                    if spec.method() != algorithm {
+                        continue;
+                    }
+                    let made = Schedule::new(spec);
+                    let paired = algorithm == Method::RecursiveDoubling
                         && matches!(
                             collective,
                             Collective::AllGather | Collective::ReduceScatter
@@ -220,13 +218,8 @@ fn what_is_listed_exists_and_what_is_not_is_refused_with_what_is() {
 fn only_messages_of_several_blocks_need_one_slice() {
     let need = |collective, algorithm| {
         let spec = Spec {
-            collective,
-            algorithm,
-            medium: Medium::Messages,
-            world_size: 8,
             rank: 3,
-            root: 0,
-            domains: 1,
+            ..Spec::new(collective, algorithm, Access::Messages, 8)
         };
         Schedule::new(spec).unwrap().needs_one_slice()
     };
@@ -242,7 +235,7 @@ fn only_messages_of_several_blocks_need_one_slice() {
 
 #[test]
 fn a_world_too_large_to_prove_is_refused() {
-    let mut spec = specs(Medium::Messages, 4, 0)[0];
+    let mut spec = specs(Access::Messages, 4, 0)[0];
     spec.world_size = WORLD_SIZE_MAX + 1;
     assert!(matches!(
         check(&spec, false),

@@ -21,7 +21,7 @@ use super::{Sending, prepare};
 use crate::engine::geometry::{Blocks, Geometry};
 use crate::error::{Error, Result};
 use crate::schedule::rounds::Rounds;
-use crate::schedule::{Cut, Medium, Schedule, Spec, Step};
+use crate::schedule::{Access, Cut, Schedule, Spec, Step};
 use crate::simulate::network::model::Ports;
 use round::Pass;
 
@@ -77,13 +77,13 @@ pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
     let choice = prepare::choice(scenario)?;
     let resolved = prepare::resolve(scenario)?;
     let source = Source::new(&Spec {
-        collective: scenario.collective,
-        algorithm: choice.algorithm,
-        medium: Medium::Messages,
-        world_size: scenario.ranks as u32,
-        rank: 0,
         root: scenario.root as u32,
-        domains: 1,
+        ..Spec::new(
+            scenario.collective,
+            choice.algorithm,
+            Access::Messages,
+            scenario.ranks as u32,
+        )
     })?;
     let longest_bytes = scenario.count() * scenario.dtype.size_bytes() as u64;
     // As a request rounds it.

@@ -3,7 +3,7 @@
 use super::super::{Links, Network, Server, run};
 use super::*;
 use crate::engine::late_ring::{Policy, Target};
-use crate::types::{Algorithm, Collective};
+use crate::types::{Collective, Method};
 
 /// Every collective by every algorithm over messages.
 fn scenarios(ranks: usize) -> Vec<Scenario> {
@@ -12,8 +12,8 @@ fn scenarios(ranks: usize) -> Vec<Scenario> {
         if matches!(collective, Collective::Send | Collective::Recv) {
             continue;
         }
-        for &algorithm in Schedule::algorithms(collective, Medium::Messages) {
-            let paired = algorithm == Algorithm::RecursiveDoubling
+        for &algorithm in Schedule::methods(collective, Access::Messages) {
+            let paired = algorithm == Method::RecursiveDoubling
                 && matches!(
                     collective,
                     Collective::AllGather | Collective::ReduceScatter
@@ -72,10 +72,10 @@ fn every_schedule_takes_the_same_time_by_its_longest_path_as_by_its_engines() {
             scenario.compute.copy_ps_per_byte = (number % 3) as u64 * 30;
             let in_pairs = matches!(
                 scenario.algorithm,
-                Some(Algorithm::Tree | Algorithm::RecursiveDoubling | Algorithm::Rabenseifner)
+                Some(Method::Tree | Method::RecursiveDoubling | Method::Rabenseifner)
             );
-            let is_orderly = scenario.algorithm == Some(Algorithm::Ring)
-                || (in_pairs && ranks.is_power_of_two());
+            let is_orderly =
+                scenario.algorithm == Some(Method::Ring) || (in_pairs && ranks.is_power_of_two());
             // The others crowd at a port here and there.
             assert!(is_same(&scenario) || !is_orderly, "{scenario:?}");
         }
@@ -118,7 +118,7 @@ fn slow_late_and_unequal_ranks_take_the_same_time_too() {
             },
         ];
         let is_swept = is_same(&scenario);
-        if scenario.algorithm == Some(Algorithm::Ring) {
+        if scenario.algorithm == Some(Method::Ring) {
             assert!(is_swept, "{scenario:?}");
         }
         swept += u32::from(is_swept);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::random::SplitMix64;
-use crate::schedule::{Medium, Schedule};
+use crate::schedule::{Access, Schedule};
 use crate::types::DType;
 
 /// Bytes of a message in these tests.
@@ -14,7 +14,7 @@ const PORT_PS: u64 = 80 * M;
 const ALPHA_PS: u64 = 5_000_000;
 
 /// One collective of this many ranks in one slice, in which computing is free.
-fn call(collective: Collective, algorithm: Algorithm, ranks: usize) -> Scenario {
+fn call(collective: Collective, algorithm: Method, ranks: usize) -> Scenario {
     Scenario {
         collective,
         algorithm: Some(algorithm),
@@ -27,7 +27,7 @@ fn call(collective: Collective, algorithm: Algorithm, ranks: usize) -> Scenario 
 
 /// Every rank sends to the next.
 fn shift(ranks: usize) -> Scenario {
-    call(Collective::SendRecv, Algorithm::Direct, ranks)
+    call(Collective::SendRecv, Method::Direct, ranks)
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_message_costs_its_overhead_at_both_ends() {
 fn messages_of_one_rank_follow_each_other_by_overhead_or_gap() {
     // The root sends to five others.
     let time = |overhead_ps, gap_ps| {
-        let mut scenario = call(Collective::Broadcast, Algorithm::Flat, 6);
+        let mut scenario = call(Collective::Broadcast, Method::Flat, 6);
         scenario.network.links.overhead_ps = overhead_ps;
         scenario.network.links.gap_ps = gap_ps;
         time_ps(&scenario)
@@ -92,7 +92,7 @@ fn messages_within_a_host_pass_its_memory_one_after_the_other() {
 fn reductions_wait_for_their_hosts_cores() {
     const REDUCE_PS: u64 = 700_000;
     let time = |cores, server| {
-        let mut scenario = call(Collective::AllReduce, Algorithm::RecursiveDoubling, 2);
+        let mut scenario = call(Collective::AllReduce, Method::RecursiveDoubling, 2);
         scenario.network.ranks_per_host = 2;
         scenario.network.cores_per_host = cores;
         scenario.compute.reduce_ps = REDUCE_PS;
@@ -108,7 +108,7 @@ fn reductions_wait_for_their_hosts_cores() {
 
 #[test]
 fn a_reduction_costs_by_its_type() {
-    let mut scenario = call(Collective::AllReduce, Algorithm::RecursiveDoubling, 2);
+    let mut scenario = call(Collective::AllReduce, Method::RecursiveDoubling, 2);
     scenario.compute.reduce_ps_per_byte = 50;
     scenario.compute.reduce_ps_per_byte_of = vec![(DType::F16, 110)];
     assert_eq!(time_ps(&scenario), ALPHA_PS + PORT_PS + 50 * M);
@@ -119,12 +119,12 @@ fn a_reduction_costs_by_its_type() {
 #[test]
 fn copies_and_reductions_beside_messages_cost_time() {
     // A ring's all_gather copies this rank's own block, which nothing waits for.
-    let mut scenario = call(Collective::AllGather, Algorithm::Ring, 2);
+    let mut scenario = call(Collective::AllGather, Method::Ring, 2);
     scenario.compute.copy_ps_per_byte = 100_000;
     assert_eq!(time_ps(&scenario), 500 * 100_000);
     // Direct: the pieces of a rank's chunk are reduced in rank order, and on one rank the first
     // arrives last.
-    let mut scenario = call(Collective::ReduceScatter, Algorithm::Direct, 4);
+    let mut scenario = call(Collective::ReduceScatter, Method::Direct, 4);
     scenario.bytes = 4 * M;
     scenario.compute.reduce_ps = 400_000;
     scenario.compute.server = Server::Serial;
@@ -138,7 +138,7 @@ fn a_slow_port_slows_both_directions_and_nobody_elses_messages() {
     scenario.disturbances = vec![slow(LinkEnds::Port(1))];
     assert_eq!(time_ps(&scenario), ALPHA_PS + 4 * PORT_PS);
     // Rank 1's piece comes to rank 0 slowly; the others' come meanwhile.
-    let mut gather = call(Collective::Gather, Algorithm::Flat, 4);
+    let mut gather = call(Collective::Gather, Method::Flat, 4);
     gather.bytes = 4 * M;
     assert_eq!(time_ps(&gather), ALPHA_PS + 3 * PORT_PS);
     gather.disturbances = vec![slow(LinkEnds::Port(1))];
@@ -184,7 +184,7 @@ fn messages_share_a_switch_evenly_and_max_min_fairly() {
 
 #[test]
 fn what_a_link_carried_is_counted() {
-    let report = run(&call(Collective::AllReduce, Algorithm::Ring, 4)).unwrap();
+    let report = run(&call(Collective::AllReduce, Method::Ring, 4)).unwrap();
     assert_eq!(report.links.len(), 4);
     for link in &report.links {
         assert_eq!(link.to, (link.from + 1) % 4);
@@ -293,7 +293,7 @@ fn every_collective_is_right_on_every_machine() {
     let mut random = SplitMix64(SEED);
     let collectives = Collective::ALL.iter();
     for &collective in collectives.filter(|c| !matches!(c, Collective::Send | Collective::Recv)) {
-        for &algorithm in Schedule::algorithms(collective, Medium::Messages) {
+        for &algorithm in Schedule::methods(collective, Access::Messages) {
             for ranks in [1, 2, 3, 5, 8] {
                 let mut scenario = any_machines(&mut random, ranks);
                 let name = format!("{collective} by {algorithm}, seed {SEED}, {scenario:?}");

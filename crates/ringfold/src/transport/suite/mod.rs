@@ -208,6 +208,8 @@ pub fn call(count: u64) -> Call {
         dtype: DType::F32,
         op: Op::Sum.wire(),
         algorithm: Algorithm::Ring,
+        access: crate::Access::Messages,
+        assignment: crate::Assignment::Owner,
         protocol: Protocol::Simple,
         root: 0,
         count,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::types::Assignment;
+
 use super::*;
 use crate::topology::Machine;
 use crate::tune::model::tests::{on_one_host, two_cores};
@@ -29,18 +31,18 @@ fn with_allowed(algo: &str, proto: &str) -> Tuning {
 }
 
 /// What is chosen for a sum of so many bytes of two ranks, and why.
-fn of(bytes: u64, tuning: &Tuning) -> (Algorithm, Protocol, Reason) {
+fn of(bytes: u64, tuning: &Tuning) -> (Method, Protocol, Reason) {
     let question = on_one_host(ALL_REDUCE, bytes, 2);
     let explanation = explain(&question, tuning).expect("a choice");
     let choice = choose(&question, tuning).expect("a choice");
-    assert_eq!(choice, explanation.choice);
-    (choice.algorithm, choice.protocol, explanation.reason)
+    assert_eq!(choice, explanation.way);
+    (choice.method(), choice.protocol, explanation.reason)
 }
 
 /// Makes one way dear and another cheap, tries to revive a third, and wants channels.
 #[derive(Debug)]
 struct Opinion {
-    cheap: (Algorithm, Protocol),
+    cheap: (Method, Protocol),
     channels: i32,
 }
 
@@ -52,12 +54,12 @@ impl Plugin for Opinion {
     fn adjust(&self, call: &PluginCall, table: &mut CostTable, channels: &mut i32) {
         assert_eq!((call.collective, call.group), (ALL_REDUCE, 1));
         table.reprice(self.cheap.0, self.cheap.1, 0.0);
-        table.reprice(Algorithm::Stragglar, Protocol::Simple, 0.0);
+        table.reprice(Method::Stragglar, Protocol::Simple, 0.0);
         *channels = self.channels;
     }
 }
 
-fn with_plugin(algorithm: Algorithm, channels: i32) -> Tuning {
+fn with_plugin(algorithm: Method, channels: i32) -> Tuning {
     let cheap = (algorithm, Protocol::Simple);
     Tuning {
         plugin: Some(Arc::new(Opinion { cheap, channels })),
@@ -87,7 +89,7 @@ fn the_first_rule_whose_way_is_usable_decides() {
     );
     // Nobody has the first, the second is for registered memory.
     let (algorithm, protocol, reason) = of(100, &tuning);
-    let expected = (Algorithm::Tree, Protocol::Ll, Reason::Rule { line: 3 });
+    let expected = (Method::Tree, Protocol::Ll, Reason::Rule { line: 3 });
     assert_eq!((algorithm, protocol, reason), expected);
     assert_eq!(of(101, &tuning).2, Reason::Model);
     let registered = Question {
@@ -95,8 +97,8 @@ fn the_first_rule_whose_way_is_usable_decides() {
         ..on_one_host(ALL_REDUCE, 100, 2)
     };
     let choice = choose(&registered, &tuning).expect("a choice");
-    assert_eq!(choice.tries, Some(Algorithm::Push));
-    assert_eq!(choice.algorithm, Algorithm::Tree);
+    assert_eq!(choice.registered, Some(Assignment::Owner));
+    assert_eq!(choice.method(), Method::Tree);
 }
 
 #[test]
@@ -108,37 +110,31 @@ fn a_rule_about_private_memory_holds_until_memory_shows_to_be_registered() {
             ..on_one_host(ALL_REDUCE, bytes, 2)
         };
         let choice = choose(&may_be, &tuning).expect("a choice");
-        assert_eq!(choice.algorithm, Algorithm::Tree, "{bytes}");
+        assert_eq!(choice.method(), Method::Tree, "{bytes}");
     }
 }
 
 #[test]
 fn whoever_stands_nearer_to_the_call_has_precedence() {
-    let mut tuning = with_plugin(Algorithm::Flat, 0);
+    let mut tuning = with_plugin(Method::Flat, 0);
     let plugin = Reason::Plugin("opinion".into());
     assert_eq!(
         of(1 << 20, &tuning),
-        (Algorithm::Flat, Protocol::Simple, plugin)
+        (Method::Flat, Protocol::Simple, plugin)
     );
     tuning.rules = with_rules("allreduce,0,-1,tree,simple,-1,-1,-1").rules;
     let rule = Reason::Rule { line: 1 };
-    assert_eq!(
-        of(1 << 20, &tuning),
-        (Algorithm::Tree, Protocol::Simple, rule)
-    );
+    assert_eq!(of(1 << 20, &tuning), (Method::Tree, Protocol::Simple, rule));
     tuning.allowed = with_allowed("ring,rabenseifner", "").allowed;
     let (algorithm, _, reason) = of(1 << 20, &tuning);
-    assert!(matches!(
-        algorithm,
-        Algorithm::Ring | Algorithm::Rabenseifner
-    ));
+    assert!(matches!(algorithm, Method::Ring | Method::Rabenseifner));
     assert_eq!(reason, Reason::Variable);
     let asked = Question {
-        algorithm: Some(Algorithm::Claim),
+        algorithm: Some(Method::Claim),
         ..on_one_host(ALL_REDUCE, 1 << 20, 2)
     };
     let explanation = explain(&asked, &tuning).expect("a choice");
-    assert_eq!(explanation.choice.algorithm, Algorithm::Claim);
+    assert_eq!(explanation.way.method(), Method::Claim);
     assert_eq!(explanation.reason, Reason::Asked);
     assert_eq!(explanation.table.usable().count(), 1);
     assert!(explanation.prices.usable().count() > 5);
@@ -163,7 +159,7 @@ fn what_cannot_be_is_refused_with_what_can() {
 
 #[test]
 fn a_plugin_cannot_have_what_cannot_be() {
-    let dear = with_plugin(Algorithm::Stragglar, -7);
+    let dear = with_plugin(Method::Stragglar, -7);
     assert_eq!(of(1 << 20, &dear), of(1 << 20, &tuning()));
 }
 
@@ -187,12 +183,12 @@ fn channels_are_whose_they_are_within_bounds() {
     assert!((2..=4).contains(&apart(&bounded(tuning()))));
     assert_eq!(apart(&bounded(rule(3))), 3);
     assert_eq!(apart(&bounded(rule(64))), 4);
-    assert_eq!(apart(&bounded(with_plugin(Algorithm::Ring, 3))), 3);
-    assert_eq!(apart(&bounded(with_plugin(Algorithm::Ring, 1))), 2);
+    assert_eq!(apart(&bounded(with_plugin(Method::Ring, 3))), 3);
+    assert_eq!(apart(&bounded(with_plugin(Method::Ring, 1))), 2);
     // A rule that leaves them alone leaves them to the plugin.
     let both = Tuning {
         rules: rule(-1).rules,
-        ..with_plugin(Algorithm::Ring, 3)
+        ..with_plugin(Method::Ring, 3)
     };
     assert_eq!(apart(&bounded(both)), 3);
 }
@@ -205,7 +201,7 @@ fn payloads_travel_in_announcements_only_where_they_fit() {
             ..on_one_host(ALL_REDUCE, bytes, 2)
         };
         let table = cost_table(&question, &tuning());
-        table.get(Algorithm::OneShot, Protocol::Ll).is_some()
+        table.get(Method::OneShot, Protocol::Ll).is_some()
     };
     assert!(protocols(8, false) && protocols(32, false));
     assert!(!protocols(33, false) && !protocols(8, true));
@@ -243,12 +239,12 @@ fn weights_and_policies_leave_one_way() {
         ..base
     };
     let rules = with_rules("allreduce,0,-1,claim,simple,-1,-1,-1");
-    for (question, algorithm) in [(weighted, Algorithm::Direct), (around, Algorithm::Ring)] {
+    for (question, algorithm) in [(weighted, Method::Direct), (around, Method::Ring)] {
         let explanation = explain(&question, &rules).expect("a choice");
-        let choice = explanation.choice;
+        let choice = explanation.way;
         assert_eq!(
-            (choice.algorithm, choice.medium),
-            (algorithm, Medium::Messages)
+            (choice.method(), choice.access),
+            (algorithm, Access::Messages)
         );
         assert_eq!(explanation.reason, Reason::Policy);
         assert_eq!(explanation.prices.usable().count(), 1);

@@ -78,32 +78,27 @@ fn counted(spec: &Spec) -> [f64; 3] {
 fn the_formulas_are_what_the_schedules_need() {
     for world_size in 2..=64 {
         for &collective in Collective::ALL {
-            for medium in [Medium::Messages, Medium::Shared] {
-                for &algorithm in Algorithm::ALL {
-                    let Some(terms) = terms(collective, algorithm, medium, world_size) else {
+            for &access in Access::ALL {
+                for &algorithm in Method::ALL {
+                    let Some(terms) = terms(collective, algorithm, access, world_size) else {
                         continue;
                     };
                     let spec = Spec {
-                        collective,
-                        algorithm,
-                        medium,
-                        world_size,
                         rank: world_size - 1,
-                        root: 0,
-                        domains: 1,
+                        ..Spec::new(collective, algorithm, access, world_size)
                     };
                     let [messages, bytes, reduced] = counted(&spec);
                     let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
                     assert!(
                         close(bytes, terms.bytes)
                             && close(reduced, terms.reduced)
-                            && (medium == Medium::Shared || messages == terms.messages),
+                            && (access != Access::Messages || messages == terms.messages),
                         "{spec:?}: {terms:?}, counted {messages} {bytes} {reduced}"
                     );
                     if world_size <= 17 || world_size >= 63 {
                         let hops = check(&spec, false).unwrap().hops;
                         let is_bound =
-                            algorithm == Algorithm::Stragglar && !world_size.is_power_of_two();
+                            algorithm == Method::Stragglar && !world_size.is_power_of_two();
                         assert!(
                             f64::from(hops) == terms.hops
                                 || (is_bound && f64::from(hops) < terms.hops),
@@ -120,13 +115,13 @@ fn the_formulas_are_what_the_schedules_need() {
 fn domains_are_priced_as_their_schedules_are() {
     for (world_size, domains) in [(4, 2), (9, 3), (16, 2), (16, 8), (48, 4), (64, 16)] {
         let spec = Spec {
-            collective: Collective::AllReduce,
-            algorithm: Algorithm::Hierarchical,
-            medium: Medium::Shared,
-            world_size,
-            rank: 0,
-            root: 0,
             domains,
+            ..Spec::new(
+                Collective::AllReduce,
+                Method::Hierarchical,
+                Access::Staged,
+                world_size,
+            )
         };
         let terms = terms_for(&spec).unwrap();
         let [_, bytes, reduced] = counted(&spec);
@@ -143,37 +138,37 @@ fn domains_are_priced_as_their_schedules_are() {
 fn sixteen_ranks_cross_over_from_latency_to_bandwidth() {
     let costs = Costs::default();
     let best = |bytes: u64| {
-        let time = |&algorithm: &Algorithm| {
+        let time = |&algorithm: &Method| {
             predict(
                 Collective::AllReduce,
                 algorithm,
-                Medium::Messages,
+                Access::Messages,
                 16,
                 bytes,
                 &costs,
             )
         };
         let candidates = [
-            Algorithm::Ring,
-            Algorithm::Tree,
-            Algorithm::RecursiveDoubling,
-            Algorithm::Rabenseifner,
+            Method::Ring,
+            Method::Tree,
+            Method::RecursiveDoubling,
+            Method::Rabenseifner,
         ];
         candidates
             .into_iter()
             .min_by(|a, b| time(a).partial_cmp(&time(b)).unwrap())
             .unwrap()
     };
-    assert_eq!(best(256), Algorithm::RecursiveDoubling);
-    assert_eq!(best(1 << 20), Algorithm::Rabenseifner);
+    assert_eq!(best(256), Method::RecursiveDoubling);
+    assert_eq!(best(1 << 20), Method::Rabenseifner);
 }
 
 #[test]
 fn the_ring_of_sixteen_costs_what_the_formula_says() {
     let time = predict(
         Collective::AllReduce,
-        Algorithm::Ring,
-        Medium::Messages,
+        Method::Ring,
+        Access::Messages,
         16,
         1 << 20,
         &Costs::default(),
@@ -185,15 +180,7 @@ fn the_ring_of_sixteen_costs_what_the_formula_says() {
 
 #[test]
 fn a_description_ends_with_the_price() {
-    let spec = Spec {
-        collective: Collective::AllReduce,
-        algorithm: Algorithm::Ring,
-        medium: Medium::Messages,
-        world_size: 4,
-        rank: 0,
-        root: 0,
-        domains: 1,
-    };
+    let spec = Spec::new(Collective::AllReduce, Method::Ring, Access::Messages, 4);
     let text = describe(&spec, 1 << 20, None, &Costs::default()).unwrap();
     let price = "predicted for S = 1048576 bytes: 195.15 µs (6 α + 0 o + 1.5000 S β + 0.7500 S γ; ";
     assert!(text.lines().last().unwrap().starts_with(price), "{text}");
@@ -204,16 +191,16 @@ fn a_chain_is_cheaper_in_slices_than_hop_by_hop() {
     let costs = Costs::default();
     let chain = predict(
         Collective::Broadcast,
-        Algorithm::Ring,
-        Medium::Messages,
+        Method::Ring,
+        Access::Messages,
         8,
         1 << 26,
         &costs,
     );
     let tree = predict(
         Collective::Broadcast,
-        Algorithm::Tree,
-        Medium::Messages,
+        Method::Tree,
+        Access::Messages,
         8,
         1 << 26,
         &costs,

@@ -50,41 +50,35 @@ fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
 }
 
 /// The cheapest staged way.
-fn best(question: &Question, constants: &Constants) -> Algorithm {
-    least(question, constants, |algorithm| {
-        !algorithm.works_in_registered()
-    })
+fn best(question: &Question, constants: &Constants) -> Method {
+    least(question, constants, |algorithm| !algorithm.is_registered())
 }
 
 /// The cheapest way where all buffers are registered.
-fn best_registered(question: &Question, constants: &Constants) -> Algorithm {
+fn best_registered(question: &Question, constants: &Constants) -> Method {
     least(question, constants, |_| true)
 }
 
-fn least(
-    question: &Question,
-    constants: &Constants,
-    is_usable: impl Fn(Algorithm) -> bool,
-) -> Algorithm {
+fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) -> bool) -> Method {
     let media = match question.slot_bytes {
-        Some(_) => &[Medium::Shared, Medium::Messages][..],
-        None => &[Medium::Messages],
+        Some(_) => Access::ALL,
+        None => &[Access::Messages][..],
     };
     let ways = media
         .iter()
-        .flat_map(|medium| Schedule::algorithms(question.collective, *medium))
-        .filter(|algorithm| is_usable(**algorithm) && **algorithm != Algorithm::Stragglar)
-        .filter(|algorithm| **algorithm != Algorithm::Hierarchical || question.domains > 1)
+        .flat_map(|access| Schedule::methods(question.collective, *access))
+        .filter(|algorithm| is_usable(**algorithm) && **algorithm != Method::Stragglar)
+        .filter(|algorithm| **algorithm != Method::Hierarchical || question.domains > 1)
         .filter(|algorithm| {
             let serves = cost::terms(
                 question.collective,
                 **algorithm,
-                medium(&question.into(), **algorithm),
+                access(&question.into(), **algorithm),
                 question.world_size as u32,
             );
             serves.is_some()
         });
-    let cost = |algorithm: &&Algorithm| price(question, **algorithm, Protocol::Simple, constants);
+    let cost = |algorithm: &&Method| price(question, **algorithm, Protocol::Simple, constants);
     *ways
         .min_by(|one, other| cost(one).total_cmp(&cost(other)))
         .expect("a way")
@@ -94,9 +88,9 @@ fn least(
 fn ways(
     at: impl Fn(u64) -> Question,
     constants: &Constants,
-    best: fn(&Question, &Constants) -> Algorithm,
-) -> Vec<(u64, Algorithm)> {
-    let mut ways: Vec<(u64, Algorithm)> = Vec::new();
+    best: fn(&Question, &Constants) -> Method,
+) -> Vec<(u64, Method)> {
+    let mut ways: Vec<(u64, Method)> = Vec::new();
     for bytes in (3..=26).flat_map(|shift| [4, 5, 6, 7].map(|part| (1 << shift) / 4 * part)) {
         let algorithm = best(&at(bytes), constants);
         if ways.last().is_none_or(|(_, last)| *last != algorithm) {
@@ -108,10 +102,7 @@ fn ways(
 
 /// Asserts that the ways follow each other at sizes within `bounds`.
 #[track_caller]
-fn assert_crossings(
-    ways: &[(u64, Algorithm)],
-    expected: &[(Algorithm, std::ops::RangeInclusive<u64>)],
-) {
+fn assert_crossings(ways: &[(u64, Method)], expected: &[(Method, std::ops::RangeInclusive<u64>)]) {
     let algorithms: Vec<_> = ways.iter().map(|(_, algorithm)| *algorithm).collect();
     let names: Vec<_> = expected.iter().map(|(algorithm, _)| *algorithm).collect();
     assert_eq!(algorithms, names, "{ways:?}");
@@ -133,8 +124,8 @@ fn with_a_core_each_one_synchronisation_is_saved_while_lines_are_few() {
     let of = |collective| move |bytes| on_one_host(collective, bytes, 2);
     let staged = ways(of(Collective::AllReduce), &constants, best);
     let expected = [
-        (Algorithm::OneShot, FIRST),
-        (Algorithm::Direct, 32 * KIB..=128 * KIB),
+        (Method::OneShot, FIRST),
+        (Method::Direct, 32 * KIB..=128 * KIB),
     ];
     assert_crossings(&staged, &expected);
     for rooted in [
@@ -164,15 +155,15 @@ fn ranks_that_take_turns_save_turns_for_longer() {
     let constants = Constants::derive(&two_cores(), 4);
     let at = |bytes| on_one_host(Collective::AllReduce, bytes, 4);
     let expected = [
-        (Algorithm::OneShot, FIRST),
-        (Algorithm::Direct, 8 * KIB..=16 * KIB),
+        (Method::OneShot, FIRST),
+        (Method::Direct, 8 * KIB..=16 * KIB),
     ];
     assert_crossings(&ways(at, &constants, best), &expected);
     // With four ranks a core it matters that whoever runs goes on.
     let constants = Constants::derive(&two_cores(), 8);
     let at = |bytes| on_one_host(Collective::AllReduce, bytes, 8);
-    assert_eq!(best(&at(8), &constants), Algorithm::OneShot);
-    assert_eq!(best(&at(64 * KIB), &constants), Algorithm::Claim);
+    assert_eq!(best(&at(8), &constants), Method::OneShot);
+    assert_eq!(best(&at(64 * KIB), &constants), Method::Claim);
 }
 
 #[test]
@@ -180,13 +171,13 @@ fn registered_buffers_are_worth_it_from_some_kilobytes_on() {
     for (ranks, least) in [(2, 8 * KIB), (4, 8 * KIB), (8, 4 * KIB)] {
         let constants = Constants::derive(&two_cores(), ranks);
         let at = |bytes| on_one_host(Collective::AllReduce, bytes, ranks);
-        let is_staged = |bytes| !best_registered(&at(bytes), &constants).works_in_registered();
+        let is_staged = |bytes| !best_registered(&at(bytes), &constants).is_registered();
         assert!(is_staged(1024), "{ranks} ranks");
         assert!(
             (0..12).all(|shift| !is_staged((8 * least) << shift)),
             "{ranks} ranks"
         );
-        assert_eq!(best_registered(&at(16 * MIB), &constants), Algorithm::Push);
+        assert_eq!(best_registered(&at(16 * MIB), &constants), Method::Push);
     }
 }
 
@@ -196,16 +187,16 @@ fn between_hosts_few_messages_win_first_and_few_bytes_then() {
     let at = |ranks| move |bytes| apart(Collective::AllReduce, bytes, ranks);
     let of_16 = ways(at(16), &constants, best);
     let expected = [
-        (Algorithm::OneShot, FIRST),
-        (Algorithm::RecursiveDoubling, KIB..=16 * KIB),
-        (Algorithm::Rabenseifner, 32 * KIB..=256 * KIB),
+        (Method::OneShot, FIRST),
+        (Method::RecursiveDoubling, KIB..=16 * KIB),
+        (Method::Rabenseifner, 32 * KIB..=256 * KIB),
     ];
     assert_crossings(&of_16, &expected);
     // Where the number of ranks is no power of two, the ring needs fewer bytes.
-    assert_eq!(best(&at(6)(64 * MIB), &constants), Algorithm::Ring);
+    assert_eq!(best(&at(6)(64 * MIB), &constants), Method::Ring);
     let broadcast = |bytes| apart(Collective::Broadcast, bytes, 16);
-    assert_eq!(best(&broadcast(32 * KIB), &constants), Algorithm::Tree);
-    assert_eq!(best(&broadcast(64 * MIB), &constants), Algorithm::Ring);
+    assert_eq!(best(&broadcast(32 * KIB), &constants), Method::Tree);
+    assert_eq!(best(&broadcast(64 * MIB), &constants), Method::Ring);
 }
 
 /// Four namespaces on two cores, as they were measured: what they all send and combine is done by the same two cores.
@@ -214,14 +205,14 @@ fn hosts_that_share_cores_want_few_messages() {
     let constants = Constants::derive(&two_cores(), 4);
     let at = |bytes| apart(Collective::AllReduce, bytes, 4);
     let expected = [
-        (Algorithm::RecursiveDoubling, FIRST),
-        (Algorithm::Direct, 32 * KIB..=128 * KIB),
+        (Method::RecursiveDoubling, FIRST),
+        (Method::Direct, 32 * KIB..=128 * KIB),
     ];
     assert_crossings(&ways(at, &constants, best), &expected);
     // Measured 165 and more than 180 µs against 85.
     let price = |algorithm| price(&at(8), algorithm, Protocol::Simple, &constants);
-    for slow in [Algorithm::Direct, Algorithm::Ring] {
-        let quick = price(Algorithm::RecursiveDoubling);
+    for slow in [Method::Direct, Method::Ring] {
+        let quick = price(Method::RecursiveDoubling);
         assert!(price(slow) > 1.7 * quick, "{slow}");
     }
 }
@@ -239,16 +230,16 @@ fn two_levels_are_for_many_ranks_and_little_data() {
         domains: 2,
         ..on_one_host(Collective::AllReduce, bytes, 32)
     };
-    assert_eq!(best(&at(8 * KIB), &constants), Algorithm::Hierarchical);
-    assert_eq!(best(&at(16 * MIB), &constants), Algorithm::Direct);
+    assert_eq!(best(&at(8 * KIB), &constants), Method::Hierarchical);
+    assert_eq!(best(&at(16 * MIB), &constants), Method::Direct);
     // Few ranks get what they need from each other in one step, and whoever takes turns serves all domains.
     let few = |bytes| Question {
         domains: 2,
         ..on_one_host(Collective::AllReduce, bytes, 4)
     };
-    assert_eq!(best(&few(8), &constants), Algorithm::OneShot);
+    assert_eq!(best(&few(8), &constants), Method::OneShot);
     let crowded = Constants::derive(&two_cores(), 32);
-    assert_ne!(best(&at(8 * KIB), &crowded), Algorithm::Hierarchical);
+    assert_ne!(best(&at(8 * KIB), &crowded), Method::Hierarchical);
 }
 
 /// Every way of every collective, from nothing to absurdly much.
@@ -258,7 +249,7 @@ fn every_price_is_a_price_and_grows_with_the_size() {
         let constants = Constants::derive(&two_cores(), load);
         for collective in Collective::ALL {
             for at in [on_one_host, apart] {
-                for algorithm in Algorithm::ALL {
+                for algorithm in Method::ALL {
                     for protocol in Protocol::ALL {
                         let mut last = 0.0;
                         for bytes in (0..=63).map(|shift| 1u64 << shift).chain([u64::MAX]) {
@@ -284,9 +275,9 @@ fn a_correction_multiplies_its_way_only() {
     let question = on_one_host(Collective::AllReduce, MIB, 2);
     let cost =
         |algorithm, constants: &Constants| price(&question, algorithm, Protocol::Simple, constants);
-    let before = [Algorithm::Direct, Algorithm::Ring].map(|way| cost(way, &constants));
+    let before = [Method::Direct, Method::Ring].map(|way| cost(way, &constants));
     let way = "all_reduce.direct.simple".parse().expect("a way");
     constants.corrections.set(way, 20, 2.0);
-    let after = [Algorithm::Direct, Algorithm::Ring].map(|way| cost(way, &constants));
+    let after = [Method::Direct, Method::Ring].map(|way| cost(way, &constants));
     assert_eq!(after, [2.0 * before[0], before[1]]);
 }

@@ -1,8 +1,8 @@
 //! What is doubtful about a table of rules.
 
 use super::{Rule, Rules};
-use crate::schedule::{Medium, Schedule};
-use crate::types::{Algorithm, Protocol};
+use crate::schedule::{Access, Schedule};
+use crate::types::{Method, Protocol};
 
 /// The most sentences about one table.
 const DOUBTS_MAX: usize = 16;
@@ -69,11 +69,11 @@ fn doubt<W: PartialEq>(
 }
 
 /// The way that a rule names, if ringfold could ever go it.
-pub fn way_here(rule: &Rule) -> Option<(Algorithm, Protocol)> {
+pub fn way_here(rule: &Rule) -> Option<(Method, Protocol)> {
     let (algorithm, protocol) = rule.way()?;
-    let serves = |medium| Schedule::algorithms(rule.collective, medium).contains(&algorithm);
-    let exists = algorithm.works_in_registered() == (protocol == Protocol::ZeroCopy)
-        && (serves(Medium::Shared) || serves(Medium::Messages));
+    let serves = |access: &Access| Schedule::methods(rule.collective, *access).contains(&algorithm);
+    let exists = algorithm.is_registered() == (protocol == Protocol::ZeroCopy)
+        && Access::ALL.iter().any(serves);
     exists.then_some((algorithm, protocol))
 }
 

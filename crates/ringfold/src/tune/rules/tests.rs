@@ -68,7 +68,7 @@ fn every_kind_of_line_of_nccls_example_means_the_same() {
     };
     assert_eq!((first.line, first.collective), (4, Collective::AllReduce));
     assert_eq!((first.bytes_min, first.bytes_max), (0, 65536));
-    assert_eq!(first.way(), Some((Algorithm::Tree, Protocol::Simple)));
+    assert_eq!(first.way(), Some((Method::Tree, Protocol::Simple)));
     assert_eq!(
         (first.channels, first.hosts, first.ranks),
         (Some(2), Some(1), None)

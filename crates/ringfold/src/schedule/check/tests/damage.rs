@@ -12,10 +12,10 @@ type Damage = fn(&Schedule, &[Step], usize) -> Option<Vec<Step>>;
 fn refuse_everywhere(damage: Damage, in_place: bool) -> usize {
     let mut count = 0;
     for world_size in [3, 4, 8] {
-        for medium in [Medium::Messages, Medium::Shared] {
-            for spec in specs(medium, world_size, 1)
+        for &access in Access::ALL {
+            for spec in specs(access, world_size, 1)
                 .iter()
-                .chain(&specs(medium, world_size, 0))
+                .chain(&specs(access, world_size, 0))
             {
                 count += refuse(spec, damage, in_place);
             }
@@ -194,7 +194,7 @@ fn steps_that_depend_on_each_other_cannot_change_places() {
 #[test]
 fn a_forgotten_dependence_is_seen() {
     let mut count = 0;
-    for spec in specs(Medium::Messages, 6, 0) {
+    for spec in specs(Access::Messages, 6, 0) {
         if spec.collective == Collective::Barrier {
             continue;
         }
@@ -219,15 +219,12 @@ fn a_forgotten_dependence_is_seen() {
 
 #[test]
 fn receiving_into_what_is_being_sent_is_a_deadlock() {
-    let spec = Spec {
-        collective: Collective::AllReduce,
-        algorithm: Algorithm::RecursiveDoubling,
-        medium: Medium::Messages,
-        world_size: 2,
-        rank: 0,
-        root: 0,
-        domains: 1,
-    };
+    let spec = Spec::new(
+        Collective::AllReduce,
+        Algorithm::RecursiveDoubling,
+        Access::Messages,
+        2,
+    );
     let whole = |buffer| Span {
         buffer,
         first: 0,
@@ -266,15 +263,12 @@ fn receiving_into_what_is_being_sent_is_a_deadlock() {
 
 #[test]
 fn an_order_of_additions_of_its_own_is_seen() {
-    let spec = Spec {
-        collective: Collective::AllReduce,
-        algorithm: Algorithm::OneShot,
-        medium: Medium::Messages,
-        world_size: 3,
-        rank: 0,
-        root: 0,
-        domains: 1,
-    };
+    let spec = Spec::new(
+        Collective::AllReduce,
+        Algorithm::OneShot,
+        Access::Messages,
+        3,
+    );
     let mut schedules = schedules(&spec).unwrap();
     // Rank 0 folds rank 2's message before rank 1's.
     let peers = schedules[0].channels[0].iter_mut().filter_map(|step| {
@@ -290,7 +284,7 @@ fn an_order_of_additions_of_its_own_is_seen() {
 
 #[test]
 fn channels_that_share_a_chunk_are_seen() {
-    let spec = specs(Medium::Messages, 4, 0)[1];
+    let spec = specs(Access::Messages, 4, 0)[1];
     let mut schedules = schedules(&spec).unwrap();
     for schedule in &mut schedules {
         let steps = schedule.channels[0].clone();

@@ -4,14 +4,19 @@
 //! A [`Call`] is in every message header and on every published slot. Two ranks whose calls differ
 //! never combine their data: the receiver reports `Error::Mismatch` with both.
 
+mod way;
+
 use std::fmt;
 
-use crate::types::{Algorithm, Collective, DType, Op, Protocol};
+pub use way::Way;
+
+use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method, Op, Protocol};
 
 /// One call as its rank made it. 24 bytes on the wire, little endian:
 ///
 /// ```text
-/// 0 collective  1 dtype  2 op: 7 bits, has lists: 1 bit  3 algorithm: 6 bits, protocol: 2 bits
+/// 0 collective  1 dtype  2 op: 7 bits, has lists: 1 bit
+/// 3 algorithm: 4 bits, assignment: 1 bit, access: 2 bits, inline payload (`ll`): 1 bit
 /// 4 root or tag: u32  8 count: u64; with lists 40 bits, lists: 24 bits  16 sequence: 48 bits
 /// 22 cut: u16
 /// ```
@@ -23,9 +28,15 @@ pub struct Call {
     pub dtype: DType,
     /// The operation's wire number; 0 where nothing is reduced.
     pub op: u8,
-    /// How it is carried out: chosen, not asked for, yet it must be the same everywhere.
+    /// The order in which ranks exchange and combine: chosen, not asked for, yet it must be the same
+    /// everywhere.
     pub algorithm: Algorithm,
-    /// How its bytes travel: chosen likewise.
+    /// How a rank reaches its peers' data: chosen likewise.
+    pub access: Access,
+    /// Which rank does which part: chosen likewise.
+    pub assignment: Assignment,
+    /// How its bytes travel: chosen likewise. [`Protocol::ZeroCopy`] in registered buffers, and
+    /// nowhere else.
     pub protocol: Protocol,
     /// The root, or of `stragglar` the late rank; 0 if there is none, or [`REGISTRATION`], or of
     /// weighted calls the [mark](crate::schedule::Weights::mark), or of rings that bypass slow
@@ -83,8 +94,11 @@ const COUNTS_BY_PAIR: &str =
 /// Bytes of a call on the wire.
 pub const CALL_BYTES: usize = 24;
 
-/// Bits of the algorithm within its byte; the protocol has the rest.
-const ALGORITHM_BITS: u32 = 6;
+/// The bits of byte 3, above those of the algorithm.
+const ALGORITHM_BITS: u32 = 4;
+const ASSIGNMENT_BIT: u32 = ALGORITHM_BITS;
+const ACCESS_BITS: u32 = 5;
+const INLINE_BIT: u32 = 7;
 
 /// Bits of a sequence on the wire: more calls than any program makes.
 const SEQUENCE_BITS: u32 = 48;
@@ -92,7 +106,7 @@ const SEQUENCE_BITS: u32 = 48;
 /// Bits of a cut that distinguish slice sizes; those above are the channels, less one.
 const SLICE_BITS: u32 = 10;
 
-const _: () = assert!(Algorithm::ALL.len() <= 1 << ALGORITHM_BITS && Protocol::ALL.len() <= 4);
+const _: () = assert!(Algorithm::ALL.len() <= 1 << ALGORITHM_BITS);
 
 impl Call {
     /// The wire form.
@@ -114,7 +128,9 @@ impl Call {
             | (self.op as u64) << 16
             | ((self.lists != 0) as u64) << (16 + LISTS_BIT)
             | (self.algorithm as u64) << 24
-            | (self.protocol as u64) << (24 + ALGORITHM_BITS)
+            | (self.assignment as u64) << (24 + ASSIGNMENT_BIT)
+            | (self.access as u64) << (24 + ACCESS_BITS)
+            | ((self.protocol == Protocol::Ll) as u64) << (24 + INLINE_BIT)
             | (self.root as u64) << 32;
         let sequence = self.sequence & ((1 << SEQUENCE_BITS) - 1);
         [
@@ -132,6 +148,11 @@ impl Call {
         (channels.saturating_sub(1) << SLICE_BITS) as u16 | digest as u16
     }
 
+    /// The name of how it is carried out.
+    pub fn method(&self) -> Method {
+        Method::new(self.algorithm, self.access, self.assignment)
+    }
+
     /// On how many channels it goes.
     pub fn channels(&self) -> usize {
         usize::from(self.cut >> SLICE_BITS) + 1
@@ -139,11 +160,12 @@ impl Call {
 
     /// Whether `other` is the same call, executed differently: the ranks' choices differ.
     pub fn is_chosen_differently(&self, other: &Call) -> bool {
-        let (algorithm, protocol, cut) = (self.algorithm, self.protocol, self.cut);
         let alike = Call {
-            algorithm,
-            protocol,
-            cut,
+            algorithm: self.algorithm,
+            access: self.access,
+            assignment: self.assignment,
+            protocol: self.protocol,
+            cut: self.cut,
             ..*other
         };
         alike == *self && other != self
@@ -213,6 +235,13 @@ impl Call {
             true => (word(8) & LISTED_MAX, (word(8) >> LISTED_BITS) as u32),
             false => (word(8), 0),
         };
+        let access = Access::from_wire(bytes[3] >> ACCESS_BITS & 3)?;
+        let protocol = match (access, bytes[3] >> INLINE_BIT == 1) {
+            (Access::Registered, false) => Protocol::ZeroCopy,
+            (Access::Registered, true) => return None,
+            (_, true) => Protocol::Ll,
+            (_, false) => Protocol::Simple,
+        };
         // Lists without a digest are no call's.
         if has_lists && lists == 0 {
             return None;
@@ -222,7 +251,9 @@ impl Call {
             dtype: DType::from_wire(bytes[1])?,
             op: (op < 9).then_some(op)?,
             algorithm: Algorithm::from_wire(bytes[3] & ((1 << ALGORITHM_BITS) - 1))?,
-            protocol: Protocol::from_wire(bytes[3] >> ALGORITHM_BITS)?,
+            access,
+            assignment: Assignment::from_wire(bytes[3] >> ASSIGNMENT_BIT & 1)?,
+            protocol,
             root: u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")),
             count,
             lists,
@@ -278,8 +309,8 @@ impl fmt::Display for Call {
         } else if self.root == REGISTRATION {
             write!(f, " to register memory")?;
         }
-        write!(f, " by {}", self.algorithm)?;
-        if self.protocol != Protocol::Simple && !self.algorithm.works_in_registered() {
+        write!(f, " by {}", self.method())?;
+        if self.protocol == Protocol::Ll {
             write!(f, " ({})", self.protocol)?;
         }
         if self.channels() > 1 {
