@@ -72,7 +72,11 @@ def round_(seed: int, place: Place) -> Outcome:
 def row(victim: int, ending: Ending, killed: float) -> tuple[str, float | None]:
     """A survivor's outcome in the table."""
     named = (
-        "the victim" if ending.blamed == (victim,) else "other ranks" if ending.blamed else "nobody"
+        "the victim"
+        if ending.blamed == (victim,)
+        else "other ranks"
+        if ending.blamed
+        else "no rank"
     )
     return f"{ending.kind}, naming {named}", ending.at - killed if ending.at else None
 

@@ -69,7 +69,7 @@ def test_a_monitored_barrier_names_who_is_missing_and_harms_nothing(ranks: Any) 
 
 def known_keys(store: Any) -> int:
     # A FileStore counts the keys that it has read, and reads on when asked for one.
-    store.check(["nobody sets this"])
+    store.check(["a key that is never set"])
     return int(store.num_keys())
 
 

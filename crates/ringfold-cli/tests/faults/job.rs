@@ -261,7 +261,7 @@ impl Rank {
                 .lines()
                 .map_while(Result::ok)
             {
-                *book.lock().expect("nobody panics with it") += &(line + "\n");
+                *book.lock().expect("no thread panics while holding it") += &(line + "\n");
             }
         });
         Rank {
@@ -302,7 +302,7 @@ impl Rank {
     pub fn complaints(&self) -> String {
         self.complaints
             .lock()
-            .expect("nobody panics with it")
+            .expect("no thread panics while holding it")
             .clone()
     }
 

@@ -59,7 +59,7 @@ const TAG: u32 = 0xffff_5772;
 /// The weights of a communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Agreed {
-    /// Whether there are any: all that a call without weights looks at.
+    /// Whether there are any: all that a call without weights reads.
     is_weighted: AtomicBool,
     state: Mutex<State>,
 }
@@ -71,7 +71,7 @@ struct State {
 }
 
 impl Agreed {
-    /// The weights at present.
+    /// The current weights.
     pub fn weights(&self) -> Option<Weights> {
         // Pairs with the store in `set`; a program that sets weights while another thread calls has
         // to order the two anyway.
@@ -88,7 +88,7 @@ impl Agreed {
         self.is_weighted.load(Ordering::Acquire)
     }
 
-    /// Has these weights from now on, in the next epoch.
+    /// Sets these weights, in the next epoch.
     fn set(&self, each: Option<&[u32]>) -> Result<()> {
         let mut state = self.lock();
         let epoch = state.epoch.wrapping_add(1);
@@ -105,15 +105,15 @@ impl Agreed {
 }
 
 impl Communicator {
-    /// Has rank `i` own `weights[i]` parts of the sum of all weights in large all-reduces from now
-    /// on; `None` ends that.
+    /// Gives rank `i` `weights[i]` parts of the sum of all weights in large all-reduces from now
+    /// on; `None` resets them.
     ///
-    /// The all-reduces of more than 32 KiB that go by messages and for which no other algorithm was
-    /// asked for then go by `direct` (and larger ones than the shortest way takes where all ranks
-    /// share a host, whose published memory is not used then). Each rank receives, combines and
-    /// sends out what it owns. One that owns nothing sends its vector once and receives the result
-    /// once, at the same time: the least that a rank with a slow link can do. Results are exact and
-    /// the same bits on all ranks; where `weights` change, the bits of a sum of floats need not.
+    /// All-reduces of more than 32 KiB over messages for which no other algorithm was requested
+    /// then use `direct` (and those larger than the tiny path takes where all ranks share a host,
+    /// whose published memory is not used then). Each rank receives, reduces and sends out its own
+    /// part. A rank that owns nothing sends its vector once and receives the result once,
+    /// concurrently: the minimum for a rank with a slow link. Results are exact and the same bits
+    /// on all ranks; when `weights` change, the bits of a sum of floats may change.
     ///
     /// Every rank calls this with the same weights at the same place in its order of calls. It does
     /// not communicate and does not block; ranks that disagree get an `Error::Mismatch` in the next
@@ -141,26 +141,26 @@ impl Communicator {
         Ok(())
     }
 
-    /// The weights at present, by rank; `None` if all own the same.
+    /// The current weights, by rank; `None` if all are equal.
     pub fn weights(&self) -> Option<Vec<u32>> {
         self.weights
             .weights()
             .map(|weights| weights.each().to_vec())
     }
 
-    /// Measures how fast each rank sends, receives and combines, and sets weights that let the
-    /// slowest end soonest, or none where that gains less than a tenth. Gives them. For ranks that
-    /// stay slow (a link at a fraction of its rate, a core that others use); it is up to the caller
-    /// when to measure again.
+    /// Measures how fast each rank sends, receives and reduces, and sets weights with which the
+    /// slowest finishes earliest, or none if that gains less than a tenth. Returns them. For ranks
+    /// that stay slow (a link at a fraction of its rate, a core that others use); the caller
+    /// decides when to measure again.
     ///
     /// A rank counts as slow if it was slow in each of several rounds. Weights are tried before
-    /// they are kept: calls with them and without are made in turns, and those with them have to be
-    /// quicker every time.
+    /// they are kept: calls with them and without alternate, and those with them must be faster
+    /// every time.
     ///
     /// Collective, and blocks like a call: pairs of ranks exchange up to 16 MiB, some milliseconds
     /// on fast links and about a second for each of the at most eight rounds on links of 100
-    /// Mbit/s; the trial takes as long again. No other call of this communicator may be under way.
-    /// Safe from any thread.
+    /// Mbit/s; the trial takes as long again. No other call of this communicator may be in
+    /// progress. Safe from any thread.
     ///
     /// # Errors
     /// Those of any call.
@@ -185,7 +185,7 @@ impl Communicator {
         Ok(weights)
     }
 
-    /// Whether sums of `bytes` bytes are quicker with these weights than without; the same on all
+    /// Whether sums of `bytes` bytes are faster with these weights than without; the same on all
     /// ranks.
     fn is_quicker_by(&self, each: &[u32], bytes: usize) -> Result<bool> {
         let mut vector = vec![0.0f32; bytes / size_of::<f32>()];
@@ -203,7 +203,7 @@ impl Communicator {
         for (turn, slot) in times_ms.iter_mut().enumerate() {
             *slot = time_ms((turn % 2 == 1).then_some(each))?;
         }
-        // A call takes as long as it takes the slowest rank.
+        // The time of a call is that of the slowest rank.
         self.all_reduce(&mut times_ms, Op::Max)?;
         let times = |turn| {
             times_ms
@@ -224,7 +224,7 @@ impl Communicator {
         Ok(does)
     }
 
-    /// What was asked for when the communicator was made.
+    /// The setting at the creation of the communicator.
     pub(crate) fn weigh(&self, weighting: &Weighting) -> Result<()> {
         match weighting {
             Weighting::Auto => self.rebalance().map(|_| ()),
@@ -266,7 +266,7 @@ impl Communicator {
         let [out, back] = [0, 1].map(|index| memory[index].region());
         let exchange = |round| match partner(self.place.rank, round, self.place.world_size) {
             Some(partner) => {
-                // Nobody is timed who waits for a partner that is not there yet.
+                // Time spent waiting for a partner that has not arrived is not counted.
                 self.swap(partner, out.part(0..1), back.part(0..1))?;
                 let begun = Instant::now();
                 self.swap(partner, out, back)?;
@@ -277,8 +277,8 @@ impl Communicator {
         (0..rounds).map(exchange).collect()
     }
 
-    /// Sends `out` to `partner` and receives `back` from it, both at once. Neither is touched any
-    /// more when this returns.
+    /// Sends `out` to `partner` and receives `back` from it, both at once. Neither is used any more
+    /// when this returns.
     fn swap(&self, partner: usize, out: Region, back: Region) -> Result<()> {
         let job = |collective, input, output| {
             let counts = Counts::Even(out.bytes() as u64);
@@ -287,7 +287,7 @@ impl Communicator {
             self.job(&request)
         };
         let receive = job(Collective::Recv, Region::EMPTY, back)?;
-        // From here on no way out leaves a call under way.
+        // From here on no exit leaves a call in progress.
         let sending = self.works(vec![job(Collective::Send, out, Region::EMPTY)?])?;
         let received = self.driver.run(receive, &mut || Ok(()));
         let sent = sending.iter().try_for_each(super::Work::wait);
@@ -312,8 +312,8 @@ fn paces(rows: &[&[f64]], rounds: usize, bytes: usize) -> Vec<Pace> {
     (0..rows.len()).map(pace).collect()
 }
 
-/// Whom `rank` meets in `round` of a tournament of `ranks`, each with each once (Kirkman's circle
-/// method, 1847). With an odd number of ranks one rests in each round.
+/// The partner of `rank` in `round` of a tournament of `ranks`, each with each once (Kirkman's
+/// circle method, 1847). With an odd number of ranks one rests in each round.
 fn partner(rank: usize, round: usize, ranks: usize) -> Option<usize> {
     // All but the last of an even number move around a circle.
     let circle = ranks - 1 + ranks % 2;
@@ -331,14 +331,14 @@ fn partner(rank: usize, round: usize, ranks: usize) -> Option<usize> {
     }
 }
 
-/// How long this rank takes to combine what is timed.
+/// How long this rank takes for the timed reduction.
 fn reduction_ms() -> Result<f64> {
     let kernel = Kernel::new(Op::Sum, DType::F32)?;
     let memory = [Owned::zeroed(REDUCED_BYTES), Owned::zeroed(REDUCED_BYTES)];
     let [into, from] = [0, 1].map(|index| memory[index].region());
     // Memory of its own for both: unwritten zeros are one page.
     from.copy_from(into);
-    // The first time makes the pages of the result.
+    // The first time allocates the pages of the result.
     kernel.fold(into, &[into, from]);
     let begun = Instant::now();
     kernel.fold(into, &[into, from]);

@@ -252,12 +252,12 @@ fn late_starts_cost_what_was_worked_out() {
 fn check_noise(ranks: usize, server: Server, runs: u64, due_us: [f64; 3], off: f64) {
     // The schedule's ring sends in a fixed order, whatever is ready; the separately computed one
     // does not.
-    let nobody = Signals {
+    let silent = Signals {
         skip: false,
         ..SKIP
     };
     let policies = [
-        policy(Target::Next2, nobody, 1.8),
+        policy(Target::Next2, silent, 1.8),
         policy(Target::Next2, LATE, 1.8),
         policy(Target::Tail, LATE, 1.8),
     ];

@@ -1,4 +1,4 @@
-//! Carrying out one step: where its spans lie, and what it asks of the transport.
+//! Executing one step: the location of its spans, and its operations on the transport.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use crate::reduce::Store;
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
 use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Wake, Work, WorkKind};
 
-/// What one rank combines at a time: large enough that taking it costs little, small enough that
-/// nobody waits long for a rank that loses its core meanwhile.
+/// The unit that one rank reduces at a time: large enough that claiming it costs little, small
+/// enough that other ranks do not wait long for a rank that loses its core meanwhile.
 const BLOCK_BYTES: usize = 16 << 10;
 
 /// The blocks of a published slice.
@@ -24,19 +24,19 @@ fn blocks(bytes: usize) -> u32 {
     u32::try_from(blocks).expect("slices are cut to fit slots")
 }
 
-/// What became of an attempt to issue a step.
+/// The result of an attempt to issue a step.
 pub(super) enum Issue {
     Done,
     Pending,
     Blocked,
-    /// A piece of it is done; the rest waits for nobody.
+    /// A piece of it is done; the rest does not wait for any rank.
     Begun,
     /// It cannot be done, which all ranks know alike.
     Refused,
 }
 
 impl Channel<'_> {
-    /// Carries out step `index` of `slice`, or begins to.
+    /// Executes step `index` of `slice`, or starts it.
     pub(super) fn issue(
         &mut self,
         slice: u32,
@@ -135,7 +135,7 @@ impl Channel<'_> {
         })
     }
 
-    /// Says what was done, where that may take virtual time.
+    /// Reports work that may take virtual time.
     fn tell(
         &self,
         kind: WorkKind,
@@ -156,8 +156,8 @@ impl Channel<'_> {
         context.transport.post_work(ticket, work)
     }
 
-    /// The stream and header of a message, or nothing when it is left out: an empty one after the
-    /// first slice, which says nothing that the first has not said.
+    /// The stream and header of a message, or nothing if it is omitted: an empty one after the
+    /// first slice carries no information beyond the first.
     fn message(
         &self,
         peer: u32,
@@ -193,9 +193,8 @@ impl Channel<'_> {
         )))
     }
 
-    /// The call as it stands in a message of `span`, where each pair of ranks has a count of its
-    /// own: the whole block's, because a difference of whole slices does not show in the length of
-    /// a message.
+    /// The call in a message of `span`, if each pair of ranks has a count of its own: the whole
+    /// block's, because a difference of whole slices does not show in the length of a message.
     fn pair_call(&self, span: Span) -> Call {
         let blocks = match span.buffer {
             Buffer::Output => &self.operation.buffers.output_cut,
@@ -209,8 +208,8 @@ impl Channel<'_> {
         }
     }
 
-    /// The parts of `span` that stand in one piece in memory and in a slot: a vector's chunks
-    /// together, blocks apart.
+    /// The parts of `span` that are contiguous in memory and in a slot: a vector's chunks together,
+    /// blocks separately.
     fn contiguous_in_slot(&self, span: Span) -> impl Iterator<Item = Span> + use<> {
         let cut = match span.buffer {
             Buffer::Output => self.plan.schedule.output,
@@ -229,8 +228,8 @@ impl Channel<'_> {
         })
     }
 
-    /// How results that are copied as they are are stored: of a large call past the caches, which
-    /// would fetch each line before it is overwritten and lose others for it.
+    /// How results that are plain copies are stored: for a large call past the caches, which would
+    /// fetch each line before it is overwritten and evict others for it.
     fn store(&self) -> Store {
         match self.operation.streams {
             true => Store::Streamed,
@@ -238,7 +237,7 @@ impl Channel<'_> {
         }
     }
 
-    /// Where block `first` of a rank's input stands in what it attaches to its slot.
+    /// The location of block `first` of a rank's input in the data attached to its slot.
     fn inline_range(&self, first: u32, bytes: usize) -> Range<usize> {
         let start = self.operation.buffers.input_cut.range(first, 1, 0).start;
         start..start + bytes
@@ -385,7 +384,7 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Combines the blocks that nobody else takes.
+    /// Reduces the blocks that no other rank claims.
     fn combine(
         &mut self,
         first: u32,
@@ -422,7 +421,7 @@ impl Channel<'_> {
         Ok(())
     }
 
-    /// Fetches what was combined, once all of it is.
+    /// Fetches the result, once all of it is reduced.
     fn collect(&mut self, into: Span, slice: u32, context: &mut Context<'_>) -> Result<Issue> {
         let generation = self.operation.generation(slice);
         let target = self.operation.region(into, slice);

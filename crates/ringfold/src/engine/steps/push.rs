@@ -1,15 +1,16 @@
-//! Work in the peers' buffers: saying where our own lie, agreeing that all are registered, and the
-//! pieces of a push.
+//! Work in the peers' buffers: announcing the location of our own, agreeing that all are
+//! registered, and the pieces of a push.
 //!
 //! Whether buffers are registered is not known alike on all ranks. So each attaches the handles of
-//! its own to its slot, or says that it has none, and after hearing all of them everybody knows
-//! alike whether to go on. A handle is a claim, which the registry checks.
+//! its own to its slot, or marks that it has none, and after seeing all of them all ranks make the
+//! same decision whether to continue. A handle is untrusted input, which the registry checks.
 //!
-//! A rank that returns an error says first that it withdraws its memory, which its owner may then
-//! write. So a rank looks for that after it has read, and gets no further with what it may have
-//! read too late.
+//! A rank that returns an error first announces that it withdraws its memory, which its owner may
+//! then write. So a rank checks for that after it has read, and does not use what it may have read
+//! too late.
 //!
-//! A push is done a piece at a time, so that whoever drives the engine can look up in between.
+//! A push is done a piece at a time, so that the thread that drives the engine can check for aborts
+//! in between.
 
 use std::ops::Range;
 
@@ -22,28 +23,29 @@ use crate::reduce::Store;
 use crate::schedule::{Buffer, Ranks, Span};
 use crate::transport::{ATTACHED_WORDS, Wake};
 
-/// What one attempt reads and stores, at most: some 100 µs of work, after which a verdict is seen.
+/// The maximum that one attempt reads and stores: some 100 µs of work, after which a verdict is
+/// seen.
 const ATTEMPT_BYTES: usize = 4 << 20;
 
-/// What one attempt makes of a chunk, at least, however many ranks there are: the start of each
-/// source costs something.
+/// The minimum that one attempt processes of a chunk, however many ranks there are: the start of
+/// each source has a cost.
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
-/// Where a rank's buffers lie, for peers that have mapped them.
+/// The locations of a rank's buffers, for peers that have mapped them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exposed {
     input: Handle,
     output: Handle,
 }
 
-/// The place of a buffer that there is none of.
+/// Handle of an absent buffer.
 const NOWHERE: Handle = Handle {
     registration: 0,
     offset: 0,
 };
 
 impl Exposed {
-    /// What stands in the slot when buffers are registered; zeros mean that they are not.
+    /// The mark in the slot when buffers are registered; zeros mean that they are not.
     fn encode(self) -> [u64; ATTACHED_WORDS] {
         let registrations =
             self.input.registration as u64 | (self.output.registration as u64) << 32;
@@ -70,7 +72,7 @@ impl Exposed {
     }
 }
 
-/// What a push needs room for, kept so that it is not allocated each time.
+/// Scratch of a push, kept so that it is not allocated each time.
 #[derive(Debug, Default)]
 pub struct PushScratch {
     /// By rank.
@@ -89,7 +91,7 @@ pub(super) struct Push {
 }
 
 impl Channel<'_> {
-    /// Attaches to the slot where this rank's buffers lie, and publishes that.
+    /// Attaches the locations of this rank's buffers to the slot, and publishes that.
     pub(super) fn expose(&self, phase: u8, slice: u32, context: &mut Context<'_>) -> Result<()> {
         let registry = context.registry;
         let place = |buffer, region: Region| {
@@ -171,8 +173,8 @@ impl Channel<'_> {
         Ok(if is_done { Issue::Done } else { Issue::Begun })
     }
 
-    /// Whether some peer's memory is not what it had there in the call. What was read before the
-    /// answer no is good.
+    /// Whether some peer's memory is not what it had there in the call. Data read before the answer
+    /// no is valid.
     pub(super) fn is_withdrawn(context: &mut Context<'_>) -> Result<bool> {
         let (own, world_size) = (context.rank, context.world_size);
         let windows = windows(&mut context.windows)?;
@@ -180,7 +182,7 @@ impl Channel<'_> {
         Ok(peers.any(|peer| windows.has_withdrawn(peer)))
     }
 
-    /// Combines bytes `from` of all sources' inputs, and stores the result as bytes `into` of all
+    /// Reduces bytes `from` of all sources' inputs, and stores the result as bytes `into` of all
     /// targets' outputs.
     pub(super) fn push_piece(
         &self,
@@ -225,8 +227,8 @@ impl Channel<'_> {
         }
     }
 
-    /// Where bytes `range` of a rank's buffer lie for this rank. Its own too it takes from the
-    /// registry: of memory that was there before it was registered, not every page could be shared.
+    /// The location of bytes `range` of a rank's buffer for this rank. Its own is looked up in the
+    /// registry, too: if existing memory was registered, not every page could be shared.
     fn reach(
         rank: usize,
         buffer: Buffer,

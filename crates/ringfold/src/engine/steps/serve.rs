@@ -1,9 +1,9 @@
-//! Pushes that ranks share block by block: whoever runs takes the next one.
+//! Pushes that ranks share block by block: any running rank takes the next one.
 //!
-//! Every rank has a home share of the vector. It claims the blocks of that first, which its core
-//! has worked in before, then what others have not taken, those of its neighbours first: they may
-//! sit on the same core. Nobody is woken when a rank exposes its buffers, because the last to come
-//! finds all others there. The last block to be done wakes all.
+//! Every rank has a home share of the vector. It first claims the blocks of that, which are in its
+//! core's cache, then those that others have not claimed, its neighbours' first: they may share a
+//! core. No rank is woken when a rank exposes its buffers, because the last to arrive finds all
+//! others there. The last block to be done wakes all.
 
 use std::ops::Range;
 
@@ -15,14 +15,15 @@ use crate::error::Result;
 use crate::schedule::Span;
 use crate::transport::Windows;
 
-/// What one rank takes at a time: small enough that nobody waits long for a rank that loses its
-/// core meanwhile.
+/// The unit that one rank takes at a time: small enough that other ranks do not wait long for a
+/// rank that loses its core meanwhile.
 const BLOCK_BYTES_MAX: usize = 16 << 10;
 
 /// Less is not worth a claim.
 const BLOCK_BYTES_MIN: usize = 4 << 10;
 
-/// What one attempt reads and stores, at most: some 100 µs of work, after which a verdict is seen.
+/// The maximum that one attempt reads and stores: some 100 µs of work, after which a verdict is
+/// seen.
 const ATTEMPT_BYTES: usize = 4 << 20;
 
 /// A vector cut into blocks that are claimed.
@@ -61,8 +62,8 @@ impl Blocks {
     }
 }
 
-/// All of so many ranks, this one first and then its neighbours, so that two of the same half,
-/// quarter and so on come before others.
+/// All ranks, this one first and then its neighbours, so that two of the same half, quarter and so
+/// on come before others.
 fn homes(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
     let places = 0..ranks.next_power_of_two();
     places
@@ -71,7 +72,7 @@ fn homes(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
 }
 
 impl Channel<'_> {
-    /// Does blocks of `push` that nobody else takes.
+    /// Processes blocks of `push` that no other rank claims.
     pub(super) fn serve(
         &mut self,
         push: Push,
@@ -108,7 +109,7 @@ impl Channel<'_> {
                 windows(&mut context.windows)?.complete(generation, blocks.count());
                 left = left.saturating_sub(part.len() * ends as usize);
                 if left == 0 {
-                    // Not 0, so that the ranks' agreement is not asked for again.
+                    // Not 0, so that the ranks' agreement is not queried again.
                     self.at.pushed = 1;
                     return Ok(Issue::Begun);
                 }

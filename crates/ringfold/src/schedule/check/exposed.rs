@@ -28,7 +28,7 @@ impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Moment::Of { rank, .. } => write!(f, "rank {rank}"),
-            Moment::Served { .. } => f.write_str("whoever serves"),
+            Moment::Served { .. } => f.write_str("a serving rank"),
         }
     }
 }
