@@ -11,19 +11,23 @@ use ringfold::control::auth::{
 use ringfold::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
 use ringfold::control::hub::Hub;
 use ringfold::control::standing::Standing;
-use ringfold::topology::HostId;
+use ringfold::setup::peer_info::PeerInfo;
+use ringfold::setup::terms::{Leading, Proposal, RulesText};
 use ringfold::topology::host::HOST_ID_BYTES;
+use ringfold::topology::{HostId, Machine};
 use ringfold::transport::{HEADER_BYTES, Header};
+use ringfold::tune::{Constants, Limits};
 
 /// What takes bytes from a stranger.
 pub type Target = fn(&[u8]);
 
 /// Every target with its name.
-pub const TARGETS: [(&str, Target); 4] = [
+pub const TARGETS: [(&str, Target); 5] = [
     ("control_frame", control_frame),
     ("hub", hub),
     ("handshake", handshake),
     ("message_header", message_header),
+    ("setup_records", setup_records),
 ];
 
 /// A stream of control frames, cut at random: what is accepted encodes to what came.
@@ -157,6 +161,16 @@ pub fn message_header(data: &[u8]) {
     }
 }
 
+/// The records of joining: what is accepted reads back.
+pub fn setup_records(data: &[u8]) {
+    if let Ok(info) = PeerInfo::decode(1, data) {
+        assert_eq!(PeerInfo::decode(1, &info.encode()).ok(), Some(info));
+    }
+    if let Some(proposal) = Proposal::decode(data) {
+        assert!(Proposal::decode(&proposal.encode()).is_some());
+    }
+}
+
 /// Honest inputs for [`control_frame`] and [`hub`] to be damaged.
 pub fn seeds() -> Vec<Vec<u8>> {
     let standing = Standing {
@@ -172,7 +186,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Frame::Exchange {
             token: 1,
             timeout_ms: 50,
-            key: "card".into(),
+            key: "peer info".into(),
             members: vec![0, 2],
             blob: vec![1, 2, 3],
         },
@@ -204,6 +218,25 @@ pub fn seeds() -> Vec<Vec<u8>> {
         to: 0,
         world_size: 2,
     };
+    let info = PeerInfo {
+        addresses: vec!["10.1.2.3:4".parse().expect("an address")],
+        memory: Some("00ff".into()),
+        affinity: vec![0, 1, 7],
+        straggler: "off".into(),
+        ..PeerInfo::default()
+    };
+    seeds.push(info.encode());
+    let proposal = Proposal {
+        limits: Limits::derive(&Machine::here(), 2),
+        domain: Some(0),
+        plugin: Some("plugin".into()),
+        leading: Some(Leading {
+            constants: Constants::default(),
+            is_probed: true,
+            rules: RulesText::Inline(Box::default()),
+        }),
+    };
+    seeds.push(proposal.encode());
     let initiator = Initiator::new(&Secret::new(*b"another"), claim, [3; 32]);
     seeds.push(initiator.hello().to_vec());
     let mut headers = vec![0; 2 * HEADER_BYTES];

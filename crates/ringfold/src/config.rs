@@ -48,13 +48,13 @@ impl std::str::FromStr for TransportChoice {
 /// Whether ranks are bound to cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Bind {
-    /// Each rank to its share of the cores, unless ranks outnumber cores or somebody else has
+    /// Each rank to its share of the cores, unless ranks outnumber cores or another program has
     /// arranged who runs where.
     Auto,
     /// Ranks run where the system puts them.
     #[default]
     None,
-    /// Each rank to one core, also where somebody else has narrowed the affinity; an error without
+    /// Each rank to one core, also where another program has narrowed the affinity; an error without
     /// a core for each.
     Core,
 }
@@ -95,7 +95,7 @@ pub enum Straggler {
     Off,
     /// Its sum goes past the next rank, to the one after that.
     Next2,
-    /// Its sum goes straight to where the result is made, and nobody between waits for it.
+    /// Its sum goes straight to where the result is made, and no rank between waits for it.
     Tail,
 }
 

@@ -55,7 +55,7 @@ impl Group {
         let members = self.members();
         let key = format!("{what} {:x}", self.id);
         let member_of_rank = self.member_of_rank();
-        // The control plane numbers ranks as members, everybody here as ranks.
+        // The control plane numbers ranks as members, this module as ranks.
         let to_member = |error| renumbered(error, &member_of_rank);
         let verdict = || verdict().map(to_member);
         let by_member = self

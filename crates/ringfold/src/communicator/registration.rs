@@ -16,7 +16,7 @@ use crate::memory::Own;
 /// It may be dropped before or after its communicator.
 #[derive(Debug)]
 pub struct Registration {
-    /// None where there is nobody to share with. Taken on drop.
+    /// `None` where there is no rank to share with. Taken on drop.
     own: Option<Arc<Own>>,
     sizes: Vec<usize>,
     driver: Weak<Driver>,

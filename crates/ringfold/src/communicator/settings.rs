@@ -18,7 +18,7 @@ use crate::tune::{Allowed, Rules};
 use crate::types::{Method, Protocol};
 use crate::wait::SPAN_MAX;
 
-/// Shared memory of a rank, when nobody says otherwise.
+/// Shared memory of a rank by default.
 const SHM_BYTES: usize = 8 << 20;
 
 /// What a communicator and its parts are made with.
@@ -66,7 +66,7 @@ pub struct Settings {
     pub injection: Option<Injection>,
     /// Whether the ranks are bound to cores.
     pub bind: Bind,
-    /// A variable by which somebody else says where ranks run.
+    /// A variable by which another program says where ranks run.
     pub foreign_binding: Option<&'static str>,
     /// Whether doubtful limits may be probed.
     pub is_probing: bool,

@@ -88,7 +88,7 @@ impl Absence {
     /// Turns those away who come to rank 0. A new rank 0 that wants the address gets it.
     fn stand_in(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         let Ok(listener) = Listener::bind(&self.address) else {
-            // Somebody else serves there.
+            // Another process serves there.
             return Ok(());
         };
         let mut handshakes = HandshakeListener::new(vec![listener], &self.secret, Purpose::Control);

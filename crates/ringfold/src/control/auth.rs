@@ -20,7 +20,7 @@
 //! then runs with an empty secret, for its claims.
 //!
 //! This proves who is at the ends when the connection is made. It neither hides nor signs what
-//! follows: a network where somebody can change packets in flight needs its own protection. A
+//! follows: a network where packets can be changed in flight needs its own protection. A
 //! secret should be 16 random bytes or more, because a listener in the place of rank 0 could guess
 //! a weaker one from the proofs it is sent.
 
@@ -47,7 +47,7 @@ pub const ANSWER_BYTES: usize = 40;
 
 const MAGIC: [u8; 8] = *b"RINGFOLD";
 
-/// What every rank of a job knows and nobody else. Wiped when dropped, never printed.
+/// What the ranks of a job know, and no other process. Wiped when dropped, never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -89,7 +89,7 @@ impl fmt::Debug for Secret {
 impl Drop for Secret {
     fn drop(&mut self) {
         self.0.fill(0);
-        // Keeps the compiler from leaving out a write that nobody reads.
+        // Keeps the compiler from leaving out a write that is never read.
         std::hint::black_box(&mut self.0);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a cancellation calls when there are others to be told.
+/// What a cancellation calls when other ranks must learn of it.
 type Tell = Box<dyn FnOnce(&str) + Send>;
 
 /// Ends a joining that is under way, from any thread: [`Config::cancel`](crate::Config::cancel).
@@ -27,7 +27,7 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// Gives up. Only the first reason counts. When the others have to be told, it waits until they
+    /// Gives up. Only the first reason counts. When other ranks must learn of it, it waits until they
     /// have been, for a few seconds at most.
     pub fn cancel(&self, reason: &str) {
         let tell = {

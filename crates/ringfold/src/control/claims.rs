@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::transport::header::mismatch;
 
 /// How long a rank waits in a call before it says so: far longer than calls take among ranks that
-/// are there, and short against the patience of somebody who looks for a mistake.
+/// are there, and short for a person who looks for a mistake.
 pub const CLAIM_AFTER: Duration = Duration::from_secs(1);
 
 /// What each rank of a communicator waited in when it last said so.

@@ -291,7 +291,7 @@ fn nothing_listens_for_data_without_a_secret() {
 }
 
 #[test]
-fn memory_goes_to_each_member_and_to_nobody_else() {
+fn memory_goes_to_each_member_and_to_no_other_rank() {
     watched(|| {
         let name = "ringfold-test";
         let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -309,7 +309,7 @@ fn memory_goes_to_each_member_and_to_nobody_else() {
         thread::scope(|scope| {
             let leader =
                 scope.spawn(|| handover.serve(&listener, file.as_fd(), &[1, 3], ample(), &|| None));
-            // Rank 2 is no member; another secret is nobody.
+            // Rank 2 is no member; another secret is no rank.
             assert!(handover.fetch(&name, 2, ample(), &|| None).is_err());
             let other = Secret::new(*b"another");
             let intruder = Handover {

@@ -35,7 +35,7 @@ pub struct FdListener {
 }
 
 impl FdListener {
-    /// Listens on a name that nobody can guess.
+    /// Listens on a name that cannot be guessed.
     pub fn bind() -> Result<FdListener> {
         let bytes: [u8; 16] = random()?;
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -44,7 +44,7 @@ impl FdListener {
         Ok(FdListener { listener, name })
     }
 
-    /// Takes in somebody and lets it go, as a [`HandshakeListener`] does with a slow stranger.
+    /// Accepts one connection and drops it, as a [`HandshakeListener`] does with a slow stranger.
     #[cfg(test)]
     pub fn turn_one_away(&self) {
         while self.listener.accept().is_err() {
@@ -153,7 +153,7 @@ impl Handover<'_> {
             limit.check().map_err(Failure::Cancelled)?;
             match failure {
                 _ if limit.is_over() => return Err(Failure::Late(vec![self.leader])),
-                // As long as somebody listens there is somebody to wait for.
+                // While the leader listens there is a reason to wait.
                 Failure::Broken { error, .. } if error.kind() != ErrorKind::ConnectionRefused => {}
                 other => return Err(other),
             }

@@ -1,8 +1,8 @@
 //! Listeners, and the strangers that stand before them until they have proved who they are.
 //!
-//! Nothing here blocks: whoever owns a [`HandshakeListener`] polls its descriptors among its own.
+//! Nothing here blocks: the owner of a [`HandshakeListener`] polls its descriptors among its own.
 //! The number of strangers is bounded, each has a deadline, and one that is slow, talks nonsense or
-//! does not know the secret is counted, logged once and dropped, and delays nobody.
+//! does not know the secret is counted, logged once and dropped, and delays no other.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub fn patience<'a>(socket: &Socket, limit: Limit<'a>) -> Limit<'a> {
     }
 }
 
-/// Decides about the claim of somebody who knows the secret; whom it lets in, is in.
+/// Decides about the claim of a stranger that knows the secret.
 pub type Admit<'a> = &'a mut dyn FnMut(&Claim) -> Result<(), Refusal>;
 
 /// Listeners for one purpose.
@@ -48,9 +48,9 @@ pub struct HandshakeListener {
     secret: Secret,
     purpose: Purpose,
     turned_away: u64,
-    /// Somebody came and went without a word.
+    /// A connection came and went without a byte.
     was_probed: bool,
-    /// Who was refused last, and why: somebody may miss them.
+    /// Which connection was refused last, and why: a rank may miss it.
     refused: Option<String>,
     want: Want,
 }
@@ -63,7 +63,7 @@ struct Want {
     rests_until: Option<Instant>,
     /// Since when there has been a want, and what the system said.
     since: Option<(Instant, String)>,
-    /// Whether somebody who knows the secret had to be refused.
+    /// Whether a stranger that knows the secret had to be refused.
     is_serious: bool,
 }
 
@@ -76,7 +76,7 @@ struct Stranger {
     /// The message that is being received: hello, or proof when there is a claim.
     received: Vec<u8>,
     claim: Option<Claim>,
-    /// Whether it holds the spare descriptor, and can only be told why it cannot stay.
+    /// Whether it holds the spare descriptor, and only learns why it cannot stay.
     is_surplus: bool,
 }
 
@@ -85,11 +85,11 @@ enum Progress {
     Waiting,
     Admitted(Claim),
     TurnedAway(String),
-    /// It spoke our language, and may be one whom somebody misses.
+    /// It speaks this protocol, and may be a rank that is missed.
     Refused(String),
     /// It belongs here, and there is no descriptor for it.
     Unseated,
-    /// It went without a word: somebody looked whether anybody listens.
+    /// It went without a byte: a check whether a process listens.
     Probed,
 }
 
@@ -113,7 +113,7 @@ impl HandshakeListener {
         }
     }
 
-    /// Why somebody who belongs here could not be let in: there are no descriptors.
+    /// Why a rank could not be let in: there are no descriptors.
     pub fn want(&self) -> Option<&str> {
         let (since, text) = self.want.since.as_ref()?;
         let is_lasting = self.want.rests_until.is_some() && since.elapsed() > WANT;
@@ -125,7 +125,7 @@ impl HandshakeListener {
         self.refused.take()
     }
 
-    /// Whether somebody came and went without a word.
+    /// Whether a connection came and went without a byte.
     pub fn was_probed(&self) -> bool {
         self.was_probed
     }
@@ -138,7 +138,7 @@ impl HandshakeListener {
 
     /// Appends the descriptors to poll.
     pub fn add_descriptors<'a>(&'a self, entries: &mut Vec<PollFd<'a>>) {
-        // At the limit nobody new is let near; the entries stay, so that their number does not
+        // At the limit no connection is accepted; the entries stay, so that their number does not
         // change.
         let listening = match self.is_open() {
             true => PollFlags::IN,
@@ -240,7 +240,7 @@ impl HandshakeListener {
     }
 
     /// There is no descriptor for a connection: the spare one serves to say so, to one at a time.
-    /// Without it everybody waits a moment, or the listeners would be ready again at once.
+    /// Without it all wait a moment, or the listeners would be ready again at once.
     fn lack(&mut self, index: usize, error: &std::io::Error) {
         let since = (Instant::now(), Refused(error).to_string());
         self.want.since.get_or_insert(since);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn without_descriptors_nobody_is_let_near_for_a_moment() {
+    fn without_descriptors_no_connection_is_accepted_for_a_moment() {
         let (mut handshakes, _stranger) = listener("want");
         handshakes.want.spare = None;
         handshakes.lack(0, &std::io::Error::from_raw_os_error(24));

@@ -20,8 +20,7 @@ use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::transport::Waker;
 
-/// How often a rank that waits for a verdict looks whether there is still somebody who could give
-/// it.
+/// How often a rank that waits for a verdict checks whether the server can still give one.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a rank that gives up while it joins waits for the verdict: it comes at once where rank
 /// 0 is not frozen.
@@ -206,7 +205,7 @@ impl Health {
         self.left_count.load(Ordering::Relaxed) != 0
     }
 
-    /// How far this rank is. Cheap to write; read when somebody's call times out, or somebody asks.
+    /// How far this rank is. Cheap to write; read when a call times out, or a rank asks.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }

@@ -27,7 +27,7 @@ pub use verdict::INQUIRY;
 const EXCHANGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl Hub {
-    /// A job, with the number and the key that its ranks are told, of `world_size` ranks that must
+    /// A job, with the number and the key that its ranks get, of `world_size` ranks that must
     /// all have joined by `join_deadline`.
     pub fn new(job: u64, key: [u8; 32], world_size: u32, join_deadline: Instant) -> Hub {
         Hub {
@@ -233,7 +233,7 @@ impl Hub {
         }
     }
 
-    /// Rank 0 leaves: tells everybody that no more will come.
+    /// Rank 0 leaves: tells all ranks that no more will come.
     pub fn shut(&mut self) {
         for rank in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
             self.out.push((rank, Frame::Closing));
@@ -280,7 +280,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Notes who came and was refused, and why: those who miss somebody read it.
+    /// Notes who was refused and why, for the error of the ranks that wait.
     pub fn note_refused(&mut self, text: String) {
         self.refused = Some(format!("the last one refused is {text}"));
     }

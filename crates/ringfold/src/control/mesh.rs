@@ -44,7 +44,7 @@ impl MeshListener {
     pub fn bind(candidates: &[IpAddr], secret: &Secret) -> Result<MeshListener> {
         if secret.is_empty() {
             return Err(Error::Bootstrap(
-                "refusing to listen for data without a secret, because anybody could connect; set \
+                "refusing to listen for data without a secret, because any process could connect; set \
                  RINGFOLD_SECRET"
                     .into(),
             ));
@@ -271,7 +271,7 @@ impl Mesh<'_> {
                 return Ok(());
             }
             if remaining(deadline).is_zero() {
-                return Err(self.nobody_came(above, &is_taken));
+                return Err(self.missing_peers(above, &is_taken));
             }
             let mut fds = vec![PollFd::new(&made.wake, rustix::event::PollFlags::IN)];
             handshakes.add_descriptors(&mut fds);
@@ -313,7 +313,7 @@ impl Mesh<'_> {
         }
     }
 
-    fn nobody_came(&self, above: &[&Peer], is_taken: &[bool]) -> Error {
+    fn missing_peers(&self, above: &[&Peer], is_taken: &[bool]) -> Error {
         let channels = |rank: usize| &is_taken[rank * self.channels..][..self.channels];
         let missing: Vec<usize> = above
             .iter()
@@ -332,7 +332,7 @@ impl Mesh<'_> {
 enum Unreachable {
     /// Not at this address.
     Here(String),
-    /// Somebody listens there and has not answered in time, or has turned this rank away because
+    /// A process listens there and has not answered in time, or has refused this rank because
     /// this rank itself was slow: one of the two may have stood still.
     Slow(String),
     /// Trying further is pointless.

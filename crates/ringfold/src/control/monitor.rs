@@ -21,7 +21,7 @@ use crate::silence::Silence;
 
 /// After a neighbour's process has ended, how long the server has to say whether that was in order.
 /// It usually answers at once. When it does not, most often its own process is being ended, which
-/// closes its connections one by one: somebody who was told before this rank has ended as well, and
+/// closes its connections one by one: a rank that heard of it before this one has ended as well, and
 /// must not be blamed for it.
 const GRACE: Duration = Duration::from_millis(100);
 
@@ -169,7 +169,7 @@ impl Monitor {
                 inquiry,
             } => {
                 let health = self.communicators.get(communicator);
-                // First, so that who waits in a different call is known before anybody is blamed
+                // First, so that who waits in a different call is known before a rank is blamed
                 // for being late.
                 if let Some(health) = &health
                     && let Some(call) = health.progress().call()
@@ -254,7 +254,7 @@ impl Monitor {
                 self.connection.send(&Frame::Suspect { rank });
                 self.suspects.push((rank, Instant::now() + GRACE));
             }
-            // Nobody is left who could say whether it said goodbye. If it is still needed, that
+            // No server is left to say whether it said goodbye. If it is still needed, that
             // shows by itself.
             Reach::Closed => self.depart(rank),
             Reach::Lost => self.bury(rank, "its process has ended"),

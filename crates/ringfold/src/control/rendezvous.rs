@@ -36,7 +36,7 @@ pub(super) fn secret_for(addresses: &[Address], secret: Option<Secret>) -> Resul
         (_, Some(secret)) => Ok(secret),
         (None, None) => Ok(Secret::same_user()),
         (Some(address), None) => Err(Error::Bootstrap(format!(
-            "refusing to meet at {address} without a secret, because anybody could join; set \
+            "refusing to meet at {address} without a secret, because any process could join; set \
              RINGFOLD_SECRET, or \
              RINGFOLD_SECRET_FILE to a file of mode 0600, to the same content on all ranks"
         ))),
@@ -128,7 +128,7 @@ impl fmt::Display for Holder {
 fn squatted(stranger: &Stranger) -> String {
     format!(
         "user {} holds that name with process {}, as any user of this host can; with \
-         RINGFOLD_SECRET set on all ranks they meet at a name that nobody else knows",
+         RINGFOLD_SECRET set on all ranks they meet at a name that is known to them alone",
         stranger.uid, stranger.pid
     )
 }
@@ -172,7 +172,7 @@ pub(super) fn reach(
             limit.check()?;
         }
         let mut kinds = problems.iter().map(|(_, problem)| problem.kind);
-        // Of several candidates one may be somebody else's on this side, so the others get another
+        // Of several candidates one may belong to another job, so the others get another
         // chance.
         if kinds.clone().any(|kind| kind == Kind::Refused) && (is_single || !is_first_round) {
             return Err(Error::Bootstrap(format!(

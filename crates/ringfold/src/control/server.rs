@@ -56,7 +56,7 @@ impl Server {
             || EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error));
         let stop = Arc::new(event()?);
         let job = u64::from_le_bytes(random()?);
-        // Travels in the clear, so only where nobody else can listen.
+        // Travels in the clear, so only where no other process can listen.
         let is_unix = |listener: &Listener| matches!(listener, Listener::Unix(_));
         let key = match listeners.iter().all(is_unix) {
             true => random()?,
@@ -86,7 +86,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.signal();
         if let Some(thread) = self.thread.take() {
-            // A panic in the thread has been printed; there is nobody left to tell.
+            // A panic in the thread has been printed already.
             let _ = thread.join();
         }
     }
@@ -300,7 +300,7 @@ impl State {
     }
 
     /// Believes the ranks that saw another one go, after reading what that one still said: if it
-    /// told why it left, by an abort or a goodbye, that arrived before the accusation. If it
+    /// said why it left, by an abort or a goodbye, that arrived before the accusation. If it
     /// accused a third one, and left for that reason, its own accusation is judged first.
     fn judge_accusations(&mut self) {
         let mut pending = VecDeque::from(std::mem::take(&mut self.accusations));

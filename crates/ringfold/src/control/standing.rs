@@ -1,4 +1,4 @@
-//! How far ranks are, for whoever wonders why a call takes so long.
+//! How far ranks are: the answer to why a call takes so long.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ impl Progress {
     /// So many collectives are done, and so many begun.
     pub fn note(&self, finished: u64, begun: u64) {
         self.begun.store(begun, Ordering::Relaxed);
-        // Pairs with the load in `standing`, so that nobody sees more done than begun.
+        // Pairs with the load in `standing`, so that no reader sees more done than begun.
         self.finished.store(finished, Ordering::Release);
     }
 

@@ -214,7 +214,7 @@ fn an_exchange_names_who_did_not_come() {
                 1 => Ok(vec![]),
                 _ => session.exchange("card", &[0, 1, 2], b"x", soon(100)),
             };
-            // Nobody leaves before all have their outcome.
+            // No rank leaves before all have their outcome.
             session.exchange("end", &[0, 1, 2], b"", ample()).unwrap();
             outcome
         });

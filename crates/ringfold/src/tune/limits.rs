@@ -3,7 +3,7 @@
 //!
 //! A [`Limits`] is derived from a [`Machine`] by a pure function, so that no number here belongs to
 //! one machine. The lowest rank of a communicator derives it and sends it to all
-//! (`communicator/agree.rs`): all ranks go by the same table, whatever each of them would have
+//! (`setup/agree.rs`): all ranks go by the same table, whatever each of them would have
 //! derived. Executors and [`choose`](super::choose) read it; no other module holds a size of its
 //! own. Which way a call goes is not decided here but by prices ([`model`](super::model)).
 //!

@@ -1,5 +1,4 @@
-//! Surveys: how far the members of a communicator are, because one of them wants to know. Nobody is
-//! blamed for anything.
+//! Surveys: how far the members of a communicator are, because one of them asks. No rank is blamed.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -80,7 +79,7 @@ impl Group {
 }
 
 impl Survey {
-    /// What the asker is told.
+    /// The answer to the asker.
     fn answer(mut self, members: &[u32]) -> (u32, Frame) {
         let standings = members.iter().map(|member| self.answers.remove(member));
         let frame = Frame::Standings {

@@ -62,7 +62,7 @@ impl Job {
             .collect()
     }
 
-    /// Everybody's verdict.
+    /// The verdict that all have.
     fn verdict(&mut self) -> Fault {
         let verdicts = self.verdicts();
         let to: Vec<u32> = verdicts.iter().map(|(to, _)| *to).collect();
@@ -178,7 +178,7 @@ fn only_a_neighbour_is_a_witness_of_a_death() {
 }
 
 #[test]
-fn an_exchange_ends_when_somebody_it_waits_for_is_gone() {
+fn an_exchange_ends_when_a_rank_it_waits_for_is_gone() {
     for gone in [false, true] {
         let mut job = Job::new();
         job.say(0, exchange(1, 0));
@@ -186,7 +186,7 @@ fn an_exchange_ends_when_somebody_it_waits_for_is_gone() {
             true => job.hub.lose(2, "gone"),
             false => job.say(2, Frame::Goodbye),
         }
-        // Who comes after that is told as well.
+        // A rank that comes after that gets the error, too.
         job.say(1, exchange(5, 1));
         let failed: Vec<(u32, u64, Vec<u32>)> = job
             .heard()
@@ -201,7 +201,7 @@ fn an_exchange_ends_when_somebody_it_waits_for_is_gone() {
 }
 
 #[test]
-fn an_exchange_is_complete_even_if_somebody_left_after_giving_its_part() {
+fn an_exchange_is_complete_even_if_a_rank_left_after_giving_its_part() {
     let mut job = Job::new();
     job.say(0, exchange(1, 10));
     job.say(2, exchange(1, 12));
@@ -275,7 +275,7 @@ fn false_claims_are_violations_or_ignored() {
         let impossible = ProtocolViolation("gave an impossible list of members");
         assert_eq!(lie(0, frame), Err(impossible));
     }
-    // About somebody who is no member, or in a communicator that is not open.
+    // About a rank that is no member, or in a communicator that is not open.
     let stranger = Fault::peer_failed(9, "x");
     assert_eq!(lie(0, report(stranger)), Ok(()));
     let elsewhere = Frame::Report {
@@ -348,7 +348,7 @@ fn a_rank_that_withdraws_before_all_have_come_may_come_again() {
     }
     say(&mut hub, 1, Frame::Goodbye);
     assert_eq!(told(&mut hub), [(1, "departed")]);
-    // Its end is that of somebody who is not here.
+    // Its end is that of a rank that is not here.
     assert!(!hub.is_known(1) && !hub.is_complete());
     for rank in [2, 1] {
         say(&mut hub, rank, Frame::Join(presence(rank)));

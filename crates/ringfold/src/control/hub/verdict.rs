@@ -135,7 +135,7 @@ impl Hub {
         }
     }
 
-    /// Blames somebody for a timeout, with what is known by now.
+    /// Decides who is to blame for a timeout, with what is known by now.
     pub(super) fn conclude(&mut self, communicator: u64) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;

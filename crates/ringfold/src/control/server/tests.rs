@@ -76,14 +76,14 @@ fn who_hears_a_verdict_in_rank_0_can_end_without_keeping_it_from_others() {
             communicator: 7,
             fault: aborted,
         };
-        // What the ranks were told when they joined.
+        // What the ranks got when they joined.
         drop(state.hub.take_output());
         let told = state.hub.receive(2, frame, Instant::now());
         told.expect("a rank may report");
         state.send();
         assert!(
             listener.join().expect("it listens"),
-            "somebody has not been told"
+            "a rank has no verdict"
         );
     }
 }

@@ -46,7 +46,7 @@ fn ranks_meet_at_any_of_the_places_that_rank_0_has_opened() {
 }
 
 #[test]
-fn places_that_are_closed_silent_or_somebody_elses_are_passed_over() {
+fn addresses_that_are_closed_silent_or_another_jobs_are_passed_over() {
     watched(|| {
         let closed = tcp_address();
         let (silent, silent_place) = Listener::bind_free("127.0.0.1".parse().unwrap()).unwrap();
@@ -108,7 +108,7 @@ fn rank_0_listens_at_all_places_of_a_list() {
 }
 
 #[test]
-fn without_a_secret_nobody_is_met() {
+fn without_a_secret_no_rank_joins() {
     let mut zero = launch(0, 2, &unix_address());
     zero.addresses.clear();
     let meeting = Some(RendezvousListener::open(None).unwrap());
@@ -172,7 +172,7 @@ fn impossible_claims_are_refused_by_name() {
 }
 
 #[test]
-fn garbage_and_silence_at_the_door_delay_nobody() {
+fn garbage_and_silent_connections_delay_no_rank() {
     watched(|| {
         let address = tcp_address();
         let zero = {

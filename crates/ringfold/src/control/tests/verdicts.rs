@@ -29,7 +29,7 @@ fn a_verdict_ends_the_exchange_for_its_communicator() {
 }
 
 #[test]
-fn an_abort_reaches_every_member_and_nobody_else() {
+fn an_abort_reaches_every_member_and_no_other_rank() {
     watched(|| {
         job(4, unix_address(), |session| {
             let mine = session.open(7, &[0, 1, 2, 3], quiet()).unwrap();
@@ -54,7 +54,7 @@ fn an_abort_reaches_every_member_and_nobody_else() {
 }
 
 #[test]
-fn the_first_of_many_reports_is_everybodys_verdict() {
+fn the_first_of_many_reports_is_the_verdict_of_all() {
     watched(|| {
         let classes = job(4, unix_address(), |session| {
             let health = session.open(7, &[0, 1, 2, 3], quiet()).unwrap();

@@ -33,7 +33,7 @@ impl Job {
         frames
             .filter_map(|(to, frame)| match frame {
                 Frame::Standings { token, standings } => Some((to, token, begun(standings))),
-                Frame::Verdict { .. } => panic!("nobody is to be blamed"),
+                Frame::Verdict { .. } => panic!("no rank is to blame"),
                 _ => None,
             })
             .collect()
@@ -66,7 +66,7 @@ fn who_does_not_answer_in_time_is_left_out_and_not_blamed() {
     assert_eq!(job.hub.next_deadline(), Some(end));
     job.hub.tick(end);
     assert_eq!(job.standings(), [(0, 1, vec![Some(5), None, None])]);
-    // Too late, and for nobody.
+    // Too late, and for no asker.
     job.answer(1, 1, 5);
     assert!(job.standings().is_empty());
 }
@@ -79,7 +79,7 @@ fn those_that_have_left_are_neither_asked_nor_waited_for() {
     job.say(0, ask(1));
     let asked: Vec<u32> = job.heard().iter().map(|(to, _)| *to).collect();
     assert_eq!(asked, [0, 1]);
-    // A number that is nobody's any more, from one who has closed.
+    // A number that is not used any more, from a rank that has closed.
     job.answer(2, 1, 3);
     job.answer(1, 1, 5);
     job.answer(0, 1, 5);
@@ -121,7 +121,7 @@ fn those_that_ask_for_ever_are_told_that_nothing_is_known() {
         told.iter()
             .all(|(to, _, known)| (*to, known) == (0, &nothing))
     );
-    // Who has not opened a communicator is told nothing at all.
+    // A rank that has not opened a communicator gets no answer.
     let elsewhere = Frame::Ask {
         communicator: 8,
         token: 1,
