@@ -1,14 +1,15 @@
 //! The vocabulary of a call: data types, operations, collectives and algorithms.
 //!
-//! Names are the field's own (NCCL's types, torch's spelling of collectives). Each enum is one byte on the wire; the
-//! number never changes once released.
+//! Names are the field's own (NCCL's types, torch's spelling of collectives). Each enum is one byte
+//! on the wire; the number never changes once released.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
 
-/// Builds a one-byte enum whose variants have a wire number and a name, with the conversions both ways.
+/// Builds a one-byte enum whose variants have a wire number and a name, with the conversions both
+/// ways.
 macro_rules! named_byte {
     ($(#[$meta:meta])* $name:ident, $kind:literal { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
         $(#[$meta])*
@@ -40,7 +41,8 @@ macro_rules! named_byte {
             fn from_str(text: &str) -> Result<$name, Error> {
                 $name::ALL.iter().copied().find(|v| v.name() == text).ok_or_else(|| {
                     let names: Vec<_> = $name::ALL.iter().map(|v| v.name()).collect();
-                    Error::InvalidArgument(format!(concat!("unknown ", $kind, " `{}`; one of {}"), text, names.join(", ")))
+                    Error::InvalidArgument(format!(concat!("unknown ", $kind, " `{}`; one of \
+                        {}"), text, names.join(", ")))
                 })
             }
         }
@@ -102,8 +104,9 @@ impl DType {
 
 /// How elements of several ranks become one.
 ///
-/// NaN: `Min` and `Max` give NaN if any operand is NaN; which NaN is not promised. `Max` of the two zeros is `+0`.
-/// `Bool`: `Sum`, `Max` and `Bor` are "or", `Prod`, `Min` and `Band` are "and", `Bxor` is "exclusive or".
+/// NaN: `Min` and `Max` give NaN if any operand is NaN; which NaN is not promised. `Max` of the two
+/// zeros is `+0`. `Bool`: `Sum`, `Max` and `Bor` are "or", `Prod`, `Min` and `Band` are "and",
+/// `Bxor` is "exclusive or".
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// Addition; integers wrap.
@@ -169,7 +172,8 @@ impl Op {
         Op::wire_name(self.wire())
     }
 
-    /// The operation that combines two partial results: `Avg` and `PremulSum` are sums between their first and last step.
+    /// The operation that combines two partial results: `Avg` and `PremulSum` are sums between
+    /// their first and last step.
     pub const fn combining(self) -> Op {
         match self {
             Op::Avg | Op::PremulSum(_) => Op::Sum,
@@ -336,9 +340,9 @@ named_byte! {
 }
 
 named_byte! {
-    /// The name of a combination of algorithm, access and assignment: what users ask for, and with the
-    /// protocol the key of the tuner's table. Most are named after their algorithm; three of `direct`
-    /// have names of their own.
+    /// The name of a combination of algorithm, access and assignment: what users ask for, and with
+    /// the protocol the key of the tuner's table. Most are named after their algorithm; three of
+    /// `direct` have names of their own.
     Method, "algorithm" {
         /// `flat`.
         Flat = 0, "flat";
@@ -354,8 +358,8 @@ named_byte! {
         Direct = 5, "direct";
         /// `one_shot`.
         OneShot = 6, "one_shot";
-        /// `direct` in registered buffers: each rank reads its chunk from all of them and stores the
-        /// result into all.
+        /// `direct` in registered buffers: each rank reads its chunk from all of them and stores
+        /// the result into all.
         Push = 7, "push";
         /// `hierarchical`.
         Hierarchical = 8, "hierarchical";
@@ -424,7 +428,8 @@ impl From<Algorithm> for Method {
 }
 
 named_byte! {
-    /// How the bytes of a call travel, in NCCL's words: with the method the key of the tuner's table.
+    /// How the bytes of a call travel, in NCCL's words: with the method the key of the tuner's
+    /// table.
     Protocol, "protocol" {
         /// The payload stands in the line that says it has come: least latency, small calls only.
         Ll = 0, "ll";

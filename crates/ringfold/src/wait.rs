@@ -1,8 +1,9 @@
 //! How a thread waits for its peers: the one primitive of all blocking calls.
 //!
-//! A waiter is asked after every fruitless attempt what to do next. With a core for every rank it spins, then yields,
-//! then blocks; with more ranks than cores it does not spin at all, because whoever it waits for may need this very core.
-//! Yielding a few times before blocking is then the fastest: a block costs two context switches and a wake.
+//! A waiter is asked after every unsuccessful attempt what to do next. With a core for every rank
+//! it spins, then yields, then blocks; with more ranks than cores it does not spin at all, because
+//! the peer may need this very core. Yielding a few times before blocking is then the fastest: a
+//! block costs two context switches and a wake.
 
 use std::time::Duration;
 
@@ -30,24 +31,27 @@ pub struct Patience {
 /// beyond what clocks can count. Spans that callers give are cut to this where they come in.
 pub const SPAN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The longest a thread blocks before it looks around: deadlines, departed peers and signals are seen this late.
+/// The longest time that a thread blocks before it checks again: deadlines, departed peers and
+/// signals are seen this late.
 pub const BLOCK_MAX: Duration = Duration::from_millis(20);
 
-/// About 20 µs of spinning (an attempt takes some 60 ns): longer than a peer's usual delay within one collective, far
-/// shorter than a time slice.
+/// About 20 µs of spinning (an attempt takes some 60 ns): longer than a peer's usual delay within
+/// one collective, far shorter than a time slice.
 const SPINS_WITH_ENOUGH_CORES: u32 = 300;
 
-/// Yields before blocking with enough cores: the core has nobody else to run, so this is a slower spin.
+/// Yields before blocking with enough cores: the core has no other thread to run, so this is a
+/// slower spin.
 const YIELDS_WITH_ENOUGH_CORES: u32 = 200;
 
-/// Yields before blocking with too few cores: measured, as good as yielding for ever, and idle ranks still block.
+/// Yields before blocking with too few cores: measured, as good as yielding for ever, and idle
+/// ranks still block.
 const YIELDS_OVERSUBSCRIBED: u32 = 10;
 
-/// Attempts before blocking when an attempt is a system call on sockets: about the time in which a peer on the same switch
-/// answers.
+/// Attempts before blocking when an attempt is a system call on sockets: about the time in which a
+/// peer on the same switch answers.
 const SPINS_ON_SOCKETS: u32 = 40;
 
-/// Yields before blocking on sockets: the kernel hands the core over anyway when it is asked to wait.
+/// Yields before blocking on sockets: the kernel switches the core anyway when it is asked to wait.
 const YIELDS_ON_SOCKETS: u32 = 2;
 
 impl Patience {
@@ -76,11 +80,11 @@ impl Patience {
     }
 }
 
-/// A waiting thread's patience, and what it has learnt: whether spinning pays here.
+/// A waiting thread's patience, and its estimate whether spinning pays here.
 ///
-/// When two ranks share a core after all (another program has the other one), whoever spins keeps the one it waits for
-/// from running. Then waits end right after the first yields, and the waiter spins less; when they end while it spins, it
-/// spins more again.
+/// If two ranks share a core after all (another program has the other one), a spinning rank keeps
+/// its peer from running. Then waits end right after the first yields, and the waiter spins less;
+/// when they end while it spins, it spins more again.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     patience: Patience,
@@ -90,7 +94,7 @@ pub struct Waiter {
 /// The least that a waiter spins that may spin at all: two line transfers.
 const SPINS_MIN: u32 = 8;
 
-/// A wait that ends within so many yields ended because of them.
+/// A wait that ends within this many yields ended because of them.
 const YIELDS_THAT_HELPED: u32 = 3;
 
 impl Waiter {
@@ -127,7 +131,8 @@ impl Waiter {
         }
     }
 
-    /// Whether the driver should read the clock, which costs more than an attempt, after this many attempts.
+    /// Whether the driver should read the clock, which costs more than an attempt, after this many
+    /// attempts.
     pub fn is_clock_due(&self, attempts: u32) -> bool {
         attempts.is_multiple_of(256) || attempts > self.spins
     }

@@ -28,8 +28,8 @@ pub struct Call {
     pub dtype: DType,
     /// The operation's wire number; 0 where nothing is reduced.
     pub op: u8,
-    /// The order in which ranks exchange and combine: chosen, not asked for, yet it must be the same
-    /// everywhere.
+    /// The order in which ranks exchange and combine: chosen, not asked for, yet it must be the
+    /// same everywhere.
     pub algorithm: Algorithm,
     /// How a rank reaches its peers' data: chosen likewise.
     pub access: Access,

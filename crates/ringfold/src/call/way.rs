@@ -1,5 +1,5 @@
-//! How a call is carried out: what was decided, the same on all ranks, and passed unchanged from the
-//! choice to the wire.
+//! How a call is carried out: what was decided, the same on all ranks, and passed unchanged from
+//! the choice to the wire.
 
 #![forbid(unsafe_code)]
 
@@ -24,8 +24,9 @@ pub struct Way {
     pub slice_bytes: usize,
     /// Independent pipelines.
     pub channels: usize,
-    /// What is tried first: `direct` in all ranks' registered buffers, with this assignment. Where they
-    /// turn out not to be all registered, the rest of the way is the fallback. `None` to not ask.
+    /// What is tried first: `direct` in all ranks' registered buffers, with this assignment. Where
+    /// they turn out not to be all registered, the rest of the way is the fallback. `None` to not
+    /// ask.
     pub registered: Option<Assignment>,
     /// Whether results that lie apart from their inputs are stored past the caches.
     pub non_temporal_stores: bool,

@@ -1,8 +1,10 @@
-//! The choices of a communicator's last kinds of calls, so that a call whose kind was seen costs a look and no thought.
+//! The choices of a communicator's last kinds of calls, so that a call whose kind was seen costs a
+//! look and no thought.
 //!
-//! A choice depends on little beside what never changes: the [`Kind`] of a call, which fits a word, as what was chosen does.
-//! Places are found by the kind's hash, and a new kind takes the place of an old one. A reader never waits: it reads a place's
-//! version before and after, and where that has changed, or is odd because somebody writes, it thinks for itself.
+//! A choice depends on little beside what never changes: the [`Kind`] of a call, which fits a word,
+//! as what was chosen does. Places are found by the kind's hash, and a new kind takes the place of
+//! an old one. A reader never waits: it reads a place's version before and after, and where that
+//! has changed, or is odd because somebody writes, it thinks for itself.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +16,8 @@ use super::request::Request;
 use crate::call::Way;
 use crate::types::{Access, Algorithm, Assignment, Collective, Method, Protocol};
 
-/// How many kinds are remembered, as a power of two: more than a training job's calls have sizes, and 6 KiB.
+/// How many kinds are remembered, as a power of two: more than a training job's calls have sizes,
+/// and 6 KiB.
 const PLACES_LOG2: u32 = 8;
 
 /// The most kinds that the log tells of: nobody reads more.
@@ -33,7 +36,8 @@ const _: () =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind(u64);
 
-/// Fields of a packed word, from the lowest bit up: each takes so many bits, and what does not fit makes the word invalid.
+/// Fields of a packed word, from the lowest bit up: each takes so many bits, and what does not fit
+/// makes the word invalid.
 struct Packer {
     word: u64,
     bits: u32,
@@ -74,7 +78,8 @@ impl Unpacker {
 }
 
 impl Kind {
-    /// The kind of `request` of so many bytes, as the tuner counts them; `None` for one too odd to remember.
+    /// The kind of `request` of so many bytes, as the tuner counts them; `None` for one too odd to
+    /// remember.
     #[inline(always)]
     pub fn of(request: &Request, bytes: u64, is_weighted: bool) -> Option<Kind> {
         if bytes >> BYTES_BITS != 0 || request.group >> GROUP_BITS != 0 {
@@ -82,7 +87,8 @@ impl Kind {
         }
         let algorithm = request.algorithm.map_or(0, |asked| asked as u64 + 1);
         let protocol = request.protocol.map_or(0, |asked| asked as u64 + 1);
-        // From the lowest bit up: 8 bits of the group, 4 of the collective, 2, 5, 2, 1, and the size.
+        // From the lowest bit up: 8 bits of the group, 4 of the collective, 2, 5, 2, 1, and the
+        // size.
         let word = u64::from(request.group)
             | (request.collective as u64) << 8
             | request.counts.kind() << 12
@@ -137,11 +143,13 @@ impl Choices {
     #[inline(always)]
     pub fn get(&self, kind: Kind) -> Option<Way> {
         let place = &self.places[kind.place()];
-        // Pairs with the Release store in `put`: who sees a version sees what was written before it.
+        // Pairs with the Release store in `put`: who sees a version sees what was written before
+        // it.
         let version = place.version.load(Ordering::Acquire);
         let known = place.kind.load(Ordering::Relaxed);
         let word = place.choice.load(Ordering::Relaxed);
-        // Pairs with the Release fence in `put`: who has read a word of a later writer sees that the version has moved.
+        // Pairs with the Release fence in `put`: who has read a word of a later writer sees that
+        // the version has moved.
         fence(Ordering::Acquire);
         let is_whole = version != 0
             && version.is_multiple_of(2)
@@ -152,8 +160,8 @@ impl Choices {
         None
     }
 
-    /// Whether the log has yet to tell what is chosen for calls of this kind. Asked where a choice is made, never where it is
-    /// remembered.
+    /// Whether the log has yet to tell what is chosen for calls of this kind. Asked where a choice
+    /// is made, never where it is remembered.
     pub fn is_untold(&self, kind: Kind) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.len() < TOLD_KINDS_MAX && told.insert(kind)
@@ -317,7 +325,8 @@ mod tests {
         assert_eq!(of(&request(Collective::AllReduce, 256), 8, false), None);
     }
 
-    /// What a choice costs: `cargo test --release -p ringfold --lib a_choice_costs -- --ignored --nocapture`.
+    /// What a choice costs: `cargo test --release -p ringfold --lib a_choice_costs -- --ignored
+    /// --nocapture`.
     #[test]
     #[ignore = "prints figures"]
     fn a_choice_costs() {

@@ -1,4 +1,5 @@
-//! A call as the caller makes it, and its check: what is wrong with it is said here, before anything moves.
+//! A call as the caller makes it, and its check: what is wrong with it is said here, before
+//! anything moves.
 
 use std::time::Duration;
 
@@ -11,15 +12,16 @@ use crate::types::{Collective, DType, Method, Op, Protocol};
 
 /// How many elements a request is about.
 ///
-/// `AllReduce`, `Broadcast`, `Reduce`, `Send`, `Recv`, `SendRecv`: the whole buffer. `AllGather`, `Gather`: one rank's
-/// input (the output has `world_size` times that). `ReduceScatter`, `Scatter`: one rank's output (the input has
-/// `world_size` times that). `AllToAll`: one block (both have `world_size` blocks). `Barrier`: 0.
+/// `AllReduce`, `Broadcast`, `Reduce`, `Send`, `Recv`, `SendRecv`: the whole buffer. `AllGather`,
+/// `Gather`: one rank's input (the output has `world_size` times that). `ReduceScatter`, `Scatter`:
+/// one rank's output (the input has `world_size` times that). `AllToAll`: one block (both have
+/// `world_size` blocks). `Barrier`: 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counts {
     /// The same for every rank.
     Even(u64),
-    /// One count a rank, for `AllGather`, `Gather` (what each rank gives), `ReduceScatter`, `Scatter` (what each rank
-    /// gets): the same list on every rank.
+    /// One count a rank, for `AllGather`, `Gather` (what each rank gives), `ReduceScatter`,
+    /// `Scatter` (what each rank gets): the same list on every rank.
     PerRank(Vec<u64>),
     /// `AllToAll` only: what this rank gives to each rank, and gets from each.
     Pairwise {
@@ -51,13 +53,15 @@ pub struct Request {
     pub dtype: DType,
     /// How they are combined; ignored where nothing is.
     pub op: Op,
-    /// The root; for `Send` and `Recv` the peer, for `Recv` also [`ANY_SOURCE`](Request::ANY_SOURCE). Ignored where there is none.
+    /// The root; for `Send` and `Recv` the peer, for `Recv` also
+    /// [`ANY_SOURCE`](Request::ANY_SOURCE). Ignored where there is none.
     pub root: usize,
     /// For `Send` and `Recv`: the number by which a receive finds its message.
     pub tag: u32,
     /// How many elements.
     pub counts: Counts,
-    /// What is read; empty on ranks that give nothing. Same memory as (its part of) `output` means in place.
+    /// What is read; empty on ranks that give nothing. Same memory as (its part of) `output` means
+    /// in place.
     pub input: Region,
     /// What is filled; empty on ranks that get nothing.
     pub output: Region,
@@ -65,7 +69,8 @@ pub struct Request {
     pub algorithm: Option<Method>,
     /// How its bytes travel, instead of the tuner's choice.
     pub protocol: Option<Protocol>,
-    /// How many calls are made together: what the tuner takes into account, the same on all ranks. 1 of one alone.
+    /// How many calls are made together: what the tuner takes into account, the same on all ranks.
+    /// 1 of one alone.
     pub group: u32,
     /// The deadline, instead of the communicator's.
     pub timeout: Option<Duration>,
@@ -75,7 +80,8 @@ impl Request {
     /// As `root` of a `Recv`: the oldest message with its tag, whoever sends it.
     pub const ANY_SOURCE: usize = engine::ANY_SOURCE;
 
-    /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's deadline.
+    /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's
+    /// deadline.
     pub fn new(
         collective: Collective,
         dtype: DType,
@@ -100,8 +106,9 @@ impl Request {
         }
     }
 
-    /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks. 0 where each pair has counts of
-    /// its own, because no rank knows them all. The most there can be when the counts are absurd.
+    /// Bytes that the tuner counts: the vector's, or one block's times the number of ranks. 0 where
+    /// each pair has counts of its own, because no rank knows them all. The most there can be when
+    /// the counts are absurd.
     #[inline]
     pub(crate) fn bytes(&self, world_size: usize) -> u64 {
         // Not checked yet: what saturates is refused by `check`.
@@ -154,9 +161,10 @@ impl Request {
         })
     }
 
-    /// Checks the request as `rank` of `world_size` made it, and makes it a tiny job: nothing when it has to go the usual
-    /// way, where what may be wrong with it is said. `way` is over published memory by the algorithm of tiny calls; its
-    /// slice is the most that a vector or block may have.
+    /// Checks the request as `rank` of `world_size` made it, and makes it a tiny job: nothing when
+    /// it has to go the usual way, where what may be wrong with it is said. `way` is over published
+    /// memory by the algorithm of tiny calls; its slice is the most that a vector or block may
+    /// have.
     pub(crate) fn tiny(
         &self,
         rank: usize,
@@ -330,7 +338,8 @@ impl Request {
         Ok(region.part(0..bytes))
     }
 
-    /// Whether input and output are the same memory in the collective's in-place form; any other overlap is an error.
+    /// Whether input and output are the same memory in the collective's in-place form; any other
+    /// overlap is an error.
     fn in_place(
         &self,
         rank: usize,

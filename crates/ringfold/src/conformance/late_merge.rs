@@ -1,6 +1,8 @@
-//! The late-merge ring against the same oracle: ranks that wait for nobody, for a while, for ever.
+//! The late-merge ring against the same oracle: ranks that wait for no other, for a while, for
+//! ever.
 //!
-//! Timers are made so short that ranks split in most calls and in every order, which is when there is something to go wrong.
+//! Timers are made so short that ranks split in most calls and in every order, which is when errors
+//! can occur.
 
 use super::tests::{shm, sim, tcp};
 use super::{Case, World};
@@ -14,7 +16,7 @@ use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::local;
 use crate::types::{Collective, DType, Method, Op};
 
-/// Who tells whom: all ways that make sense, and the paper's.
+/// Which rank signals: all sensible combinations, and the paper's.
 const SIGNALS: [(bool, bool, bool); 4] = [
     (true, true, false),
     (false, true, false),
@@ -154,7 +156,8 @@ fn ranks_with_different_policies_never_combine() {
     assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
 }
 
-/// Whatever a network does to messages: a call that ends well has the right result, and any other ends in an error.
+/// Whatever a network does to messages: a call that succeeds has the right result, and any other
+/// ends in an error.
 #[test]
 fn a_spoiled_message_never_spoils_a_result() {
     let kinds = [

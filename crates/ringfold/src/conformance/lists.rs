@@ -1,8 +1,8 @@
-//! Lists of counts that differ between ranks: every way of every collective tells them, over every
-//! transport.
+//! Lists of counts that differ between ranks: every way of every collective detects them, over
+//! every transport.
 //!
-//! With the same sum such ranks would take pieces of each other's blocks, and of what stood in the
-//! slots before.
+//! With the same sum such ranks would take pieces of each other's blocks, and of the previous
+//! content of the slots.
 
 use super::oracle::pairwise;
 use super::tests::{shm, tcp};

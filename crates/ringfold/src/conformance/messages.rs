@@ -1,7 +1,9 @@
-//! Point-to-point messages over every transport: who gets which, in whatever order ranks run, send and ask.
+//! Point-to-point messages over every transport: the matching, in any order in which ranks run,
+//! send and receive.
 //!
-//! The ranks' engines are driven by one thread in a random order from a printed seed. A message's bytes say who sent it and
-//! the how-manieth it is with its tag, so that what a receive got can be told from its buffer.
+//! The ranks' engines are driven by one thread in a random order from a printed seed. A message's
+//! bytes contain its sender and its sequence number with its tag, so that the buffer of a receive
+//! shows which message it got.
 
 use std::time::Duration;
 
@@ -26,10 +28,12 @@ const SEED: u64 = 20_261_121;
 
 const ANY: usize = Request::ANY_SOURCE;
 
-/// The tag of what is received from any source in the random runs; the lower ones are received from their senders.
+/// The tag of receives from any source in the random runs; the lower ones are received from their
+/// senders.
 const ANY_TAG: u32 = 3;
 
-/// Bytes of messages, by tag: the same at both ends. Around cells, pieces and all that a transport buffers.
+/// Bytes of messages, by tag: the same at both ends. Around cells, pieces and all that a transport
+/// buffers.
 const TAG_BYTES: [usize; 4] = [16, 70_000, 600_001, 9000];
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,7 +45,7 @@ struct Posting {
     tag: u32,
     memory: Owned,
     id: Option<JobId>,
-    /// Who sent, once it is done.
+    /// The sender, once it is done.
     source: Option<Option<usize>>,
 }
 
@@ -74,7 +78,7 @@ impl World {
         self.submit(rank, self.postings[rank].len() - 1)
     }
 
-    /// Has `rank` ask for a message of so many bytes.
+    /// Makes `rank` receive a message of this many bytes.
     fn recv(&mut self, rank: usize, peer: usize, tag: u32, bytes: usize) -> usize {
         self.plan(rank, false, peer, tag, Owned::zeroed(bytes));
         self.submit(rank, self.postings[rank].len() - 1)
@@ -132,7 +136,7 @@ impl World {
         Ok(progressed)
     }
 
-    /// Attempts of all ranks in a random order until `is_done`, or nobody goes on.
+    /// Attempts of all ranks in a random order until `is_done`, or no rank makes progress.
     fn run_until(&mut self, is_done: impl Fn(&World) -> bool) -> Result<()> {
         let mut fruitless = 0;
         while !is_done(self) {
@@ -198,7 +202,8 @@ fn content([from, to]: [usize; 2], tag: u32, index: usize) -> Vec<u8> {
     (0..TAG_BYTES[tag as usize]).map(byte).collect()
 }
 
-/// Sends and receives in random order, with random pauses; who asks one after the other needs what came meanwhile kept.
+/// Sends and receives in random order, with random pauses; a rank that receives one at a time needs
+/// earlier messages kept.
 fn messages_find_their_receives(make: impl Fn(usize, u64) -> World, runs: u64) {
     for run in 0..runs {
         let seed = SEED + run;
@@ -240,8 +245,8 @@ fn shuffle(postings: &mut [Posting], random: &mut SplitMix64) {
     }
 }
 
-/// Submits everything, with attempts in between: sends in their order, and receives in theirs, of which no rank has more
-/// than `window` under way.
+/// Submits everything, with attempts in between: sends in their order, and receives in theirs, of
+/// which no rank has more than `window` in progress.
 fn submit_all(world: &mut World, window: usize) {
     let ranks = world.engines.len();
     let mut fruitless = 0;
@@ -275,7 +280,8 @@ fn submit_all(world: &mut World, window: usize) {
     }
 }
 
-/// The receives of a rank from one sender and of one tag got that sender's messages to it in order, whole.
+/// The receives of a rank from one sender and of one tag got that sender's messages to it in order,
+/// whole.
 fn compare(world: &World, rank: usize) {
     let mut counts = std::collections::HashMap::new();
     for (place, posting) in world.postings[rank].iter().enumerate() {
@@ -301,7 +307,7 @@ fn compare(world: &World, rank: usize) {
     }
 }
 
-/// Tags out of order, and everything in its stream until somebody asks for something behind it.
+/// Tags out of order, and everything in its stream until a message behind it is received.
 fn tags_choose_among_what_was_sent(make: impl Fn(usize, u64) -> World) {
     let mut world = make(2, SEED);
     for tag in [7, 8, 9, 8] {
@@ -364,7 +370,8 @@ fn no_source_starves(make: impl Fn(usize, u64) -> World) {
     assert!(patience.unwrap() < 6, "{sources:?}");
 }
 
-/// A message of another type or count than its receive is in another call; neither is filled with it nor cut.
+/// A message of another type or count than its receive is in another call; neither is filled with
+/// it nor cut.
 fn another_length_is_a_mismatch(make: impl Fn(usize, u64) -> World) {
     for kept in [false, true] {
         let mut world = make(2, SEED);
@@ -387,7 +394,7 @@ fn another_length_is_a_mismatch(make: impl Fn(usize, u64) -> World) {
     }
 }
 
-/// A receive from any source ends when nobody is left who could send, and not before.
+/// A receive from any source ends when no rank is left that could send, and not before.
 fn any_source_waits_for_whoever_is_left(make: impl Fn(usize, u64) -> World) {
     let mut world = make(3, SEED);
     let place = world.recv(0, ANY, 1, 16);
@@ -466,7 +473,8 @@ over_transports! {
     over_delays: |n, seed| World::new(faulty(n, Faults { seed, delay: 300, delay_limit: Duration::from_micros(50), ..Faults::default() }), seed), 12;
 }
 
-/// Faults spoil messages, and never a result: what a receive got is right, or the run ends in a clean error.
+/// Faults damage messages, and never a result: the data of a receive is right, or the run ends in a
+/// clean error.
 #[test]
 fn faults_give_no_receive_a_wrong_message() {
     let mut failed = 0;
@@ -512,7 +520,7 @@ fn faults_give_no_receive_a_wrong_message() {
     assert!(failed > 20, "the faults were too rare to prove anything");
 }
 
-/// What nobody asks for stays where it is, and no memory is made for it.
+/// A message without a receive stays where it is, and no memory is allocated for it.
 #[test]
 fn what_nobody_asks_for_is_left_in_its_stream() {
     let mut world = World::new(rendezvous(3), SEED);
@@ -527,8 +535,8 @@ fn what_nobody_asks_for_is_left_in_its_stream() {
     assert!(!sends.iter().any(|send| world.is_done(0, *send)));
 }
 
-/// A message that finds no room is left in its stream, and received from there as soon as somebody asks for it. Until then
-/// the receive behind it waits, and says why at its deadline.
+/// A message that finds no room is left in its stream, and received from there as soon as its
+/// receive is posted. Until then the receive behind it waits, and names the reason at its deadline.
 #[test]
 fn what_finds_no_room_waits_for_its_receive() {
     const BYTES: usize = KEPT_BYTES_MAX / 2 + 1;
@@ -568,7 +576,7 @@ fn the_number_of_kept_messages_is_bounded() {
     let mut world = World::new(sim(2, Sending::Rendezvous), SEED);
     let behind = world.recv(1, 0, 9, 0);
     let mut sent = 0;
-    // More sends than may be under way at once: in parts.
+    // More sends than may be in progress at once: in parts.
     for _ in 0..4 {
         let part = KEPT_MESSAGES_MAX / 2;
         let places: Vec<_> = (0..part).map(|_| world.send(0, 1, 1, &[])).collect();
@@ -594,7 +602,8 @@ fn the_number_of_kept_messages_is_bounded() {
     world.run_until(|world| world.is_done(1, behind)).unwrap();
 }
 
-/// What a peer claims is checked before memory is made for it: a length that is not that of its elements is corrupt.
+/// A peer's claim is checked before memory is allocated for it: a length that is not that of its
+/// elements is corrupt.
 #[test]
 fn a_header_that_contradicts_itself_is_corrupt() {
     use crate::transport::{Header, P2P_CHANNEL, Stream};

@@ -1,8 +1,10 @@
-//! One suite for every transport: each collective, algorithm, data type and odd size, against a naive oracle.
+//! One suite for every transport: each collective, algorithm, data type and odd size, against a
+//! naive oracle.
 //!
-//! The ranks' engines are driven by one thread in a random order from a printed seed, without any waiting, so a run is
-//! the same every time and a deadlock shows as a round in which nobody goes on. Virtual time jumps to the next event when
-//! nobody does. Where a call has a shortest way, a rank takes it or runs the schedule, at random.
+//! The ranks' engines are driven by one thread in a random order from a printed seed, without any
+//! waiting, so a run is the same every time and a deadlock shows as a round in which no rank makes
+//! progress. Virtual time jumps to the next event when none does. If a call has a short path, a
+//! rank uses it or runs the schedule, at random.
 
 mod late_merge;
 mod lists;
@@ -96,7 +98,8 @@ fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
     is_even && most.is_some_and(|most| request.bytes(world_size) <= most)
 }
 
-/// Attempts in a row that may bear no fruit: operating systems deliver loopback traffic when they like.
+/// Consecutive attempts that may make no progress: operating systems deliver loopback traffic when
+/// they like.
 const FRUITLESS_ROUNDS_MAX: u32 = 200_000;
 
 /// A channel that no collective of the suite uses.
@@ -160,7 +163,8 @@ impl World {
         has_medium && (!self.registers || algorithm.is_registered())
     }
 
-    /// Registers memory of `rank`, as it is mapped when all ranks are one process. Gives the registration's number.
+    /// Registers memory of `rank`, as it is mapped when all ranks are one process. Returns the
+    /// registration's number.
     pub fn register(&mut self, rank: usize, memory: Region) -> u32 {
         let mut mapped = vec![Region::EMPTY; self.world_size()];
         mapped[rank] = memory;
@@ -255,7 +259,8 @@ impl World {
         }
     }
 
-    /// Makes the call of two ranks, the first of which takes its memory for mapped by the second, which has mapped half.
+    /// Makes the call of two ranks, the first of which takes its memory for mapped by the second,
+    /// which has mapped half.
     pub fn run_with_a_false_claim(&mut self, case: &Case) -> Result<()> {
         let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
         for (rank, buffers) in buffers.iter().enumerate() {
@@ -276,7 +281,8 @@ impl World {
         self.run_on(&[case.clone(), case.clone()], &buffers)
     }
 
-    /// Has two ranks begin the call; the first leaves it once its memory can be read, and the second gets nowhere.
+    /// Makes two ranks begin the call; the first leaves it once its memory can be read, and the
+    /// second makes no progress.
     pub fn leave_and_expect_no_result(&mut self, case: &Case) {
         let buffers = [0, 1].map(|rank| oracle::buffers(case, rank, 2));
         for (rank, buffers) in buffers.iter().enumerate() {
@@ -350,7 +356,7 @@ impl World {
                 Some(tiny) => engine.begin_tiny(&tiny)?,
                 None => None,
             };
-            // Half of the ranks go by the schedule's steps where another executor would do.
+            // Half of the ranks run the schedule's steps where another executor would do.
             match begun {
                 Some(_) => {}
                 None if rank % 2 == 1 => drop(engine.submit_by_steps(job)?),

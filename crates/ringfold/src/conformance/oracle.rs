@@ -1,6 +1,8 @@
-//! What a call's buffers hold before, and what its output must be: computed element by element, from the definition.
+//! What a call's buffers hold before, and what its output must be: computed element by element,
+//! from the definition.
 //!
-//! Values are small integers, so every sum of up to a few dozen ranks is exact in every type and in any order.
+//! Values are small integers, so every sum of up to a few dozen ranks is exact in every type and in
+//! any order.
 
 use super::{Buffers, Case};
 use crate::call::Call;

@@ -182,7 +182,7 @@ fn runs_on_several_channels(make: impl Fn(usize) -> World) {
     }
 }
 
-/// Whoever owns how much, also nothing: the same sums.
+/// Any ownership, including none: the same sums.
 fn owns_by_weights(make: impl Fn(usize) -> World, sizes: &[usize]) {
     let way = (Method::Direct, Access::Messages);
     let mut random = SplitMix64(SEED);
@@ -391,7 +391,8 @@ fn uneven_all_to_all(world: &mut World, world_size: usize) {
     world.check_each(&cases);
 }
 
-/// With faults every run ends: in the right result, or in a clean error, and never in a wrong result.
+/// With faults every run ends: in the right result, or in a clean error, and never in a wrong
+/// result.
 #[test]
 fn faults_never_give_a_wrong_result() {
     let mut failed = 0;
@@ -423,7 +424,8 @@ fn faults_never_give_a_wrong_result() {
             let (algorithm, medium) = messages[random.index(messages.len())];
             match world.run_and_compare(&Case::new(collective, algorithm, medium, 900)) {
                 Ok(()) => {}
-                // A call's last message that came twice is taken for one of the next call, which is a mismatch.
+                // A call's last message that arrived twice is taken for one of the next call, which
+                // is a mismatch.
                 Err(
                     Error::Corrupt { .. }
                     | Error::Timeout { .. }
@@ -441,7 +443,8 @@ fn faults_never_give_a_wrong_result() {
     assert!(failed > 20, "the faults were too rare to prove anything");
 }
 
-/// Two ranks that both take themselves for the root wait for nobody, so they learn of each other at the next meeting.
+/// Two ranks that both take themselves for the root wait for no other, so they detect each other in
+/// the next call.
 #[test]
 fn two_roots_of_a_broadcast_are_a_mismatch_at_the_next_call() {
     let shared = (crate::Method::Direct, crate::types::Access::Staged);
@@ -532,7 +535,7 @@ fn two_roots_of_a_gather_are_a_mismatch() {
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
 }
 
-/// Who is late decides who does what.
+/// Lateness determines which rank does which work.
 #[test]
 fn two_opinions_of_who_is_late_are_a_mismatch() {
     let way = (crate::Method::Stragglar, crate::types::Access::Messages);
@@ -565,7 +568,7 @@ fn pushed(count: u64) -> Case {
 fn calls_with_an_unregistered_buffer_are_exact() {
     for world_size in [2, 3, 5] {
         let mut world = World::new(shm(world_size), SEED);
-        // Nobody's memory, but a registration: the ranks ask each other.
+        // No rank's memory, but a registration: the ranks exchange their handles.
         let elsewhere = crate::memory::Owned::zeroed(64);
         world.register(0, elsewhere.region());
         let (owner, dynamic) = (Assignment::Owner, Assignment::Dynamic);
@@ -587,7 +590,8 @@ fn calls_with_an_unregistered_buffer_are_exact() {
     }
 }
 
-/// Vectors of many blocks, which ranks on one thread in a random order take from each other, in attempts of some.
+/// Vectors of many blocks, which ranks on one thread in a random order claim from each other, a few
+/// per attempt.
 #[test]
 fn whoever_runs_serves_the_blocks_of_all() {
     for world_size in [3, 5] {
@@ -602,7 +606,7 @@ fn whoever_runs_serves_the_blocks_of_all() {
     }
 }
 
-/// A handle that names memory which the registration does not have is an error, and nothing is touched.
+/// A handle that names memory outside the registration is an error, and no memory is accessed.
 #[test]
 fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
     let mut world = World::new(shm(2), SEED);
@@ -610,7 +614,8 @@ fn a_claim_of_memory_that_is_not_mapped_is_an_error() {
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }
 
-/// A rank that has left a call with an error may use its memory for something else: nobody takes what is there then for data.
+/// A rank that has left a call with an error may reuse its memory: its content then is never taken
+/// for data.
 #[test]
 fn nobody_ends_a_call_with_memory_that_was_withdrawn() {
     use crate::Method::{Push, Serve};

@@ -1,9 +1,11 @@
 //! Which earlier steps a step must wait for.
 //!
-//! A send, a receive and a receive-and-reduce complete some time after they were issued, and so may a copy and a reduction
-//! in a schedule of messages; all other steps are complete when they were issued. A step may be issued when no incomplete earlier step of its channel and slice touches the same
-//! chunk, unless both only read it. Because steps are issued in order, a step that was waited for once is complete for
-//! all that follow: each asynchronous step stands in at most one list, that of the first step in conflict with it.
+//! A send, a receive and a receive-and-reduce complete some time after they were issued, and so may
+//! a copy and a reduction in a schedule of messages; all other steps are complete when they were
+//! issued. A step may be issued when no incomplete earlier step of its channel and slice touches
+//! the same chunk, unless both only read it. Because steps are issued in order, a step that was
+//! waited for once is complete for all that follow: each asynchronous step stands in at most one
+//! list, that of the first step in conflict with it.
 //!
 //! What in place means is said by [`Schedule::place`].
 
@@ -151,8 +153,8 @@ impl Action {
         )
     }
 
-    /// Whether the step may complete after it was issued: messages, and what is computed beside them, which a device or
-    /// virtual time may take a while for.
+    /// Whether the step may complete after it was issued: messages, and what is computed beside
+    /// them, which a device or virtual time may take a while for.
     pub fn is_asynchronous(&self, access: Access) -> bool {
         let computes = matches!(self, Action::Copy { .. } | Action::Reduce { .. });
         self.is_message() || (computes && access == Access::Messages)
@@ -160,11 +162,12 @@ impl Action {
 }
 
 impl Schedule {
-    /// The memory of one chunk. In place, the chunk of `Input` that is the caller's `Output` is named as the output.
+    /// The memory of one chunk. In place, the chunk of `Input` that is the caller's `Output` is
+    /// named as the output.
     ///
-    /// Vector collectives: both are one buffer. `all_gather` and `gather` at the root: the input is the rank's block of
-    /// the output. `reduce_scatter` and `scatter` at the root: the output is the rank's block of the input. Nothing else
-    /// is ever in place.
+    /// Vector collectives: both are one buffer. `all_gather` and `gather` at the root: the input is
+    /// the rank's block of the output. `reduce_scatter` and `scatter` at the root: the output is
+    /// the rank's block of the input. Nothing else is ever in place.
     pub fn place(&self, buffer: Buffer, chunk: u32, in_place: bool) -> Place {
         if !in_place || buffer != Buffer::Input {
             return (buffer, chunk);
@@ -231,7 +234,8 @@ struct Pending {
     writers: Vec<u32>,
 }
 
-/// For each channel and each of its steps, the earlier steps of the channel whose completion it waits for, ascending.
+/// For each channel and each of its steps, the earlier steps of the channel whose completion it
+/// waits for, ascending.
 pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
     let of_channel = |steps: &Vec<super::Step>| {
         let chunks = 2 * schedule.input.chunks() + schedule.output.chunks();

@@ -1,26 +1,30 @@
-//! Direct: everybody talks to everybody, each rank serves its own chunk.
+//! Direct: every rank exchanges data with every other, and each owns a chunk.
 //!
-//! Reductions are made by the chunk's owner in rank order, over messages as over published memory, so that both media
-//! give the same bits. Peers are served starting with the next rank, so that nobody is everybody's first.
+//! Reductions are made by the chunk's owner in rank order, over messages as over published memory,
+//! so that both media give the same bits. Peers are served starting with the next rank, so that no
+//! rank is the first of all others.
 
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
 use super::{Access, Cut, Peers, Schedule, Span, Spec, flat};
 
-/// The phase in which all of a rank's inputs are published (the part before its own chunk may come a phase earlier).
+/// The phase in which all of a rank's inputs are published (the part before its own chunk may come
+/// a phase earlier).
 const INPUTS: u8 = 1;
-/// The round in which peers' publications are read when nothing follows, and in which sums come back as messages. The round
-/// before stays free, so that the next slice is published, or sent, before anybody waits for this one.
+/// The round in which peers' publications are read when nothing follows, and in which sums come
+/// back as messages. The round before stays free, so that the next slice is published, or sent,
+/// before any rank waits for this one.
 const READ_ROUND: u32 = 2;
 /// The phase in which a rank's own reduced chunk is published.
 const REDUCED: u8 = 2;
 
 /// Each rank reduces its own chunk, then all ranks collect the chunks of the others.
 ///
-/// Through published memory the owner puts the sum into the places where it has read the parts, so that each line of a
-/// slot goes to and fro between two ranks and nowhere else. Whoever wrote a line last elsewhere, or shares it with another
-/// reader, would have to be told before the next write, which costs more than all the rest.
+/// Through published memory the owner stores the sum where it has read the parts, so that each line
+/// of a slot moves back and forth between two ranks only. Otherwise the last writer of a line, or
+/// another reader of it, would have to be invalidated before the next write, which costs more than
+/// all the rest.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let own = spec.rank;
     let mut build = Builder::vector(spec, spec.world_size);
@@ -52,8 +56,8 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     }
 }
 
-/// Messages: the root scatters chunks and everybody passes its chunk on (van de Geijn's scatter and all-gather).
-/// Shared: everybody copies from the root.
+/// Messages: the root scatters chunks and every rank passes its chunk on (van de Geijn's scatter
+/// and all-gather). Shared: all ranks copy from the root.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let (own, root, n) = (spec.rank, spec.root, spec.world_size);
     if spec.access != Access::Messages {
@@ -132,7 +136,7 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
     }
 }
 
-/// Every rank gives its block to every rank, by rising distance.
+/// Every rank sends its block to every rank, by ascending distance.
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let own = input(0, 1);
     let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
@@ -218,7 +222,7 @@ pub(super) fn scatter(spec: &Spec) -> Schedule {
     build.finish(READ_ROUND + 1)
 }
 
-/// Messages: pairs by rising distance. Shared: everybody publishes and fetches.
+/// Messages: pairs by ascending distance. Shared: all ranks publish and fetch.
 pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     let (own, n) = (spec.rank, spec.world_size);
     let mut build = Builder::new(spec, Cut::Blocks(n), Cut::Blocks(n));
@@ -248,7 +252,7 @@ pub(super) fn all_to_all(spec: &Spec) -> Schedule {
     }
 }
 
-/// Nobody leaves before everybody has entered; no data.
+/// No rank leaves before all have entered; no data.
 pub(super) fn barrier(spec: &Spec) -> Schedule {
     let nothing = input(0, 0);
     let mut build = Builder::vector(spec, 1);
@@ -269,10 +273,10 @@ pub(super) fn barrier(spec: &Spec) -> Schedule {
     build.finish(1)
 }
 
-/// Sends every peer its chunk and folds the own chunk in rank order into `into`. One round.
+/// Sends every peer its chunk and reduces the own chunk in rank order into `into`. One round.
 ///
-/// The receives share one chunk of scratch, so each waits for the one before; the sends are issued before the first
-/// wait, or nobody would ever receive.
+/// The receives share one chunk of scratch, so each waits for the one before; the sends are issued
+/// before the first wait, otherwise no rank would ever receive.
 fn reduce_own(build: &mut Builder, spec: &Spec, into: Span) {
     let own = spec.rank;
     let partial = scratch(own, 1);
@@ -295,12 +299,13 @@ fn reduce_own(build: &mut Builder, spec: &Spec, into: Span) {
     }
 }
 
-/// Publishes all inputs but the own chunk, which nobody else reads.
+/// Publishes all inputs except the own chunk, which no other rank reads.
 fn publish_others(build: &mut Builder, spec: &Spec) {
     publish_all_but(build, spec.rank, spec.world_size, INPUTS);
 }
 
-/// Publishes chunks `0..chunks` of the input but `own`; all of it stands in phase `phase`, a part maybe one earlier.
+/// Publishes chunks `0..chunks` of the input except `own`; all of it is in phase `phase`, a part
+/// maybe one earlier.
 pub(super) fn publish_all_but(build: &mut Builder, own: u32, chunks: u32, phase: u8) {
     let last = chunks - 1;
     if own > 0 {

@@ -1,7 +1,8 @@
-//! Flat: master and workers, everything through the root. One message for each worker and direction.
+//! Flat: master and workers, everything through the root. One message for each worker and
+//! direction.
 //!
-//! The root folds the workers' data in the order of their distance behind it. Each receive waits for the one before,
-//! because all go into one place; the workers do not wait for each other.
+//! The root folds the workers' data in the order of their distance behind it. Each receive waits
+//! for the one before, because all go into one place; the workers do not wait for each other.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +24,8 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.finish(2)
 }
 
-/// The workers send or publish, the root folds; published inputs in rank order, as [`direct`](super::direct) does.
+/// The workers send or publish, the root folds; published inputs in rank order, as
+/// [`direct`](super::direct) does.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     match spec.access {

@@ -1,6 +1,8 @@
-//! One shot: every rank gives all it has to every rank, and each reduces for itself. One step, `n` times the traffic.
+//! One shot: every rank sends its input to every rank, and each reduces by itself. One step, `n`
+//! times the traffic.
 //!
-//! Everybody folds in rank order, so all have the same bits, and the same as [`direct`](super::direct) gives.
+//! All ranks reduce in rank order, so all have the same bits, and the same as
+//! [`direct`](super::direct) gives.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +15,8 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let (own, result, partial) = (input(0, 1), output(0, 1), scratch(0, 1));
     match spec.access {
         Access::Messages => {
-            // The fold stays in scratch to its end: in place, the result would overwrite what is still being sent.
+            // The fold stays in scratch to its end: in place, the result would overwrite what is
+            // still being sent.
             let rank = spec.rank;
             if rank == 0 {
                 build.recv_reduce(1, own, partial);

@@ -1,7 +1,8 @@
 //! Schedules as text that people read and paste.
 //!
-//! One line for each round and rank, then what each rank moves. `in`, `out` and `tmp` are the input, the output and
-//! the scratch memory; `[2]` is a chunk and `[2..4]` two. The listing is proved before it is printed.
+//! One line for each round and rank, then what each rank moves. `in`, `out` and `tmp` are the
+//! input, the output and the scratch memory; `[2]` is a chunk and `[2..4]` two. The listing is
+//! proved before it is printed.
 
 #![forbid(unsafe_code)]
 
@@ -22,8 +23,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The proved schedules of all ranks. `bytes` is the size of the larger of a rank's two buffers; `only` limits the
-    /// listing of steps to one rank.
+    /// The proved schedules of all ranks. `bytes` is the size of the larger of a rank's two
+    /// buffers; `only` limits the listing of steps to one rank.
     pub fn new(spec: &Spec, bytes: u64, only: Option<u32>) -> Result<Listing> {
         check(spec, true)?;
         Ok(Listing {
@@ -332,7 +333,8 @@ rank  sends  recvs          sent      received       reduced     published      
     #[test]
     fn published_memory_is_listed_with_its_phases() {
         let text = listing(Algorithm::Direct, Access::Staged, None);
-        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of 0 to 2, in rank order; \
+        let line = "    1     2  await phase 1 of all; out[2] = in[2] + [2] of 0 to 2, in rank \
+            order; \
                     put out[2] into [2] of all others in phase 2\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("    0     1  publish in[0] in phase 0; publish in[2] in phase 1\n"));

@@ -1,6 +1,7 @@
-//! Up to which size a call can go by which protocol: what the transports' formats leave room for, as a pure function.
+//! The size up to which a call can use each protocol: the room in the transports' formats, as a
+//! pure function.
 //!
-//! Whether it pays is not said here: that is the cost model's.
+//! Whether it pays is decided by the cost model.
 
 #![forbid(unsafe_code)]
 
@@ -17,11 +18,13 @@ use Collective::{
 /// What a rank can bring along in the line by which it says that it has come.
 pub const LL_SHARED_BYTES: u64 = 32;
 
-/// The longest message whose payload is taken in with its header: longer ones gain nothing by it, see docs/transports.md.
+/// The longest message whose payload is taken in with its header: longer ones gain nothing by it,
+/// see docs/transports.md.
 pub const LL_MESSAGE_BYTES: u64 = 16 << 10;
 
-/// The largest call that [`Protocol::Ll`](crate::types::Protocol::Ll) carries, counted as the tuner counts (the vector, or all
-/// ranks' blocks together); `None` if it carries none of this kind. Only of calls with the same counts on all ranks.
+/// The largest call that [`Protocol::Ll`](crate::types::Protocol::Ll) carries, counted as the tuner
+/// counts (the vector, or all ranks' blocks together); `None` if it carries none of this kind. Only
+/// of calls with the same counts on all ranks.
 pub fn ll_bytes_max(
     collective: Collective,
     algorithm: Algorithm,

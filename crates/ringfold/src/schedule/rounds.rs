@@ -1,5 +1,6 @@
-//! Schedules that are written one round at a time, for worlds whose steps are too many to keep: a ring of 10,000 ranks has
-//! 10⁸ messages. The whole schedule is all of its rounds, so there is one text of the algorithm.
+//! Schedules that are generated one round at a time, for worlds whose steps are too many to store:
+//! a ring of 10,000 ranks has 10⁸ messages. The whole schedule is all of its rounds, so there is
+//! one text of the algorithm.
 
 #![forbid(unsafe_code)]
 
@@ -9,9 +10,9 @@ use crate::error::Result;
 
 /// An algorithm for two ranks and more whose steps in a round follow from the round.
 pub(super) struct ByRound {
-    /// How input and output are cut for so many ranks.
+    /// The cut of input and output for this many ranks.
     pub cuts: fn(u32) -> (Cut, Cut),
-    /// How many rounds so many ranks need.
+    /// The number of rounds for this many ranks.
     pub rounds: fn(u32) -> u32,
     /// Writes the steps of a rank in a round.
     pub write: fn(&mut Builder, &Spec, u32),
@@ -39,7 +40,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// The steps that `spec` asks for, whatever its rank; `None` when its schedules exist as a whole only.
+    /// The steps of `spec`, whatever its rank; `None` if its schedules exist as a whole only.
     ///
     /// # Errors
     /// Those of [`Schedule::new`].

@@ -1,37 +1,44 @@
-//! StragglAR: an all-reduce for a rank that is known to come late (Devraj et al., "Efficient AllReduce with Stragglers",
-//! arXiv 2505.23523, 2025). The root of the spec is the late rank.
+//! StragglAR: an all-reduce for a rank that is known to be late (Devraj et al., "Efficient
+//! AllReduce with Stragglers", arXiv 2505.23523, 2025). The root of the spec is the late rank.
 //!
-//! Before the late rank comes, the `n - 1` others reduce and scatter a vector of `n - 1` chunks among themselves. Then the
-//! late rank needs each of these sums, everybody needs the late rank's part of each, and no port rests while that goes on:
-//! in round `t` after the arrival the late rank and one other complete chunk `t`, while the others spread the chunks of the
-//! rounds before, each in as many rounds as doubling takes.
+//! Before the late rank arrives, the `n - 1` others reduce-scatter a vector of `n - 1` chunks among
+//! themselves. Then the late rank needs each of these sums, all others need the late rank's part of
+//! each, and no port is idle while that goes on: in round `t` after the arrival the late rank and
+//! one other complete chunk `t`, while the others spread the chunks of the rounds before, each in
+//! as many rounds as doubling takes.
 //!
 //! # The pairing
 //!
-//! The paper builds its schedule for powers of two and searches for the others. Here both are closed forms. Let `2^a`
-//! ranks be the elements of the field GF(2^a) and `g` a generator of it; the rank that *feeds* the others is 0. In round
-//! `t` every element `e` is paired with `e + gᵗ`, so the feeder meets all others in turn: `gᵗ` is the *hub* of round `t`.
-//! The feeder gives it chunk `t`. What the others give is told by where they stand when they are counted from the hub: with
-//! `v = e / gᵗ`, the *level* of `e` is the least `j` with `v` in the span of `g⁻¹ … g⁻ʲ`, and `e` gives chunk `t - j`.
-//! That is so because exactly the elements of level `j` hold chunk `t - j` and nothing newer: dividing by `g` takes level `j`
-//! into level `j + 1`, and adding 1, which is what the pairing is for `v`, leads from all levels below `a` to level `a`,
-//! whose chunk is the oldest that is still under way. So each element gives its partner what that lacks, the hub alone has
-//! nothing to give, and a chunk is everywhere `a` rounds after it was fed (`a - 1` for the last, which the feeder gives on).
+//! The paper builds its schedule for powers of two and searches for the others. Here both are
+//! closed forms. Let `2^a` ranks be the elements of the field GF(2^a) and `g` a generator of it;
+//! the rank that *feeds* the others is 0. In round `t` every element `e` is paired with `e + gᵗ`,
+//! so the feeder is paired with all others in turn: `gᵗ` is the *hub* of round `t`. The feeder
+//! sends it chunk `t`. What the others send follows from their position relative to the hub: with
+//! `v = e / gᵗ`, the *level* of `e` is the least `j` with `v` in the span of `g⁻¹ … g⁻ʲ`, and `e`
+//! sends chunk `t - j`. That is so because exactly the elements of level `j` hold chunk `t - j` and
+//! nothing newer: dividing by `g` takes level `j` into level `j + 1`, and adding 1, which is what
+//! the pairing is for `v`, leads from all levels below `a` to level `a`, whose chunk is the oldest
+//! that is still in flight. So each element sends its partner a chunk that it lacks, only the hub
+//! has nothing to send, and a chunk is everywhere `a` rounds after it was fed (`a - 1` for the
+//! last, which the feeder passes on).
 //!
-//! For a power of two ranks the late rank is the feeder, and the hub of round `t` has reduced chunk `t` of the others: they
-//! exchange and both add. So the whole takes `n - 2 + a` rounds after the arrival, the least there can be.
+//! For a power of two ranks the late rank is the feeder, and the hub of round `t` has reduced chunk
+//! `t` of the others: they exchange and both add. So the whole takes `n - 2 + a` rounds after the
+//! arrival, the minimum.
 //!
-//! Other numbers of ranks are several such fields. The others form *groups* of `2^a - 1` ranks, the largest first. The late
-//! rank feeds the smallest, a round after it got the others' sum; the hub of a group, which has nothing to give in its own,
-//! feeds the next larger one, and the hub of the largest gives the late rank the sum that is due. That takes
-//! `n - 1 + Σa` rounds. [`rounds_after_arrival`] counts both.
+//! Other numbers of ranks are several such fields. The others form *groups* of `2^a - 1` ranks, the
+//! largest first. The late rank feeds the smallest, a round after it got the others' sum; the hub
+//! of a group, which has nothing to send in its own, feeds the next larger one, and the hub of the
+//! largest sends the late rank the sum that is due. That takes `n - 1 + Σa` rounds.
+//! [`rounds_after_arrival`] counts both.
 
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
 use super::{Schedule, Spec, recursive_doubling};
 
-/// The most ranks that are served: larger worlds gain little, as all others together need not wait for one.
+/// The maximum number of ranks: larger worlds gain little, as all others together need not wait for
+/// one.
 pub const WORLD_SIZE_MAX: u32 = 64;
 
 /// Primitive polynomials over GF(2), by degree; bit `i` is the coefficient of `xⁱ`.
@@ -68,10 +75,11 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.finish(arrival + groups.rounds())
 }
 
-/// What the late rank does from its arrival on.
+/// The late rank's steps from its arrival on.
 ///
-/// Its own chunk is being sent while the others' sum of it comes in, so where both go on in the same round the sum waits in
-/// scratch memory, and is added when the messages of the next round are under way.
+/// Its own chunk is being sent while the others' sum of it arrives, so if both happen in the same
+/// round the sum waits in scratch memory, and is added when the messages of the next round are in
+/// flight.
 fn late(build: &mut Builder, spec: &Spec, groups: &Groups, arrival: u32) {
     let chunks = spec.world_size - 1;
     let rank_of = |label: u32| spec.absolute(label + 1);
@@ -113,8 +121,8 @@ impl Member<'_> {
         self.spec.absolute(label % self.others + 1)
     }
 
-    /// A ring around all that are not late, after which each holds the sum of its own chunk. Where not all of them are hubs
-    /// of the largest group, the hubs get the sums of the rest.
+    /// A ring around all ranks that are not late, after which each holds the sum of its own chunk.
+    /// If not all of them are hubs of the largest group, the hubs get the sums of the rest.
     fn reduce_scatter(&self, build: &mut Builder) {
         let (m, own) = (self.others, self.label);
         let (next, previous) = (self.rank_of(own + 1), self.rank_of(own + m - 1));
@@ -186,7 +194,8 @@ impl Member<'_> {
 
 /// The groups of those that are not late.
 struct Groups {
-    /// In the order in which chunks go through them: the smallest first. Labels are counted from the largest.
+    /// In the order in which chunks pass through them: the smallest first. Labels are counted from
+    /// the largest.
     fields: Vec<Field>,
     rounds: u32,
 }
@@ -238,7 +247,7 @@ impl Groups {
     }
 }
 
-/// One group: the field's elements but 0, which is whoever feeds it.
+/// One group: the field's elements except 0, which is its feeder.
 struct Field {
     degree: u32,
     /// The label of `g⁰`; that of `gˣ` is `x` more.
@@ -253,7 +262,8 @@ struct Field {
 /// Where a rank stands in a round.
 struct Standing {
     level: u32,
-    /// The label of the rank it is paired with; `None` for the hub, which is paired with the feeder.
+    /// The label of the rank it is paired with; `None` for the hub, which is paired with the
+    /// feeder.
     partner: Option<u32>,
     partner_level: u32,
 }
@@ -299,7 +309,8 @@ impl Field {
         self.chunk(round, 0, chunks)
     }
 
-    /// The chunk that is given at a level in a round, if one is. When all are fed, the last one is what is left to give.
+    /// The chunk sent at a level in a round, if any. When all are fed, the last one is the only one
+    /// left to send.
     fn chunk(&self, round: u32, level: u32, chunks: u32) -> Option<u32> {
         let fed = round
             .checked_sub(self.delay)
@@ -321,7 +332,8 @@ impl Field {
         }
     }
 
-    /// The level of the element with this exponent: times `g^degree`, `g⁻ʲ` is a coefficient's place.
+    /// The level of the element with this exponent: times `g^degree`, `g⁻ʲ` is a coefficient's
+    /// place.
     fn level(&self, exponent: u32) -> u32 {
         let scaled = self.powers[((exponent + self.degree) % self.size()) as usize];
         self.degree - scaled.trailing_zeros()

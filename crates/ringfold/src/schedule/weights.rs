@@ -1,12 +1,13 @@
-//! Ownership weights: how much of the vector each rank serves in a weighted `direct` all-reduce.
+//! Ownership weights: each rank's share of the vector in a weighted `direct` all-reduce.
 //!
-//! In `direct` the rank that owns a chunk receives it from all others, combines it and sends the sum to all others. What
-//! a rank sends and receives so is the whole vector and `N - 2` times its own chunk. A rank whose link or core is slow is
-//! relieved by a smaller chunk; one that owns nothing sends the vector once and receives it once, at the same time.
+//! In `direct` the rank that owns a chunk receives it from all others, reduces it and sends the sum
+//! to all others. A rank thus sends and receives the whole vector and `N - 2` times its own chunk.
+//! A rank whose link or core is slow is relieved by a smaller chunk; one that owns nothing sends
+//! the vector once and receives it once, concurrently.
 //!
-//! The weights change where chunks begin and nothing else: the schedule, the order of additions within an element and so
-//! the proofs are those of even chunks. All ranks must have the same; the [mark](Weights::mark) that stands in every call
-//! tells when they have not.
+//! The weights change only where chunks begin: the schedule, the order of additions within an
+//! element and so the proofs are those of even chunks. All ranks must have the same; the
+//! [mark](Weights::mark) in every call shows when they have not.
 
 #![forbid(unsafe_code)]
 
@@ -16,18 +17,20 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// One weight for each rank: a rank's part of the vector is its weight's part of the sum of all. Cheap to clone.
+/// One weight for each rank: a rank's part of the vector is its weight divided by the sum of all.
+/// Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
     each: Arc<[u32]>,
     /// Sums of the weights before each rank, and of all.
     before: Arc<[u64]>,
-    /// The how-manieth agreement of the communicator they belong to.
+    /// The sequence number of the agreement in the communicator they belong to.
     epoch: u16,
 }
 
 impl Weights {
-    /// The weights of all ranks, in rank order, as of agreement `epoch`. `InvalidArgument` if there are none, or all are 0.
+    /// The weights of all ranks, in rank order, as of agreement `epoch`. `InvalidArgument` if there
+    /// are none, or all are 0.
     pub fn new(each: &[u32], epoch: u16) -> Result<Weights> {
         let mut before = vec![0u64];
         for weight in each {
@@ -50,13 +53,13 @@ impl Weights {
         &self.each
     }
 
-    /// The how-manieth agreement they are.
+    /// The sequence number of their agreement.
     pub fn epoch(&self) -> u16 {
         self.epoch
     }
 
-    /// Where chunk `chunk` of `chunks` begins in `whole` elements, before it is aligned. There are as many chunks as ranks,
-    /// or as many for each channel.
+    /// Where chunk `chunk` of `chunks` begins in `whole` elements, before it is aligned. There are
+    /// as many chunks as ranks, or as many for each channel.
     pub fn start(&self, whole: u64, chunk: u32, chunks: u32) -> u64 {
         let ranks = self.each.len() as u32;
         let (part, rank) = (chunk / ranks, chunk % ranks);
@@ -67,7 +70,8 @@ impl Weights {
         (u128::from(whole) * before / (sum * parts)) as u64
     }
 
-    /// What stands for them in a [`Call`](crate::call::Call): the epoch above, a digest of the weights below; never 0.
+    /// Their mark in a [`Call`](crate::call::Call): the epoch above, a digest of the weights below;
+    /// never 0.
     pub fn mark(&self) -> u32 {
         let mut digest = 0x811c_9dc5u32;
         for byte in self.each.iter().flat_map(|weight| weight.to_le_bytes()) {
@@ -85,10 +89,11 @@ impl fmt::Display for Weights {
     }
 }
 
-/// What a communicator is told about weights when it is made.
+/// A communicator's setting of weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Weighting {
-    /// Measured once, when the ranks are together; see [`Communicator::rebalance`](crate::Communicator::rebalance).
+    /// Measured once, after joining; see
+    /// [`Communicator::rebalance`](crate::Communicator::rebalance).
     Auto,
     /// These, in rank order; not all 0.
     Each(Vec<u32>),
@@ -104,7 +109,8 @@ impl FromStr for Weighting {
         let weight = |word: &str| {
             word.trim().parse::<u32>().map_err(|_| {
                 Error::InvalidArgument(format!(
-                    "`{word}` is not a weight; write `auto`, or a whole number for each rank: 1,1,1,0"
+                    "`{word}` is not a weight; write `auto`, or a whole number for each rank: \
+                     1,1,1,0"
                 ))
             })
         };

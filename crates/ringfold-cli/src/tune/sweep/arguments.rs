@@ -16,10 +16,11 @@ const MAX_ITERATIONS: u32 = 1 << 14;
 
 /// Measure every way of doing a collective at every size, beside what the default picks
 ///
-/// Ways (algorithm x protocol, with --channels also their number) take turns in one job, so that all see the same weather.
-/// Every call begins after a barrier with data that was just written; its time is the slowest rank's. The output has a row
-/// for each way, size and round, as soon as it is measured; a sweep that was broken off goes on where it was when the same
-/// command is given again. Starts its ranks itself, or joins the job it finds itself in unless --ranks is given.
+/// Ways (algorithm x protocol, with --channels also their number) take turns in one job, so that
+/// all see the same weather. Every call begins after a barrier with data that was just written; its
+/// time is the slowest rank's. The output has a row for each way, size and round, as soon as it is
+/// measured; a sweep that was broken off goes on where it was when the same command is given again.
+/// Starts its ranks itself, or joins the job it finds itself in unless --ranks is given.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -34,7 +35,13 @@ pub struct Arguments {
     pub span: Span,
 
     /// Calls that are timed in a round; short calls get up to 20 times as many
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=MAX_ITERATIONS as i64))]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_ITERATIONS as i64),
+    )]
     pub iters: u32,
 
     /// Calls before them that are not
@@ -47,7 +54,12 @@ pub struct Arguments {
     pub warmup_iters: u32,
 
     /// Rounds; from 6 on they are enough to be 95 % sure of a median
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 6,
+        value_parser = clap::value_parser!(u32).range(1..=1000),
+    )]
     pub rounds: u32,
 
     /// Calls of each measurement whose results are checked
@@ -55,15 +67,26 @@ pub struct Arguments {
     pub check: u32,
 
     /// Measure only these algorithms, beside the default's pick
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = parse_algorithm)]
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        value_parser = parse_algorithm,
+    )]
     pub algorithms: Vec<ringfold::Method>,
 
     /// Measure only these protocols: ll, simple, zero_copy
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub protocols: Vec<Protocol>,
 
-    /// Measure ways that go by messages with each of these numbers of channels [default: as many as the library takes]
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Measure ways that go by messages with each of these numbers of channels [default: as many as
+    /// the library takes]
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=64),
+    )]
     pub channels: Vec<u32>,
 
     /// Measure a way that took so many times as long as the best in the first round only once
@@ -79,7 +102,13 @@ pub struct Arguments {
     pub overwrite: bool,
 
     /// Data type
-    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float32", value_parser = parse_dtype)]
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "TYPE",
+        default_value = "float32",
+        value_parser = parse_dtype,
+    )]
     pub datatype: Selection<DType>,
 
     /// Operation: sum, prod, min, max, avg, premul_sum, band, bor or bxor
@@ -97,7 +126,7 @@ pub struct Arguments {
 
 const EXAMPLES: &str = "\
 Examples:
-  ringfold tune sweep                                      all_reduce, 8 B to 64 MiB, one rank per core
+  ringfold tune sweep                                   all_reduce, 8 B to 64 MiB, one rank per core
   ringfold tune sweep --ranks 4 -b 1M -o large.csv         four ranks, large sizes
   ringfold tune sweep --transport tcp --channels 1,2,4     ways with more connections
   mpirun -n 4 ringfold tune sweep all_gather               under a launcher: no --ranks
