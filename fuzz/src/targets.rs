@@ -4,19 +4,19 @@
 
 use std::time::{Duration, Instant};
 
-use ringfold::control::auth::{
+use ringfold::internals::control::auth::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, PROOF_BYTES, Purpose,
     Secret, parse_hello,
 };
-use ringfold::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
-use ringfold::control::hub::Hub;
-use ringfold::control::standing::Standing;
-use ringfold::setup::peer_info::PeerInfo;
-use ringfold::setup::terms::{Leading, Proposal, RulesText};
-use ringfold::topology::host::HOST_ID_BYTES;
-use ringfold::topology::{HostId, Machine};
-use ringfold::transport::{HEADER_BYTES, Header};
-use ringfold::tune::{Constants, Limits};
+use ringfold::internals::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
+use ringfold::internals::control::hub::Hub;
+use ringfold::internals::control::standing::Standing;
+use ringfold::internals::setup::peer_info::PeerInfo;
+use ringfold::internals::setup::terms::{Leading, Proposal, RulesText};
+use ringfold::internals::topology::host::HOST_ID_BYTES;
+use ringfold::internals::topology::{HostId, Machine};
+use ringfold::internals::transport::{HEADER_BYTES, Header};
+use ringfold::internals::tune::{Constants, Limits};
 
 /// What takes bytes from a stranger.
 pub type Target = fn(&[u8]);
@@ -140,7 +140,9 @@ pub fn message_header(data: &[u8]) {
     let Some((due, rest)) = data.split_first_chunk::<HEADER_BYTES>() else {
         return;
     };
-    let Some(call) = ringfold::call::Call::decode(due[..24].try_into().expect("24 bytes")) else {
+    let Some(call) =
+        ringfold::internals::call::Call::decode(due[..24].try_into().expect("24 bytes"))
+    else {
         return;
     };
     let word = |at: usize| u32::from_le_bytes(due[at..at + 4].try_into().expect("four bytes"));

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
-use ringfold::schedule::check::{self, Slices};
-use ringfold::schedule::print::Listing;
-use ringfold::schedule::{Access, Schedule, Spec};
-use ringfold::tune::cost::{self, Costs};
+use ringfold::internals::schedule::check::{self, Slices};
+use ringfold::internals::schedule::print::Listing;
+use ringfold::internals::schedule::{Access, Schedule, Spec};
+use ringfold::internals::tune::cost::{self, Costs};
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 

@@ -99,7 +99,7 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use ringfold::random::SplitMix64;
+    use ringfold::internals::random::SplitMix64;
 
     use super::*;
 

@@ -15,9 +15,9 @@ use std::ffi::c_int;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use ringfold::tune::names::{COLLECTIVES, Name};
-use ringfold::tune::{Rule, RuleCall, Rules};
-use ringfold::types::Collective;
+use ringfold::Collective;
+use ringfold::internals::tune::names::{COLLECTIVES, Name};
+use ringfold::internals::tune::{Rule, RuleCall, Rules};
 
 use crate::journal::Journal;
 use crate::ways;

@@ -7,8 +7,8 @@
 
 use std::ffi::c_int;
 
-use ringfold::tune::Rule;
-use ringfold::tune::names::{COLLECTIVES, Name};
+use ringfold::internals::tune::Rule;
+use ringfold::internals::tune::names::{COLLECTIVES, Name};
 
 const BROADCAST: c_int = 0;
 const REDUCE: c_int = 1;

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use ringfold::DType;
-use ringfold::memory::Region;
+use ringfold::Region;
 
 use crate::exceptions::invalid_argument;
 use crate::layout::Layout;

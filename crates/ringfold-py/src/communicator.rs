@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use ringfold::tune::Rules;
+use ringfold::internals::tune::Rules;
 use ringfold::{Cancel, Config, Error, PeerStats, Standing};
 
 use crate::buffer::Buffer;

@@ -4,9 +4,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use ringfold::control::{Address, Launch};
-use ringfold::setup::Explicit;
-use ringfold::topology::HostId;
+use ringfold::internals::control::{Address, Launch};
+use ringfold::internals::setup::Explicit;
+use ringfold::internals::topology::HostId;
 
 use crate::exceptions::{exception, invalid_argument};
 

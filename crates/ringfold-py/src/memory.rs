@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::ffi::{self, Py_ssize_t};
 use pyo3::prelude::*;
-use ringfold::memory::Region;
+use ringfold::Region;
 use ringfold::{Registered, Registration as Core};
 
 use crate::buffer::Buffer;

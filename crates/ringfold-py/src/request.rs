@@ -1,7 +1,7 @@
 //! One call's arguments, as the Python package gives them.
 
 use pyo3::prelude::*;
-use ringfold::memory::Region;
+use ringfold::Region;
 use ringfold::{Collective, Counts, DType, Method, Op};
 
 use crate::buffer::Buffer;

@@ -4,8 +4,8 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use ringfold::threads;
-use ringfold::wait::SPAN_MAX;
+use ringfold::internals::threads;
+use ringfold::internals::wait::SPAN_MAX;
 use ringfold::{Error, Result};
 
 use crate::exceptions::{exception, invalid_argument};

@@ -18,7 +18,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::mem::{offset_of, size_of};
 
-use ringfold::tune::names::{NCCL_ALGORITHMS, NCCL_PROTOCOLS};
+use ringfold::internals::tune::names::{NCCL_ALGORITHMS, NCCL_PROTOCOLS};
 
 /// What a function returns: [`SUCCESS`] or the number of what went wrong (`ncclResult_t`).
 pub type Code = c_int;

@@ -6,11 +6,11 @@ use std::ptr;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ringfold::tune::CostTable;
-use ringfold::tune::names::{
+use ringfold::internals::tune::CostTable;
+use ringfold::internals::tune::names::{
     ALGORITHMS, COLLECTIVES, NCCL_ALGORITHMS, NCCL_PROTOCOLS, Name, PROTOCOLS,
 };
-use ringfold::types::{Method, Protocol};
+use ringfold::{Method, Protocol};
 
 use super::abi::{Code, Constants, Domains, IGNORED, SUCCESS, UNDEFINED};
 use super::library::{Ask, Begin, Library};

@@ -7,7 +7,7 @@
 //!
 //! The command and the Python module [`register`] the host. A Rust program does so itself, before
 //! its first communicator. A crate of its own, because it runs foreign code and needs a C compiler
-//! for the logger; the core has only the hook (`ringfold::tune::plugin`).
+//! for the logger; the core has only the hook (`ringfold::internals::tune::plugin`).
 //!
 //! # Invariants
 //!
@@ -34,7 +34,9 @@ mod logger;
 use std::sync::Arc;
 
 use context::Context;
-use ringfold::tune::plugin::{Members, Plugin, PluginCall, PluginHost, register_plugin_host};
+use ringfold::internals::tune::plugin::{
+    Members, Plugin, PluginCall, PluginHost, register_plugin_host,
+};
 
 /// Where plugins' lines go in the log, and lines about them.
 const LOG: &str = "ringfold::tuning";

@@ -28,50 +28,54 @@
 //!
 //! # Where to look
 //!
-//! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] where ranks can pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the
-//! environment. The modules below it are public for the command, the bindings and those who want to look inside:
-//! [`schedule`] says what each rank does in a collective, [`tune`] chooses, [`engine`] runs it over a [`transport`], and
-//! [`control`] brings the ranks together and spreads the word of failures. ARCHITECTURE.md in the repository is the map.
+//! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] where ranks can
+//! pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the environment.
+//! ARCHITECTURE.md in the repository is the map of the rest.
 
-pub mod call;
-pub mod communicator;
-pub mod config;
+// Comments link to what stands inside, for those who work on it.
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod call;
+mod communicator;
+mod config;
 #[cfg(test)]
 mod conformance;
-pub mod control;
-pub mod element;
-pub mod engine;
+mod control;
+mod element;
+mod engine;
 pub mod env;
-pub mod error;
-pub mod memory;
-pub mod random;
-pub mod reduce;
-pub mod schedule;
-pub mod setup;
-pub mod silence;
-pub mod simulate;
+mod error;
+#[doc(hidden)]
+pub mod internals;
+mod memory;
+mod random;
+mod reduce;
+mod schedule;
+mod setup;
+mod silence;
+mod simulate;
 #[cfg(test)]
 #[path = "../tests/skipped/mod.rs"]
 mod skipped;
 mod sync;
 mod sys;
-pub(crate) mod testing;
-pub mod threads;
-pub mod topology;
-pub mod transport;
-pub mod tune;
-pub mod types;
-pub mod units;
-pub mod wait;
+mod testing;
+mod threads;
+mod topology;
+mod transport;
+mod tune;
+mod types;
+mod units;
+mod wait;
 
 pub use call::Way;
 pub use communicator::{Communicator, Counts, RegisteredMut, Registration, Request, Work};
-pub use config::{Bind, Config, TransportChoice};
+pub use config::{Bind, Config, Straggler, TransportChoice};
 pub use control::{Cancel, RendezvousListener, Standing};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
 pub use error::{Error, Result};
-pub use memory::Registered;
+pub use memory::{Region, Registered};
 pub use schedule::Weighting;
 pub use types::{Access, Algorithm, Assignment, Collective, DType, Method, Op, Protocol};
 

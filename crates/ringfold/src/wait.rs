@@ -106,11 +106,6 @@ impl Waiter {
         }
     }
 
-    /// Fruitless attempts that are only followed by a processor hint, at present.
-    pub fn spins(&self) -> u32 {
-        self.spins
-    }
-
     /// What to do after `attempts` fruitless attempts in a row (1 and up).
     pub fn pause(&self, attempts: u32) -> Pause {
         if attempts <= self.spins {

@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::Duration;
 
-use ringfold::memory::Region;
+use ringfold::Region;
 use ringfold::{Collective, Communicator, Counts, DType, Method, Request};
 use scenes::{Scene, play_with};
 

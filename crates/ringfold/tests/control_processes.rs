@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfold::Error;
-use ringfold::control::{Health, Launch, Session};
+use ringfold::internals::control::{Health, Launch, Session};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitOptions, kill_process, pidfd_getfd, pidfd_open,
     waitpid,
@@ -97,7 +97,7 @@ struct Job {
 }
 
 fn job(order: &str) -> Job {
-    let name = u128::from_le_bytes(ringfold::control::socket::random().unwrap());
+    let name = u128::from_le_bytes(ringfold::internals::control::socket::random().unwrap());
     let address = format!("unix:@ringfold-test-{name:x}");
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "as_rank_2", "--ignored", "--quiet"])

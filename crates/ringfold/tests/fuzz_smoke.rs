@@ -4,7 +4,7 @@
 #[path = "../../../fuzz/src/targets.rs"]
 mod targets;
 
-use ringfold::random::SplitMix64;
+use ringfold::internals::random::SplitMix64;
 
 /// Inputs per target.
 const INPUTS: usize = 20_000;

@@ -8,8 +8,8 @@ mod scenes;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use ringfold::memory::Region;
-use ringfold::random::{SplitMix64, mix};
+use ringfold::Region;
+use ringfold::internals::random::{SplitMix64, mix};
 use ringfold::{Collective, Communicator, Counts, DType, Op, Request};
 use scenes::{Scene, play};
 

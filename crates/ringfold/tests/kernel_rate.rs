@@ -10,8 +10,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ringfold::memory::Region;
-use ringfold::reduce::{Kernel, Level};
+use ringfold::Region;
+use ringfold::internals::reduce::{Kernel, Level};
 use ringfold::{DType, Op};
 
 /// Of each array.

@@ -7,8 +7,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use ringfold::engine::JOBS_MAX;
-use ringfold::memory::Region;
+use ringfold::Region;
+use ringfold::internals::engine::JOBS_MAX;
 use ringfold::{Collective, Communicator, Counts, DType, Error, Op, Request, Work};
 use scenes::{Scene, play};
 

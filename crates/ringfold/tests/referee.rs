@@ -7,7 +7,7 @@ mod skipped;
 
 use std::process::Command;
 
-use ringfold::simulate::{Compute, Disturbance, Scenario, Server, goal, run};
+use ringfold::internals::simulate::{Compute, Disturbance, Scenario, Server, goal, run};
 use ringfold::{Collective, Method};
 use skipped::skipped;
 

@@ -7,7 +7,7 @@ mod forked;
 mod scenes;
 mod skipped;
 
-use ringfold::memory::Region;
+use ringfold::Region;
 use ringfold::{Collective, Communicator, Counts, DType, Op, Request};
 use scenes::{Scene, play, play_with};
 use skipped::skipped;

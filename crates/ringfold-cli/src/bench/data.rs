@@ -10,7 +10,7 @@
 //! library's kernels; `encode` converts them to their type.
 
 use ringfold::DType;
-use ringfold::random::mix;
+use ringfold::internals::random::mix;
 
 use crate::parse::OpName;
 

@@ -1,7 +1,7 @@
 //! The buffers that calls work on: the one place of the command that handles raw memory.
 
 use anyhow::{Context, Result};
-use ringfold::memory::Region;
+use ringfold::Region;
 use ringfold::{Communicator, Registered, Request};
 
 /// What buffers are aligned to: a page, as a training framework's allocator aligns large tensors.

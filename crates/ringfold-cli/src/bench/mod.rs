@@ -17,7 +17,7 @@ pub mod stats;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ringfold::memory::Region;
+use ringfold::Region;
 use ringfold::{Collective, Communicator, Counts, DType, Request, Stats};
 
 pub use case::{Case, Size};

@@ -1,6 +1,6 @@
 //! Where a collective's data stands: regions in and out of place, what must come out.
 
-use ringfold::memory::Region;
+use ringfold::Region;
 use ringfold::{Collective, Counts, Op, Request};
 
 use super::case::{Case, Size};

@@ -9,14 +9,14 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ringfold::control::Launch;
 use ringfold::env::Environment;
-use ringfold::reduce::Level;
-use ringfold::setup::Explicit;
-use ringfold::topology::neighbours::{Neighbour, neighbours};
-use ringfold::topology::{self, cores, interfaces};
-use ringfold::tune::Limits;
-use ringfold::tune::parameters::Table;
+use ringfold::internals::control::Launch;
+use ringfold::internals::reduce::Level;
+use ringfold::internals::setup::Explicit;
+use ringfold::internals::topology::neighbours::{Neighbour, neighbours};
+use ringfold::internals::topology::{self, cores, interfaces};
+use ringfold::internals::tune::Limits;
+use ringfold::internals::tune::parameters::Table;
 use serde_json::{Value, json};
 
 use crate::numbers::bytes_label;

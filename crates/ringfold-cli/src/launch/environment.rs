@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, bail};
 use ringfold::Bind;
-use ringfold::control::Secret;
-use ringfold::control::absence::Absence;
+use ringfold::internals::control::Secret;
+use ringfold::internals::control::absence::Absence;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -91,7 +91,7 @@ impl Environment {
 /// One rank per core (within affinity and the control group's quota), and at least two, because one
 /// rank has no peer.
 pub fn default_ranks() -> usize {
-    ringfold::topology::cores::available().clamp(2, MAX_RANKS)
+    ringfold::internals::topology::cores::available().clamp(2, MAX_RANKS)
 }
 
 fn random_hex(bytes: usize) -> Result<String> {

@@ -6,8 +6,8 @@ use std::io::IsTerminal;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use ringfold::control::Launch;
-use ringfold::setup::Explicit;
+use ringfold::internals::control::Launch;
+use ringfold::internals::setup::Explicit;
 use ringfold::{Bind, Error};
 use rustix::process::Signal;
 

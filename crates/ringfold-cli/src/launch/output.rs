@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Result;
-use ringfold::threads;
+use ringfold::internals::threads;
 
 /// How long the streams are read after the last rank has ended: a process it left behind may hold
 /// them open for ever.

@@ -6,9 +6,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ringfold::control::limit::Limit;
-use ringfold::wait::SPAN_MAX;
-use ringfold::{Error, threads};
+use ringfold::Error;
+use ringfold::internals::control::limit::Limit;
+use ringfold::internals::threads;
+use ringfold::internals::wait::SPAN_MAX;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 

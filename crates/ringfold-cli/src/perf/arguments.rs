@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use ringfold::config::Straggler;
-use ringfold::setup::Injection;
-use ringfold::simulate::Slow;
+use ringfold::Straggler;
+use ringfold::internals::setup::Injection;
+use ringfold::internals::simulate::Slow;
 use ringfold::{Collective, DType, Op, Weighting};
 
 use super::refused::Refused;

@@ -74,7 +74,7 @@ fn join(arguments: &Arguments) -> Result<Communicator> {
         weights: arguments.weights.clone(),
         ..arguments.job.config()
     };
-    Ok(ringfold::setup::connect_slowed(
+    Ok(ringfold::internals::setup::connect_slowed(
         config,
         arguments.injection(),
     )?)

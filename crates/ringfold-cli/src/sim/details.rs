@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ringfold::Collective;
-use ringfold::simulate::{
+use ringfold::internals::simulate::{
     Delay, Disturbance, LinkEnds, Links, Network, PathKind, Policy, Ports, Report, Sending, Server,
     Signals, Slow, Timers,
 };

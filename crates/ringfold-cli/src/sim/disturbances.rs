@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use ringfold::simulate::{Disturbance, LinkEnds, Switch};
-use ringfold::units::{nearest, parse_rate_ps_per_byte, parse_time_ps};
+use ringfold::internals::simulate::{Disturbance, LinkEnds, Switch};
+use ringfold::internals::units::{nearest, parse_rate_ps_per_byte, parse_time_ps};
 
 /// A rank that begins later.
 #[derive(Clone, Debug, PartialEq)]

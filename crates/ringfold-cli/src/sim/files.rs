@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use ringfold::simulate::{Payload, Report};
+use ringfold::internals::simulate::{Payload, Report};
 use serde_json::{Value as Json, json};
 
 use super::outcome::Outcome;

@@ -11,8 +11,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ringfold::schedule::{Access, Schedule};
-use ringfold::tune::cost;
+use ringfold::internals::schedule::{Access, Schedule};
+use ringfold::internals::tune::cost;
 use ringfold::{Collective, Method};
 use serde::Deserialize;
 use serde_json::json;

@@ -30,7 +30,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use ringfold::simulate::goal;
+use ringfold::internals::simulate::goal;
 
 pub use arguments::Arguments;
 use files::Csv;

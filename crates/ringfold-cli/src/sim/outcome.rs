@@ -4,8 +4,8 @@
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use ringfold::Error;
-use ringfold::schedule::{Access, Schedule, Spec};
-use ringfold::simulate::{self, LongestPath, Payload, Report, Scenario};
+use ringfold::internals::schedule::{Access, Schedule, Spec};
+use ringfold::internals::simulate::{self, LongestPath, Payload, Report, Scenario};
 
 use super::vary::Value;
 use crate::bench::Size;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ringfold::units::{parse_rate_ps_per_byte, parse_time_ps};
+use ringfold::internals::units::{parse_rate_ps_per_byte, parse_time_ps};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::parse::parse_bytes;

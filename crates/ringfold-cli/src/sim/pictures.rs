@@ -2,7 +2,7 @@
 //! simulation.
 
 use anyhow::{Result, bail};
-use ringfold::simulate::{Lane, Report};
+use ringfold::internals::simulate::{Lane, Report};
 
 use super::outcome::Outcome;
 use super::vary::Variation;

@@ -5,9 +5,9 @@ use std::str::FromStr;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use ringfold::Collective;
-use ringfold::engine::plan::slices_in_flight;
-use ringfold::schedule::Access;
-use ringfold::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
+use ringfold::internals::engine::plan::slices_in_flight;
+use ringfold::internals::schedule::Access;
+use ringfold::internals::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
 use serde::Deserialize;
 
 use super::parse::{Span, own_text};

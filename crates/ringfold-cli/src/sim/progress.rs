@@ -58,7 +58,7 @@ fn clear_when_interrupted(bar: &ProgressBar) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .context("cannot listen for signals")?;
     let bar = bar.clone();
-    ringfold::threads::start("ringfold-signals", move || {
+    ringfold::internals::threads::start("ringfold-signals", move || {
         if let Some(signal) = signals.forever().next() {
             bar.finish_and_clear();
             // It ends the process; if it cannot, the simulation continues.

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Command, FromArgMatches};
 use ringfold::Weighting;
-use ringfold::simulate::{Delay, Disturbance, Links, Payload, Scenario};
-use ringfold::tune::weights::balance;
-use ringfold::units::{nearest, parse_time_ps};
+use ringfold::internals::simulate::{Delay, Disturbance, Links, Payload, Scenario};
+use ringfold::internals::tune::weights::balance;
+use ringfold::internals::units::{nearest, parse_time_ps};
 use ringfold::{Collective, Method};
 
 use super::disturbances::Late;
@@ -127,8 +127,8 @@ fn root(settings: &Settings, default: usize) -> usize {
 
 fn network(
     settings: &Settings,
-    default: ringfold::simulate::Network,
-) -> ringfold::simulate::Network {
+    default: ringfold::internals::simulate::Network,
+) -> ringfold::internals::simulate::Network {
     let given = &settings.network;
     let links = Links {
         alpha_ps: given.alpha.map_or(default.links.alpha_ps, |time| time.ps),
@@ -141,7 +141,7 @@ fn network(
         gap_ps: given.gap.map_or(default.links.gap_ps, |time| time.ps),
     };
     let is_local_said = given.local_alpha.is_some() || given.local_bandwidth.is_some();
-    ringfold::simulate::Network {
+    ringfold::internals::simulate::Network {
         local: is_local_said.then(|| Links {
             alpha_ps: given.local_alpha.map_or(links.alpha_ps, |time| time.ps),
             ps_per_byte: given
@@ -161,15 +161,15 @@ fn network(
 
 fn compute(
     settings: &Settings,
-    default: ringfold::simulate::Compute,
-) -> ringfold::simulate::Compute {
+    default: ringfold::internals::simulate::Compute,
+) -> ringfold::internals::simulate::Compute {
     let given = &settings.compute;
     // Setting the time of a reduction replaces the default rate.
     let gamma = match given.reduce_time {
         Some(_) => 0,
         None => default.reduce_ps_per_byte,
     };
-    ringfold::simulate::Compute {
+    ringfold::internals::simulate::Compute {
         reduce_ps: given.reduce_time.map_or(default.reduce_ps, |time| time.ps),
         reduce_ps_per_byte: given.reduce_rate.map_or(gamma, |rate| rate.ps_per_byte),
         copy_ps_per_byte: given

@@ -5,7 +5,7 @@
 //! `None`, so precedence is a matter of order: the default, the file, the flags, the varied value.
 
 use clap::{Args, ValueEnum};
-use ringfold::simulate::{Payload, Ports, Sending, Server, Slow};
+use ringfold::internals::simulate::{Payload, Ports, Sending, Server, Slow};
 use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
 

@@ -9,7 +9,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use ringfold::simulate::{Lane, Report, TraceEvent};
+use ringfold::internals::simulate::{Lane, Report, TraceEvent};
 use serde_json::{Value, json};
 
 use crate::output::open;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use ringfold::Method;
-use ringfold::units::{nearest, parse_time_ps};
+use ringfold::internals::units::{nearest, parse_time_ps};
 
 use super::policy::PolicyName;
 use super::scenario;

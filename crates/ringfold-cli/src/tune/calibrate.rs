@@ -16,11 +16,11 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::Bind;
-use ringfold::topology::Machine;
-use ringfold::tune::Constants;
-use ringfold::tune::calibrate::{Sample, fit};
-use ringfold::tune::calibration::{self, Calibration, Context};
-use ringfold::tune::parameters::Table;
+use ringfold::internals::topology::Machine;
+use ringfold::internals::tune::Constants;
+use ringfold::internals::tune::calibrate::{Sample, fit};
+use ringfold::internals::tune::calibration::{self, Calibration, Context};
+use ringfold::internals::tune::parameters::Table;
 use rustix::process::Signal;
 use serde_json::json;
 

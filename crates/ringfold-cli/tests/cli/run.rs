@@ -280,13 +280,13 @@ fn affinities(arguments: &[&str], ranks: &str) -> Vec<String> {
 
 #[test]
 fn bound_ranks_have_cores_of_their_own_and_others_all() {
-    let all = ringfold::topology::cores::affinity();
-    let own = ringfold::topology::cores::format_list(&all);
+    let all = ringfold::internals::topology::cores::affinity();
+    let own = ringfold::internals::topology::cores::format_list(&all);
     assert_eq!(
         affinities(&["--bind", "none"], "2"),
         [own.clone(), own.clone()]
     );
-    if ringfold::topology::cores::available() < 2 {
+    if ringfold::internals::topology::cores::available() < 2 {
         skipped("one core: nothing to bind to");
         return;
     }
@@ -297,7 +297,7 @@ fn bound_ranks_have_cores_of_their_own_and_others_all() {
 
 #[test]
 fn more_ranks_than_cores_are_bound_only_by_mistake() {
-    let ranks = (ringfold::topology::cores::affinity().len() + 1).to_string();
+    let ranks = (ringfold::internals::topology::cores::affinity().len() + 1).to_string();
     let own = affinities(&[], &ranks);
     assert!(own.windows(2).all(|pair| pair[0] == pair[1]), "{own:?}");
     let done = finish(&["run", "--ranks", &ranks, "--bind", "core", "--", "true"]);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use ringfold::topology::neighbours::{Neighbour, neighbours};
+use ringfold::internals::topology::neighbours::{Neighbour, neighbours};
 
 use crate::endings::script;
 use crate::job::{Job, Plan, WATCHDOG};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ringfold::random::SplitMix64;
+use ringfold::internals::random::SplitMix64;
 
 /// Chooses victims and moments.
 pub struct Random(SplitMix64);

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringfold::memory::Region;
+use ringfold::Region;
 use ringfold::{
     Collective, Communicator, Config, Counts, DType, Error, Op, Registered, RendezvousListener,
     Request, Result,

@@ -25,6 +25,7 @@
 //! a weaker one from the proofs it is sent.
 
 use std::fmt;
+#[cfg(test)]
 use std::time::Instant;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -357,6 +358,7 @@ pub fn initiate<'a>(
 
 /// Runs the acceptor's half over `socket`; `admit` judges the claim of an initiator that knows the
 /// secret.
+#[cfg(test)]
 pub fn accept(
     socket: &Socket,
     secret: &Secret,

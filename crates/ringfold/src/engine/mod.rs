@@ -417,6 +417,7 @@ impl Engine {
 }
 
 /// The windows of an engine's transport, where it has them.
+#[cfg(test)]
 pub fn windows(engine: &mut Engine) -> Option<&mut Windows> {
     engine.windows.as_mut()
 }

@@ -99,6 +99,7 @@ impl Registry {
 
     /// Adds what `mapped` says where each rank's memory lies; gives the registration's number.
     /// The caller keeps the memory mapped until `remove`.
+    #[cfg(test)]
     pub fn add(&mut self, mapped: Vec<Region>) -> u32 {
         self.push(mapped, None)
     }
@@ -135,6 +136,7 @@ impl Registry {
     }
 
     /// Takes a registration out; later handles with its number are unknown.
+    #[cfg(test)]
     pub fn remove(&mut self, number: u32) {
         self.registrations
             .retain(|registration| registration.number != number);

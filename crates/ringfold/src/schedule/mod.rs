@@ -47,7 +47,7 @@ pub mod stragglar;
 mod tree;
 mod weights;
 
-pub use protocols::{LL_MESSAGE_BYTES, LL_SHARED_BYTES, ll_bytes_max};
+pub use protocols::{LL_SHARED_BYTES, ll_bytes_max};
 pub use weights::{Weighting, Weights};
 
 use crate::error::Result;
@@ -128,7 +128,6 @@ impl Members {
 }
 
 /// One thing that a rank does.
-#[expect(missing_docs, reason = "each variant's sentence names its fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Sends the span to the peer. May complete later.

@@ -53,11 +53,6 @@ impl Weights {
         &self.each
     }
 
-    /// The sequence number of their agreement.
-    pub fn epoch(&self) -> u16 {
-        self.epoch
-    }
-
     /// Where chunk `chunk` of `chunks` begins in `whole` elements, before it is aligned. There are
     /// as many chunks as ranks, or as many for each channel.
     pub fn start(&self, whole: u64, chunk: u32, chunks: u32) -> u64 {

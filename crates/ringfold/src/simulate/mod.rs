@@ -4,7 +4,7 @@
 //! [`Report`] has the time it took, where the time went, and whether every guarantee was kept.
 //!
 //! ```
-//! use ringfold::simulate::{Disturbance, Scenario, run};
+//! use ringfold::internals::simulate::{Disturbance, Scenario, run};
 //!
 //! // Sixteen ranks reduce 1 MiB in a ring; rank 3 is slow once.
 //! let mut scenario = Scenario { ranks: 16, bytes: 1 << 20, ..Scenario::default() };
@@ -52,7 +52,8 @@ mod tests;
 
 pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 pub use crate::testing::delay_spec::{Delay, Slow};
-pub use crate::testing::fault_injector::Faults;
+#[cfg(test)]
+pub(crate) use crate::testing::fault_injector::Faults;
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
 pub use network::model::{Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch};
 pub use prepare::resolve;

@@ -40,6 +40,7 @@ pub fn local(world_size: usize) -> Vec<Local> {
 }
 
 /// The ranks of a world whose sends are complete only when the receive has taken place.
+#[cfg(test)]
 pub fn rendezvous(world_size: usize) -> Vec<Local> {
     ranks(world_size, Sending::Rendezvous)
 }

@@ -10,8 +10,6 @@
 
 pub mod weighted;
 
-use crate::error::Result;
-use crate::schedule::print::Listing;
 use crate::schedule::{Access, Schedule, Spec, stragglar};
 use crate::types::{Collective, Method};
 
@@ -152,47 +150,6 @@ fn over_shared_time(terms: &Terms, world_size: u32, size: f64, costs: &Costs) ->
     let copy = costs.copy_us_per_byte.max(at_least);
     let gamma = costs.gamma_us_per_byte.max(at_least);
     terms.hops * costs.hop_us + size * (terms.bytes * copy + terms.reduced * gamma)
-}
-
-/// The listing of a collective's schedules with what they should cost, as `ringfold schedule` prints it.
-pub fn describe(spec: &Spec, bytes: u64, only: Option<u32>, costs: &Costs) -> Result<String> {
-    let mut text = Listing::new(spec, bytes, only)?.to_string();
-    let Spec {
-        collective, access, ..
-    } = *spec;
-    let priced = terms_for(spec).zip(predict_for(spec, bytes, costs));
-    if let Some((terms, time_us)) = priced {
-        let Terms {
-            hops,
-            messages,
-            bytes: moved,
-            reduced,
-        } = terms;
-        let names = match access {
-            Access::Messages if is_chain(collective, spec.method()) => {
-                "the chain filled by its best number of slices".to_owned()
-            }
-            Access::Messages => format!(
-                "{hops} α + {} o + {moved:.4} S β + {reduced:.4} S γ; α {} µs, o {} µs, β {} µs/B, γ {} µs/B",
-                messages - hops,
-                costs.alpha_us,
-                costs.overhead_us,
-                costs.beta_us_per_byte,
-                costs.gamma_us_per_byte
-            ),
-            Access::Staged | Access::Registered => format!(
-                "{hops} h + {moved:.4} S c + {reduced:.4} S γ; h {} µs, c {} µs/B, γ {} µs/B, and each at least {} µs/B for each rank",
-                costs.hop_us,
-                costs.copy_us_per_byte,
-                costs.gamma_us_per_byte,
-                costs.memory_us_per_byte
-            ),
-        };
-        text.push_str(&format!(
-            "\npredicted for S = {bytes} bytes: {time_us:.2} µs ({names})\n"
-        ));
-    }
-    Ok(text)
 }
 
 /// The closed forms, in one slice. `None` if there is no such schedule.

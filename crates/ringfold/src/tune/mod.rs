@@ -23,6 +23,6 @@ pub use allowed::Allowed;
 pub use constants::Constants;
 pub use cost_table::CostTable;
 pub use limits::Limits;
-pub use plugin::{Plugin, PluginCall, PluginHost, register_plugin_host};
+pub use plugin::{Plugin, PluginCall};
 pub use rules::{Rule, RuleCall, Rules};
 pub use tuning::{Explanation, Reason, Tuning};

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use ringfold::memory::Region;
-use ringfold::random::SplitMix64;
-use ringfold::tune::calibrate::Sample;
-use ringfold::tune::calibration::Context;
+use ringfold::Region;
+use ringfold::internals::random::SplitMix64;
+use ringfold::internals::tune::calibrate::Sample;
+use ringfold::internals::tune::calibration::Context;
 use ringfold::{Collective, Communicator, Config, Counts, DType, Method, Op, Protocol, Request};
 
 /// Sizes of the collective that matters most, and of the others, in bytes.

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use ringfold::tune::Rules;
+use ringfold::internals::tune::Rules;
 use ringfold::{Communicator, Config};
 
 pub use arguments::Arguments;

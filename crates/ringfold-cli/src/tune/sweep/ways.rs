@@ -1,8 +1,8 @@
 //! What is measured at a size: the default's pick, and every way that there is.
 
 use anyhow::Result;
-use ringfold::tune::names::{ALGORITHMS, Name, PROTOCOLS};
-use ringfold::tune::{Rule, Rules};
+use ringfold::internals::tune::names::{ALGORITHMS, Name, PROTOCOLS};
+use ringfold::internals::tune::{Rule, Rules};
 use ringfold::{Communicator, Method, Protocol, Request};
 
 use super::arguments::Arguments;

@@ -142,11 +142,6 @@ impl Station {
         self.position == self.owner
     }
 
-    /// Whether nothing has come yet.
-    pub fn has_heard_nothing(&self) -> bool {
-        self.seen.is_empty() && self.state == State::Waiting
-    }
-
     /// Whether it waits for something that only the rank before can send.
     pub fn waits_for_previous(&self) -> bool {
         let is_waiting = matches!(self.state, State::Waiting | State::Relaying);

@@ -118,6 +118,7 @@ pub(super) fn job_name(origin: &str, lookup: Lookup<'_>, parent_pid: u32) -> Str
 }
 
 /// The launchers' names and their variables, in order of precedence, as rows of a table.
+#[cfg(test)]
 pub fn launchers() -> String {
     let mut rows = String::from(
         "| launcher | rank | world size | local rank | local world size |\n|---|---|---|---|---|\n",

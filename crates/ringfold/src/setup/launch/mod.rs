@@ -9,7 +9,8 @@
 
 mod launchers;
 
-pub use launchers::launchers;
+#[cfg(test)]
+pub(crate) use launchers::launchers;
 
 use crate::control::launch::hidden_name;
 use crate::control::{Address, Launch, Secret};

@@ -68,7 +68,7 @@ pub fn fits_longest_path(scenario: &Scenario) -> bool {
 /// # Errors
 ///
 /// `InvalidArgument` for impossible scenarios, `Unsupported` for those that need
-/// [`run`](super::run): see [`fits_longest_path`].
+/// `run`: see [`fits_longest_path`].
 pub fn longest_path(scenario: &Scenario) -> Result<LongestPath> {
     scenario.check()?;
     if let Some(what) = obstacle(scenario) {

@@ -179,11 +179,17 @@ fn the_ring_of_sixteen_costs_what_the_formula_says() {
 }
 
 #[test]
-fn a_description_ends_with_the_price() {
+fn a_spec_has_the_price_of_its_terms() {
     let spec = Spec::new(Collective::AllReduce, Method::Ring, Access::Messages, 4);
-    let text = describe(&spec, 1 << 20, None, &Costs::default()).unwrap();
-    let price = "predicted for S = 1048576 bytes: 195.15 µs (6 α + 0 o + 1.5000 S β + 0.7500 S γ; ";
-    assert!(text.lines().last().unwrap().starts_with(price), "{text}");
+    let time_us = predict_for(&spec, 1 << 20, &Costs::default()).unwrap();
+    assert_eq!(format!("{time_us:.2}"), "195.15");
+    let Terms {
+        hops,
+        messages,
+        bytes,
+        reduced,
+    } = terms_for(&spec).unwrap();
+    assert_eq!((hops, messages, bytes, reduced), (6.0, 6.0, 1.5, 0.75));
 }
 
 #[test]

@@ -1,0 +1,218 @@
+//! What our own crates use of the library beside its public face: the command, the bindings, the
+//! host of tuner plugins, the plugin for NCCL, and the tests and fuzz targets that look inside.
+//!
+//! Nothing here is promised to others: it changes as the library does. Modules have the names that
+//! they have inside, so that ARCHITECTURE.md is a map of them, too.
+
+/// See `call`.
+pub mod call {
+    pub use crate::call::Call;
+}
+
+/// See `control`.
+pub mod control {
+    pub use crate::control::{Address, Health, Launch, Secret, Session};
+    /// See `control::absence`.
+    pub mod absence {
+        pub use crate::control::absence::Absence;
+    }
+
+    /// See `control::auth`.
+    pub mod auth {
+        pub use crate::control::auth::{
+            ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, PROOF_BYTES,
+            Purpose, Secret, parse_hello,
+        };
+    }
+
+    /// See `control::frame`.
+    pub mod frame {
+        pub use crate::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
+    }
+
+    /// See `control::hub`.
+    pub mod hub {
+        pub use crate::control::hub::Hub;
+    }
+
+    /// See `control::limit`.
+    pub mod limit {
+        pub use crate::control::limit::Limit;
+    }
+
+    /// See `control::socket`.
+    pub mod socket {
+        pub use crate::control::socket::random;
+    }
+
+    /// See `control::standing`.
+    pub mod standing {
+        pub use crate::control::standing::Standing;
+    }
+}
+
+/// See `engine`.
+pub mod engine {
+    pub use crate::engine::JOBS_MAX;
+    /// See `engine::plan`.
+    pub mod plan {
+        pub use crate::engine::plan::slices_in_flight;
+    }
+}
+
+/// See `random`.
+pub mod random {
+    pub use crate::random::{SplitMix64, mix};
+}
+
+/// See `reduce`.
+pub mod reduce {
+    pub use crate::reduce::{Kernel, Level};
+}
+
+/// See `schedule`.
+pub mod schedule {
+    pub use crate::schedule::{Access, Schedule, Spec};
+    /// See `schedule::check`.
+    pub mod check {
+        pub use crate::schedule::check::{Slices, check, check_sliced, schedules};
+    }
+
+    /// See `schedule::print`.
+    pub mod print {
+        pub use crate::schedule::print::Listing;
+    }
+}
+
+/// See `setup`.
+pub mod setup {
+    pub use crate::setup::{Explicit, Injection, connect_slowed};
+
+    pub mod peer_info {
+        pub use crate::setup::peer_info::PeerInfo;
+    }
+
+    pub mod terms {
+        pub use crate::setup::terms::{Leading, Proposal, RulesText};
+    }
+}
+
+/// See `simulate`.
+pub mod simulate {
+    pub use crate::simulate::{
+        BrokenPromise, ChunkResult, Compute, Delay, Disturbance, Lane, LinkEnds, LinkUse, Links,
+        LongestPath, Network, PathKind, PathPart, Payload, Policy, Ports, Promise, RankOnPath,
+        RankReport, Report, Scenario, Sending, Server, Signals, Slow, Switch, Target, Timers,
+        TraceEvent, fits_longest_path, longest_path, resolve, run,
+    };
+    /// See `simulate::goal`.
+    pub mod goal {
+        pub use crate::simulate::goal::export;
+    }
+}
+
+/// See `threads`.
+pub mod threads {
+    pub use crate::threads::start;
+}
+
+/// See `topology`.
+pub mod topology {
+    pub use crate::topology::{HostId, Machine};
+    /// See `topology::binding`.
+    pub mod binding {
+        pub use crate::topology::binding::{Decision, Question, set};
+    }
+
+    /// See `topology::cores`.
+    pub mod cores {
+        pub use crate::topology::cores::{
+            affinity, allowed, available, caches, format_list, nodes, quota,
+        };
+    }
+
+    /// See `topology::host`.
+    pub mod host {
+        pub use crate::topology::host::HOST_ID_BYTES;
+    }
+
+    /// See `topology::interfaces`.
+    pub mod interfaces {
+        pub use crate::topology::interfaces::{Interface, candidates, interfaces};
+    }
+
+    /// See `topology::layout`.
+    pub mod layout {
+        pub use crate::topology::layout::Layout;
+    }
+
+    /// See `topology::neighbours`.
+    pub mod neighbours {
+        pub use crate::topology::neighbours::{Neighbour, neighbours};
+    }
+}
+
+/// See `transport`.
+pub mod transport {
+    pub use crate::transport::{HEADER_BYTES, Header};
+}
+
+/// See `tune`.
+pub mod tune {
+    pub use crate::tune::{
+        Constants, CostTable, Limits, Plugin, PluginCall, Rule, RuleCall, Rules,
+    };
+    /// See `tune::calibrate`.
+    pub mod calibrate {
+        pub use crate::tune::calibrate::{Sample, fit};
+    }
+
+    /// See `tune::calibration`.
+    pub mod calibration {
+        pub use crate::tune::calibration::{Calibration, Context, describe, path};
+    }
+
+    /// See `tune::constants`.
+    pub mod constants {
+        pub use crate::tune::constants::Constants;
+    }
+
+    /// See `tune::cost`.
+    pub mod cost {
+        pub use crate::tune::cost::{Costs, predict_for, terms, terms_for};
+    }
+
+    /// See `tune::names`.
+    pub mod names {
+        pub use crate::tune::names::{
+            ALGORITHMS, COLLECTIVES, NCCL_ALGORITHMS, NCCL_PROTOCOLS, Name, PROTOCOLS,
+        };
+    }
+
+    /// See `tune::parameters`.
+    pub mod parameters {
+        pub use crate::tune::parameters::Table;
+    }
+
+    /// See `tune::plugin`.
+    pub mod plugin {
+        pub use crate::tune::plugin::{
+            Members, Plugin, PluginCall, PluginHost, register_plugin_host,
+        };
+    }
+
+    /// See `tune::weights`.
+    pub mod weights {
+        pub use crate::tune::weights::balance;
+    }
+}
+
+/// See `units`.
+pub mod units {
+    pub use crate::units::{nearest, parse_rate_ps_per_byte, parse_time_ps};
+}
+
+/// See `wait`.
+pub mod wait {
+    pub use crate::wait::SPAN_MAX;
+}
