@@ -25,8 +25,8 @@ UNWANTED_WORDS = re.compile(
 """Words that were private to this project where the field has others."""
 
 # What is left to be mended: at most so many.
-UNWANTED_WORDS_MAX = 485
-WIDE_LINES_MAX = 4290
+UNWANTED_WORDS_MAX = 80
+WIDE_LINES_MAX = 275
 LONG_FILES_MAX = 22
 LONG_FUNCTIONS_MAX = 22
 CIRCLES_MAX = 19
@@ -146,15 +146,23 @@ def test_functions_fit_a_screen() -> None:
     assert len(new) <= LONG_FUNCTIONS_MAX, f"more than {FUNCTION_LINES_MAX} lines: {new}"
 
 
+def lines_of_prose(name: str) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a file; of Markdown without tables and the output of programs."""
+    is_output = False
+    for number, line in enumerate(text(name).splitlines(), 1):
+        if name.endswith(".md") and line.startswith("```"):
+            is_output = line == "```text"
+        if not (is_output or name.endswith(".md") and line.lstrip().startswith("|")):
+            yield number, line
+
+
 def test_lines_fit_beside_each_other() -> None:
-    """Two versions of a file can be read beside each other; tables and addresses excepted."""
+    """Two versions of a file fit on one screen, side by side; tables and URLs excepted."""
     wide = [
         f"{name}:{number}"
         for name in tracked(".rs", ".py", ".md")
-        for number, line in enumerate(text(name).splitlines(), 1)
-        if len(line) > COLUMNS_MAX
-        and "://" not in line
-        and not (name.endswith(".md") and line.lstrip().startswith("|"))
+        for number, line in lines_of_prose(name)
+        if len(line) > COLUMNS_MAX and "://" not in line
     ]
     assert len(wide) <= WIDE_LINES_MAX, f"{len(wide)} lines over {COLUMNS_MAX} columns: {wide}"
 

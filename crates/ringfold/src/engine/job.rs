@@ -36,7 +36,8 @@ pub struct Job {
     pub input_blocks: Blocks,
     /// A vector's count, or the blocks of `output`.
     pub output_blocks: Blocks,
-    /// Whether input and output are (partly) the same memory, as the collective's in-place form has it.
+    /// Whether input and output are (partly) the same memory, as the collective's in-place form has
+    /// it.
     pub in_place: bool,
     /// How long it may take.
     pub timeout: Duration,

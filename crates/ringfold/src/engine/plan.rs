@@ -1,7 +1,7 @@
 //! A plan: a schedule made ready to run, and kept for the next call of the same kind.
 //!
-//! What depends on the schedule alone is computed once: where each round begins, what each step waits for, and the
-//! number of each message on its stream.
+//! What depends on the schedule alone is computed once: where each round begins, what each step
+//! waits for, and the number of each message on its stream.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,11 @@ use crate::error::Result;
 use crate::schedule::{Access, Action, Peers, Schedule, Spec, Step, dependence};
 use crate::types::{Collective, Method};
 
-/// Slices of one call that may be under way at once: they bound the scratch memory and the messages posted.
+/// Slices of one call that may be under way at once: they bound the scratch memory and the messages
+/// posted.
 ///
-/// Over messages more of them keep a link busy while some wait for their partner; through published memory more of them
-/// only leave the cache.
+/// Over messages more of them keep a link busy while some wait for their partner; through published
+/// memory more of them only leave the cache.
 pub const fn slices_in_flight(access: Access) -> u32 {
     match access {
         Access::Messages => 8,
@@ -39,10 +40,11 @@ pub struct Plan {
     pub exposes: bool,
     /// Whether what it publishes may be combined by anybody, so that only the result is waited for.
     pub is_combined: bool,
-    /// Whether the ranks' buffers are worked in by anybody, so that only the end of that is waited for.
+    /// Whether the ranks' buffers are worked in by anybody, so that only the end of that is waited
+    /// for.
     pub is_served: bool,
-    /// Ticks between the starts of consecutive slices: `slices_in_flight * skew >= rounds`, so a slice ends before the one that
-    /// takes its place begins.
+    /// Ticks between the starts of consecutive slices: `slices_in_flight * skew >= rounds`, so a
+    /// slice ends before the one that takes its place begins.
     pub skew: u32,
 }
 

@@ -1,4 +1,5 @@
-//! From a job to an operation: the plan, the cut of the buffers, scratch, and what the peers are told.
+//! From a job to an operation: the plan, the cut of the buffers, scratch, and what the peers are
+//! told.
 
 use std::sync::Arc;
 
@@ -182,7 +183,8 @@ impl Engine {
         })
     }
 
-    /// Weights cut the chunks that ranks own: there must be one for each, and a schedule that has such.
+    /// Weights cut the chunks that ranks own: there must be one for each, and a schedule that has
+    /// such.
     fn check_weights(&self, job: &Job) -> Result<()> {
         let Some(weights) = &job.weights else {
             return Ok(());
@@ -206,7 +208,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Published slices must fit their slots: the chooser sees to it, and this is where it is checked.
+    /// Published slices must fit their slots: the chooser sees to it, and this is where it is
+    /// checked.
     fn check_slot(
         &mut self,
         job: &Job,
@@ -241,7 +244,8 @@ impl Engine {
         Ok(())
     }
 
-    /// `PremulSum` is a sum of scaled inputs: into the output where that is the sum's place anyway, else into a copy.
+    /// `PremulSum` is a sum of scaled inputs: into the output where that is the sum's place anyway,
+    /// else into a copy.
     fn scale_input(&mut self, job: &mut Job, owned: &mut Vec<Block>) -> Result<()> {
         let Op::PremulSum(factor) = job.op else {
             return Ok(());
@@ -369,13 +373,15 @@ fn lists(job: &Job) -> u32 {
     }
 }
 
-/// Over published memory `ll` carries what fits into a slot's head: the chooser sees to it, and this is where it is checked.
+/// Over published memory `ll` carries what fits into a slot's head: the chooser sees to it, and
+/// this is where it is checked.
 fn check_inline(call: &Call, world_size: usize) -> Result<()> {
     if Inline::fits(call, world_size) {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
-        "{call} over published memory: {LL_SHARED_BYTES} bytes at most from each rank, and only by {}; use the protocol simple",
+        "{call} over published memory: {LL_SHARED_BYTES} bytes at most from each rank, and only by \
+         {}; use the protocol simple",
         part::algorithm(call.collective)
     )))
 }

@@ -1,11 +1,14 @@
-//! Which ways the operator allows: `RINGFOLD_ALGO` and `RINGFOLD_PROTO`, in the grammar of NCCL's variables.
+//! Which ways the operator allows: `RINGFOLD_ALGO` and `RINGFOLD_PROTO`, in the grammar of NCCL's
+//! variables.
 //!
-//! A value is a list, or `collective:list;collective:list`. A list is names with commas between them; `^` in front of it
-//! means all but these. Capitals do not count, nor do the lines between words. Only the first list may lack a collective:
-//! it holds for all of them, and lists with a collective come over it. Names of ways that only NCCL has are known.
+//! A value is a list, or `collective:list;collective:list`. A list is names with commas between
+//! them; `^` in front of it means all but these. Capitals do not count, nor do the lines between
+//! words. Only the first list may lack a collective: it holds for all of them, and lists with a
+//! collective come over it. Names of ways that only NCCL has are known.
 //!
-//! A list without a collective leaves a collective alone that has none of its ways, so `ring` serves a program that also
-//! scatters. One with a collective is insisted on: where nothing is left the call is refused.
+//! A list without a collective leaves a collective alone that has none of its ways, so `ring`
+//! serves a program that also scatters. One with a collective is insisted on: where nothing is left
+//! the call is refused.
 
 #![forbid(unsafe_code)]
 
@@ -79,13 +82,13 @@ impl Allowed {
         }
     }
 
-    /// Bars in `table`, which is that of a call of `collective`, what is not allowed. `true` if the call is bound by it:
-    /// if something usable was barred.
+    /// Bars in `table`, which is that of a call of `collective`, what is not allowed. `true` if the
+    /// call is bound by it: if something usable was barred.
     ///
     /// # Errors
     ///
-    /// `Unsupported` if a list for this collective in particular leaves none of the ways that the table had; the text
-    /// names the variable and the ways.
+    /// `Unsupported` if a list for this collective in particular leaves none of the ways that the
+    /// table had; the text names the variable and the ways.
     pub fn bar(&self, collective: Collective, table: &mut CostTable) -> Result<bool> {
         let before = table.usable().count();
         let algorithms = self.algorithms.0[collective as usize].as_ref();
@@ -122,7 +125,8 @@ fn bar<T: PartialEq>(
         .map(|((algorithm, protocol), _)| format!("{algorithm} ({protocol})"))
         .collect();
     Err(Error::Unsupported(format!(
-        "{variable} allows {collective} only `{}`, by which this call cannot be carried out here; what can: {}",
+        "{variable} allows {collective} only `{}`, by which this call cannot be carried out here; \
+         what can: {}",
         list.text,
         ways.join(", ")
     )))
@@ -157,7 +161,8 @@ fn lists<T: Copy + PartialEq>(
             }
             None => {
                 return Err(wrong(format!(
-                    "`{}` lacks its collective, as in `allreduce:{}`; only the first list holds for all",
+                    "`{}` lacks its collective, as in `allreduce:{}`; only the first list holds \
+                     for all",
                     part.trim(),
                     table[0].text
                 )));

@@ -1,8 +1,10 @@
-//! NCCL's names and numbers, and ours: what rules, variables and plugins call collectives, algorithms and protocols.
+//! NCCL's names and numbers, and ours: what rules, variables and plugins call collectives,
+//! algorithms and protocols.
 //!
-//! Three tables with a row for each thing that has a name. Most things exist on one side only: `nvls` needs NVIDIA's
-//! switches, `push` needs registered host memory. A file or a variable may name all of them, so that one file serves NCCL
-//! and ringfold; what a library does not have is a way that it never goes.
+//! Three tables with a row for each thing that has a name. Most things exist on one side only:
+//! `nvls` needs NVIDIA's switches, `push` needs registered host memory. A file or a variable may
+//! name all of them, so that one file serves NCCL and ringfold; what a library does not have is a
+//! way that it never goes.
 //!
 //! NCCL's numbers are those of its tuner plugins' interface (`nccl_tuner.h`), which never change.
 
@@ -122,14 +124,16 @@ const fn theirs<T>(text: &'static str, nccl: u8) -> Name<T> {
 }
 
 impl<T: Copy + PartialEq> Name<T> {
-    /// The row that is written as `text` in a file of rules: in these very letters, as NCCL's own reader has it.
+    /// The row that is written as `text` in a file of rules: in these very letters, as NCCL's own
+    /// reader has it.
     pub fn exact(table: &'static [Name<T>], text: &str) -> Option<&'static Name<T>> {
         table
             .iter()
             .find(|name| name.text == text || name.own == text)
     }
 
-    /// The row that `text` means in a variable: capitals do not count there, nor does the line between words.
+    /// The row that `text` means in a variable: capitals do not count there, nor does the line
+    /// between words.
     pub fn loose(table: &'static [Name<T>], text: &str) -> Option<&'static Name<T>> {
         let text = plain(text);
         table.iter().find(|name| plain(name.text) == text)

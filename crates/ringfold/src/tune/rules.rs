@@ -1,17 +1,22 @@
-//! Rules: an operator's table of which calls go which way, in the form that NCCL's example tuner reads.
+//! Rules: an operator's table of which calls go which way, in the form that NCCL's example tuner
+//! reads.
 //!
-//! A line is a rule: `collective,bytes_min,bytes_max,algorithm,protocol,channels,hosts,ranks[,group[,registered]]`, as in
-//! `allreduce,0,65536,tree,simple,-1,-1,8`. Both ends of the range belong to it. `-1` stands for any number of hosts or
-//! ranks, any number of calls made together, registered memory or not; as channels it leaves them alone, and as the
-//! largest size there is none. Spaces around fields, blank lines and what stands behind a `#` do not count. The first rule
-//! in file order that matches a call, and whose way can be gone, holds.
+//! A line is a rule:
+//! `collective,bytes_min,bytes_max,algorithm,protocol,channels,hosts,ranks[,group[,registered]]`,
+//! as in `allreduce,0,65536,tree,simple,-1,-1,8`. Both ends of the range belong to it. `-1` stands
+//! for any number of hosts or ranks, any number of calls made together, registered memory or not;
+//! as channels it leaves them alone, and as the largest size there is none. Spaces around fields,
+//! blank lines and what stands behind a `#` do not count. The first rule in file order that matches
+//! a call, and whose way can be gone, holds.
 //!
 //! # Invariants
 //!
-//! * A file that NCCL's example reads without guessing means the same here. Where the example guesses (an unknown
-//!   collective becomes all-reduce, an unknown algorithm the ring, garbage 0, an empty field closes up, a short line
-//!   is dropped) the file is refused, with the line and the column.
-//! * Rules keep the order and the line numbers of their file, also when they are written and read anew.
+//! * A file that NCCL's example reads without guessing means the same here. Where the example
+//!   guesses (an unknown collective becomes all-reduce, an unknown algorithm the ring, garbage 0,
+//!   an empty field closes up, a short line is dropped) the file is refused, with the line and the
+//!   column.
+//! * Rules keep the order and the line numbers of their file, also when they are written and read
+//!   anew.
 //!
 //! Source: `plugins/tuner/example` of NVIDIA's NCCL, whose format this is; the reader is our own.
 
@@ -144,7 +149,8 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for the first line that cannot be read, as `source:line:column: what is wrong; what would do`.
+    /// `InvalidArgument` for the first line that cannot be read, as
+    /// `source:line:column: what is wrong; what would do`.
     pub fn parse(text: &str, source: &str) -> Result<Rules> {
         let mut rules = Rules {
             source: source.to_owned(),
@@ -161,7 +167,8 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// `System` if the file cannot be read, `InvalidArgument` for one that is too large or no text, and as
+    /// `System` if the file cannot be read, `InvalidArgument` for one that is too large or no text,
+    /// and as
     /// [`parse`](Rules::parse).
     pub fn read(path: impl AsRef<Path>) -> Result<Rules> {
         let path = path.as_ref();
@@ -218,14 +225,15 @@ impl Rules {
         rules.iter().filter(move |rule| rule.matches(&call))
     }
 
-    /// What is doubtful about them, a sentence each: rules that never hold because an earlier one matches all of their
-    /// calls, or because no way of theirs exists here. For the log of whoever loads them.
+    /// What is doubtful about them, a sentence each: rules that never hold because an earlier one
+    /// matches all of their calls, or because no way of theirs exists here. For the log of whoever
+    /// loads them.
     pub fn doubts(&self) -> Vec<String> {
         self.doubts_of("ringfold", doubts::way_here)
     }
 
-    /// The same for another library that reads the file. `way` says which way of its own a rule names, if that exists for the
-    /// rule's collective.
+    /// The same for another library that reads the file. `way` says which way of its own a rule
+    /// names, if that exists for the rule's collective.
     pub fn doubts_of<W: PartialEq>(
         &self,
         library: &str,

@@ -1,7 +1,9 @@
 //! What the choice of every call goes by, beside the call itself, and how a choice is explained.
 //!
-//! A [`Tuning`] is data: constants and limits of the machine, and what an operator wants instead of what the model says.
-//! [`choose`](super::choose) reads it and changes nothing. A [`Plugin`] is the one part of it that is code of somebody else's,
+//! A [`Tuning`] is data: constants and limits of the machine, and what an operator wants instead of
+//! what the model says.
+//! [`choose`](super::choose) reads it and changes nothing. A [`Plugin`] is the one part of it that
+//! is code of somebody else's,
 //! and it can only price anew what is usable.
 
 #![forbid(unsafe_code)]
@@ -91,9 +93,11 @@ impl fmt::Display for Reason {
 /// A choice, what else there was, and why.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// What every way should cost by the model: all that are usable here, also those that somebody bars.
+    /// What every way should cost by the model: all that are usable here, also those that somebody
+    /// bars.
     pub prices: CostTable,
-    /// The same as the choice was made from: what is barred is unusable, and a plugin's costs stand instead.
+    /// The same as the choice was made from: what is barred is unusable, and a plugin's costs stand
+    /// instead.
     pub table: CostTable,
     /// What was chosen.
     pub way: Way,

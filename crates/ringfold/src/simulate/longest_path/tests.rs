@@ -34,7 +34,8 @@ fn scenarios(ranks: usize) -> Vec<Scenario> {
     scenarios
 }
 
-/// Computes the longest path and runs; whether the path gave a time, which is then the simulation's.
+/// Computes the longest path and runs; whether the path gave a time, which is then the
+/// simulation's.
 fn is_same(scenario: &Scenario) -> bool {
     let swept = match longest_path(scenario) {
         Ok(swept) => swept,

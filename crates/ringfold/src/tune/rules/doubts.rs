@@ -10,8 +10,8 @@ const DOUBTS_MAX: usize = 16;
 /// Rules of a collective that are compared with each other; a longer table was not written by hand.
 const COMPARED_MAX: usize = 4096;
 
-/// A sentence for each rule that never holds, in the file's order and up to a limit. `way` says which way a rule names, if the
-/// library could ever go it for the rule's collective.
+/// A sentence for each rule that never holds, in the file's order and up to a limit. `way` says
+/// which way a rule names, if the library could ever go it for the rule's collective.
 pub fn of<W: PartialEq>(
     rules: &Rules,
     library: &str,
@@ -60,7 +60,8 @@ fn doubt<W: PartialEq>(
         match way(first) == way(rule) {
             true => format!("never holds: line {} matches all of its calls", first.line),
             false => format!(
-                "holds only where the way of line {}, which matches all of its calls, cannot be gone",
+                "holds only where the way of line {}, which matches all of its calls, is \
+                 not usable",
                 first.line
             ),
         }

@@ -239,7 +239,8 @@ fn a_bad_line_is_told_with_line_and_column_and_what_would_do() {
 #[test]
 fn blank_lines_comments_and_foreign_line_ends_do_not_count() {
     let rules = read(
-        "\u{feff}\r\n   \t\r\n# all,of,this\r\n allreduce,0,9,ring,simple,-1,-1,-1 # why, though\r\n  # more",
+        "\u{feff}\r\n   \t\r\n\
+         # all,of,this\r\n allreduce,0,9,ring,simple,-1,-1,-1 # why, though\r\n  # more",
     );
     let rule = rules.iter().next().expect("a rule");
     assert_eq!((rules.len(), rule.line, rule.ranks), (1, 4, None));
@@ -280,8 +281,10 @@ fn rules_that_never_hold_are_told() {
     let doubts = rules.doubts();
     let due = [
         "tuned.csv:2: `allreduce,10,20,ring,simple,-1,-1,8,-1,-1` never holds: line 1 ",
-        "tuned.csv:3: `allreduce,10,20,tree,simple,-1,-1,8,-1,-1` holds only where the way of line 1, ",
-        "tuned.csv:4: `allreduce,0,100,nvls,simple,-1,-1,-1,-1,-1` never holds: ringfold has no all_reduce by nvls,simple",
+        "tuned.csv:3: `allreduce,10,20,tree,simple,-1,-1,8,-1,-1` holds only where the way of line \
+         1, ",
+        "tuned.csv:4: `allreduce,0,100,nvls,simple,-1,-1,-1,-1,-1` never holds: ringfold has no \
+         all_reduce by nvls,simple",
         "tuned.csv:6: `reduce,0,100,rabenseifner,simple,-1,-1,-1,-1,-1` never holds: ringfold has no reduce by rabenseifner",
         "tuned.csv:8: `allreduce,0,18446744073709551615,push,simple,",
     ];
