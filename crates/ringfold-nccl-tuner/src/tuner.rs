@@ -112,7 +112,7 @@ impl Tuner {
                 .filter(|(row, column)| can_go(*row, *column));
             let Some((row, column)) = way else {
                 self.say(Said::CannotGo(rule.line), || {
-                    format!("{} cannot be gone", self.named(rule))
+                    format!("{} is not usable", self.named(rule))
                 });
                 continue;
             };

@@ -287,7 +287,7 @@ fn a_decision_is_logged_once() {
     assert_eq!(said.logs("6 rules from nccl_tuner.conf"), 1);
     assert_eq!(
         said.logs(
-            "`allreduce,1025,65536,nvls,simple,16,1,8,-1,-1` of nccl_tuner.conf:3 cannot be gone"
+            "`allreduce,1025,65536,nvls,simple,16,1,8,-1,-1` of nccl_tuner.conf:3 is not usable"
         ),
         1
     );

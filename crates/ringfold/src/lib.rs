@@ -1,7 +1,8 @@
 //! ringfold: collective communication for data-parallel training.
 //!
-//! Several processes, called *ranks*, each hold a part of the data and need a result made of all parts: the sum of all
-//! gradients, everybody's block, the root's parameters. A [`Communicator`] is the group; its methods are the collectives.
+//! Several processes, called *ranks*, each hold a part of the data and need a result made of all
+//! parts: the sum of all gradients, everybody's block, the root's parameters. A [`Communicator`] is
+//! the group; its methods are the collectives.
 //!
 //! ```
 //! use ringfold::{Communicator, Op};
@@ -20,15 +21,19 @@
 //!
 //! # What is promised
 //!
-//! * A call that returns `Ok` has left the right result in this rank's output, and the same bits on all ranks.
-//! * No call waits for ever. It ends by its deadline or earlier with an [`Error`] that names the ranks at fault, and after a
-//!   fatal error the same class of error comes on all ranks ([`Error::is_fatal`]).
-//! * Ranks that are in different calls are told so ([`Error::Mismatch`]); their data is never combined.
+//! * A call that returns `Ok` has left the right result in this rank's output, and the same bits on
+//!   all ranks.
+//! * No call waits for ever. It ends by its deadline or earlier with an [`Error`] that names the
+//!   ranks at fault, and after a fatal error the same class of error comes on all ranks
+//!   ([`Error::is_fatal`]).
+//! * Ranks that are in different calls get an error ([`Error::Mismatch`]); their data is never
+//!   combined.
 //! * With the communicator go its threads, sockets, descriptors and shared memory.
 //!
 //! # Where to look
 //!
-//! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] where ranks can
+//! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] where ranks
+//! can
 //! pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the environment.
 //! ARCHITECTURE.md in the repository is the map of the rest.
 

@@ -248,7 +248,7 @@ named_byte! {
         Scatter = 6, "scatter";
         /// Block `j` of rank `i`'s input becomes block `i` of rank `j`'s output.
         AllToAll = 7, "all_to_all";
-        /// Nobody leaves before everybody has entered.
+        /// No rank leaves before all have entered.
         Barrier = 8, "barrier";
         /// One rank's buffer to one other.
         Send = 9, "send";

@@ -368,7 +368,7 @@ fn departure(comm: Communicator) {
             let mut data = [0u32];
             let source = comm
                 .recv_any(&mut data, 1)
-                .expect("a message from whoever is left");
+                .expect("a message from a remaining rank");
             assert_eq!((source, data), (1, [4]));
             let error = comm.recv_any(&mut data, 1).unwrap_err();
             assert!(
@@ -405,7 +405,7 @@ fn lateness(comm: Communicator) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("nobody gave up");
+    panic!("no rank gave up");
 }
 
 /// Once the first messages have passed, from any source.

@@ -263,7 +263,7 @@ fn mismatch(comm: Communicator) {
     // As many bytes as a rank says about its memory: even that is not taken for it.
     let mut data = vec![0u8; 56 * comm.world_size()];
     let error = match comm.rank() {
-        0 => comm.alloc(4096).expect_err("nobody else does"),
+        0 => comm.alloc(4096).expect_err("no other rank does"),
         _ => comm
             .all_gather(&[0u8; 56], &mut data)
             .expect_err("different calls"),

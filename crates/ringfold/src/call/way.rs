@@ -46,7 +46,7 @@ impl Way {
         (bytes / dtype.size_bytes()).max(1) as u64
     }
 
-    /// What the peers are told of the cut, see [`Call::cut`].
+    /// The cut as sent to the peers, see [`Call::cut`].
     pub fn cut(&self, dtype: DType) -> u16 {
         let slice_bytes = self.slice_elements(dtype) * dtype.size_bytes() as u64;
         Call::cut(self.channels, slice_bytes)

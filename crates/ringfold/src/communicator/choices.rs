@@ -20,7 +20,7 @@ use crate::types::{Access, Algorithm, Assignment, Collective, Method, Protocol};
 /// and 6 KiB.
 const PLACES_LOG2: u32 = 8;
 
-/// The most kinds that the log tells of: nobody reads more.
+/// The maximum number of kinds that are logged.
 const TOLD_KINDS_MAX: usize = 1 << 12;
 
 /// Bits of a size that is remembered, ...
@@ -174,7 +174,7 @@ impl Choices {
         };
         let place = &self.places[kind.place()];
         let version = place.version.load(Ordering::Relaxed);
-        // Pairs with the Release store below, of whoever wrote last.
+        // Pairs with the Release store below, of the last writer.
         let taken = place.version.compare_exchange(
             version & !1,
             version | 1,

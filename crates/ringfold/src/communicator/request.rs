@@ -77,7 +77,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// As `root` of a `Recv`: the oldest message with its tag, whoever sends it.
+    /// As `root` of a `Recv`: the oldest message with its tag, from any sender.
     pub const ANY_SOURCE: usize = engine::ANY_SOURCE;
 
     /// A request with the usual rest: `Sum`, root 0, tag 0, chosen algorithm, the communicator's

@@ -22,7 +22,7 @@ pub struct Job {
     pub dtype: DType,
     /// How they are combined.
     pub op: Op,
-    /// The root, or the peer of a message; [`ANY_SOURCE`] for a receive from whoever sends.
+    /// The root, or the peer of a message; [`ANY_SOURCE`] for a receive from any source.
     pub root: usize,
     /// The tag of a message.
     pub tag: u32,

@@ -227,7 +227,7 @@ impl Schedule {
     }
 }
 
-/// The asynchronous steps that touch a chunk and that nobody has waited for.
+/// The asynchronous steps that touch a chunk and that were not waited for.
 #[derive(Default)]
 struct Pending {
     readers: Vec<u32>,

@@ -7,7 +7,7 @@
 //! for any number of hosts or ranks, any number of calls made together, registered memory or not;
 //! as channels it leaves them alone, and as the largest size there is none. Spaces around fields,
 //! blank lines and what stands behind a `#` do not count. The first rule in file order that matches
-//! a call, and whose way can be gone, holds.
+//! a call, and whose way is usable, applies.
 //!
 //! # Invariants
 //!
@@ -218,7 +218,7 @@ impl Rules {
         all.into_iter()
     }
 
-    /// Those that match a call, in file order. Whoever asks takes the first whose way can be gone.
+    /// Those that match a call, in file order. The caller takes the first whose way is usable.
     pub fn find(&self, call: &RuleCall) -> impl Iterator<Item = &Rule> {
         let call = *call;
         let rules = &self.by_collective[call.collective as usize];

@@ -41,7 +41,7 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Nobody insists on anything.
+    /// No override.
     pub fn new(constants: Constants, limits: Limits) -> Tuning {
         Tuning {
             constants,

@@ -1,7 +1,8 @@
 //! One rank of a job that is measured: every way in turn, at a few sizes of a few collectives.
 //!
-//! A call is timed as `ringfold perf` does it: every rank rewrites its input, all meet twice, and the slowest rank's time counts. Ways take
-//! turns in an order that changes from round to round, so that what one leaves in the caches is no other's advantage.
+//! A call is timed as `ringfold perf` does it: every rank rewrites its input, all meet twice, and
+//! the slowest rank's time counts. Ways take turns in an order that changes from round to round, so
+//! that what one leaves in the caches is no other's advantage.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -38,7 +39,8 @@ const COLLECTIVES: [Collective; 6] = [
     Collective::AllToAll,
 ];
 
-/// Rounds of all ways at a size: at least, at most, and how long a round may still begin in between.
+/// Rounds of all ways at a size: at least, at most, and how long a round may still begin in
+/// between.
 const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 50;
 const SIZE_BUDGET: Duration = Duration::from_millis(100);
@@ -121,7 +123,8 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
     let request = |input: &mut [f32], output: &mut [f32]| {
         let region = |part: &mut [f32]| {
             let (start, bytes) = (part.as_mut_ptr().cast(), size_of_val(part));
-            // SAFETY: the slices outlive the call that is made with the request, and nobody else uses them meanwhile.
+            // SAFETY: the slices outlive the call that is made with the request, and are not used
+            // otherwise meanwhile.
             unsafe { Region::new(start, bytes) }
         };
         let (input, output) = (region(&mut input[..given]), region(&mut output[..got]));
@@ -154,7 +157,8 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
             for line in input.chunks_mut(LINE_BYTES / size_of::<f32>()) {
                 line[0] = 0.0;
             }
-            // The first finds ranks asleep that waited for the slowest writer; after the second all are awake.
+            // The first finds ranks asleep that waited for the slowest writer; after the second all
+            // are awake.
             communicator.barrier()?;
             communicator.barrier()?;
             let (algorithm, protocol) = entries[index].way;

@@ -1,8 +1,9 @@
 //! `tune sweep`: what every way takes at every size, beside the default's pick.
 //!
-//! All ranks go through the same turns: rounds, in a round sizes, at a size ways. What is still to be measured only rank 0
-//! knows, which has the file; so before each size it tells the others. A way is asked for as an operator would, by a rule, so
-//! that what is measured is what a tuned call gets.
+//! All ranks go through the same turns: rounds, in a round sizes, at a size ways. What is still to
+//! be measured only rank 0 knows, which has the file; so before each size it tells the others. A
+//! way is asked for as an operator would, by a rule, so that what is measured is what a tuned call
+//! gets.
 
 pub mod arguments;
 mod record;
@@ -32,7 +33,8 @@ use crate::statistics::median;
 /// The most things that take turns at one size.
 const MAX_ENTRIES: usize = 512;
 
-/// Short calls are repeated until a measurement takes so long, as far as [`MORE_ITERATIONS`] allows.
+/// Short calls are repeated until a measurement takes so long, as far as [`MORE_ITERATIONS`]
+/// allows.
 const MEASUREMENT_US: f64 = 3000.0;
 
 /// Sweeps and returns the exit status: 1 when a checked element was wrong.
@@ -225,7 +227,7 @@ impl<'a> Sweep<'a> {
         let (wanted, iters) = self.agree(round, at)?;
         self.bench.method.iters = iters;
         for turn in 0..count {
-            // Nobody always follows the same neighbour, whose data may still be in a cache.
+            // No way always follows the same one, whose data may still be in a cache.
             let index = (turn + round as usize) % count;
             if !wanted[index] {
                 continue;
@@ -263,7 +265,7 @@ impl<'a> Sweep<'a> {
         let wanted: Vec<bool> = wanted.iter().map(|&number| number > 0.0).collect();
         let mut best_us = best_us;
         if best_us == 0.0 && wanted.contains(&true) {
-            // Nobody knows yet how long a call takes here.
+            // The time of a call is not known yet.
             self.bench.method.iters = self.arguments.iters;
             best_us = self.measure(at, 0)?.median_us();
         }
@@ -290,7 +292,7 @@ impl<'a> Sweep<'a> {
         let Some(row) = row else {
             bail!("`{}` has no in-place form", self.arguments.collective);
         };
-        // What the library explains and what it does are told apart by nothing else.
+        // Nothing else would show a difference between what the library explains and what it does.
         let wanted = format!("{}/{}", entry.way.0, entry.way.1);
         let done = format!("{}/{}", row.algorithm, row.protocol);
         if wanted != done {
@@ -329,7 +331,8 @@ impl Report {
         known.map(|(_, times)| median(times)).reduce(f64::min)
     }
 
-    /// Whether this way took so much longer than the best that it need not be measured again. The default always is.
+    /// Whether this way took so much longer than the best that it need not be measured again. The
+    /// default always is.
     fn is_hopeless(&self, bytes: u64, index: usize, give_up: f64) -> bool {
         let (Some(times), Some(best)) = (self.times_us.get(&(bytes, index)), self.best_us(bytes))
         else {

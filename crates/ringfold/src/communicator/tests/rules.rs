@@ -55,7 +55,7 @@ fn dropping_a_communicator_ends_the_calls_under_way() {
         );
         request.root = 1;
         // SAFETY: as above.
-        let work = unsafe { communicator.start(request) }.expect("a receive that nobody serves");
+        let work = unsafe { communicator.start(request) }.expect("a receive without a send");
         communicator.abandon();
         work.wait()
     });
@@ -79,13 +79,10 @@ fn who_waits_and_who_is_waited_for_can_be_asked_for() {
         }
         let end = std::time::Instant::now() + Duration::from_secs(30);
         let standings = loop {
-            assert!(
-                std::time::Instant::now() < end,
-                "nobody says what it waits in"
-            );
+            assert!(std::time::Instant::now() < end, "no rank reports its call");
             let standings = two.standing(patience).expect("an open communicator");
             let standings: Option<Vec<_>> = standings.into_iter().collect();
-            let standings = standings.expect("nobody has left");
+            let standings = standings.expect("no rank has left");
             if standings[..2].iter().all(|rank| !rank.call.is_empty()) {
                 break standings;
             }
