@@ -8,6 +8,7 @@ use ringfold::internals::schedule::check::{self, Slices};
 use ringfold::internals::schedule::print::Listing;
 use ringfold::internals::schedule::{Access, Schedule, Spec};
 use ringfold::internals::tune::cost::{self, Costs};
+use ringfold::internals::tune::terms::Terms;
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 
@@ -182,18 +183,18 @@ fn listings(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<St
 
 /// The α-β-γ cost in words, if there is a closed form.
 fn cost(arguments: &Arguments, algorithm: Method, medium: Access) -> Option<String> {
-    let terms = cost::terms_for(&spec(arguments, algorithm, medium))?;
+    let Terms { hops, busiest, .. } = Terms::of(&spec(arguments, algorithm, medium))?;
     let time = predict(arguments, algorithm, medium)?;
     Some(format!(
         "cost: {:.0} α + {:.4} S β + {:.4} S γ ({:.0} messages or publications in all); S = {} \
          bytes should take {time:.1} us\n",
-        terms.hops, terms.bytes, terms.reduced, terms.messages, arguments.bytes,
+        hops, busiest.bytes, busiest.reduced, busiest.messages, arguments.bytes,
     ))
 }
 
 fn predict(arguments: &Arguments, algorithm: Method, medium: Access) -> Option<f64> {
     let spec = spec(arguments, algorithm, medium);
-    cost::predict_for(&spec, arguments.bytes, &Costs::default())
+    cost::predict(&spec, arguments.bytes, &Costs::default())
 }
 
 /// What is priced, and that the two do not compare.
@@ -220,13 +221,13 @@ fn comparison(arguments: &Arguments, candidates: &[(Method, Access)]) -> String 
     );
     for &(algorithm, medium) in candidates {
         let _ = write!(text, "  {:<20}  {:<8}", algorithm.name(), medium.medium());
-        let terms = cost::terms_for(&spec(arguments, algorithm, medium));
+        let terms = Terms::of(&spec(arguments, algorithm, medium));
         match terms.zip(predict(arguments, algorithm, medium)) {
-            Some((terms, time)) => {
+            Some((Terms { hops, busiest, .. }, time)) => {
                 let _ = writeln!(
                     text,
                     "  {:>6.0}  {:>8.0}  {:>9.4}  {:>9.4}  {time:>10.1}",
-                    terms.hops, terms.messages, terms.bytes, terms.reduced,
+                    hops, busiest.messages, busiest.bytes, busiest.reduced,
                 );
             }
             None => text += "  does not serve this number of ranks\n",
@@ -244,16 +245,16 @@ fn json(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<Value>
             Err(Error::Unsupported(_)) if arguments.algorithm.is_none() => continue,
             Err(error) => return Err(error.into()),
         };
-        let terms = cost::terms_for(&spec(arguments, algorithm, medium));
+        let terms = Terms::of(&spec(arguments, algorithm, medium));
         entries.push(json!({
             "algorithm": algorithm.name(),
             "medium": medium.medium(),
             "rounds": proof.rounds,
             "cost": terms.map(|terms| json!({
                 "hops": terms.hops,
-                "messages": terms.messages,
-                "bytes": terms.bytes,
-                "reduced": terms.reduced,
+                "messages": terms.busiest.messages,
+                "bytes": terms.busiest.bytes,
+                "reduced": terms.busiest.reduced,
                 "time_us": predict(arguments, algorithm, medium),
             })),
             "ranks": proof.ranks.iter().map(|work| json!({

@@ -179,7 +179,7 @@ pub mod tune {
 
     /// See `tune::cost`.
     pub mod cost {
-        pub use crate::tune::cost::{Costs, predict_for, terms, terms_for};
+        pub use crate::tune::cost::{Costs, predict};
     }
 
     /// See `tune::names`.
@@ -199,6 +199,11 @@ pub mod tune {
         pub use crate::tune::plugin::{
             Members, Plugin, PluginCall, PluginHost, register_plugin_host,
         };
+    }
+
+    /// See `tune::terms`.
+    pub mod terms {
+        pub use crate::tune::terms::{Load, Terms};
     }
 
     /// See `tune::weights`.

@@ -2,7 +2,7 @@
 //! `ringfold perf --csv`.
 //!
 //! Every row is an equation: its time is `hops·α + (messages − hops)·o + bytes·β + reduced·γ`, with
-//! the counts of `tune::cost`. Least squares over all rows give the constants (`least_squares`). If
+//! the counts of `tune::terms`. Least squares over all rows give the constants (`least_squares`). If
 //! the file cannot distinguish two constants, this is reported instead of guessed, and constants
 //! given by a flag are not fitted.
 
@@ -11,8 +11,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ringfold::internals::schedule::{Access, Schedule};
-use ringfold::internals::tune::cost;
+use ringfold::internals::schedule::{Access, Schedule, Spec};
+use ringfold::internals::tune::terms::Terms;
 use ringfold::{Collective, Method};
 use serde::Deserialize;
 use serde_json::json;
@@ -166,8 +166,9 @@ fn equation(line: &Line) -> Result<Row, String> {
             "{algorithm} over published memory, which has other constants"
         ));
     }
-    let terms = cost::terms(collective, algorithm, Access::Messages, line.ranks)
-        .ok_or_else(|| format!("{algorithm} has no closed form"))?;
+    let spec = Spec::new(collective, algorithm, Access::Messages, line.ranks);
+    let Terms { hops, busiest, .. } =
+        Terms::of(&spec).ok_or_else(|| format!("{algorithm} has no closed form"))?;
     if line.median_us <= 0.0 || line.ranks < 2 {
         return Err("nothing was sent".into());
     }
@@ -180,10 +181,10 @@ fn equation(line: &Line) -> Result<Row, String> {
         ),
         time_us: line.median_us,
         counts: [
-            terms.hops,
-            terms.bytes * size,
-            terms.reduced * size,
-            terms.messages - terms.hops,
+            hops,
+            busiest.bytes * size,
+            busiest.reduced * size,
+            busiest.messages - hops,
         ],
     })
 }

@@ -182,7 +182,7 @@ fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<Context, (f64, f64
     let mut factors: BTreeMap<Context, Vec<f64>> = BTreeMap::new();
     for sample in samples {
         let placed = kept.constants.clone().on(&here, sample.context.ranks);
-        let factor = sample.residue(&placed).ln().abs().exp();
+        let factor = sample.residue(&placed, &here).ln().abs().exp();
         factors.entry(sample.context).or_default().push(factor);
     }
     let quantiles = |mut factors: Vec<f64>| {

@@ -25,7 +25,6 @@ const LINE_BYTES: usize = 64;
 
 /// Tries what is doubted and sets what follows. Every rank of the communicator calls this.
 pub fn probe(communicator: &mut Communicator) -> Result<()> {
-    let mut constants = communicator.policy.tuning.constants.clone();
     for doubt in DOUBTS {
         let (answers, elapsed) = try_both(communicator, doubt)?;
         if communicator.rank() == 0 {
@@ -37,9 +36,11 @@ pub fn probe(communicator: &mut Communicator) -> Result<()> {
             (communicator.question(&request, answer.bytes, false), answer)
         });
         let asked: Vec<_> = asked.collect();
-        constants = doubt.settle(constants, &asked);
+        let tuning = &mut communicator.policy.tuning;
+        tuning.constants = doubt.settle(tuning, &asked);
     }
-    communicator.policy.tuning.constants = from_rank_0(communicator, &constants)?;
+    let constants = &communicator.policy.tuning.constants;
+    communicator.policy.tuning.constants = from_rank_0(communicator, constants)?;
     communicator.choices.forget();
     log::info!(
         target: TUNING_LOG,

@@ -1,6 +1,7 @@
 //! The cost model's closed forms against simulated times.
 
 use super::*;
+use crate::schedule::Spec;
 use crate::tune::cost::{Costs, predict};
 use crate::types::Access;
 use crate::types::{Collective, Method};
@@ -40,14 +41,13 @@ fn scenario(collective: Collective, algorithm: Method, ranks: usize) -> Scenario
 /// Simulated and predicted times.
 fn times_us(scenario: &Scenario) -> (f64, f64) {
     let report = run(scenario).unwrap();
-    let predicted = predict(
+    let spec = Spec::new(
         scenario.collective,
         scenario.algorithm.unwrap(),
         Access::Messages,
         scenario.ranks as u32,
-        scenario.bytes,
-        &costs(),
     );
+    let predicted = predict(&spec, scenario.bytes, &costs());
     (report.finished_ps as f64 * 1e-6, predicted.unwrap())
 }
 

@@ -12,10 +12,13 @@
 #![forbid(unsafe_code)]
 
 use super::calibration::{Calibration, Context};
+use super::choose::{Question, finish};
 use super::constants::Constants;
 use super::corrections::{Corrections, Key};
-use super::model::{Shape, price_of};
+use super::model::price;
 use super::parameters::{Parameter, Table};
+use super::{Limits, Tuning};
+use crate::call::Way;
 use crate::topology::Machine;
 use crate::types::{Collective, Method, Protocol};
 
@@ -43,15 +46,19 @@ const ROUNDS_MAX: usize = 20;
 /// How much a constant that is off its default by a factor of e weighs, against a sample that is.
 const INERTIA: f64 = 0.05;
 
-/// What is derived, and what nothing on one machine tells.
-const NOT_FITTED: [&str; 4] = ["load", "cache_bytes", "domain_us", "incast"];
+/// A time that nothing on one machine tells. What is no time (counts, factors) is not fitted
+/// either.
+const UNKNOWN_TIME: &str = "domain_us";
+
+/// What a rank can publish in one slice, if nobody sets it otherwise.
+const SLOT_BYTES: usize = 256 << 10;
 
 /// The calibration that follows from `samples`, all measured on `machine`.
 pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
-    let samples: Vec<Sample> = samples
+    let samples: Vec<Asked> = samples
         .iter()
-        .copied()
         .filter(|sample| sample.time_us.is_finite() && sample.time_us > 0.0)
+        .map(|sample| sample.asked(machine))
         .collect();
     let mut constants = Constants::default();
     let mut least = error(&constants, &samples, machine);
@@ -81,11 +88,11 @@ pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
 }
 
 fn is_fitted(parameter: &&Parameter<Constants>) -> bool {
-    !NOT_FITTED.contains(&parameter.name)
+    parameter.name.contains("_us") && parameter.name != UNKNOWN_TIME
 }
 
 /// How far the model is from what was measured.
-fn error(constants: &Constants, samples: &[Sample], machine: &Machine) -> f64 {
+fn error(constants: &Constants, samples: &[Asked], machine: &Machine) -> f64 {
     let origin = Constants::default();
     let off = |parameter: &Parameter<Constants>| {
         (parameter.value(constants) / parameter.value(&origin))
@@ -98,12 +105,9 @@ fn error(constants: &Constants, samples: &[Sample], machine: &Machine) -> f64 {
     let mut placed: Option<(Context, Constants)> = None;
     let mut sum = 0.0;
     for sample in samples {
-        if placed
-            .as_ref()
-            .is_none_or(|(context, _)| *context != sample.context)
-        {
-            let here = constants.clone().on(machine, sample.context.ranks);
-            placed = Some((sample.context, here));
+        let context = sample.sample.context;
+        if placed.as_ref().is_none_or(|(known, _)| *known != context) {
+            placed = Some((context, constants.clone().on(machine, context.ranks)));
         }
         if let Some((_, here)) = &placed {
             sum += sample.residue(here).ln().powi(2);
@@ -115,41 +119,76 @@ fn error(constants: &Constants, samples: &[Sample], machine: &Machine) -> f64 {
 impl Sample {
     /// By what factor it took longer than the model says with these constants, which are those for
     /// its ranks.
-    pub fn residue(&self, placed: &Constants) -> f64 {
-        let (algorithm, protocol) = self.way;
-        let is_shared = self.context.is_shared;
-        let shape = Shape {
+    pub fn residue(&self, placed: &Constants, machine: &Machine) -> f64 {
+        self.asked(machine).residue(placed)
+    }
+
+    /// The call as it was asked for, and its way.
+    fn asked(&self, machine: &Machine) -> Asked {
+        let Context { is_shared, ranks } = self.context;
+        let question = Question {
             collective: self.collective,
             bytes: self.bytes,
-            world_size: self.context.ranks,
+            world_size: ranks,
+            hosts: 1,
             domains: 1,
-            is_on_one_host: is_shared,
-            is_published: is_shared,
+            slot_bytes: is_shared.then_some(SLOT_BYTES),
+            is_registered: false,
+            is_uneven: false,
+            is_pairwise: false,
+            group: 1,
+            algorithm: Some(self.way.0),
+            protocol: Some(self.way.1),
+            is_weighted: false,
+            goes_around: false,
         };
-        self.time_us / f64::from(price_of(&shape, algorithm, protocol, placed))
+        let limits = Limits::derive(machine, ranks);
+        let tuning = Tuning::new(Constants::default(), limits);
+        Asked {
+            way: finish(&question, &tuning, self.way, None),
+            question,
+            sample: *self,
+        }
+    }
+}
+
+/// A sample with what its price depends on.
+struct Asked {
+    sample: Sample,
+    question: Question,
+    way: Way,
+}
+
+impl Asked {
+    fn residue(&self, placed: &Constants) -> f64 {
+        self.sample.time_us / f64::from(price(&self.question, &self.way, placed))
     }
 }
 
 /// What the formulas leave, by context.
 fn corrections(
     constants: &Constants,
-    samples: &[Sample],
+    samples: &[Asked],
     machine: &Machine,
 ) -> Vec<(Context, Corrections)> {
-    let mut contexts: Vec<Context> = samples.iter().map(|sample| sample.context).collect();
+    let mut contexts: Vec<Context> = samples.iter().map(|asked| asked.sample.context).collect();
     contexts.sort();
     contexts.dedup();
     let of = |context: Context| {
         let placed = constants.clone().on(machine, context.ranks);
         let mut corrections = Corrections::default();
-        for sample in samples.iter().filter(|sample| sample.context == context) {
+        for asked in samples {
+            let sample = &asked.sample;
+            if sample.context != context {
+                continue;
+            }
             let key = Key {
                 collective: sample.collective,
                 algorithm: sample.way.0,
                 protocol: sample.way.1,
             };
             let log2_bytes = sample.bytes.max(1).ilog2() as u8;
-            corrections.set(key, log2_bytes, sample.residue(&placed));
+            corrections.set(key, log2_bytes, asked.residue(&placed));
         }
         (context, corrections)
     };
@@ -189,7 +228,7 @@ mod tests {
                         time_us: 1.0,
                     };
                     let missed = if algorithm == Tree { 1.7 } else { 1.0 };
-                    sample.time_us = missed / sample.residue(&placed);
+                    sample.time_us = missed / sample.residue(&placed, &two_cores());
                     samples.push(sample);
                 }
             }
@@ -209,12 +248,15 @@ mod tests {
         };
         let samples = samples(&truth);
         let calibration = fit(&samples, &two_cores());
-        let before = error(&Constants::default(), &samples, &two_cores());
-        let after = error(&calibration.constants, &samples, &two_cores());
+        let asked = samples.iter().map(|sample| sample.asked(&two_cores()));
+        let asked: Vec<Asked> = asked.collect();
+        let error = |constants: &Constants| error(constants, &asked, &two_cores());
+        let before = error(&Constants::default());
+        let after = error(&calibration.constants);
         assert!(after < before / 4.0, "{before} {after}");
         for sample in &samples {
             let placed = calibration.constants(sample.context, &two_cores(), sample.context.ranks);
-            let residue = sample.residue(&placed);
+            let residue = sample.residue(&placed, &two_cores());
             assert!((0.99..1.01).contains(&residue), "{sample:?}: {residue}");
         }
     }

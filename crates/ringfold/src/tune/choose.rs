@@ -63,7 +63,8 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
                 continue;
             }
             for protocol in protocols(question, method).into_iter().flatten() {
-                let price = model::price(question, method, protocol, &tuning.constants);
+                let way = finish(question, tuning, (method, protocol), None);
+                let price = model::price(question, &way, &tuning.constants);
                 table.set(method, protocol, price);
             }
         }
@@ -138,33 +139,42 @@ struct Decision {
 
 impl Decision {
     fn way(&self, question: &Question, tuning: &Tuning) -> Way {
-        let (method, protocol) = self.entry;
-        let access = access(question, method);
-        let is_weighted = goes_by_weights(question);
-        let (channels, slice_bytes) = match access {
-            Access::Messages => {
-                let wish = channels::Wish {
-                    algorithm: method.algorithm(),
-                    is_weighted,
-                    channels: self.channels,
-                };
-                channels::schedule(question, tuning, wish)
-            }
-            Access::Staged | Access::Registered => {
-                (1, shared_slice_bytes(question, tuning, method.algorithm()))
-            }
-        };
-        Way {
-            algorithm: method.algorithm(),
-            access,
-            assignment: method.assignment(),
-            protocol,
-            slice_bytes: slice_bytes.max(64) / 64 * 64,
-            channels,
-            registered: None,
-            non_temporal_stores: question.bytes >= tuning.limits.stream_bytes_min,
-            is_weighted,
+        finish(question, tuning, self.entry, self.channels)
+    }
+}
+
+/// The whole way: also how it is cut, on how many channels. `channels` are those that a rule or a plugin requests.
+pub fn finish(
+    question: &Question,
+    tuning: &Tuning,
+    (method, protocol): (Method, Protocol),
+    channels: Option<u32>,
+) -> Way {
+    let access = access(question, method);
+    let is_weighted = goes_by_weights(question);
+    let (channels, slice_bytes) = match access {
+        Access::Messages => {
+            let wish = channels::Wish {
+                algorithm: method.algorithm(),
+                is_weighted,
+                channels,
+            };
+            channels::schedule(question, tuning, wish)
         }
+        Access::Staged | Access::Registered => {
+            (1, shared_slice_bytes(question, tuning, method.algorithm()))
+        }
+    };
+    Way {
+        algorithm: method.algorithm(),
+        access,
+        assignment: method.assignment(),
+        protocol,
+        slice_bytes: slice_bytes.max(64) / 64 * 64,
+        channels,
+        registered: None,
+        non_temporal_stores: question.bytes >= tuning.limits.stream_bytes_min,
+        is_weighted,
     }
 }
 

@@ -25,6 +25,9 @@ const EVENT_US_MAX: f64 = 1e6;
 /// The most microseconds that a byte takes.
 const BYTE_US_MAX: f64 = 10.0;
 
+/// The most that a factor is, or a count of turns or reads.
+const FACTOR_MAX: f64 = 100.0;
+
 const MIB: f64 = (1 << 20) as f64;
 
 parameters! {
@@ -90,6 +93,43 @@ parameters! {
         socket_work_us_per_byte = 7e-4, 0.0..=BYTE_US_MAX;
         /// By how much a link's time grows with each further sender that crowds a receiver.
         incast = 0.08, 0.0..=1.0;
+        /// What lies in the caches for each byte of a call: input, output, and slots or cells.
+        footprint = 3.0, 1.0..=FACTOR_MAX;
+        /// By how much copying and combining take longer where ranks share a core, because each
+        /// finds its caches full of another's data.
+        shared_core_factor = 3.3, 1.0..=FACTOR_MAX;
+        /// Turns that ranks wait for until all blocks were assigned and combined: the second is
+        /// shorter, because any rank ends it.
+        dynamic_turns = 1.5, 0.0..=FACTOR_MAX;
+        /// By how much work with dynamic assignment takes longer where ranks share cores: in
+        /// published memory, ...
+        claimed_factor = 1.2, 1.0..=FACTOR_MAX;
+        /// ... in registered buffers, in which blocks keep to their ranks where they can, ...
+        served_factor = 1.1, 1.0..=FACTOR_MAX;
+        /// ... and in both where every rank has a core, because blocks always change it.
+        moved_blocks_factor = 2.0, 1.0..=FACTOR_MAX;
+        /// What is pushed goes through the caches once, what is published twice.
+        pushed_factor = 0.7, 0.0..=1.0;
+        /// Of the turns of all ranks of a core, those that a further hop waits for: a rank that
+        /// waits need not be the last to run.
+        further_hop_turns = 0.4, 0.0..=1.0;
+        /// Of the time of a hop through a socket where a core is free, what it takes among ranks
+        /// that share cores, because the sender lets the receiver run, ...
+        shared_core_hop_factor = 0.3, 0.0..=FACTOR_MAX;
+        /// ... and what the first takes more, because all have to wake.
+        shared_core_first_hop_factor = 1.0, 0.0..=FACTOR_MAX;
+        /// Of what the bytes of a message take from both its ends, the part of a rank through which
+        /// all of them go: more than half, as it waits for the others' turns, too. Its messages
+        /// take all that they take, one after the other.
+        end_share = 0.8, 0.0..=1.0;
+        /// By how much pairs that exchange leave cores idle that other ranks' work could use,
+        /// because each waits for its partner.
+        pairs_idle_factor = 1.25, 1.0..=FACTOR_MAX;
+        /// By how much a tree leaves cores idle that other ranks' work could use.
+        tree_idle_factor = 1.9, 1.0..=FACTOR_MAX;
+        /// How often a vector that is reduced in two levels is read once more: partial sums, and
+        /// results by each domain.
+        domain_reads = 2.0, 0.0..=FACTOR_MAX;
     }
     beside
     /// Where formulas do not reach.

@@ -16,6 +16,7 @@ pub mod parameters;
 pub mod plugin;
 pub mod probe;
 pub mod rules;
+pub mod terms;
 pub mod tuning;
 pub mod weights;
 

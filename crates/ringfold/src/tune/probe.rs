@@ -9,10 +9,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::Constants;
-use super::choose::Question;
+use super::choose::{Question, finish};
 use super::corrections::Key;
 use super::model;
+use super::{Constants, Tuning};
 use crate::types::{Collective, Method, Protocol};
 
 /// Two ways whose order by price is doubted.
@@ -62,7 +62,8 @@ const WINS_MIN: f64 = 0.8;
 
 impl Doubt {
     /// The constants that follow from the answers, each with a question about a call of its size.
-    pub fn settle(&self, mut constants: Constants, answers: &[(Question, Answer)]) -> Constants {
+    pub fn settle(&self, tuning: &Tuning, answers: &[(Question, Answer)]) -> Constants {
+        let mut constants = tuning.constants.clone();
         let key = Key {
             collective: self.collective,
             algorithm: self.tried.0,
@@ -74,8 +75,9 @@ impl Doubt {
             .collect();
         let ratios: Vec<f64> = clear.iter().map(|(_, answer)| answer.ratio()).collect();
         for (index, (question, answer)) in clear.into_iter().enumerate() {
-            let price = |(algorithm, protocol)| {
-                f64::from(model::price(question, algorithm, protocol, &constants))
+            let price = |way| {
+                let way = finish(question, tuning, way, None);
+                f64::from(model::price(question, &way, &constants))
             };
             let ratio = among_neighbours(&ratios, index);
             let factor = price(self.known) * ratio / price(self.tried);
@@ -149,7 +151,8 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::model::tests::on_one_host;
+    use crate::tune::Limits;
+    use crate::tune::model::tests::{on_one_host, two_cores};
 
     /// Seven pairs at each size, in which the tried way takes what `tried` says and the known one 10.
     fn answers(doubt: &Doubt, tried: impl Fn(u64) -> f64) -> Vec<(Question, Answer)> {
@@ -163,11 +166,16 @@ mod tests {
         doubt.sizes.iter().map(answer).collect()
     }
 
+    fn tuning(constants: Constants) -> Tuning {
+        Tuning::new(constants, Limits::derive(&two_cores(), 2))
+    }
+
     /// The price of the tried way as a multiple of the known one's.
     fn ratio(doubt: &Doubt, bytes: u64, constants: &Constants) -> f64 {
         let question = on_one_host(doubt.collective, bytes, 2);
-        let price = |(algorithm, protocol)| {
-            f64::from(model::price(&question, algorithm, protocol, constants))
+        let price = |way| {
+            let way = finish(&question, &tuning(constants.clone()), way, None);
+            f64::from(model::price(&question, &way, constants))
         };
         price(doubt.tried) / price(doubt.known)
     }
@@ -176,7 +184,8 @@ mod tests {
     fn prices_follow_what_was_measured() {
         for doubt in DOUBTS {
             for takes in [5.0, 20.0] {
-                let settled = doubt.settle(Constants::default(), &answers(doubt, |_| takes));
+                let settled =
+                    doubt.settle(&tuning(Constants::default()), &answers(doubt, |_| takes));
                 for bytes in doubt.sizes {
                     let ratio = ratio(doubt, *bytes, &settled);
                     assert!((ratio - takes / 10.0).abs() < 1e-3, "{doubt:?}: {ratio}");
@@ -191,7 +200,7 @@ mod tests {
         let doubt = &DOUBTS[0];
         for crossing in [1 << 10, 4 << 10, 16 << 10] {
             let tried = |bytes| if bytes <= crossing { 9.0 } else { 11.0 };
-            let settled = doubt.settle(Constants::default(), &answers(doubt, tried));
+            let settled = doubt.settle(&tuning(Constants::default()), &answers(doubt, tried));
             for bytes in doubt.sizes {
                 let is_taken = ratio(doubt, *bytes, &settled) < 1.0;
                 assert_eq!(is_taken, *bytes <= crossing, "{bytes} of {crossing}");
@@ -203,7 +212,7 @@ mod tests {
     fn one_disturbed_size_changes_nothing() {
         let doubt = &DOUBTS[0];
         let disturbed = |bytes| if bytes == 16 << 10 { 30.0 } else { 9.0 };
-        let settled = doubt.settle(Constants::default(), &answers(doubt, disturbed));
+        let settled = doubt.settle(&tuning(Constants::default()), &answers(doubt, disturbed));
         for bytes in doubt.sizes {
             assert!(ratio(doubt, *bytes, &settled) < 1.0, "{bytes} bytes");
         }
@@ -213,7 +222,7 @@ mod tests {
     #[test]
     fn far_from_what_was_tried_the_model_stands() {
         let doubt = &DOUBTS[0];
-        let settled = doubt.settle(Constants::default(), &answers(doubt, |_| 5.0));
+        let settled = doubt.settle(&tuning(Constants::default()), &answers(doubt, |_| 5.0));
         for bytes in [8, 1 << 20, 1 << 30] {
             let before = ratio(doubt, bytes, &Constants::default());
             assert_eq!(ratio(doubt, bytes, &settled), before, "{bytes} bytes");
@@ -234,7 +243,7 @@ mod tests {
                 answer.pairs.truncate(PAIRS_MIN - 1);
             }
             for answers in [noisy, few, Vec::new()] {
-                let settled = doubt.settle(Constants::default(), &answers);
+                let settled = doubt.settle(&tuning(Constants::default()), &answers);
                 assert_eq!(settled, Constants::default());
             }
         }

@@ -1,11 +1,13 @@
-//! What a `direct` all-reduce costs in which ranks own unequal parts of the vector, and have unequal links.
+//! What a `direct` all-reduce costs in which ranks own unequal parts of the vector, and have
+//! unequal links.
 //!
-//! Of a vector of one unit, with `N` ranks, rank `i` that owns the part `w` sends and receives `1 + (N - 2)·w` (its whole
-//! input but its own part, and its own sum to all others) and combines `(N - 1)·w`. With a full duplex link of `c` per
-//! unit and `g` per unit combined that takes `c + a·w`, where `a = (N - 2)·c + (N - 1)·g`. The slowest rank counts.
+//! Of a vector of one unit, with `N` ranks, rank `i` that owns the part `w` sends and receives `1 +
+//! (N - 2)·w` (its whole input but its own part, and its own sum to all others) and combines `(N -
+//! 1)·w`. With a full duplex link of `c` per unit and `g` per unit combined that takes `c + a·w`,
+//! where `a = (N - 2)·c + (N - 1)·g`. The slowest rank counts.
 //!
-//! The slices of a call overlap, so that what a rank sends of one and receives of another goes at the same time. This
-//! leaves out latencies: weights are for calls that take long.
+//! The slices of a call overlap, so that what a rank sends of one and receives of another goes at
+//! the same time. This leaves out latencies: weights are for calls that take long.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +20,8 @@ pub struct Pace {
     pub reduce_ps: f64,
 }
 
-/// The least time of a weighted `direct` all-reduce of `bytes` bytes, in picoseconds, latencies left out.
+/// The least time of a weighted `direct` all-reduce of `bytes` bytes, in picoseconds, latencies
+/// left out.
 pub fn time_ps(paces: &[Pace], weights: &[u32], bytes: u64) -> f64 {
     let sum: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
     let time = |(pace, weight): (&Pace, &u32)| {

@@ -1,8 +1,12 @@
 //! Where the model says that one way ends and another begins.
 
 use super::*;
+use crate::schedule::Schedule;
 use crate::topology::Machine;
 use crate::topology::machine::Shared;
+use crate::tune::choose::{access, finish};
+use crate::tune::{Limits, Tuning};
+use crate::types::Protocol;
 
 /// The most that a rank publishes in these tests.
 const SLOT_BYTES: usize = 256 << 10;
@@ -49,6 +53,14 @@ fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
     }
 }
 
+/// The price of a way on a machine of two cores.
+fn price(question: &Question, algorithm: Method, protocol: Protocol, constants: &Constants) -> f32 {
+    let limits = Limits::derive(&two_cores(), question.world_size);
+    let tuning = Tuning::new(constants.clone(), limits);
+    let way = finish(question, &tuning, (algorithm, protocol), None);
+    super::price(question, &way, constants)
+}
+
 /// The cheapest staged way.
 fn best(question: &Question, constants: &Constants) -> Method {
     least(question, constants, |algorithm| !algorithm.is_registered())
@@ -70,12 +82,9 @@ fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) 
         .filter(|algorithm| is_usable(**algorithm) && **algorithm != Method::Stragglar)
         .filter(|algorithm| **algorithm != Method::Hierarchical || question.domains > 1)
         .filter(|algorithm| {
-            let serves = cost::terms(
-                question.collective,
-                **algorithm,
-                access(&question.into(), **algorithm),
-                question.world_size as u32,
-            );
+            let (ranks, access) = (question.world_size as u32, access(question, **algorithm));
+            let spec = Spec::new(question.collective, **algorithm, access, ranks);
+            let serves = Terms::of(&spec);
             serves.is_some()
         });
     let cost = |algorithm: &&Method| price(question, **algorithm, Protocol::Simple, constants);
@@ -199,7 +208,8 @@ fn between_hosts_few_messages_win_first_and_few_bytes_then() {
     assert_eq!(best(&broadcast(64 * MIB), &constants), Method::Ring);
 }
 
-/// Four namespaces on two cores, as they were measured: what they all send and combine is done by the same two cores.
+/// Four namespaces on two cores, as they were measured: what they all send and combine is done by
+/// the same two cores.
 #[test]
 fn hosts_that_share_cores_want_few_messages() {
     let constants = Constants::derive(&two_cores(), 4);
@@ -232,7 +242,8 @@ fn two_levels_are_for_many_ranks_and_little_data() {
     };
     assert_eq!(best(&at(8 * KIB), &constants), Method::Hierarchical);
     assert_eq!(best(&at(16 * MIB), &constants), Method::Direct);
-    // Few ranks get what they need from each other in one step, and whoever takes turns serves all domains.
+    // Few ranks get what they need from each other in one step, and whoever takes turns serves all
+    // domains.
     let few = |bytes| Question {
         domains: 2,
         ..on_one_host(Collective::AllReduce, bytes, 4)

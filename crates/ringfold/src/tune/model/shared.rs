@@ -1,0 +1,116 @@
+//! Prices of calls in published memory and in registered buffers.
+
+use super::{Call, Collective, Method};
+use crate::tune::terms::is_hierarchical;
+use crate::types::Protocol;
+
+impl Call<'_> {
+    pub(super) fn over_shared_memory(&self) -> f64 {
+        let work = match self.way.method() {
+            Method::Push => self.pushed(),
+            Method::Serve => self.exposed() + self.dynamic(self.constants.served_factor),
+            Method::Claim => {
+                self.planned() + self.further_slices() + self.dynamic(self.constants.claimed_factor)
+            }
+            _ => self.published(),
+        };
+        work + self.fresh_lines()
+    }
+
+    /// By way of published memory, each rank its part.
+    fn published(&self) -> f64 {
+        let again = match is_hierarchical(&self.spec) {
+            true => self.constants.domain_reads,
+            false => 0.0,
+        };
+        let busiest = self.terms.busiest.moved() + again;
+        let all = self.terms.all.moved() + self.n * again;
+        self.begun() + self.syncs() + self.further_slices() + self.moved(busiest, all)
+    }
+
+    /// In all ranks' registered buffers, each rank its part.
+    fn pushed(&self) -> f64 {
+        let factor = self.constants.pushed_factor;
+        let [busiest, all] = [self.terms.busiest, self.terms.all].map(|load| load.moved() * factor);
+        self.exposed() + self.syncs() + self.moved(busiest, all)
+    }
+
+    /// Blocks that are combined by the ranks that have a core, each about as many. Work takes
+    /// longer then by a factor, because blocks change cores.
+    fn dynamic(&self, factor: f64) -> f64 {
+        let constants = self.constants;
+        let (factor, waiting) = match constants.is_oversubscribed() {
+            true => (
+                factor,
+                constants.dynamic_turns * constants.turn_us * constants.load,
+            ),
+            // Every block changes its core.
+            false => (constants.moved_blocks_factor, 2.0 * constants.hop_us),
+        };
+        let all = self.terms.all.moved();
+        constants.claim_us + waiting + self.moved(all / self.n, all * factor)
+    }
+
+    /// What a call costs before it waits for others.
+    fn begun(&self) -> f64 {
+        // Calls of one slice by these go the shortest way.
+        let shortest = match self.question.collective {
+            Collective::AllReduce => Method::OneShot,
+            Collective::Reduce => Method::Flat,
+            _ => Method::Direct,
+        };
+        match self.way.method() == shortest && self.slices <= 1.0 {
+            true => self.constants.call_us,
+            false => self.planned(),
+        }
+    }
+
+    /// The same by a plan.
+    pub(super) fn planned(&self) -> f64 {
+        self.constants.call_us + self.constants.plan_us
+    }
+
+    /// The same in registered buffers.
+    fn exposed(&self) -> f64 {
+        self.planned() + self.constants.expose_us
+    }
+
+    fn further_slices(&self) -> f64 {
+        (self.slices - 1.0) * self.constants.slice_us
+    }
+
+    /// The time of all synchronisations of all ranks.
+    fn syncs(&self) -> f64 {
+        let constants = self.constants;
+        let hops = self.terms.hops;
+        if constants.is_oversubscribed() {
+            return hops * constants.turn_us * constants.load;
+        }
+        let inline_us = match self.way.protocol {
+            Protocol::Ll => constants.inline_us,
+            _ => 0.0,
+        };
+        let hop_us = (constants.hop_us - inline_us).max(0.0);
+        let domains = self.question.domains.max(1) as f64;
+        let far = match is_hierarchical(&self.spec) {
+            // Only counterparts look across, once.
+            true => domains - 1.0,
+            false => hops * (self.n - self.n / domains),
+        };
+        hops * hop_us + far * constants.domain_us
+    }
+
+    /// What is read, or written over, of lines that a peer has just written.
+    fn fresh_lines(&self) -> f64 {
+        let constants = self.constants;
+        let line_us = self.size * constants.line_us_per_byte;
+        if constants.is_oversubscribed() {
+            // Ranks of one core find their lines there; what all of them read of all others is too
+            // much for that.
+            let share = (self.n - 1.0) / self.n;
+            let beyond = (self.terms.fresh - 2.0 * share).max(0.0);
+            return beyond * constants.load * constants.shared_core_factor * line_us;
+        }
+        self.terms.fresh * line_us
+    }
+}

@@ -1,0 +1,291 @@
+//! What each algorithm needs of the ranks: hops, messages, bytes and reductions, as closed forms.
+//!
+//! The one table of it. The closed forms in α, β and γ ([`cost`](super::cost)), which `ringfold
+//! schedule` prints and the simulator is compared with, and the tuner's [`model`](super::model) are
+//! all priced from these terms. They are counted, not fitted: a test counts them from the
+//! schedules. All are for one slice, and bytes are multiples of the collective's size, which is the
+//! larger of a rank's two buffers, as nccl-tests counts it.
+
+#![forbid(unsafe_code)]
+
+use crate::schedule::{Access, Schedule, Spec, stragglar};
+use crate::types::{Collective, Method};
+
+/// What an algorithm needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// Messages, or publications, that wait for each other. (For `stragglar`, and no power of two
+    /// ranks, a bound.)
+    pub hops: f64,
+    /// Of the rank that needs most in each round, over all rounds. With dynamic assignment that is
+    /// the last rank to come, which may find that it does everything.
+    pub busiest: Load,
+    /// Of all ranks together. (For `stragglar` a bound.)
+    pub all: Load,
+    /// Over shared memory: the parts of the vector that the busiest rank reads, or writes over,
+    /// right after a peer has written or read them.
+    pub fresh: f64,
+}
+
+/// What ranks do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Messages sent through a port, or publications.
+    pub messages: f64,
+    /// Bytes sent through a port, or copied to and from published memory, as a multiple of the
+    /// collective's size.
+    pub bytes: f64,
+    /// Bytes reduced, as a multiple of the collective's size.
+    pub reduced: f64,
+}
+
+/// Messages, bytes, reduced.
+type Counts = [f64; 3];
+
+impl From<Counts> for Load {
+    fn from([messages, bytes, reduced]: Counts) -> Load {
+        Load {
+            messages,
+            bytes,
+            reduced,
+        }
+    }
+}
+
+impl Load {
+    /// So many times this.
+    pub fn times(self, count: f64) -> Load {
+        Load {
+            messages: self.messages * count,
+            bytes: self.bytes * count,
+            reduced: self.reduced * count,
+        }
+    }
+
+    /// Bytes that are copied or combined.
+    pub fn moved(self) -> f64 {
+        self.bytes + self.reduced
+    }
+}
+
+impl Terms {
+    /// The terms of a collective's schedules; `None` if there are none for so many ranks. Rank and
+    /// root do not matter.
+    pub fn of(spec: &Spec) -> Option<Terms> {
+        use Collective::{AllGather, ReduceScatter};
+        let (collective, algorithm, n) = (spec.collective, spec.method(), spec.world_size);
+        let is_served = Schedule::methods(collective, spec.access).contains(&algorithm);
+        // A message holds several blocks, which lie together in a power of two only.
+        let is_paired = algorithm == Method::RecursiveDoubling
+            && matches!(collective, AllGather | ReduceScatter);
+        let is_too_large = algorithm == Method::Stragglar && n > stragglar::WORLD_SIZE_MAX;
+        if !is_served || n == 0 || (is_paired && !n.is_power_of_two()) || is_too_large {
+            return None;
+        }
+        match spec.access {
+            _ if n == 1 => Some(Terms::default()),
+            Access::Messages => over_messages(collective, algorithm, n),
+            Access::Staged if is_hierarchical(spec) => Some(hierarchical(n, spec.domains)),
+            Access::Staged | Access::Registered => over_shared_memory(collective, algorithm, n),
+        }
+    }
+
+    /// All ranks need the same.
+    fn alike(hops: f64, each: Counts, ranks: f64) -> Terms {
+        Terms {
+            all: Load::from(each).times(ranks),
+            ..Terms::apart(hops, each, each)
+        }
+    }
+
+    /// Ranks need different things.
+    fn apart(hops: f64, busiest: Counts, all: Counts) -> Terms {
+        Terms {
+            hops,
+            busiest: busiest.into(),
+            all: all.into(),
+            fresh: 0.0,
+        }
+    }
+}
+
+/// Whether slices follow each other along a chain of ranks, which the algorithm lives from.
+pub fn is_chain(collective: Collective, algorithm: Method) -> bool {
+    algorithm == Method::Ring && matches!(collective, Collective::Broadcast | Collective::Reduce)
+}
+
+/// Whether there is more than one level.
+pub fn is_hierarchical(spec: &Spec) -> bool {
+    spec.method() == Method::Hierarchical && (2..spec.world_size).contains(&spec.domains)
+}
+
+fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> Option<Terms> {
+    use Collective::{
+        AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
+        Scatter, Send, SendRecv,
+    };
+    use Method::{Direct, Flat, OneShot, RecursiveDoubling, Ring, Tree};
+    let n = f64::from(world_size);
+    let p = n - 1.0;
+    let share = p / n;
+    // A binomial tree has `levels` rounds, and its longest path is `depth`.
+    let depth = f64::from(world_size.ilog2());
+    let levels = f64::from(world_size.next_power_of_two().ilog2());
+    let reduces = f64::from(u8::from(collective.reduces()));
+    let alike = |hops, each| Terms::alike(hops, each, n);
+    let apart = Terms::apart;
+    Some(match (collective, algorithm) {
+        (AllReduce, Flat) => apart(2.0, [2.0 * p, 2.0 * p, p], [2.0 * p, 2.0 * p, p]),
+        (AllReduce, Tree) => apart(
+            2.0 * depth,
+            [2.0 * levels, 2.0 * levels, levels],
+            [2.0 * p, 2.0 * p, p],
+        ),
+        (AllReduce, Ring) => alike(2.0 * p, [2.0 * p, 2.0 * share, share]),
+        (AllReduce, Direct) => alike(2.0, [2.0 * p, 2.0 * share, share]),
+        (AllReduce, OneShot) => alike(1.0, [p, p, p]),
+        (AllReduce, _) => return folded(algorithm, world_size),
+        (Broadcast | Reduce, Flat) => apart(1.0, [p, p, reduces * p], [p, p, reduces * p]),
+        (Broadcast | Reduce, Ring) => apart(p, [p, p, reduces * p], [p, p, reduces * p]),
+        (Broadcast | Reduce, Tree) => apart(
+            depth,
+            [levels, levels, reduces * levels],
+            [p, p, reduces * p],
+        ),
+        (Broadcast, Direct) => apart(p.min(2.0), [2.0 * p, 2.0 * share, 0.0], [n * p, p, 0.0]),
+        (Reduce, Direct) => apart(
+            2.0,
+            [2.0 * p, 2.0 * share, share],
+            [(n + 1.0) * p, p * (1.0 + 1.0 / n), p],
+        ),
+        (AllGather | ReduceScatter, RecursiveDoubling) => {
+            alike(depth, [depth, share, reduces * share])
+        }
+        (AllGather | ReduceScatter, Ring) => alike(p, [p, share, reduces * share]),
+        (AllGather | ReduceScatter | AllToAll, _) => alike(1.0, [p, share, reduces * share]),
+        (Gather | Scatter, _) => apart(1.0, [p, share, 0.0], [p, share, 0.0]),
+        (Barrier, RecursiveDoubling) => alike(levels, [levels, 0.0, 0.0]),
+        (Barrier, _) => alike(1.0, [p, 0.0, 0.0]),
+        (Send | Recv | SendRecv, _) => alike(1.0, [1.0, 1.0, 0.0]),
+        (Broadcast | Reduce, _) => return None,
+    })
+}
+
+/// The all-reduces in which ranks beyond a core are folded into it, in a round before it and one
+/// after it.
+fn folded(algorithm: Method, world_size: u32) -> Option<Terms> {
+    let n = f64::from(world_size);
+    let depth = f64::from(world_size.ilog2());
+    // The core has 2^depth ranks.
+    let core = depth.exp2();
+    let fold = f64::from(u8::from(n > core));
+    let others = n - core;
+    Some(match algorithm {
+        Method::RecursiveDoubling => {
+            // Opposite places in the core are both folded into only when more than half of it is.
+            let both = f64::from(u8::from(n > 1.5 * core));
+            let (rounds, pairs) = (depth + 2.0 * fold, core * depth);
+            Terms::apart(
+                depth + fold + both,
+                [rounds, rounds, depth + fold],
+                [pairs + 2.0 * others, pairs + 2.0 * others, pairs + others],
+            )
+        }
+        Method::Rabenseifner => {
+            let rounds = 2.0 * (depth + fold);
+            let reduced = (core - 1.0) / core + fold;
+            let all = core - 1.0 + others;
+            let messages = 2.0 * (core * depth + others);
+            Terms::apart(
+                rounds,
+                [rounds, 2.0 * reduced, reduced],
+                [messages, 2.0 * all, all],
+            )
+        }
+        Method::Stragglar => stragglar_terms(world_size),
+        _ => return None,
+    })
+}
+
+fn stragglar_terms(world_size: u32) -> Terms {
+    let n = f64::from(world_size);
+    let p = n - 1.0;
+    if world_size == 2 {
+        return Terms::alike(1.0, [1.0; 3], n);
+    }
+    let after = f64::from(stragglar::rounds_after_arrival(world_size));
+    let (hops, rounds, reduced) = if world_size.is_power_of_two() {
+        let rounds = p - 1.0 + after;
+        (1.5 * n - 3.0 + n.log2(), rounds, 2.0)
+    } else {
+        // Hand the sums to the hubs, then wait for each round: how long the longest chain is
+        // follows no formula. Before that each of the others reduces its part of what they reduce
+        // and scatter among themselves.
+        (p + after, p + after, 1.0 + (p - 1.0) / p)
+    };
+    Terms::alike(hops, [rounds, rounds / p, reduced], n)
+}
+
+/// Publications are as many as hops.
+fn over_shared_memory(collective: Collective, algorithm: Method, world_size: u32) -> Option<Terms> {
+    use Collective::{
+        AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
+    use Method::{Claim, Flat, OneShot, Push, Serve};
+    let n = f64::from(world_size);
+    let p = n - 1.0;
+    let share = p / n;
+    let alike = |hops, bytes, reduced| Terms::alike(hops, [hops, bytes, reduced], n);
+    // The root, or with dynamic assignment the last rank to come, does more than the others.
+    let apart = |hops, [bytes, reduced]: [f64; 2], [all_bytes, all_reduced]: [f64; 2]| {
+        let all = [n * hops, all_bytes, all_reduced];
+        Terms::apart(hops, [hops, bytes, reduced], all)
+    };
+    let terms = match (collective, algorithm) {
+        (AllReduce, Push) => alike(2.0, share, share),
+        (Reduce | ReduceScatter, Push) => alike(2.0, 0.0, share),
+        (Gather | Scatter, Push) => alike(2.0, 1.0 / n, 0.0),
+        (_, Push) => alike(2.0, 1.0, 0.0),
+        (AllReduce, Serve) => apart(2.0, [p, p], [p, p]),
+        (Reduce, Serve) => apart(2.0, [0.0, p], [0.0, p]),
+        (_, Serve) => apart(2.0, [n, 0.0], [p, 0.0]),
+        (AllReduce, Claim) => apart(2.0, [2.0, p], [2.0 * n, p]),
+        (AllReduce, OneShot) => alike(1.0, 1.0, p),
+        (AllReduce, _) => alike(2.0, 3.0 * share, share),
+        // Only the root combines, only the others publish.
+        (Reduce, Flat) => apart(1.0, [1.0, p], [p, p]),
+        // Each rank publishes all but its own part, and its sum; the root copies the others' sums.
+        (Reduce, _) => apart(2.0, [1.0 + share, share], [p * (1.0 + 2.0 / n), p]),
+        (ReduceScatter, _) => alike(1.0, share, share),
+        (Broadcast, _) => apart(1.0, [2.0, 0.0], [n, 0.0]),
+        (AllToAll, _) => alike(1.0, 2.0 * share, 0.0),
+        (AllGather, _) => alike(1.0, 1.0, 0.0),
+        (Gather | Scatter, _) => apart(1.0, [1.0, 0.0], [2.0 * share, 0.0]),
+        (Barrier, _) => alike(1.0, 0.0, 0.0),
+        _ => return None,
+    };
+    let fresh = match (collective, algorithm) {
+        // All of all others', and a store over one's own that the peers have read.
+        (AllReduce, OneShot) => p + 0.5,
+        (Reduce, Flat) => p,
+        (AllReduce | Reduce, _) => 2.0 * share,
+        (Gather | Scatter, Push) => 1.0 / n,
+        (Broadcast, _) => 1.0,
+        _ => share,
+    };
+    Some(Terms { fresh, ..terms })
+}
+
+/// `hierarchical`, for ranks that sit in several domains of several ranks each.
+fn hierarchical(world_size: u32, domains: u32) -> Terms {
+    let (n, domains) = (f64::from(world_size), f64::from(domains));
+    let size = n / domains;
+    let reduced = (size + domains - 2.0) / size;
+    Terms {
+        fresh: 2.0 * (n - 1.0) / n,
+        ..Terms::alike(3.0, [3.0, 2.0, reduced], n)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! The terms, against what the schedules of all ranks need.
+
+use super::*;
+use crate::schedule::check::{check, schedules};
+use crate::schedule::{Action, Ranks};
+
+/// What the schedules of all ranks need: the sum over rounds of the most that a rank has in it, and
+/// what all have together.
+fn counted(spec: &Spec) -> [Load; 2] {
+    let schedules = schedules(spec).unwrap();
+    let chunks = schedules[0]
+        .input
+        .chunks()
+        .max(schedules[0].output.chunks());
+    let mut most = vec![[0u32; 3]; schedules[0].rounds as usize];
+    let mut all = [0u32; 3];
+    for schedule in &schedules {
+        let mut loads = vec![[0u32; 6]; schedule.rounds as usize];
+        for step in schedule.channels.iter().flatten() {
+            let load = &mut loads[step.round as usize];
+            let peers = spec.world_size - 1;
+            let added = match step.action {
+                Action::Send { span, .. } => [1, 0, span.len, 0, 0, 0],
+                Action::Recv { span, .. } => [0, 1, 0, span.len, 0, 0],
+                Action::RecvReduce { into, .. } => [0, 1, 0, into.len, 0, into.len],
+                Action::Reduce { into, .. } => [0, 0, 0, 0, 0, into.len],
+                Action::Publish { span, .. } => [0, 0, 0, 0, span.len, 0],
+                Action::GiveBack { span, .. } => [0, 0, 0, 0, peers * span.len, 0],
+                Action::CopyFrom { into, .. }
+                | Action::TakeBack { into, .. }
+                | Action::Collect { into } => [0, 0, 0, 0, into.len, 0],
+                Action::Combine { len, .. } => [0, 0, 0, 0, 0, peers * len],
+                Action::ReduceFrom { among, into, .. } => {
+                    [0, 0, 0, 0, 0, (among.count - 1) * into.len]
+                }
+                Action::Push {
+                    sources,
+                    targets,
+                    into,
+                    ..
+                }
+                | Action::Serve {
+                    sources,
+                    targets,
+                    into,
+                    ..
+                } => {
+                    // The first store of what was combined goes with the combining.
+                    let (n, reduces) = (spec.world_size, sources == Ranks::All);
+                    let stores = targets.count(n) - u32::from(reduces);
+                    let reduced = sources.count(n) - 1;
+                    [0, 0, 0, 0, stores * into.len, reduced * into.len]
+                }
+                Action::Copy { .. }
+                | Action::Await { .. }
+                | Action::Expose { .. }
+                | Action::AwaitServed { .. } => [0; 6],
+            };
+            for (load, added) in load.iter_mut().zip(added) {
+                *load += added;
+            }
+        }
+        for (most, [sent, received, out, inward, copied, reduced]) in most.iter_mut().zip(loads) {
+            all = [all[0] + sent, all[1] + out + copied, all[2] + reduced];
+            most[0] = most[0].max(sent).max(received);
+            most[1] = most[1].max(out).max(inward).max(copied);
+            most[2] = most[2].max(reduced);
+        }
+    }
+    // A barrier's chunks hold nothing.
+    let bytes = f64::from(u8::from(spec.collective != Collective::Barrier));
+    let most = |kind: usize| most.iter().map(|round| round[kind]).sum::<u32>();
+    let load = |[messages, moved, reduced]: [u32; 3]| {
+        let part = |count: u32| f64::from(count) / f64::from(chunks);
+        Load::from([f64::from(messages), bytes * part(moved), part(reduced)])
+    };
+    [load([0, 1, 2].map(most)), load(all)]
+}
+
+/// Whether loads are the same; publications are not counted.
+fn is_same(one: Load, other: Load, access: Access) -> bool {
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    close(one.bytes, other.bytes)
+        && close(one.reduced, other.reduced)
+        && (access.is_shared() || close(one.messages, other.messages))
+}
+
+#[test]
+fn the_terms_are_what_the_schedules_need() {
+    for world_size in 2..=64 {
+        for &collective in Collective::ALL {
+            for &access in Access::ALL {
+                for &algorithm in Method::ALL {
+                    let spec = Spec {
+                        rank: world_size - 1,
+                        ..Spec::new(collective, algorithm, access, world_size)
+                    };
+                    if let Some(terms) = Terms::of(&spec) {
+                        assert_counted(&spec, &terms);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn assert_counted(spec: &Spec, terms: &Terms) {
+    let Spec {
+        collective,
+        access,
+        world_size,
+        ..
+    } = *spec;
+    let algorithm = spec.method();
+    let [busiest, all] = counted(spec);
+    assert!(
+        is_same(busiest, terms.busiest, access),
+        "{spec:?}: {terms:?}, counted {busiest:?}"
+    );
+    // A pair's ranks are two, however many there are; which rank does what dynamically shows at run
+    // time.
+    let is_dynamic = matches!(algorithm, Method::Claim | Method::Serve);
+    let is_bound = algorithm == Method::Stragglar;
+    let is_pair = matches!(
+        collective,
+        Collective::Send | Collective::Recv | Collective::SendRecv
+    );
+    assert!(
+        is_dynamic || is_bound || is_pair || is_same(all, terms.all, access),
+        "{spec:?}: {terms:?}, counted {all:?} of all"
+    );
+    if world_size <= 17 || world_size >= 63 {
+        let hops = f64::from(check(spec, false).unwrap().hops);
+        let is_bound = is_bound && !world_size.is_power_of_two();
+        assert!(
+            hops == terms.hops || (is_bound && hops < terms.hops),
+            "{spec:?}: {hops}"
+        );
+    }
+}
+
+#[test]
+fn the_terms_of_domains_are_what_their_schedules_need() {
+    for (world_size, domains) in [(4, 2), (9, 3), (16, 2), (16, 8), (48, 4), (64, 16)] {
+        let (collective, access) = (Collective::AllReduce, Access::Staged);
+        let spec = Spec {
+            domains,
+            ..Spec::new(collective, Method::Hierarchical, access, world_size)
+        };
+        assert_counted(&spec, &Terms::of(&spec).unwrap());
+    }
+}
