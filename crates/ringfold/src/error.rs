@@ -98,6 +98,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error with every rank replaced by its entry in `table`.
+    pub(crate) fn renumbered(mut self, table: &[usize]) -> Error {
+        let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
+        match &mut self {
+            Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => renumber(rank),
+            Error::Mismatch { ranks, .. } => ranks.iter_mut().for_each(renumber),
+            Error::Corrupt { peer, .. } => renumber(peer),
+            Error::Timeout { waiting_for, .. } => waiting_for.iter_mut().for_each(renumber),
+            _ => {}
+        }
+        self
+    }
+
     /// A refusal of the system while doing `what`.
     pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Error {
         let error = error.into();

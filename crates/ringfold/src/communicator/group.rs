@@ -56,12 +56,12 @@ impl Group {
         let key = format!("{what} {:x}", self.id);
         let member_of_rank = self.member_of_rank();
         // The control plane numbers ranks as members, this module as ranks.
-        let to_member = |error| renumbered(error, &member_of_rank);
+        let to_member = |error: Error| error.renumbered(&member_of_rank);
         let verdict = || verdict().map(to_member);
         let by_member = self
             .session
             .exchange_unless(&key, &members, blob, deadline, &verdict)
-            .map_err(|error| renumbered(error, &self.rank_of_member()))?;
+            .map_err(|error| error.renumbered(&self.rank_of_member()))?;
         let of_rank = |member: &usize| by_member[*member].clone();
         Ok(member_of_rank.iter().map(of_rank).collect())
     }
@@ -137,17 +137,4 @@ impl Group {
         }
         hosts.into_iter().map(|(_, ranks)| ranks).collect()
     }
-}
-
-/// `error` with every rank replaced by its entry in `table`.
-pub(crate) fn renumbered(mut error: Error, table: &[usize]) -> Error {
-    let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);
-    match &mut error {
-        Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => renumber(rank),
-        Error::Mismatch { ranks, .. } => ranks.iter_mut().for_each(renumber),
-        Error::Corrupt { peer, .. } => renumber(peer),
-        Error::Timeout { waiting_for, .. } => waiting_for.iter_mut().for_each(renumber),
-        _ => {}
-    }
-    error
 }

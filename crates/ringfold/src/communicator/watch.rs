@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::group::{Group, renumbered};
+use super::group::Group;
 use crate::call::Call;
 use crate::control::claims::Claims;
 use crate::control::standing::{Progress, Standing};
@@ -90,11 +90,11 @@ impl SessionWatch {
     }
 
     fn to_members(&self, error: Error) -> Error {
-        renumbered(error, &self.member_of_rank)
+        error.renumbered(&self.member_of_rank)
     }
 
     fn to_ranks(&self, error: Error) -> Error {
-        renumbered(error, &self.rank_of_member)
+        error.renumbered(&self.rank_of_member)
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
             site: None,
         };
         assert_eq!(
-            renumbered(error, &[2, 0, 1]).to_string(),
+            error.renumbered(&[2, 0, 1]).to_string(),
             "ranks 2 and 0 are in different calls: rank 2 in this, rank 0 in that"
         );
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::establish::establish;
 use crate::communicator::Communicator;
-use crate::communicator::group::{Group, Inherited, renumbered};
+use crate::communicator::group::{Group, Inherited};
 use crate::control::Cancel;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ pub(super) fn split(
             watch.report_fault(suspicion, watch.crash_grace())
         }
         // The part does not exist: its ranks are known by their numbers here.
-        (_, error, _) => renumbered(error, &ranks),
+        (_, error, _) => error.renumbered(&ranks),
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::shm::Shm;
 use super::tcp::Tcp;
 use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::Region;
 
 /// How late a sleeping rank sees what a peer of its host did.
@@ -43,26 +43,17 @@ impl Routes {
         }
     }
 
-    /// An error of the shared memory, with ranks instead of numbers on the segment.
-    fn renumbered(&self, error: Error) -> Error {
-        let rank_of = |index: usize| self.ranks.get(index).copied().unwrap_or(index);
-        match error {
-            Error::PeerFailed { rank, reason, site } => Error::PeerFailed {
-                rank: rank_of(rank),
-                reason,
-                site,
-            },
-            Error::Mismatch { ranks, calls, site } => Error::Mismatch {
-                ranks: ranks.map(rank_of),
-                calls,
-                site,
-            },
-            Error::Corrupt { peer, what, site } => Error::Corrupt {
-                peer: rank_of(peer),
-                what,
-                site,
-            },
-            other => other,
+    /// What `f` gives for the transport and the stream there that lead to `stream.peer`. Errors of
+    /// the shared memory name ranks instead of numbers on the segment.
+    fn on_route<R>(
+        &mut self,
+        stream: Stream,
+        f: impl FnOnce(&mut dyn Transport, Stream) -> Result<R>,
+    ) -> Result<R> {
+        match self.local[stream.peer] {
+            Some(peer) => f(&mut self.shm, Stream { peer, ..stream })
+                .map_err(|error| error.renumbered(&self.ranks)),
+            None => f(&mut self.tcp, stream),
         }
     }
 }
@@ -75,15 +66,9 @@ impl Transport for Routes {
         header: Header,
         payload: Region,
     ) -> Result<Posted> {
-        match self.local[stream.peer] {
-            Some(peer) => {
-                let posted = self
-                    .shm
-                    .post_send(Stream { peer, ..stream }, ticket, header, payload);
-                posted.map_err(|error| self.renumbered(error))
-            }
-            None => self.tcp.post_send(stream, ticket, header, payload),
-        }
+        self.on_route(stream, |transport, stream| {
+            transport.post_send(stream, ticket, header, payload)
+        })
     }
 
     fn post_recv(
@@ -93,38 +78,25 @@ impl Transport for Routes {
         header: Header,
         sink: Sink,
     ) -> Result<Posted> {
-        match self.local[stream.peer] {
-            Some(peer) => {
-                let posted = self
-                    .shm
-                    .post_recv(Stream { peer, ..stream }, ticket, header, sink);
-                posted.map_err(|error| self.renumbered(error))
-            }
-            None => self.tcp.post_recv(stream, ticket, header, sink),
-        }
+        self.on_route(stream, |transport, stream| {
+            transport.post_recv(stream, ticket, header, sink)
+        })
     }
 
     fn listen(&mut self, stream: Stream, is_wanted: bool) -> Result<()> {
-        match self.local[stream.peer] {
-            Some(peer) => self.shm.listen(Stream { peer, ..stream }, is_wanted),
-            None => self.tcp.listen(stream, is_wanted),
-        }
+        self.on_route(stream, |transport, stream| {
+            transport.listen(stream, is_wanted)
+        })
     }
 
     fn head(&mut self, stream: Stream) -> Result<Head> {
-        match self.local[stream.peer] {
-            Some(peer) => {
-                let head = self.shm.head(Stream { peer, ..stream });
-                head.map_err(|error| self.renumbered(error))
-            }
-            None => self.tcp.head(stream),
-        }
+        self.on_route(stream, |transport, stream| transport.head(stream))
     }
 
     fn poll(&mut self, now: Time, done: &mut Vec<Ticket>) -> Result<()> {
         self.shm
             .poll(now, done)
-            .map_err(|error| self.renumbered(error))?;
+            .map_err(|error| error.renumbered(&self.ranks))?;
         self.tcp.poll(now, done)
     }
 
