@@ -54,8 +54,8 @@ pub enum Bind {
     /// Ranks run where the system puts them.
     #[default]
     None,
-    /// Each rank to one core, also where another program has narrowed the affinity; an error without
-    /// a core for each.
+    /// Each rank to one core, also where another program has narrowed the affinity; an error
+    /// without a core for each.
     Core,
 }
 

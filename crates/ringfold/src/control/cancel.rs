@@ -27,8 +27,8 @@ impl Cancel {
         Cancel::default()
     }
 
-    /// Gives up. Only the first reason counts. When other ranks must learn of it, it waits until they
-    /// have been, for a few seconds at most.
+    /// Gives up. Only the first reason counts. When other ranks must learn of it, it waits until
+    /// they have been, for a few seconds at most.
     pub fn cancel(&self, reason: &str) {
         let tell = {
             let mut state = self.state();

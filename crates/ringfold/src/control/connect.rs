@@ -1,9 +1,9 @@
 //! Making one connection, every step of which ends by its limit: the kernel's own blocking calls do
 //! not.
 //!
-//! A blocking `connect` to a UNIX name whose queue is full waits until the listener accepts, which a
-//! stopped process never does; looking up a host's name waits for servers elsewhere. Here the first
-//! is tried again and again, and the second is left to a thread of its own.
+//! A blocking `connect` to a UNIX name whose queue is full waits until the listener accepts, which
+//! a stopped process never does; looking up a host's name waits for servers elsewhere. Here the
+//! first is tried again and again, and the second is left to a thread of its own.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};

@@ -44,8 +44,8 @@ impl MeshListener {
     pub fn bind(candidates: &[IpAddr], secret: &Secret) -> Result<MeshListener> {
         if secret.is_empty() {
             return Err(Error::Bootstrap(
-                "refusing to listen for data without a secret, because any process could connect; set \
-                 RINGFOLD_SECRET"
+                "refusing to listen for data without a secret, because any process could connect; \
+                 set RINGFOLD_SECRET"
                     .into(),
             ));
         }

@@ -21,8 +21,8 @@ use crate::silence::Silence;
 
 /// After a neighbour's process has ended, how long the server has to say whether that was in order.
 /// It usually answers at once. When it does not, most often its own process is being ended, which
-/// closes its connections one by one: a rank that heard of it before this one has ended as well, and
-/// must not be blamed for it.
+/// closes its connections one by one: a rank that heard of it before this one has ended as well,
+/// and must not be blamed for it.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// A look at the connection to the server comes so much later than its end can be seen, and not

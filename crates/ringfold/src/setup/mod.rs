@@ -215,7 +215,7 @@ fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result
     })?;
     if has_listener && launch.rank != 0 {
         return Err(Error::InvalidArgument(format!(
-            "rank {} is not met by anybody; give it the address of rank 0's meeting",
+            "only rank 0 opens a meeting; give rank {} its address",
             launch.rank
         )));
     }
