@@ -24,7 +24,7 @@ use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
 use crate::schedule::Weighting;
 use crate::silence::Silence;
-use crate::tune::Allowed;
+use crate::tune::AlgoFilter;
 use crate::tune::allowed;
 use crate::tune::calibration::Source;
 use crate::tune::channels::CHANNELS_MAX;
@@ -87,7 +87,7 @@ pub struct Environment {
     /// Which transports may be used.
     pub transport: Option<TransportChoice>,
     /// Which algorithms and protocols the tuner may choose from.
-    pub allowed: Allowed,
+    pub allowed: AlgoFilter,
     /// A file of rules for the tuner.
     pub tuner_config: Option<String>,
     /// A shared library that prices ways anew.
@@ -149,7 +149,7 @@ impl Environment {
             transport: parse(lookup, "RINGFOLD_TRANSPORT", |text| {
                 text.parse().map_err(|error: Error| error.to_string())
             })?,
-            allowed: Allowed::parse(
+            allowed: AlgoFilter::parse(
                 &lookup(allowed::ALGO).unwrap_or_default(),
                 &lookup(allowed::PROTO).unwrap_or_default(),
             )?,
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(environment.rank, Some(3));
         assert_eq!(environment.timeout, Some(Duration::from_millis(1500)));
         assert_eq!(environment.transport, Some(TransportChoice::Tcp));
-        assert_eq!(environment.allowed, Allowed::parse("ring", "").unwrap());
+        assert_eq!(environment.allowed, AlgoFilter::parse("ring", "").unwrap());
         assert_eq!(environment.slice_bytes, Some(65536));
         assert_eq!(environment.addresses, ["node1:7".parse().unwrap()]);
     }

@@ -1,8 +1,10 @@
-//! Calls by two ways in turn, at the start of a communicator, and the constants that follow for all its ranks.
+//! Calls by two ways in turn, at the start of a communicator, and the constants that follow for all
+//! its ranks.
 //!
-//! They are ordinary calls on memory that nobody looks at, so they end like all calls when a rank fails or the time for
-//! connecting is over. They are timed as `ringfold perf` does it: every rank rewrites its input, all meet, and the slowest
-//! rank's time counts. Rank 0 decides and sends its constants.
+//! They are ordinary calls on memory that nobody looks at, so they end like all calls when a rank
+//! fails or the time for connecting is over. They are timed as `ringfold perf` does it: every rank
+//! rewrites its input, all meet, and the slowest rank's time counts. Rank 0 decides and sends its
+//! constants.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::tune::Constants;
 use crate::tune::constants::TEXT_BYTES_MAX;
-use crate::tune::probe::{Answer, DOUBTS, Doubt};
+use crate::tune::probe::{PROBE_CASES, ProbeCase, ProbeSamples};
 use crate::types::{DType, Op};
 
-/// After this no further call begins for a doubt: a third of what connecting may cost more.
+/// After this no further call begins for a case: a third of what connecting may cost more.
 const BUDGET_US: f64 = 3000.0;
 
 /// Pairs of calls at each size, after one that is not counted because it makes plans.
@@ -25,19 +27,19 @@ const LINE_BYTES: usize = 64;
 
 /// Tries what is doubted and sets what follows. Every rank of the communicator calls this.
 pub fn probe(communicator: &mut Communicator) -> Result<()> {
-    for doubt in DOUBTS {
-        let (answers, elapsed) = try_both(communicator, doubt)?;
+    for case in PROBE_CASES {
+        let (samples, elapsed) = try_both(communicator, case)?;
         if communicator.rank() == 0 {
-            log_answers(doubt, &answers, elapsed);
+            log_samples(case, &samples, elapsed);
         }
-        let asked = answers.into_iter().map(|answer| {
+        let asked = samples.into_iter().map(|sample| {
             let (counts, nothing) = (Counts::Even(0), Region::EMPTY);
-            let request = Request::new(doubt.collective, DType::F32, counts, nothing, nothing);
-            (communicator.question(&request, answer.bytes, false), answer)
+            let request = Request::new(case.collective, DType::F32, counts, nothing, nothing);
+            (communicator.question(&request, sample.bytes, false), sample)
         });
         let asked: Vec<_> = asked.collect();
         let tuning = &mut communicator.policy.tuning;
-        tuning.constants = doubt.settle(tuning, &asked);
+        tuning.constants = case.settle(tuning, &asked);
     }
     let constants = &communicator.policy.tuning.constants;
     communicator.policy.tuning.constants = from_rank_0(communicator, constants)?;
@@ -50,26 +52,31 @@ pub fn probe(communicator: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Calls by both ways at all sizes, in turn, while there is time. The times are the slowest rank's. Also says how long that took.
-fn try_both(communicator: &mut Communicator, doubt: &Doubt) -> Result<(Vec<Answer>, Duration)> {
-    let sizes = doubt.sizes;
+/// Calls by both ways at all sizes, in turn, while there is time. The times are the slowest rank's.
+/// Also says how long that took.
+fn try_both(
+    communicator: &mut Communicator,
+    case: &ProbeCase,
+) -> Result<(Vec<ProbeSamples>, Duration)> {
+    let sizes = case.sizes;
     let longest = sizes.iter().max().map_or(0, |bytes| *bytes as usize);
     // Not zeros, of which the system would give no pages yet.
     let mut data = vec![1f32; longest / size_of::<f32>()];
     let start = Instant::now();
-    let answer = |bytes: &u64| Answer {
+    let sample = |bytes: &u64| ProbeSamples {
         bytes: *bytes,
         pairs: Vec::with_capacity(ROUNDS),
     };
-    let mut answers: Vec<Answer> = sizes.iter().map(answer).collect();
+    let mut samples: Vec<ProbeSamples> = sizes.iter().map(sample).collect();
     let rounds = (0..=ROUNDS).flat_map(|_| sizes);
-    let ways = [doubt.tried.0, doubt.known.0];
+    let ways = [case.tried.0, case.known.0];
     let calls = rounds.flat_map(|bytes| ways.map(|way| (*bytes, way)));
     let mut times_us = Vec::with_capacity(2 * (ROUNDS + 1) * sizes.len());
     for (bytes, way) in calls {
         let data = &mut data[..bytes as usize / size_of::<f32>()];
         communicator.insist(Some(way));
-        // The first finds lines where the other way has left them, and its choice is remembered for the second.
+        // The first finds lines where the other way has left them, and its choice is remembered for
+        // the second.
         let mut is_time_left = meet(communicator, data, start)?;
         if is_time_left {
             communicator.all_reduce(data, Op::Sum)?;
@@ -88,12 +95,13 @@ fn try_both(communicator: &mut Communicator, doubt: &Doubt) -> Result<(Vec<Answe
     communicator.all_reduce(&mut times_us, Op::Max)?;
     let pairs = times_us.chunks_exact(2).skip(sizes.len());
     for (number, pair) in pairs.enumerate() {
-        answers[number % sizes.len()].pairs.push([pair[0], pair[1]]);
+        samples[number % sizes.len()].pairs.push([pair[0], pair[1]]);
     }
-    Ok((answers, start.elapsed()))
+    Ok((samples, start.elapsed()))
 }
 
-/// Rewrites the data and meets the other ranks. Whether there is time for another call, on which all agree.
+/// Rewrites the data and meets the other ranks. Whether there is time for another call, on which
+/// all agree.
 fn meet(communicator: &Communicator, data: &mut [f32], start: Instant) -> Result<bool> {
     for line in data.chunks_mut(LINE_BYTES / size_of::<f32>()) {
         line[0] = 0.0;
@@ -116,26 +124,26 @@ fn from_rank_0(communicator: &Communicator, own: &Constants) -> Result<Constants
     })
 }
 
-fn log_answers(doubt: &Doubt, answers: &[Answer], elapsed: Duration) {
-    let text: Vec<String> = answers
+fn log_samples(case: &ProbeCase, samples: &[ProbeSamples], elapsed: Duration) {
+    let text: Vec<String> = samples
         .iter()
-        .map(|answer| {
-            let [tried, known] = answer.medians();
-            let sign = match answer.is_clear() {
+        .map(|sample| {
+            let [tried, known] = sample.medians();
+            let sign = match sample.is_clear() {
                 true if tried < known => "<",
                 true => ">",
                 false => "~",
             };
-            format!("{} bytes {tried:.2} {sign} {known:.2}", answer.bytes)
+            format!("{} bytes {tried:.2} {sign} {known:.2}", sample.bytes)
         })
         .collect();
     log::info!(
         target: TUNING_LOG,
         "probed {} by {} against {}: medians of {} calls in microseconds: {}; after {:.1} ms",
-        doubt.collective,
-        doubt.tried.0,
-        doubt.known.0,
-        answers.first().map_or(0, |answer| answer.pairs.len()),
+        case.collective,
+        case.tried.0,
+        case.known.0,
+        samples.first().map_or(0, |sample| sample.pairs.len()),
         text.join(", "),
         elapsed.as_secs_f64() * 1e3
     );

@@ -14,7 +14,7 @@ use crate::transport::P2P_CHANNEL;
 use crate::tune::calibration::Source;
 use crate::tune::channels::Bounds;
 use crate::tune::limits::Overrides;
-use crate::tune::{Allowed, Rules};
+use crate::tune::{AlgoFilter, Rules};
 use crate::types::{Method, Protocol};
 use crate::wait::SPAN_MAX;
 
@@ -37,7 +37,7 @@ pub struct Settings {
     /// The protocol of every call that can go by it.
     pub protocol: Option<Protocol>,
     /// Which ways may be chosen.
-    pub allowed: Allowed,
+    pub allowed: AlgoFilter,
     /// Which calls go which way, if this rank's rules are the ones that hold.
     pub rules: Option<RuleSource>,
     /// A shared library that prices ways anew.

@@ -25,7 +25,7 @@ pub const PROTO: &str = "RINGFOLD_PROTO";
 
 /// What the two variables allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AlgoFilter {
     algorithms: Lists<Method>,
     protocols: Lists<Protocol>,
 }
@@ -50,14 +50,14 @@ impl<T: Clone> Default for Lists<T> {
     }
 }
 
-impl Allowed {
+impl AlgoFilter {
     /// Reads the values of the two variables; an empty one allows everything.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` that names the variable, the word and what is nearest to it.
-    pub fn parse(algo: &str, proto: &str) -> Result<Allowed> {
-        Ok(Allowed {
+    pub fn parse(algo: &str, proto: &str) -> Result<AlgoFilter> {
+        Ok(AlgoFilter {
             algorithms: lists(ALGO, algo, &ALGORITHMS)?,
             protocols: lists(PROTO, proto, &PROTOCOLS)?,
         })
@@ -65,7 +65,7 @@ impl Allowed {
 
     /// Whether nothing is barred.
     pub fn is_everything(&self) -> bool {
-        *self == Allowed::default()
+        *self == AlgoFilter::default()
     }
 
     /// The one algorithm of a list for all collectives that has no other.
@@ -89,7 +89,7 @@ impl Allowed {
     ///
     /// `Unsupported` if a list for this collective in particular leaves none of the ways that the
     /// table had; the text names the variable and the ways.
-    pub fn bar(&self, collective: Collective, table: &mut CostTable) -> Result<bool> {
+    pub fn apply(&self, collective: Collective, table: &mut CostTable) -> Result<bool> {
         let before = table.usable().count();
         let algorithms = self.algorithms.0[collective as usize].as_ref();
         bar(ALGO, algorithms, collective, table, |(algorithm, _)| {
@@ -228,7 +228,7 @@ mod tests {
     /// What is left of [`WAYS`] for a collective.
     fn left(algo: &str, proto: &str, collective: Collective) -> Result<Vec<(Method, Protocol)>> {
         let mut table = table();
-        let is_bound = Allowed::parse(algo, proto)?.bar(collective, &mut table)?;
+        let is_bound = AlgoFilter::parse(algo, proto)?.apply(collective, &mut table)?;
         let mut ways: Vec<_> = table.usable().map(|(way, _)| way).collect();
         ways.sort();
         assert_eq!(is_bound, ways.len() < WAYS.len());
@@ -337,10 +337,10 @@ mod tests {
             ("ring,^tree", "", "`^tree` is unknown"),
         ];
         for (algo, proto, due) in cases {
-            let text = Allowed::parse(algo, proto).expect_err(algo).to_string();
+            let text = AlgoFilter::parse(algo, proto).expect_err(algo).to_string();
             assert!(text.contains(due), "{text}");
         }
-        let sole = |algo| Allowed::parse(algo, "").expect(algo).sole();
+        let sole = |algo| AlgoFilter::parse(algo, "").expect(algo).sole();
         assert_eq!(sole("Claim"), Some(Method::Claim));
         for several in [
             "",
@@ -351,7 +351,7 @@ mod tests {
         ] {
             assert_eq!(sole(several), None, "{several}");
         }
-        assert!(Allowed::parse(" ", "").expect("nothing").is_everything());
-        assert!(!Allowed::parse("ring", "").expect("ring").is_everything());
+        assert!(AlgoFilter::parse(" ", "").expect("nothing").is_everything());
+        assert!(!AlgoFilter::parse("ring", "").expect("ring").is_everything());
     }
 }

@@ -206,7 +206,7 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
     // The call has precedence over the variables, which may say something about what it leaves open.
     let cheapest = table.best();
     let mut allowed = table;
-    match tuning.allowed.bar(question.collective, &mut allowed) {
+    match tuning.allowed.apply(question.collective, &mut allowed) {
         Ok(is_bound) => {
             if is_bound && allowed.best() != cheapest {
                 reason = Reason::Variable;

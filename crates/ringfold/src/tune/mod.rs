@@ -20,7 +20,7 @@ pub mod terms;
 pub mod tuning;
 pub mod weights;
 
-pub use allowed::Allowed;
+pub use allowed::AlgoFilter;
 pub use constants::Constants;
 pub use cost_table::CostTable;
 pub use limits::Limits;

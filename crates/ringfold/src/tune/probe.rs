@@ -1,11 +1,13 @@
-//! What the cost model is unsure of is asked of the machine itself when a communicator is made, and what follows.
+//! What the cost model is unsure of is asked of the machine itself when a communicator is made, and
+//! what follows.
 //!
-//! How long a line of memory travels between two cores is written down nowhere. Whoever
-//! probes carries calls out by two ways, in turn (`communicator/probe.rs`); here is what to try and what to conclude, without a
-//! clock. Neighbours, frequency and the two speeds of a line between cores shift times by more than the ways differ, but hardly
-//! one call against the next. So pairs are counted, not times averaged: where one way wins nearly all its pairs, the tried way
-//! is priced anew, against the other one as the medians of both are. Otherwise the model stands. What two calls cannot tell
-//! apart in a few milliseconds is not asked.
+//! How long a line of memory travels between two cores is written down nowhere. Whoever probes
+//! carries calls out by two ways, in turn (`communicator/probe.rs`); here is what to try and what
+//! to conclude, without a clock. Neighbours, frequency and the two speeds of a line between cores
+//! shift times by more than the ways differ, but hardly one call against the next. So pairs are
+//! counted, not times averaged: where one way wins nearly all its pairs, the tried way is priced
+//! anew, against the other one as the medians of both are. Otherwise the model stands. What two
+//! calls cannot tell apart in a few milliseconds is not asked.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +19,7 @@ use crate::types::{Collective, Method, Protocol};
 
 /// Two ways whose order by price is doubted.
 #[derive(Clone, Copy, Debug)]
-pub struct Doubt {
+pub struct ProbeCase {
     /// The collective that is tried.
     pub collective: Collective,
     /// The way whose price is doubted ...
@@ -31,9 +33,9 @@ pub struct Doubt {
 const DIRECT: (Method, Protocol) = (Method::Direct, Protocol::Simple);
 
 /// What is doubted.
-pub const DOUBTS: &[Doubt] = &[
+pub const PROBE_CASES: &[ProbeCase] = &[
     // Reading everything, which saves a synchronisation.
-    Doubt {
+    ProbeCase {
         collective: Collective::AllReduce,
         tried: (Method::OneShot, Protocol::Simple),
         known: DIRECT,
@@ -43,46 +45,47 @@ pub const DOUBTS: &[Doubt] = &[
 
 /// Times of one size: those of the tried way and of the known one, pair by pair, in any unit.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ProbeSamples {
     /// The size.
     pub bytes: u64,
     /// What was measured.
     pub pairs: Vec<[f64; 2]>,
 }
 
-/// So many doublings beyond the sizes that were tried the model stands as it was: what a probe finds of some kilobytes says
-/// nothing of megabytes.
+/// So many doublings beyond the sizes that were tried the model stands as it was: what a probe
+/// finds of some kilobytes says nothing of megabytes.
 const REACH_LOG2: u8 = 2;
 
 /// Fewer pairs than this say nothing.
 const PAIRS_MIN: usize = 4;
 
-/// The part of all pairs that a way must win: with 7 pairs 6, which chance alone does once in 16 times for either.
+/// The part of all pairs that a way must win: with 7 pairs 6, which chance alone does once in 16
+/// times for either.
 const WINS_MIN: f64 = 0.8;
 
-impl Doubt {
-    /// The constants that follow from the answers, each with a question about a call of its size.
-    pub fn settle(&self, tuning: &Tuning, answers: &[(Question, Answer)]) -> Constants {
+impl ProbeCase {
+    /// The constants that follow from the samples, each with a question about a call of its size.
+    pub fn settle(&self, tuning: &Tuning, samples: &[(Question, ProbeSamples)]) -> Constants {
         let mut constants = tuning.constants.clone();
         let key = Key {
             collective: self.collective,
             algorithm: self.tried.0,
             protocol: self.tried.1,
         };
-        let clear: Vec<&(Question, Answer)> = answers
+        let clear: Vec<&(Question, ProbeSamples)> = samples
             .iter()
-            .filter(|(_, answer)| answer.is_clear())
+            .filter(|(_, sample)| sample.is_clear())
             .collect();
-        let ratios: Vec<f64> = clear.iter().map(|(_, answer)| answer.ratio()).collect();
-        for (index, (question, answer)) in clear.into_iter().enumerate() {
+        let ratios: Vec<f64> = clear.iter().map(|(_, sample)| sample.ratio()).collect();
+        for (index, (question, sample)) in clear.into_iter().enumerate() {
             let price = |way| {
                 let way = finish(question, tuning, way, None);
                 f64::from(model::price(question, &way, &constants))
             };
             let ratio = among_neighbours(&ratios, index);
             let factor = price(self.known) * ratio / price(self.tried);
-            let old = constants.corrections.factor(key, answer.bytes);
-            let log2_bytes = answer.bytes.max(1).ilog2() as u8;
+            let old = constants.corrections.factor(key, sample.bytes);
+            let log2_bytes = sample.bytes.max(1).ilog2() as u8;
             constants.corrections.set(key, log2_bytes, factor * old);
         }
         self.bound(key, &mut constants);
@@ -108,8 +111,8 @@ impl Doubt {
     }
 }
 
-/// The ratio at `index`, or where both its neighbours are on one side of it the nearer one: ways cross once, so a size that differs
-/// from both was disturbed.
+/// The ratio at `index`, or where both its neighbours are on one side of it the nearer one: ways
+/// cross once, so a size that differs from both was disturbed.
 fn among_neighbours(ratios: &[f64], index: usize) -> f64 {
     let here = ratios[index];
     match (
@@ -121,7 +124,7 @@ fn among_neighbours(ratios: &[f64], index: usize) -> f64 {
     }
 }
 
-impl Answer {
+impl ProbeSamples {
     /// What the tried way takes, as a multiple of the known one's time.
     fn ratio(&self) -> f64 {
         let [tried, known] = self.medians();
@@ -154,16 +157,17 @@ mod tests {
     use crate::tune::Limits;
     use crate::tune::model::tests::{on_one_host, two_cores};
 
-    /// Seven pairs at each size, in which the tried way takes what `tried` says and the known one 10.
-    fn answers(doubt: &Doubt, tried: impl Fn(u64) -> f64) -> Vec<(Question, Answer)> {
-        let answer = |bytes: &u64| {
-            let answer = Answer {
+    /// Seven pairs at each size, in which the tried way takes what `tried` says and the known one
+    /// 10.
+    fn samples(case: &ProbeCase, tried: impl Fn(u64) -> f64) -> Vec<(Question, ProbeSamples)> {
+        let sample = |bytes: &u64| {
+            let sample = ProbeSamples {
                 bytes: *bytes,
                 pairs: vec![[tried(*bytes), 10.0]; 7],
             };
-            (on_one_host(doubt.collective, *bytes, 2), answer)
+            (on_one_host(case.collective, *bytes, 2), sample)
         };
-        doubt.sizes.iter().map(answer).collect()
+        case.sizes.iter().map(sample).collect()
     }
 
     fn tuning(constants: Constants) -> Tuning {
@@ -171,38 +175,38 @@ mod tests {
     }
 
     /// The price of the tried way as a multiple of the known one's.
-    fn ratio(doubt: &Doubt, bytes: u64, constants: &Constants) -> f64 {
-        let question = on_one_host(doubt.collective, bytes, 2);
+    fn ratio(case: &ProbeCase, bytes: u64, constants: &Constants) -> f64 {
+        let question = on_one_host(case.collective, bytes, 2);
         let price = |way| {
             let way = finish(&question, &tuning(constants.clone()), way, None);
             f64::from(model::price(&question, &way, constants))
         };
-        price(doubt.tried) / price(doubt.known)
+        price(case.tried) / price(case.known)
     }
 
     #[test]
     fn prices_follow_what_was_measured() {
-        for doubt in DOUBTS {
+        for case in PROBE_CASES {
             for takes in [5.0, 20.0] {
-                let settled =
-                    doubt.settle(&tuning(Constants::default()), &answers(doubt, |_| takes));
-                for bytes in doubt.sizes {
-                    let ratio = ratio(doubt, *bytes, &settled);
-                    assert!((ratio - takes / 10.0).abs() < 1e-3, "{doubt:?}: {ratio}");
+                let settled = case.settle(&tuning(Constants::default()), &samples(case, |_| takes));
+                for bytes in case.sizes {
+                    let ratio = ratio(case, *bytes, &settled);
+                    assert!((ratio - takes / 10.0).abs() < 1e-3, "{case:?}: {ratio}");
                 }
             }
         }
     }
 
-    /// Between sizes at which the one and the other won, and not at the derived size, the choice changes.
+    /// Between sizes at which the one and the other won, and not at the derived size, the choice
+    /// changes.
     #[test]
     fn the_crossing_moves_to_where_the_ways_cross() {
-        let doubt = &DOUBTS[0];
+        let case = &PROBE_CASES[0];
         for crossing in [1 << 10, 4 << 10, 16 << 10] {
             let tried = |bytes| if bytes <= crossing { 9.0 } else { 11.0 };
-            let settled = doubt.settle(&tuning(Constants::default()), &answers(doubt, tried));
-            for bytes in doubt.sizes {
-                let is_taken = ratio(doubt, *bytes, &settled) < 1.0;
+            let settled = case.settle(&tuning(Constants::default()), &samples(case, tried));
+            for bytes in case.sizes {
+                let is_taken = ratio(case, *bytes, &settled) < 1.0;
                 assert_eq!(is_taken, *bytes <= crossing, "{bytes} of {crossing}");
             }
         }
@@ -210,40 +214,40 @@ mod tests {
 
     #[test]
     fn one_disturbed_size_changes_nothing() {
-        let doubt = &DOUBTS[0];
+        let case = &PROBE_CASES[0];
         let disturbed = |bytes| if bytes == 16 << 10 { 30.0 } else { 9.0 };
-        let settled = doubt.settle(&tuning(Constants::default()), &answers(doubt, disturbed));
-        for bytes in doubt.sizes {
-            assert!(ratio(doubt, *bytes, &settled) < 1.0, "{bytes} bytes");
+        let settled = case.settle(&tuning(Constants::default()), &samples(case, disturbed));
+        for bytes in case.sizes {
+            assert!(ratio(case, *bytes, &settled) < 1.0, "{bytes} bytes");
         }
     }
 
     /// What is found of some kilobytes says nothing of megabytes.
     #[test]
     fn far_from_what_was_tried_the_model_stands() {
-        let doubt = &DOUBTS[0];
-        let settled = doubt.settle(&tuning(Constants::default()), &answers(doubt, |_| 5.0));
+        let case = &PROBE_CASES[0];
+        let settled = case.settle(&tuning(Constants::default()), &samples(case, |_| 5.0));
         for bytes in [8, 1 << 20, 1 << 30] {
-            let before = ratio(doubt, bytes, &Constants::default());
-            assert_eq!(ratio(doubt, bytes, &settled), before, "{bytes} bytes");
+            let before = ratio(case, bytes, &Constants::default());
+            assert_eq!(ratio(case, bytes, &settled), before, "{bytes} bytes");
         }
     }
 
     #[test]
     fn noise_and_silence_leave_the_model() {
-        for doubt in DOUBTS {
-            let mut noisy = answers(doubt, |_| 5.0);
-            for (_, answer) in &mut noisy {
-                for pair in answer.pairs.iter_mut().step_by(2) {
+        for case in PROBE_CASES {
+            let mut noisy = samples(case, |_| 5.0);
+            for (_, sample) in &mut noisy {
+                for pair in sample.pairs.iter_mut().step_by(2) {
                     pair.swap(0, 1);
                 }
             }
-            let mut few = answers(doubt, |_| 20.0);
-            for (_, answer) in &mut few {
-                answer.pairs.truncate(PAIRS_MIN - 1);
+            let mut few = samples(case, |_| 20.0);
+            for (_, sample) in &mut few {
+                sample.pairs.truncate(PAIRS_MIN - 1);
             }
-            for answers in [noisy, few, Vec::new()] {
-                let settled = doubt.settle(&tuning(Constants::default()), &answers);
+            for samples in [noisy, few, Vec::new()] {
+                let settled = case.settle(&tuning(Constants::default()), &samples);
                 assert_eq!(settled, Constants::default());
             }
         }

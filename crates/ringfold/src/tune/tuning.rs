@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::channels::Bounds;
 use super::plugin::Plugin;
-use super::{Allowed, Constants, CostTable, Limits, Rules};
+use super::{AlgoFilter, Constants, CostTable, Limits, Rules};
 use crate::call::Way;
 use crate::types::Protocol;
 
@@ -27,7 +27,7 @@ pub struct Tuning {
     /// The operator's table. The same on all ranks.
     pub rules: Rules,
     /// What the operator's variables allow.
-    pub allowed: Allowed,
+    pub allowed: AlgoFilter,
     /// The protocol of every call that can go by it, if somebody insists on one.
     pub protocol: Option<Protocol>,
     /// How many channels a call over messages may have.
@@ -47,7 +47,7 @@ impl Tuning {
             constants,
             limits,
             rules: Rules::default(),
-            allowed: Allowed::default(),
+            allowed: AlgoFilter::default(),
             protocol: None,
             channels: Bounds::default(),
             chunk_bytes: None,

@@ -7,7 +7,7 @@ use crate::types::Assignment;
 use super::*;
 use crate::topology::Machine;
 use crate::tune::model::tests::{on_one_host, two_cores};
-use crate::tune::{Allowed, Constants, Limits, Plugin, Rules};
+use crate::tune::{AlgoFilter, Constants, Limits, Plugin, Rules};
 
 const ALL_REDUCE: Collective = Collective::AllReduce;
 
@@ -25,7 +25,7 @@ fn with_rules(text: &str) -> Tuning {
 
 fn with_allowed(algo: &str, proto: &str) -> Tuning {
     Tuning {
-        allowed: Allowed::parse(algo, proto).expect("lists"),
+        allowed: AlgoFilter::parse(algo, proto).expect("lists"),
         ..tuning()
     }
 }
