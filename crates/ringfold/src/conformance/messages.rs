@@ -108,8 +108,7 @@ impl World {
             algorithm: Algorithm::Direct,
             access: Access::Messages,
             assignment: crate::Assignment::Owner,
-            // The sender's is what matters.
-            protocol: [Protocol::Ll, Protocol::Simple][rank % 2],
+            protocol: Protocol::Simple,
             slice_bytes: 1 << 20,
             channels: 1,
             registered: None,

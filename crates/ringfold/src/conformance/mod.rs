@@ -88,14 +88,10 @@ impl Case {
 
 /// Whether `ll` carries what `request` asks for.
 fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
-    let most = ll_bytes_max(
-        case.collective,
-        case.algorithm.algorithm(),
-        case.access,
-        world_size,
-    );
+    let most = ll_bytes_max(case.collective, case.algorithm, world_size);
     let is_even = !request.is_uneven() && case.weights.is_none();
-    is_even && most.is_some_and(|most| request.bytes(world_size) <= most)
+    let is_plain = is_even && case.access == Access::Staged;
+    is_plain && most.is_some_and(|most| request.bytes(world_size) <= most)
 }
 
 /// Consecutive attempts that may make no progress: operating systems deliver loopback traffic when

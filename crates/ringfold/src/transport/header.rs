@@ -2,7 +2,6 @@
 
 use crate::call::{CALL_BYTES, Call};
 use crate::error::{Error, Result};
-use crate::types::Protocol;
 
 /// What stands in front of a message's payload. 40 bytes on the wire, little endian:
 ///
@@ -25,11 +24,6 @@ pub struct Header {
 pub const HEADER_BYTES: usize = 40;
 
 impl Header {
-    /// Whether the payload comes in the piece that announces it.
-    pub fn is_ll(&self) -> bool {
-        self.call.protocol == Protocol::Ll
-    }
-
     /// The wire form; `checksum` covers what the transport says it covers (0 where it checks
     /// nothing).
     pub fn encode(&self, checksum: u32) -> [u8; HEADER_BYTES] {

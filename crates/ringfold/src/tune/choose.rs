@@ -333,16 +333,11 @@ fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
     if method.is_registered() {
         return [Some(Protocol::ZeroCopy), None];
     }
-    let access = access(question, method);
-    let most = ll_bytes_max(
-        question.collective,
-        method.algorithm(),
-        access,
-        question.world_size,
-    );
-    let is_alike = !question.is_uneven && !question.is_pairwise;
-    let is_plain = is_alike && !goes_by_weights(question) && !goes_around(question);
-    let carries = is_plain && question.bytes > 0 && most.is_some_and(|most| question.bytes <= most);
+    let most = ll_bytes_max(question.collective, method, question.world_size);
+    let carries = access(question, method) == Access::Staged
+        && !question.is_uneven
+        && question.bytes > 0
+        && most.is_some_and(|most| question.bytes <= most);
     [carries.then_some(Protocol::Ll), Some(Protocol::Simple)]
 }
 

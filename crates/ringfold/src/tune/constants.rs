@@ -82,9 +82,6 @@ parameters! {
         socket_hop_us = 25.0, 0.0..=EVENT_US_MAX;
         /// What a rank spends on each further message through a socket: o.
         socket_message_us = 3.0, 0.0..=EVENT_US_MAX;
-        /// What a short message through a socket costs less that is taken in together with what
-        /// announces it.
-        socket_inline_us = 0.7, 0.0..=EVENT_US_MAX;
         /// What a message through a socket costs more where ranks share cores.
         socket_turn_us = 8.0, 0.0..=EVENT_US_MAX;
         /// A byte through a link: β.

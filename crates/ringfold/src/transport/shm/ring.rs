@@ -5,8 +5,8 @@
 //! header, and both ends know from it how many follow. The sender never has more than `cells` cells
 //! ahead of the receiver: those are its credits.
 //!
-//! The payload of an `ll` message that fits into what the header leaves of its line stands there: a
-//! receiver that sees the stamp has it, and asks for no second line.
+//! A payload that fits into what the header leaves of its line stands there: a receiver that sees the
+//! stamp has it, and asks for no second line.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl Lane {
     /// how much fits there. Both ends know the header.
     fn place(self, segment: &Segment, header: &Header, cell: usize) -> Region {
         let Lane { from, to, channel } = self;
-        if header.is_ll() && header.bytes as usize <= INLINE_BYTES {
+        if header.bytes as usize <= INLINE_BYTES {
             segment.cell_inline(from, to, channel, cell)
         } else {
             segment.cell(from, to, channel, cell)

@@ -84,12 +84,12 @@ fn the_first_rule_whose_way_is_usable_decides() {
     let tuning = with_rules(
         "allreduce,0,100,nvls,simple,-1,-1,-1\n\
          allreduce,0,100,push,zero_copy,-1,-1,-1\n\
-         allreduce,0,100,tree,ll,-1,1,2\n\
+         allreduce,0,100,tree,simple,-1,1,2\n\
          allreduce,0,100,ring,simple,-1,-1,-1\n",
     );
     // Nobody has the first, the second is for registered memory.
     let (algorithm, protocol, reason) = of(100, &tuning);
-    let expected = (Method::Tree, Protocol::Ll, Reason::Rule { line: 3 });
+    let expected = (Method::Tree, Protocol::Simple, Reason::Rule { line: 3 });
     assert_eq!((algorithm, protocol, reason), expected);
     assert_eq!(of(101, &tuning).2, Reason::Model);
     let registered = Question {
@@ -205,26 +205,6 @@ fn payloads_travel_in_announcements_only_where_they_fit() {
     };
     assert!(protocols(8, false) && protocols(32, false));
     assert!(!protocols(33, false) && !protocols(8, true));
-}
-
-#[test]
-fn short_messages_are_taken_in_with_their_headers() {
-    use Collective::{AllGather, AllReduce, Broadcast, Recv, Send};
-    let protocol = |collective, bytes| {
-        let question = Question {
-            slot_bytes: None,
-            ..on_one_host(collective, bytes, 2)
-        };
-        choose(&question, &tuning()).expect("a choice").protocol
-    };
-    for collective in [AllReduce, AllGather, Broadcast, Send, Recv] {
-        assert_eq!(protocol(collective, 8), Protocol::Ll, "{collective}");
-        assert_eq!(
-            protocol(collective, 1 << 20),
-            Protocol::Simple,
-            "{collective}"
-        );
-    }
 }
 
 #[test]

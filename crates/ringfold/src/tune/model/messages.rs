@@ -2,7 +2,7 @@
 
 use super::{Call, Load, Method};
 use crate::tune::terms::is_chain;
-use crate::types::{Collective, Protocol};
+use crate::types::Collective;
 
 /// What messages cost on their way.
 struct Link {
@@ -103,12 +103,6 @@ impl Call<'_> {
     /// together.
     fn link(&self) -> Link {
         let constants = self.constants;
-        let inline_us = match self.way.protocol {
-            Protocol::Ll => constants.socket_inline_us,
-            _ => 0.0,
-        };
-        let socket_hop_us = (constants.socket_hop_us - inline_us).max(0.0);
-        let socket_message_us = (constants.socket_message_us - inline_us).max(0.0);
         match (self.is_on_one_host(), constants.is_oversubscribed()) {
             (true, true) => {
                 let turns_us = constants.turn_us * constants.load;
@@ -131,17 +125,17 @@ impl Call<'_> {
                 incast: 0.0,
             },
             (false, true) => Link {
-                hop_us: constants.shared_core_hop_factor * socket_hop_us,
-                first_us: constants.shared_core_first_hop_factor * socket_hop_us,
-                message_us: socket_message_us + constants.socket_turn_us,
+                hop_us: constants.shared_core_hop_factor * constants.socket_hop_us,
+                first_us: constants.shared_core_first_hop_factor * constants.socket_hop_us,
+                message_us: constants.socket_message_us + constants.socket_turn_us,
                 us_per_byte: constants.socket_work_us_per_byte,
                 fresh_us_per_byte: 0.0,
                 incast: 0.0,
             },
             (false, false) => Link {
-                hop_us: socket_hop_us,
+                hop_us: constants.socket_hop_us,
                 first_us: 0.0,
-                message_us: socket_message_us,
+                message_us: constants.socket_message_us,
                 us_per_byte: constants
                     .socket_us_per_byte
                     .max(constants.socket_work_us_per_byte / 2.0),
