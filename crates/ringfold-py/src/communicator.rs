@@ -328,7 +328,7 @@ impl Communicator {
         };
         let peers = stats.peers.iter().map(peer).collect();
         let waited = stats.waited.as_secs_f64();
-        Ok((stats.calls, stats.unawaited, waited, peers))
+        Ok((stats.calls, stats.times_last, waited, peers))
     }
 
     /// Counts from zero again.

@@ -18,7 +18,11 @@ pub fn numbers(world_size: usize) -> usize {
 /// A rank's counts as numbers, to be gathered.
 pub fn encode(stats: &Stats) -> Vec<f64> {
     let ns = |time: Duration| time.as_nanos() as f64;
-    let mut numbers = vec![stats.calls as f64, stats.unawaited as f64, ns(stats.waited)];
+    let mut numbers = vec![
+        stats.calls as f64,
+        stats.times_last as f64,
+        ns(stats.waited),
+    ];
     for peer in &stats.peers {
         numbers.push(peer.last as f64);
         numbers.extend([peer.lateness, peer.most, peer.waited].map(ns));
@@ -46,7 +50,7 @@ pub fn decode(numbers: &[f64]) -> Stats {
     };
     Stats {
         calls: own[0] as u64,
-        unawaited: own[1] as u64,
+        times_last: own[1] as u64,
         waited: time(own[2]),
         peers: peers.chunks_exact(PEER_NUMBERS).map(peer).collect(),
     }
@@ -79,7 +83,7 @@ pub fn table(all: &[Stats]) -> String {
         let _ = writeln!(
             text,
             "# {rank:>5} {:>9} {:>9} {mean_us:>12.1} {:>12.1} {:>12.3}",
-            stats.unawaited,
+            stats.times_last,
             blamed.last,
             blamed.most.as_secs_f64() * 1e6,
             stats.waited.as_secs_f64() * 1e3,
@@ -104,7 +108,7 @@ pub fn document(all: &[Stats]) -> Value {
         json!({
             "rank": rank,
             "calls": stats.calls,
-            "unawaited": stats.unawaited,
+            "unawaited": stats.times_last,
             "waited_us": us(stats.waited),
             "blamed": peer(&blamed(all, rank)),
             "peers": stats.peers.iter().map(peer).collect::<Vec<_>>(),
@@ -130,7 +134,7 @@ mod tests {
         peer.histogram[10] = 1;
         let stats = Stats {
             calls: 9,
-            unawaited: 6,
+            times_last: 6,
             waited: Duration::from_micros(1800),
             peers: vec![PeerStats::default(), peer],
         };

@@ -1,4 +1,5 @@
-//! What the log says of how calls are carried out: once for each plan, when it is made, so never on the data path.
+//! What the log says of how calls are carried out: once for each plan, when it is made, so never on
+//! the data path.
 
 use super::{Job, TinyJob, tiny};
 use crate::call::Call;

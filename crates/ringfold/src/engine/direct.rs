@@ -1,9 +1,9 @@
 //! The executor of the `direct` all-reduce over published memory: three counters in place of steps.
 //!
-//! A slice is a few microseconds of work, so the overhead of a schedule's steps shows. Here the same
-//! slices are published, reduced and taken back in a plain loop, with the same generations, phases
-//! and places: a rank that runs this and one that runs the schedule understand each other, and a
-//! test holds the two together. It never waits. Where a peer is not there yet it goes on with
+//! A slice is a few microseconds of work, so the overhead of a schedule's steps shows. Here the
+//! same slices are published, reduced and taken back in a plain loop, with the same generations,
+//! phases and places: a rank that runs this and one that runs the schedule understand each other,
+//! and a test holds the two together. It never waits. Where a peer is not there yet it goes on with
 //! another slice, and with none it returns.
 //!
 //! A block of a sum is stored to its places while it is in the first-level cache. Nothing is stored
@@ -18,10 +18,12 @@ use crate::transport::Wake;
 const INPUTS: u8 = 1;
 const REDUCED: u8 = 2;
 
-/// Slices that are published before the first of them is taken back: more of them only leave the cache.
+/// Slices that are published before the first of them is taken back: more of them only leave the
+/// cache.
 const SLICES_AHEAD_MAX: u32 = 3;
 
-/// What is reduced and stored at once: small enough to stay in the first-level cache, with what it comes from.
+/// What is reduced and stored at once: small enough to stay in the first-level cache, with what it
+/// comes from.
 const BLOCK_BYTES: usize = 8 << 10;
 
 /// How many slices have been published, reduced and taken back, and how far the next ones are.
@@ -111,7 +113,8 @@ impl Direct {
         Ok(true)
     }
 
-    /// Reduces this rank's chunk of the next slice, once all others have published theirs, and gives it back to them.
+    /// Reduces this rank's chunk of the next slice, once all others have published theirs, and
+    /// gives it back to them.
     fn reduce_next(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
         let slice = self.reduced;
         if slice == self.published {

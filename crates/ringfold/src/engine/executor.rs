@@ -439,7 +439,8 @@ impl Operation {
         }
     }
 
-    /// Scales `len` chunks of the result of `slice` from `first` on, where the operation asks for it.
+    /// Scales `len` chunks of the result of `slice` from `first` on, where the operation asks for
+    /// it.
     pub fn scale_result(&self, first: u32, len: u32, slice: u32) -> Result<()> {
         let Some(factor) = self.factor else {
             return Ok(());

@@ -1,30 +1,34 @@
-//! Who was late, by how much, and for whom this rank waited: counted always, for whoever asks.
+//! Which ranks were late, by how much, and for which of them this rank waited: always counted.
 //!
 //! # What is counted
 //!
-//! In a collective call a peer is *there* with its first sign, a message or a publication. A call in which this rank need not
-//! wait for any finds everybody there: this rank was the last. Otherwise the last was the peer whose first sign this rank waited
-//! for last. Its lateness is the time from when this rank first had nothing left to do in the call until that sign came. Later
-//! waits for a peer that has been heard in the call say nothing about when it came: they are its links' and cores' speed,
-//! and only counted as waits. Where whoever runs serves everybody (`claim`, `serve`), a wait belongs to no peer, and nobody
-//! was the last.
+//! In a collective call a peer has *arrived* with its first sign, a message or a publication. A
+//! call in which this rank need not wait for any finds all peers there: this rank was the last.
+//! Otherwise the last was the peer whose first sign this rank waited for last. Its lateness is the
+//! time from when this rank first had nothing left to do in the call until that sign came. Later
+//! waits for a peer that has arrived say nothing about when it came: they are its links' and cores'
+//! speed, and only counted as waits. Where any rank may do the work of any other (`claim`,
+//! `serve`), a wait belongs to no peer, and no rank was the last.
 //!
-//! A sign that comes through others (the next rank of a ring hears from the one before it only) is blamed on the peer from
-//! which it came. So one rank's view is a hint; that the others wait for one that found everybody there is the proof.
+//! A sign that comes through others (a rank of a ring hears from the one before it only) is blamed
+//! on the peer from which it came. So one rank's view is a hint; that the others wait for a rank
+//! that found all of them there is the proof.
 //!
 //! # Cost
 //!
-//! Whoever does not wait pays next to nothing. The clock is read only in a wait that has lasted for [`UNTIMED_ATTEMPTS`],
-//! a few microseconds; a shorter one counts as no time at all. Nothing is allocated after the beginning.
+//! A rank that does not wait pays next to nothing. The clock is read only in a wait that has lasted
+//! for [`UNTIMED_ATTEMPTS`], a few microseconds; a shorter one counts as no time at all. Nothing is
+//! allocated after the beginning.
 //!
-//! The engine says what it heard, its driver when it waited: times are arguments here as everywhere in the engine.
+//! The engine adds arrivals, its driver waits: times are arguments here as everywhere in the
+//! engine.
 
 use std::time::Duration;
 
 use crate::transport::Time;
 
-/// Fruitless attempts of a wait, each 20 to 60 ns, before the clock is read for it: more than any wait takes between ranks that
-/// come together and have a core each.
+/// Fruitless attempts of a wait, each 20 to 60 ns, before the clock is read for it: more than any
+/// wait takes between ranks that come together and have a core each.
 pub const UNTIMED_ATTEMPTS: u32 = 64;
 
 /// The classes of lateness; see [`PeerStats::histogram`].
@@ -36,7 +40,7 @@ pub struct Stats {
     /// Collective calls that are done.
     pub calls: u64,
     /// Those in which this rank was the last: it waited for no peer's first sign.
-    pub unawaited: u64,
+    pub times_last: u64,
     /// The time in all of them in which this rank could do nothing but wait.
     pub waited: Duration,
     /// By rank; this rank's own stays empty.
@@ -46,7 +50,7 @@ pub struct Stats {
 /// What a rank knows of a peer's lateness.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerStats {
-    /// Calls in which this peer was the last whose first sign this rank waited for.
+    /// Calls in which this peer was the last to arrive.
     pub last: u64,
     /// By how much it was late in these, together.
     pub lateness: Duration,
@@ -54,8 +58,9 @@ pub struct PeerStats {
     pub most: Duration,
     /// The time of all waits that this peer ended, also later in a call.
     pub waited: Duration,
-    /// These calls by lateness: class 0 below a microsecond (1024 ns, or not timed), class `i` below `2^i` of them, and so
-    /// on by powers of two; the last has all that is above, a minute and more.
+    /// These calls by lateness: class 0 below a microsecond (1024 ns, or not timed), class `i`
+    /// below `2^i` of them, and so on by powers of two; the last has all that is above, a minute
+    /// and more.
     pub histogram: [u64; LATENESS_CLASSES],
 }
 
@@ -63,7 +68,7 @@ impl Stats {
     /// Adds what was counted in another while, among as many ranks.
     pub fn merge(&mut self, other: &Stats) {
         self.calls += other.calls;
-        self.unawaited += other.unawaited;
+        self.times_last += other.times_last;
         self.waited += other.waited;
         self.peers.resize(other.peers.len(), PeerStats::default());
         for (peer, other) in self.peers.iter_mut().zip(&other.peers) {
@@ -105,17 +110,20 @@ pub struct Lateness {
     awaited: u64,
     /// Collective calls done before counting began.
     calls_before: u64,
-    /// The number of the call under way, and of the last call in which each peer was heard.
+    /// The number of the call under way, and of the last call in which each peer arrived.
     call: u64,
-    heard_in: Vec<u64>,
+    arrived_in: Vec<u64>,
     is_running: bool,
-    /// Whether a call has ended and is not counted yet: the wait that ended it may not be over for the driver.
+    /// Whether a call has ended and is not counted yet: the wait that ended it may not be over for
+    /// the driver.
     has_ended: bool,
-    /// Whether somebody in the call under way came after this rank, since when that waits, and who was last so far.
+    /// Whether a peer came after this rank in the call under way, since when this rank waits, and
+    /// which peer was last so far.
     is_early: bool,
     first_wait: Option<Time>,
     last: Option<(usize, Duration)>,
-    /// Whether a wait is under way, since when as far as it is timed, and who ended it, maybe by its first sign.
+    /// Whether a wait is under way, since when as far as it is timed, and which peer ended it,
+    /// maybe by its first sign.
     waits: bool,
     since: Option<Time>,
     ended_by: Option<(usize, bool)>,
@@ -133,7 +141,7 @@ impl Lateness {
             awaited: 0,
             calls_before: 0,
             call: 0,
-            heard_in: vec![0; world_size],
+            arrived_in: vec![0; world_size],
             is_running: false,
             has_ended: false,
             is_early: false,
@@ -154,7 +162,7 @@ impl Lateness {
         }
         stats.calls = calls - self.calls_before;
         let awaited = self.awaited + self.short.iter().sum::<u64>();
-        stats.unawaited = stats.calls.saturating_sub(awaited);
+        stats.times_last = stats.calls.saturating_sub(awaited);
         stats
     }
 
@@ -181,13 +189,13 @@ impl Lateness {
     /// `peer` gave a sign of itself in the running call.
     #[inline]
     pub fn peer_arrived(&mut self, peer: usize) {
-        let before = std::mem::replace(&mut self.heard_in[peer], self.call);
+        let before = std::mem::replace(&mut self.arrived_in[peer], self.call);
         if self.waits && self.ended_by.is_none() {
             self.ended_by = Some((peer, before != self.call));
         }
     }
 
-    /// What this rank sent has gone to `peer`.
+    /// A send to `peer` is complete.
     #[inline]
     pub fn send_completed(&mut self, peer: usize) {
         if self.waits && self.ended_by.is_none() {
@@ -195,8 +203,8 @@ impl Lateness {
         }
     }
 
-    /// In a tiny call this rank waits for `peer`, after it has waited for `before`: counted while it waits, so that the end
-    /// of the call is not delayed. Of a call without a wait nothing need be said.
+    /// In a tiny call this rank waits for `peer`, after it has waited for `before`: counted while
+    /// it waits, so that the end of the call is not delayed.
     pub fn count_short(&mut self, before: Option<usize>, peer: usize) {
         self.take_back(before);
         self.short[peer] += 1;
@@ -247,7 +255,8 @@ impl Lateness {
         self.is_early |= self.ended_by.is_none_or(|(_, is_first)| is_first);
     }
 
-    /// Counts a call that has ended. After `end_wait`, which may have been the end of its last wait.
+    /// Counts a call that has ended. After `end_wait`, which may have been the end of its last
+    /// wait.
     #[inline]
     pub fn count_ended_call(&mut self) {
         if !std::mem::take(&mut self.has_ended) {
@@ -278,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_to_be_heard_for_the_first_time_was_late_since_the_first_wait() {
+    fn the_last_to_arrive_was_late_since_the_first_wait() {
         let mut lateness = Lateness::new(4);
         lateness.begin_call();
         wait(&mut lateness, 10, 15, 1);
@@ -288,7 +297,7 @@ mod tests {
         lateness.end_call();
         lateness.count_ended_call();
         let stats = lateness.stats(1);
-        assert_eq!((stats.calls, stats.unawaited), (1, 0));
+        assert_eq!((stats.calls, stats.times_last), (1, 0));
         assert_eq!(stats.waited, Duration::from_micros(5 + 30 + 100));
         assert_eq!(stats.peers[1].waited, Duration::from_micros(105));
         assert_eq!((stats.peers[1].last, stats.peers[3].last), (0, 1));
@@ -298,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_no_first_sign_was_the_last() {
+    fn a_rank_that_waits_for_no_first_sign_was_the_last() {
         let mut lateness = Lateness::new(2);
         for _ in 0..3 {
             lateness.begin_call();
@@ -309,7 +318,7 @@ mod tests {
         }
         // And a tiny one, of which nothing is said.
         let stats = lateness.stats(4);
-        assert_eq!((stats.calls, stats.unawaited), (4, 4));
+        assert_eq!((stats.calls, stats.times_last), (4, 4));
         assert_eq!((stats.peers[1].last, stats.waited.as_micros()), (0, 30));
     }
 
@@ -324,14 +333,14 @@ mod tests {
         lateness.count_ended_call();
         lateness.count_short(None, 0);
         lateness.count_short(Some(0), 1);
-        assert_eq!(lateness.stats(3).unawaited, 1);
+        assert_eq!(lateness.stats(3).times_last, 1);
         let peer = lateness.stats(3).peers[1];
         assert_eq!((peer.last, peer.histogram[0]), (2, 2));
         assert_eq!(peer.lateness, Duration::ZERO);
     }
 
     #[test]
-    fn what_ends_together_waited_once_and_nobody_waits_between_calls() {
+    fn calls_that_end_together_waited_once_and_no_wait_is_counted_between_calls() {
         let mut lateness = Lateness::new(2);
         lateness.begin_wait();
         lateness.end_wait(|| unreachable!("no call is under way"));
@@ -346,7 +355,7 @@ mod tests {
         lateness.count_ended_call();
         let stats = lateness.stats(2);
         assert_eq!(
-            (stats.calls, stats.unawaited, stats.peers[1].last),
+            (stats.calls, stats.times_last, stats.peers[1].last),
             (2, 2, 0)
         );
         assert_eq!(stats.peers[1].waited, Duration::from_micros(2));

@@ -1,10 +1,10 @@
 //! Calls in which this rank did not hear from all others, until it has looked what they were in.
 //!
-//! Two ranks that both take themselves for the root of a broadcast, or neither for that of a reduce,
-//! end their calls without meeting. Each keeps the other's call in the head of a slot until that is
-//! used again. So a rank looks when it waits anyway, when all ranks meet, and at the latest before it
-//! uses its own slot of that number again. By then all peers have finished the call that stood there.
-//! Of two ranks the one that goes on first finds the other's call in its place.
+//! Two ranks that both take themselves for the root of a broadcast, or neither for that of a
+//! reduce, end their calls without meeting. Each keeps the other's call in the head of a slot until
+//! that is used again. So a rank looks when it waits anyway, when all ranks meet, and at the latest
+//! before it uses its own slot of that number again. By then all peers have finished the call that
+//! stood there. Of two ranks the one that goes on first finds the other's call in its place.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! Carrying out what stations order: what is sent, combined and told, and what follows when it is done.
+//! Carrying out what stations order: what is sent, combined and signalled, and what follows when it is
+//! done.
 
 use super::places::Place;
 use super::run::{DATA_CHANNEL, LateRing, Posting, Watch, input, later, state};
@@ -117,8 +118,8 @@ impl LateRing {
         Ok(())
     }
 
-    /// Combines what the station holds with this rank's contribution: at the owner into the output, else into the place of
-    /// the first piece.
+    /// Combines what the station holds with this rank's contribution: at the owner into the output,
+    /// else into the place of the first piece.
     fn combine(
         &mut self,
         slice: u32,

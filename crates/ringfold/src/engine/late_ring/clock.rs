@@ -67,7 +67,7 @@ impl LateRing {
     }
 
     /// Acts on what has taken too long.
-    pub(super) fn look_at_the_time(
+    pub(super) fn check_timers(
         &mut self,
         operation: &Operation,
         context: &mut Context<'_>,
@@ -78,7 +78,7 @@ impl LateRing {
             return Ok(false);
         }
         for slice in self.retired..self.begun {
-            progressed |= self.look_at_reductions(slice, operation, context)?;
+            progressed |= self.check_reductions(slice, operation, context)?;
             let flight = self.flight(slice);
             if flight.until.is_some_and(|until| until <= context.now) {
                 progressed = true;
@@ -88,7 +88,7 @@ impl LateRing {
         Ok(progressed)
     }
 
-    fn look_at_reductions(
+    fn check_reductions(
         &mut self,
         slice: u32,
         operation: &Operation,

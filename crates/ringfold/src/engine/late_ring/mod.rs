@@ -1,30 +1,36 @@
-//! The late-merge ring: a ring reduction that goes around a slow rank and stays exact.
+//! The late-merge ring: a ring reduction that bypasses a slow rank and stays exact.
 //!
 //! # Model
 //!
-//! In a ring each chunk of a vector travels once around: position 0 sends what it has, every next position adds its own, and
-//! the last one, the chunk's *owner*, has the result. A slow rank holds up everybody behind it. Here a partial sum is a
-//! *piece* that says which positions it holds, always an [`Interval`](station::Interval), and a rank need not wait for the one before it: it
-//! *splits*, sends its own contribution alone and lets the late piece go past it. Two signals keep neighbours together:
+//! In a ring each chunk of a vector travels once around: position 0 sends what it has, every next
+//! position adds its own, and the last one, the chunk's *owner*, has the result. A slow rank holds
+//! up all ranks behind it. Here a partial sum is a *piece* that says which positions it holds,
+//! always an [`Interval`](station::Interval), and a rank need not wait for the one before it: it
+//! *splits*, sends its own contribution alone and lets the late piece go past it. Two signals keep
+//! neighbours together:
 //!
-//! * `LATE`, from a rank that sees that its own reduction takes too long, to the next: go on without me, my sum goes past you.
-//! * `SKIP`, from a rank that has waited too long and split, to the one before: if your sum has not left, send it past me.
+//! * `LATE`, from a rank that sees that its own reduction takes too long, to the next: go on
+//!   without me, my sum goes past you.
+//! * `SKIP`, from a rank that has waited too long and split, to the one before: if your sum has not
+//!   left, send it past me.
 //!
-//! Where the late sum goes is the [`Target`]: to the rank after the next, which waits for both (`next2`, as in the paper that
-//! this comes from: "skip the slow node", 邮电设计技术 2024-02), or straight to the owner while the chain goes on without it
-//! (`tail`, which hides more).
+//! Where the late sum goes is the [`Target`]: to the rank after the next, which waits for both
+//! (`next2`, as in the paper that this comes from: "skip the slow node", 邮电设计技术 2024-02), or
+//! straight to the owner while the chain goes on without it (`tail`, which hides more).
 //!
 //! # Invariants
 //!
 //! * Custody: every contribution is in one place, a rank's buffer or one message; sending moves it.
-//! * Pieces that meet are disjoint, else the call ends as `Corrupt`. The owner is done when it has all positions.
+//! * Pieces that meet are disjoint, else the call ends as `Corrupt`. The owner is done when it has
+//!   all positions.
 //! * A piece only ever moves to a higher position, so it arrives.
-//! * A rank that has split stays until each piece that could still come to it has passed or was announced by `LATE` to go past
-//!   it. So nothing but `SKIP` can come after a call's end, and that has a channel of its own.
+//! * A rank that has split stays until each piece that could still come to it has passed or was
+//!   announced by `LATE` to go past it. So nothing but `SKIP` can come after a call's end, and that
+//!   has a channel of its own.
 //! * Timers make it faster or slower, never wrong.
 //!
-//! [`station`] is one chunk at one rank, without I/O; [`timers`] when a rank is late; [`wire`] what stands in headers; the
-//! engine's `late_ring` runs them over a transport.
+//! [`station`] is one chunk at one rank, without I/O; [`timers`] says when a rank is late, [`wire`]
+//! what stands in headers; [`LateRing`] runs them over a transport.
 
 mod carry;
 mod clock;
@@ -84,14 +90,14 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// Who decides, and who tells whom.
+/// Which ranks decide to split, and which signals they send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Signals {
-    /// A rank whose reduction takes too long tells the next one, which then splits.
+    /// A rank whose reduction takes too long sends `LATE` to the next one, which then splits.
     pub late: bool,
-    /// A rank that waits too long splits, and tells the one before.
+    /// A rank that waits too long splits, and sends `SKIP` to the one before.
     pub skip: bool,
-    /// The paper's literal rule: both act by their own timers, and neither acts on what the other says.
+    /// The paper's literal rule: both act by their own timers, and neither acts on a signal.
     pub silent: bool,
 }
 
@@ -135,12 +141,12 @@ pub enum Timers {
     },
 }
 
-/// How the ranks of a communicator go around a slow one; the same on all of them.
+/// How the ranks of a communicator bypass a slow one; the same on all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     /// Where the late sum goes.
     pub target: Target,
-    /// Who decides.
+    /// Which ranks decide.
     pub signals: Signals,
     /// When.
     pub timers: Timers,
@@ -172,7 +178,8 @@ impl Policy {
         }
     }
 
-    /// What stands for the root in its calls, so that ranks with different policies never combine their data.
+    /// What stands for the root in its calls, so that ranks with different policies never combine
+    /// their data.
     pub fn mark(&self) -> u32 {
         let Signals { late, skip, silent } = self.signals;
         let flags = [self.target == Target::Tail, late, skip, silent];
@@ -185,7 +192,7 @@ impl Policy {
     }
 }
 
-/// What the engine keeps for its late-merge calls.
+/// What is kept from one late-merge call to the next.
 #[derive(Debug)]
 pub struct LateMergeState {
     /// How they go.

@@ -1,8 +1,9 @@
 //! Where pieces land: places of one size, made when they are needed and kept.
 //!
-//! A call without a late rank needs one or two a slice under way. There is no fixed number of them: a piece always finds a
-//! place, so that no message holds up those behind it and no ring of ranks can wait for each other's room. Pieces of a chunk
-//! are disjoint, so a rank never holds more of them than there are positions before its own.
+//! A call without a late rank needs one or two a slice under way. There is no fixed number of them:
+//! a piece always finds a place, so that no message holds up those behind it and no ring of ranks
+//! can wait for each other's room. Pieces of a chunk are disjoint, so a rank never holds more of
+//! them than there are positions before its own.
 
 use crate::memory::{Block, Pool, Region};
 

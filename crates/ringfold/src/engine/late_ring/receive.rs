@@ -1,7 +1,7 @@
-//! What comes to a late-merge call, and what is made of it. Everything in a header is a claim until it is checked here.
+//! What comes to a late-merge call, and what is made of it. Everything in a header is a claim until
+//! it is checked here.
 
 use super::run::{DATA_CHANNEL, LateRing, Posting, input, state};
-use super::station::Nonsense;
 use super::wire::{Kind, Label};
 use crate::engine::executor::{self, Context, Operation};
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ impl LateRing {
         let mut progressed = false;
         for place in 0..self.peers.len() {
             let peer = self.peers[place];
-            while !self.is_arriving[peer] && self.look(peer, operation, context)? {
+            while !self.is_arriving[peer] && self.take_message(peer, operation, context)? {
                 progressed = true;
             }
         }
@@ -34,7 +34,7 @@ impl LateRing {
     }
 
     /// Begins to receive the message at the head of `peer`'s stream, if there is one of this call.
-    fn look(
+    fn take_message(
         &mut self,
         peer: usize,
         operation: &Operation,
@@ -59,21 +59,42 @@ impl LateRing {
         let Verdict::Take(label) = self.judge(peer, &header, operation)? else {
             return Ok(false);
         };
-        let (slice, chunk) = (header.slice, label.chunk as usize);
-        let bytes = operation.region(input(chunk), slice).bytes();
+        let slice = header.slice;
+        let bytes = operation.region(input(label.chunk as usize), slice).bytes();
         let has_data = matches!(label.kind, Kind::Piece | Kind::Result);
         if header.bytes as usize != if has_data { bytes } else { 0 } {
             return Err(corrupt(peer, "a chunk of another length"));
         }
         self.check_sender(peer, &label)?;
-        let nonsense = |what: Nonsense| corrupt(peer, what);
-        let interval = label.interval;
-        let (posting, into) = match label.kind {
+        let (posting, into) = self.admit(slice, peer, label, operation, context)?;
+        let number = self.post(posting);
+        let ticket = executor::ticket(context.id, number.into());
+        let sink = Sink::Store(into);
+        let posted = context.transport.post_recv(stream, ticket, header, sink)?;
+        self.is_arriving[peer] = posted == Posted::Pending;
+        self.note(posted, slice, number);
+        Ok(true)
+    }
+
+    /// What is posted for a message that says `label`, and where its bytes go.
+    fn admit(
+        &mut self,
+        slice: u32,
+        peer: usize,
+        label: Label,
+        operation: &Operation,
+        context: &mut Context<'_>,
+    ) -> Result<(Posting, Region)> {
+        let (chunk, interval) = (label.chunk as usize, label.interval);
+        match label.kind {
             Kind::Piece => {
                 let station = &mut self.flight_mut(slice).stations[chunk];
-                station.admit(interval).map_err(nonsense)?;
+                station
+                    .admit(interval)
+                    .map_err(|what| corrupt(peer, what))?;
                 let position = station.position();
                 self.heard(slice, position, true, operation, context);
+                let bytes = operation.region(input(chunk), slice).bytes();
                 let pool = context.pool.clone();
                 let places = &mut state(context).places;
                 let place = places.take(&pool);
@@ -85,7 +106,7 @@ impl LateRing {
                     interval,
                     place,
                 };
-                (piece, into)
+                Ok((piece, into))
             }
             Kind::Late => {
                 let late = Posting::Late {
@@ -94,7 +115,7 @@ impl LateRing {
                     peer,
                     interval,
                 };
-                (late, Region::EMPTY)
+                Ok((late, Region::EMPTY))
             }
             Kind::Result => {
                 let flight = self.flight_mut(slice);
@@ -103,17 +124,10 @@ impl LateRing {
                 }
                 flight.has_result[chunk] = true;
                 let into = self.output(operation, chunk, slice);
-                (Posting::Result { slice, chunk, peer }, into)
+                Ok((Posting::Result { slice, chunk, peer }, into))
             }
-            Kind::Skip => return Err(corrupt(peer, "a signal among pieces")),
-        };
-        let number = self.post(posting);
-        let ticket = executor::ticket(context.id, number.into());
-        let sink = Sink::Store(into);
-        let posted = context.transport.post_recv(stream, ticket, header, sink)?;
-        self.is_arriving[peer] = posted == Posted::Pending;
-        self.note(posted, slice, number);
-        Ok(true)
+            Kind::Skip => Err(corrupt(peer, "a signal among pieces")),
+        }
     }
 
     /// Whether a message is of this call and of a slice under way.
@@ -188,8 +202,8 @@ impl LateRing {
                 interval, place, ..
             } => station.landed(interval, place, &mut self.orders),
             Posting::Late { interval, .. } => {
-                let told = station.told_late(interval, &mut self.orders);
-                told.map_err(|what| corrupt(peer, what))?;
+                let heeded = station.on_late(interval, &mut self.orders);
+                heeded.map_err(|what| corrupt(peer, what))?;
                 if !station.has_own() {
                     self.carry_out(slice, chunk, operation, context)?;
                     self.heard(slice, position, false, operation, context);
@@ -253,7 +267,7 @@ impl LateRing {
         };
         let flights = self.flights.len();
         let station = &mut self.flights[slice as usize % flights].stations[chunk];
-        station.told_skip(&mut self.orders);
+        station.on_skip(&mut self.orders);
         self.carry_out(slice, chunk, operation, context)
     }
 }

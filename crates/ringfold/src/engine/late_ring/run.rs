@@ -1,19 +1,23 @@
-//! A late-merge call under way: its slices, their stations and timers, and what is posted for them.
+//! The executor of late-merge calls: their slices, the stations and timers of these, and what is
+//! posted for them.
 //!
-//! Pieces, `LATE` and results go by the collectives' first channel, so that a rank in another call shows as a `Mismatch`, and
-//! all of them are taken within the call. `SKIP` goes by a channel of its own, because it may come when the one that it is for
-//! has finished: whoever comes across it later drops it. What comes is not known beforehand, so each stream is looked at
-//! (`Transport::head`) and one receive posted at a time: `receive` does that, `carry` carries out what stations order, and
-//! `clock` sees to what takes too long.
+//! Pieces, `LATE` and results go by the collectives' first channel, so that a rank in another call
+//! shows as a `Mismatch`, and all of them are taken within the call. `SKIP` goes by a channel of
+//! its own, because it may come after its receiver has finished the call: a later call drops it.
+//! What comes is not known beforehand, so each stream's head is read (`Transport::head`) and one
+//! receive posted at a time: `receive` does that, `carry` carries out what stations order, and
+//! `clock` acts on what takes too long.
 //!
-//! Slices are independent of each other; those under way begin at once. A message of a slice that has not begun here stays in
-//! its stream. That holds up nothing: all that its sender has to say of earlier slices stands before it.
+//! Slices are independent of each other; those under way begin at once. A message of a slice that
+//! has not begun here stays in its stream. That holds up nothing: all that its sender has to say of
+//! earlier slices stands before it.
 //!
 //! # Invariants
 //!
-//! * A slice is finished when all its stations have left, all its results are here and all that it posted is complete. So
-//!   nothing of it can come later, and its memory is free.
-//! * Time decides only when a station splits or is told to; messages that came at the same time come first.
+//! * A slice is finished when all its stations have left, all its results are here and all that it
+//!   posted is complete. So nothing of it can come later, and its memory is free.
+//! * Time decides only when a station splits or asks another to; messages that came at the same
+//!   time come first.
 
 use std::collections::VecDeque;
 
@@ -72,13 +76,13 @@ pub(super) struct Flight {
     pub(super) results_due: usize,
     /// Messages and reductions that are posted and not complete.
     pub(super) pending: usize,
-    /// The position that is heard of next.
+    /// The position from which something is due next.
     pub(super) step: u32,
     /// Since when.
     pub(super) since: Time,
     /// Until when it is waited for.
     pub(super) until: Option<Time>,
-    /// When each position was first heard of, or given up.
+    /// When something first came from each position, or it was given up.
     pub(super) heard: Vec<Option<Time>>,
     pub(super) watches: Vec<Watch>,
 }
@@ -135,7 +139,7 @@ pub(super) enum Posting {
 }
 
 impl LateRing {
-    /// Makes it the run of a call that has not begun; what it had is kept for this one.
+    /// Makes it the executor of a call that has not begun; what it had is kept for this one.
     pub fn reset(
         &mut self,
         operation: &Operation,
@@ -177,7 +181,7 @@ impl LateRing {
             did |= self.begin_origins(operation, context)?;
             did |= self.take_messages(operation, context)?;
             did |= self.take_complete(operation, context)?;
-            did |= self.look_at_the_time(operation, context)?;
+            did |= self.check_timers(operation, context)?;
             did |= self.retire(operation, context)?;
             if !did {
                 break;
@@ -208,7 +212,8 @@ impl LateRing {
         self.retired
     }
 
-    /// The ranks without which it cannot end. Of pieces that may come by several ways only the sure part is told.
+    /// The ranks without which it cannot end: of pieces that may come by several ways only those
+    /// that surely do.
     pub fn waiting_for(&self) -> Vec<usize> {
         let previous = (self.rank + self.ranks - 1) % self.ranks;
         let flights = || (self.retired..self.begun).map(|slice| self.flight(slice));
@@ -282,7 +287,8 @@ impl LateRing {
         progressed
     }
 
-    /// Has the origins of new slices send what they have. Signals that came while this rank was late are heeded before.
+    /// Has the origins of new slices send what they have, after the signals that came while this
+    /// rank was late.
     fn begin_origins(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
         let mut progressed = false;
         while self.started < self.begun && !self.is_skip_arriving {
@@ -345,7 +351,7 @@ impl LateRing {
     }
 }
 
-/// What the engine keeps for such calls.
+/// What is kept from one such call to the next.
 pub(super) fn state<'a>(context: &'a mut Context<'_>) -> &'a mut LateMergeState {
     let state = context.kept.late_merge.as_deref_mut();
     state.expect("a late-merge call was prepared with it")

@@ -1,15 +1,17 @@
-//! One chunk of one slice at one rank: what it holds, what it waits for, and what it does next. No I/O, no clock, no bytes.
+//! One chunk of one slice at one rank: what it holds, what it waits for, and what it does next. No
+//! I/O, no clock, no bytes.
 //!
 //! ```text
 //!            begin                 all before are here            the sum is there
 //! (origin) ─────────► Left     Waiting ───────────────► Reducing ─────────────────► Left (the owner: has the result)
-//!                                 │ told LATE, or waited too long: sends its own alone
+//!                                 │ received LATE, or waited too long: sends its own alone
 //!                                 ▼
 //!                              Relaying ── each piece that could still come has passed, or goes past it ──► Left
 //! ```
 //!
-//! Events go in by the methods, and what is to be done comes out as [`Order`]s in their order. Whatever a peer says is checked
-//! here: a position that comes twice, or where it cannot come from, is an error.
+//! Events go in by the methods, and what is to be done comes out as [`Order`]s in their order. What
+//! a peer says is checked here: a position that comes twice, or from where it cannot come, is an
+//! error.
 
 use super::places::Place;
 use super::{Signals, Target};
@@ -92,7 +94,7 @@ pub struct Station {
     /// Positions that have come, or were announced to go past: disjoint and in order.
     seen: Vec<Interval>,
     /// Those of them that need not be waited for when relaying.
-    settled: Vec<Interval>,
+    passed: Vec<Interval>,
     /// Pieces that are here, in order.
     held: Vec<(Interval, Place)>,
 }
@@ -109,7 +111,7 @@ impl Station {
             state: State::Waiting,
             is_redirected: false,
             seen: Vec::new(),
-            settled: Vec::new(),
+            passed: Vec::new(),
             held: Vec::new(),
         }
     }
@@ -118,7 +120,7 @@ impl Station {
     pub fn reset(&mut self, position: u32) {
         (self.position, self.state, self.is_redirected) = (position, State::Waiting, false);
         self.seen.clear();
-        self.settled.clear();
+        self.passed.clear();
         self.held.clear();
     }
 
@@ -149,7 +151,8 @@ impl Station {
         self.position > 0 && is_waiting && self.seen.last().is_none_or(|seen| seen.last != previous)
     }
 
-    /// What is held, in order of positions: the operands of [`Order::Combine`], before this rank's own.
+    /// What is held, in order of positions: the operands of [`Order::Combine`], before this rank's
+    /// own.
     pub fn held(&self) -> &[(Interval, Place)] {
         &self.held
     }
@@ -183,7 +186,7 @@ impl Station {
     pub fn landed(&mut self, interval: Interval, place: Place, orders: &mut Vec<Order>) {
         if self.state == State::Relaying {
             self.pass(interval, place, orders);
-            self.leave_if_settled();
+            self.leave_if_all_passed();
             return;
         }
         let behind = self.held.partition_point(|(held, _)| *held < interval);
@@ -208,7 +211,7 @@ impl Station {
         }
     }
 
-    /// The reduction takes too long. Whether the next position is told.
+    /// The reduction takes too long. Whether the next position gets a `LATE`.
     pub fn is_slow(&mut self, orders: &mut Vec<Order>) -> bool {
         let is_late = self.state == State::Reducing && !self.is_redirected && self.can_skip();
         if is_late {
@@ -219,8 +222,8 @@ impl Station {
         is_late
     }
 
-    /// The next position has split. Too late if the sum has left.
-    pub fn told_skip(&mut self, orders: &mut Vec<Order>) {
+    /// The next position has split (`SKIP`). Too late if the sum has left.
+    pub fn on_skip(&mut self, orders: &mut Vec<Order>) {
         if !self.has_own() || self.is_redirected || !self.can_skip() {
             return;
         }
@@ -231,12 +234,8 @@ impl Station {
         }
     }
 
-    /// The sum of the rank before goes past this one.
-    pub fn told_late(
-        &mut self,
-        interval: Interval,
-        orders: &mut Vec<Order>,
-    ) -> Result<(), Nonsense> {
+    /// The sum of the rank before goes past this one (`LATE`).
+    pub fn on_late(&mut self, interval: Interval, orders: &mut Vec<Order>) -> Result<(), Nonsense> {
         let is_between = 0 < self.position && self.position < self.owner;
         if !is_between || interval.last + 1 != self.position {
             return Err("a sum goes past a rank that it could not go past");
@@ -245,10 +244,10 @@ impl Station {
             return Err("a sum goes past a rank that has it");
         }
         self.see(interval)?;
-        insert(&mut self.settled, interval);
+        insert(&mut self.passed, interval);
         match self.state {
             State::Waiting if self.signals.late => self.split(false, orders),
-            _ => self.leave_if_settled(),
+            _ => self.leave_if_all_passed(),
         }
         Ok(())
     }
@@ -272,7 +271,7 @@ impl Station {
         if tells {
             orders.push(Order::TellSkip);
         }
-        self.leave_if_settled();
+        self.leave_if_all_passed();
     }
 
     fn pass(&mut self, interval: Interval, place: Place, orders: &mut Vec<Order>) {
@@ -280,7 +279,7 @@ impl Station {
             Target::Next2 => self.position + 1,
             Target::Tail => self.owner,
         };
-        insert(&mut self.settled, interval);
+        insert(&mut self.passed, interval);
         orders.push(Order::Pass {
             to,
             interval,
@@ -288,15 +287,15 @@ impl Station {
         });
     }
 
-    /// A relay leaves when nothing can come any more: in `next2` everything before it comes past, in `tail` one piece of the
-    /// rank before.
-    fn leave_if_settled(&mut self) {
+    /// A relay leaves when nothing can come any more: in `next2` everything before it comes past,
+    /// in `tail` one piece of the rank before.
+    fn leave_if_all_passed(&mut self) {
         let before = self.position - 1;
-        let is_settled = match self.target {
-            Target::Next2 => covers(&self.settled, before),
-            Target::Tail => self.settled.iter().any(|interval| interval.last == before),
+        let all_passed = match self.target {
+            Target::Next2 => covers(&self.passed, before),
+            Target::Tail => self.passed.iter().any(|interval| interval.last == before),
         };
-        if self.state == State::Relaying && is_settled {
+        if self.state == State::Relaying && all_passed {
             self.state = State::Left;
         }
     }
@@ -326,7 +325,7 @@ impl Station {
     /// Whether everything that its sum is to hold is here.
     fn has_all(&self) -> bool {
         let first = match self.target {
-            // The chain may begin behind somebody who split.
+            // The chain may begin behind a rank that has split.
             Target::Tail if !self.is_owner() => return !self.held.is_empty(),
             _ => 0,
         };
@@ -371,192 +370,4 @@ fn covers(intervals: &[Interval], last: u32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RANKS: u32 = 6;
-
-    fn station(position: u32, target: Target) -> Station {
-        Station::new(position, RANKS, target, Signals::BOTH)
-    }
-
-    fn to(first: u32, last: u32) -> Interval {
-        Interval { first, last }
-    }
-
-    /// What a station orders when `f` happens to it.
-    fn orders(f: impl FnOnce(&mut Vec<Order>)) -> Vec<Order> {
-        let mut orders = Vec::new();
-        f(&mut orders);
-        orders
-    }
-
-    fn arrive(station: &mut Station, interval: Interval, place: Place) -> Vec<Order> {
-        station.admit(interval).expect("a piece that may come");
-        orders(|orders| station.landed(interval, place, orders))
-    }
-
-    #[test]
-    fn without_a_late_rank_it_is_a_ring() {
-        let mut origin = station(0, Target::Next2);
-        assert_eq!(
-            orders(|orders| origin.begin(orders)),
-            [Order::SendOwn { to: 1 }]
-        );
-        assert!(origin.has_left());
-        let mut middle = station(2, Target::Next2);
-        assert_eq!(arrive(&mut middle, to(0, 1), 7), [Order::Combine]);
-        let interval = to(0, 2);
-        let due = [Order::SendSum { to: 3, interval }];
-        assert_eq!(orders(|orders| middle.combined(orders)), due);
-        let mut owner = station(5, Target::Tail);
-        assert_eq!(arrive(&mut owner, to(0, 4), 7), [Order::Combine]);
-        assert_eq!(orders(|orders| owner.combined(orders)), []);
-        assert!(middle.has_left() && owner.has_left());
-    }
-
-    #[test]
-    fn a_slow_rank_goes_past_the_next() {
-        for (target, goes_to) in [(Target::Next2, 4), (Target::Tail, 5)] {
-            let mut slow = station(2, target);
-            arrive(&mut slow, to(0, 1), 7);
-            let interval = to(0, 2);
-            let told = orders(|orders| assert!(slow.is_slow(orders)));
-            assert_eq!(told, [Order::TellLate { interval }]);
-            assert!(
-                orders(|orders| slow.told_skip(orders)).is_empty(),
-                "both at once"
-            );
-            let sent = orders(|orders| slow.combined(orders));
-            assert_eq!(
-                sent,
-                [Order::SendSum {
-                    to: goes_to,
-                    interval
-                }]
-            );
-            let mut next = station(3, target);
-            let own = orders(|orders| next.told_late(interval, orders).unwrap());
-            assert_eq!(own, [Order::SendOwn { to: 4 }]);
-            assert!(next.has_left(), "nothing more can come to it");
-        }
-    }
-
-    #[test]
-    fn the_rank_after_waits_for_both_in_next2() {
-        let mut merging = station(4, Target::Next2);
-        assert_eq!(arrive(&mut merging, to(3, 3), 1), []);
-        assert_eq!(arrive(&mut merging, to(0, 2), 2), [Order::Combine]);
-        let places: Vec<_> = merging.held().iter().map(|(_, place)| *place).collect();
-        assert_eq!(places, [2, 1], "in order of positions");
-    }
-
-    #[test]
-    fn the_chain_goes_on_without_the_late_piece_in_tail() {
-        let mut next = station(4, Target::Tail);
-        assert_eq!(arrive(&mut next, to(3, 3), 1), [Order::Combine]);
-        let interval = to(3, 4);
-        let sent = orders(|orders| next.combined(orders));
-        assert_eq!(sent, [Order::SendSum { to: 5, interval }]);
-        let mut owner = station(5, Target::Tail);
-        assert_eq!(arrive(&mut owner, to(3, 4), 1), []);
-        assert_eq!(arrive(&mut owner, to(0, 2), 2), [Order::Combine]);
-    }
-
-    #[test]
-    fn who_split_by_its_timer_stays_until_the_late_piece_is_past() {
-        for (target, passes_to) in [(Target::Next2, 4), (Target::Tail, 5)] {
-            let mut split = station(3, target);
-            let own = orders(|orders| assert!(split.is_overdue(orders)));
-            assert_eq!(own, [Order::SendOwn { to: 4 }, Order::TellSkip]);
-            assert!(!split.has_left());
-            let interval = to(0, 2);
-            let passed = Order::Pass {
-                to: passes_to,
-                interval,
-                place: 9,
-            };
-            let mut relay = split.clone();
-            assert_eq!(arrive(&mut relay, interval, 9), [passed]);
-            assert!(relay.has_left());
-            assert_eq!(
-                orders(|orders| split.told_late(interval, orders).unwrap()),
-                []
-            );
-            assert!(split.has_left());
-        }
-    }
-
-    #[test]
-    fn a_relay_in_next2_sees_all_pieces_past() {
-        let mut split = station(3, Target::Next2);
-        orders(|orders| assert!(split.is_overdue(orders)));
-        arrive(&mut split, to(2, 2), 1);
-        assert!(!split.has_left(), "what the late one holds can still come");
-        arrive(&mut split, to(0, 1), 2);
-        assert!(split.has_left());
-    }
-
-    #[test]
-    fn a_late_origin_is_gone_around() {
-        let mut origin = station(0, Target::Tail);
-        assert_eq!(orders(|orders| origin.told_skip(orders)), []);
-        let interval = Interval::one(0);
-        let due = [Order::TellLate { interval }, Order::SendOwn { to: 5 }];
-        assert_eq!(orders(|orders| origin.begin(orders)), due);
-    }
-
-    #[test]
-    fn who_is_asked_to_skip_and_splits_itself_keeps_to_the_chain() {
-        let mut middle = station(2, Target::Next2);
-        assert_eq!(orders(|orders| middle.told_skip(orders)), []);
-        let own = orders(|orders| assert!(middle.is_overdue(orders)));
-        assert_eq!(own, [Order::SendOwn { to: 3 }, Order::TellSkip]);
-    }
-
-    #[test]
-    fn the_last_two_are_never_gone_around() {
-        for position in [4, 5] {
-            let mut last = station(position, Target::Next2);
-            arrive(&mut last, to(0, position - 1), 0);
-            let told = orders(|orders| {
-                assert!(!last.is_slow(orders));
-                last.told_skip(orders);
-            });
-            assert_eq!(told, []);
-        }
-        let mut owner = station(5, Target::Next2);
-        assert!(!owner.is_overdue(&mut Vec::new()));
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused() {
-        let mut middle = station(3, Target::Next2);
-        middle.admit(to(1, 2)).unwrap();
-        for nonsense in [to(2, 2), to(0, 1), to(3, 3), to(2, 1), to(0, 9)] {
-            assert!(middle.admit(nonsense).is_err(), "{nonsense:?}");
-        }
-        assert!(middle.told_late(to(0, 2), &mut Vec::new()).is_err());
-        let mut in_tail = station(3, Target::Tail);
-        assert!(in_tail.admit(to(0, 1)).is_err(), "that is the owner's");
-        let mut owner = station(5, Target::Tail);
-        assert!(owner.told_late(to(0, 4), &mut Vec::new()).is_err());
-        arrive(&mut owner, to(0, 4), 0);
-        assert!(owner.admit(to(0, 0)).is_err(), "it has all");
-    }
-
-    #[test]
-    fn by_the_papers_rule_nobody_acts_on_a_word() {
-        let signals = Signals {
-            late: false,
-            skip: false,
-            silent: true,
-        };
-        let mut next = Station::new(3, RANKS, Target::Next2, signals);
-        let waits = orders(|orders| next.told_late(to(0, 2), orders).unwrap());
-        assert_eq!(waits, [], "it goes by its own timer");
-        let own = orders(|orders| assert!(next.is_overdue(orders)));
-        assert_eq!(own, [Order::SendOwn { to: 4 }]);
-        assert!(next.has_left());
-    }
-}
+mod tests;

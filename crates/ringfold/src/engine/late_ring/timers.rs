@@ -1,9 +1,10 @@
 //! When a rank is late: running estimates of how long things usually take.
 //!
-//! Two things are estimated for each power of two of a chunk's bytes: the *gap* between what a rank hears of one step and of
-//! the next, always from the rank before it, and the time of its own reductions. Both are estimates of the undisturbed time:
-//! they fall quickly and rise slowly, so that a rank that is late now and then does not make lateness usual; one that is
-//! always late does after a while, and rightly, because there is no going around it.
+//! Two things are estimated for each power of two of a chunk's bytes: the *gap* between what comes
+//! from the rank before for one step and for the next, and the time of this rank's own reductions.
+//! Both are estimates of the undisturbed time: they fall quickly and rise slowly, so that a rank
+//! that is late now and then does not make lateness usual; one that is always late does after a
+//! while, and rightly, because it cannot be bypassed.
 //!
 //! Times are arguments; nothing here reads a clock, and nothing but speed depends on it.
 
@@ -38,7 +39,7 @@ impl Estimate {
         self.samples = self.samples.saturating_add(1);
     }
 
-    /// It took so much longer that nobody waited for it.
+    /// It took so much longer that it was waited for no more.
     fn learn_overdue(&mut self) {
         self.ps += self.ps / OVERDUE;
     }
@@ -94,7 +95,7 @@ impl Estimates {
         }
     }
 
-    /// How long a reduction may take before the next rank is told; `None` while that is not known.
+    /// How long a reduction may take before `LATE` is sent; `None` while that is not known.
     pub fn watch_ps(&self, bytes: usize) -> Option<u64> {
         match self.timers {
             Timers::Fixed {
@@ -117,7 +118,7 @@ impl Estimates {
         self.gap_mut(gap).learn_overdue();
     }
 
-    /// Notes how long a reduction took, and whether the next rank was told that it takes too long.
+    /// Notes how long a reduction took, and whether a `LATE` was sent meanwhile.
     pub fn reduced(&mut self, bytes: usize, begin: Time, end: Time, was_late: bool) {
         let estimate = &mut self.reductions[class(bytes)];
         if was_late {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_late_before_anything_is_known() {
+    fn no_rank_is_late_before_anything_is_known() {
         let mut estimates = estimates();
         assert_eq!(estimates.patience_ps(GAP), None);
         (0..SAMPLES_MIN).for_each(|_| hear(&mut estimates, 10_000));

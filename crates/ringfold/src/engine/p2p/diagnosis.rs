@@ -1,4 +1,4 @@
-//! What messages wait for: deadlines, ranks that are gone, and the words for both.
+//! What messages wait for: deadlines, ranks that are gone, and the texts for both.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use crate::error::{Error, Ranks, Result, Site};
 use crate::transport::{Header, Time};
 
 impl Mailbox {
-    /// Sets the deadlines of messages that have none yet, and gives the error of one whose deadline has passed.
+    /// Sets the deadlines of messages that have none yet, and gives the error of one whose deadline
+    /// has passed.
     pub fn check_deadlines(&mut self, now: Time) -> Result<()> {
         let mut late = None;
         for (number, message) in self.messages.iter_mut().enumerate() {
@@ -31,7 +32,8 @@ impl Mailbox {
             .collect()
     }
 
-    /// A rank that is gone, as `is_gone` says, and without which some message cannot be sent or received.
+    /// A rank that is gone, as `is_gone` says, and without which some message cannot be sent or
+    /// received.
     pub fn missed(&self, is_gone: &mut dyn FnMut(usize) -> bool) -> Option<usize> {
         self.messages.iter().flatten().find_map(|message| {
             let peers = self.peers_of(message);
@@ -70,7 +72,7 @@ impl Mailbox {
         self.peers[peer].has_ended = true;
         let is_missed = |number: &&usize| {
             let mut peers = self.peers_of(self.message(**number)).into_iter();
-            // A receive from any source waits as long as there is somebody to send.
+            // A receive from any source waits as long as a rank is left that can send.
             peers.all(|source| self.peers[source].has_ended)
         };
         let Some(number) = self.waiting.iter().find(is_missed) else {

@@ -1,15 +1,16 @@
-//! Messages that came before anybody asked for them, in memory of the library's.
+//! Messages that came before a receive for them, in memory of the library's.
 //!
-//! Oldest first. The last one of a peer may still be on its way, and may be asked for meanwhile. How much is kept is bounded
-//! before memory is made for it: what a peer says of a message's length is a claim.
+//! Oldest first. The last one of a peer may still be on its way, and may be asked for meanwhile.
+//! How much is kept is bounded before memory is made for it: what a peer says of a message's length
+//! is a claim.
 
 use std::collections::VecDeque;
 
 use crate::memory::{Owned, Region};
 use crate::transport::Header;
 
-/// Bytes of messages that are kept, at most: as much as a program with a few large messages in another order needs, and
-/// little beside what a training job has in memory anyway.
+/// Bytes of messages that are kept, at most: as much as a program with a few large messages in
+/// another order needs, and little beside what a training job has in memory anyway.
 pub const KEPT_BYTES_MAX: usize = 256 << 20;
 
 /// Messages that are kept, at most: as many as there are calls under way.
@@ -32,7 +33,8 @@ struct Message {
 }
 
 impl Kept {
-    /// Memory for the message with this header, which will be the peer's newest; `None` when there is too much already.
+    /// Memory for the message with this header, which will be the peer's newest; `None` when there
+    /// is too much already.
     pub fn make_room(&mut self, peer: usize, header: &Header) -> Option<Region> {
         let bytes = header.bytes as usize;
         if self.messages.len() >= KEPT_MESSAGES_MAX || bytes > KEPT_BYTES_MAX - self.bytes {
@@ -51,16 +53,16 @@ impl Kept {
         Some(region)
     }
 
-    /// The oldest message that is still to be had and that a receive `asks` for by peer and tag.
-    pub fn find(&self, asks: impl Fn(usize, u32) -> bool) -> Option<(usize, Header)> {
+    /// The oldest message that has no taker and that a receive `matches` by peer and tag.
+    pub fn find(&self, matches: impl Fn(usize, u32) -> bool) -> Option<(usize, Header)> {
         let is_free = |message: &&Message| message.taker.is_none();
         let mut free = self.messages.iter().filter(is_free);
-        free.find(|message| asks(message.peer, message.header.call.root))
+        free.find(|message| matches(message.peer, message.header.call.root))
             .map(|message| (message.peer, message.header))
     }
 
-    /// Gives the message that `find` found to receive `taker`, whose memory is `into`: now, or once it is whole. Whether it is
-    /// done.
+    /// Gives the message that `find` found to receive `taker`, whose memory is `into`: now, or once
+    /// it is whole. Whether it is done.
     pub fn hand_over(&mut self, peer: usize, header: &Header, into: Region, taker: usize) -> bool {
         let is_it = |message: &Message| message.peer == peer && message.header == *header;
         let place = self.messages.iter().position(is_it);
@@ -69,8 +71,8 @@ impl Kept {
         self.deliver(place, into)
     }
 
-    /// The message of `peer` that was on its way is here. Gives the receive that gets it, if there is one; `region` is the
-    /// memory of a receive.
+    /// The message of `peer` that was on its way is here. Gives the receive that gets it, if there
+    /// is one; `region` is the memory of a receive.
     pub fn arrived(
         &mut self,
         peer: usize,

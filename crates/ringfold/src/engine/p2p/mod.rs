@@ -2,22 +2,29 @@
 //!
 //! # Model
 //!
-//! Two ranks have one stream each way for their messages, apart from the collectives'. A send is posted on it at once. A
-//! receive waits here until a message that it asks for, by source and tag, stands at the head of a stream, and is then posted
-//! with that message's own header. So the payload goes straight to where it belongs, whatever the order of receives is.
+//! Two ranks have one stream each way for their messages, apart from the collectives'. A send is
+//! posted on it at once. A receive waits here until a message that matches it, by source and tag,
+//! stands at the head of a stream, and is then posted with that message's own header. So the
+//! payload goes straight to where it belongs, whatever the order of receives is.
 //!
-//! A message that no waiting receive asks for is left in its stream, which holds its sender back. Only when a receive waits
-//! for a later one it is *kept*: taken into memory of the library's until somebody asks for it, within bounds.
+//! A message that matches no waiting receive is left in its stream, which holds its sender back.
+//! Only when a receive waits for a later one it is *kept*: taken into memory of the library's until
+//! a receive matches it, within bounds.
+//!
+//! Its interface is an executor's: [`Mailbox::advance`], [`Mailbox::complete`],
+//! [`Mailbox::waiting_for`].
 //!
 //! # Invariants
 //!
-//! * A receive gets the oldest message that has its tag, from its peer or from any. Of two receives that could get a message
-//!   the one submitted first does. Type and count are compared then: another one is a `Mismatch`.
-//! * Messages of any source are taken from one peer after the other, so nobody's wait for ever behind somebody else's.
+//! * A receive gets the oldest message that has its tag, from its peer or from any. Of two receives
+//!   that could get a message the one submitted first does. Type and count are compared then: a
+//!   difference is a `Mismatch`.
+//! * Messages of any source are taken from one peer after the other, so no peer starves.
 //! * A message's place in its stream is checked, so that none is lost, repeated or delivered twice.
 //! * Nothing is allocated for messages that are received in the order in which they were sent.
 //!
-//! The schedules of `send` and `recv` say the same in one step; the conformance suite holds this module to them.
+//! The schedules of `send` and `recv` say the same in one step; the conformance suite holds this
+//! module to them.
 
 mod diagnosis;
 mod kept;
@@ -57,7 +64,7 @@ pub struct Mailbox {
     waiting_for_any: usize,
     /// The peers that are listened to, in order; during an attempt perhaps some that no longer are.
     listened: Vec<usize>,
-    /// Whose message a receive from any source got last.
+    /// The source of the message that a receive from any source got last.
     last_source: usize,
     kept: Kept,
     /// Receives that were submitted.
@@ -71,7 +78,7 @@ struct Peer {
     /// Messages to and from it, so far.
     sent: u64,
     taken: u64,
-    /// Receives that wait for a message of this peer and nobody else.
+    /// Receives that wait for a message of this peer only.
     waiting: usize,
     is_listened: bool,
     /// Where the message goes that comes in now.
@@ -192,7 +199,7 @@ impl Mailbox {
         Ok(progressed)
     }
 
-    /// Takes what has come for those who wait; whether that was anything.
+    /// Takes the messages that have come for waiting receives; whether there were any.
     pub fn advance(&mut self, transport: &mut dyn Transport) -> Result<bool> {
         let mut progressed = false;
         while !self.waiting.is_empty() {
@@ -202,13 +209,13 @@ impl Mailbox {
                 .partition_point(|peer| *peer <= self.last_source);
             for turn in 0..self.listened.len() {
                 let peer = self.listened[(first + turn) % self.listened.len()];
-                took |= self.look(peer, transport)?;
+                took |= self.take_head(peer, transport)?;
             }
             if !took {
                 break;
             }
             progressed = true;
-            self.hush_unawaited(transport)?;
+            self.stop_unneeded_listening(transport)?;
         }
         Ok(progressed)
     }
@@ -276,8 +283,8 @@ impl Mailbox {
         self.peers[peer].waiting > 0 || self.waiting_for_any > 0
     }
 
-    /// Ends the listening to a peer that nobody waits for any more.
-    fn hush(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<()> {
+    /// Stops listening to a peer for which no receive waits any more.
+    fn stop_listening(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<()> {
         if self.peers[peer].is_listened && !self.is_awaited(peer) {
             self.peers[peer].is_listened = false;
             transport.listen(stream(peer), false)?;
@@ -286,9 +293,9 @@ impl Mailbox {
     }
 
     /// The same for all peers.
-    fn hush_unawaited(&mut self, transport: &mut dyn Transport) -> Result<()> {
+    fn stop_unneeded_listening(&mut self, transport: &mut dyn Transport) -> Result<()> {
         for place in 0..self.listened.len() {
-            self.hush(self.listened[place], transport)?;
+            self.stop_listening(self.listened[place], transport)?;
         }
         let peers = &self.peers;
         self.listened.retain(|peer| peers[*peer].is_listened);
@@ -296,7 +303,7 @@ impl Mailbox {
     }
 
     /// Takes the message at the head of `peer`'s stream, if there is one that can be taken.
-    fn look(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<bool> {
+    fn take_head(&mut self, peer: usize, transport: &mut dyn Transport) -> Result<bool> {
         if self.peers[peer].arriving.is_some() || !self.is_awaited(peer) {
             return Ok(false);
         }
@@ -309,7 +316,7 @@ impl Mailbox {
         let (sink, destination) = match self.first_waiting(peer, header.call.root) {
             Some(number) => {
                 self.compare(number, peer, &header)?;
-                self.hush(peer, transport)?;
+                self.stop_listening(peer, transport)?;
                 (self.message(number).region, Destination::Receive(number))
             }
             None => match self.kept.make_room(peer, &header) {
@@ -331,7 +338,7 @@ impl Mailbox {
         Ok(true)
     }
 
-    /// Checks what a peer says in a header by itself, before anything is made of it.
+    /// Checks what a peer says in a header by itself, before it is used.
     fn check(&self, peer: usize, header: &Header) -> Result<()> {
         let Header { call, bytes, .. } = header;
         let due = self.peers[peer].taken + 1;
@@ -354,8 +361,8 @@ impl Mailbox {
 
     /// The receive that gets `peer`'s message with this tag; it waits no longer.
     fn first_waiting(&mut self, peer: usize, tag: u32) -> Option<usize> {
-        let asks = |number: &usize| self.message(*number).asks_for(peer, tag);
-        let place = self.waiting.iter().position(asks)?;
+        let matches = |number: &usize| self.message(*number).matches(peer, tag);
+        let place = self.waiting.iter().position(matches)?;
         let number = self.waiting.remove(place)?;
         match self.message(number).peer {
             Some(peer) => self.peers[peer].waiting -= 1,
@@ -380,10 +387,10 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Gives a receive the oldest kept message that it asks for, if there is one.
+    /// Gives a receive the oldest kept message that matches it, if there is one.
     fn take_kept(&mut self, number: usize) -> Result<bool> {
         let message = self.message(number);
-        let Some((peer, header)) = self.kept.find(|peer, tag| message.asks_for(peer, tag)) else {
+        let Some((peer, header)) = self.kept.find(|peer, tag| message.matches(peer, tag)) else {
             return Ok(false);
         };
         self.compare(number, peer, &header)?;
@@ -430,7 +437,7 @@ impl Message {
         self.call.collective == Collective::Recv
     }
 
-    fn asks_for(&self, peer: usize, tag: u32) -> bool {
+    fn matches(&self, peer: usize, tag: u32) -> bool {
         self.call.root == tag && self.peer.is_none_or(|mine| mine == peer)
     }
 }

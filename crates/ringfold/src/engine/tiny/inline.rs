@@ -1,4 +1,5 @@
-//! Payloads that travel in the heads of slots: one line says that a rank has come and what it brings.
+//! Payloads that travel in the heads of slots: one line says that a rank has come and what it
+//! brings.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +32,8 @@ impl Inline {
         }
     }
 
-    /// Whether the inputs of this call travel in the heads, whole and as they lie in memory: the same on all ranks.
+    /// Whether the inputs of this call travel in the heads, whole and as they lie in memory: the
+    /// same on all ranks.
     #[inline]
     pub(in crate::engine) fn carries(call: &Call) -> bool {
         call.protocol == Protocol::Ll && call.count > 0

@@ -37,7 +37,8 @@ use crate::types::{Access, Assignment, Collective, DType, Op, Protocol};
 use inline::Inline;
 use part::{Consumes, Part, Publishes, WaitsFor};
 
-/// How many calls ahead a slot's lines are asked for: those of the next one would come too late, if it follows at once.
+/// How many calls ahead a slot's lines are asked for: those of the next one would come too late, if
+/// it follows at once.
 const PREFETCHED_AHEAD: u64 = 2;
 
 /// Blocks of a call of one slice begin at multiples of this in their slot.
@@ -58,7 +59,8 @@ pub struct TinyJob {
     pub count: u64,
     /// What is read.
     pub input: Region,
-    /// What is filled; apart from `input`, or the same memory as the collective's in-place form has it.
+    /// What is filled; apart from `input`, or the same memory as the collective's in-place form has
+    /// it.
     pub output: Region,
     /// How its bytes travel: [`Protocol::Ll`] or [`Protocol::Simple`].
     pub protocol: Protocol,
@@ -222,8 +224,7 @@ impl Tiny {
         if Inline::carries(&call) && !Inline::fits(&call, world_size) {
             return Ok(None);
         }
-        let element_bytes = job.dtype.size_bytes();
-        let block_bytes = job.count as usize * element_bytes;
+        let block_bytes = job.count as usize * job.dtype.size_bytes();
         let kernel = match collective.reduces() {
             true => Some(Kernel::new(job.op, job.dtype)?),
             false => None,
@@ -250,39 +251,10 @@ impl Tiny {
             arrived: 0,
             last: None,
         };
-        // Where blocks lie is the executor's own knowledge.
-        let cut = Geometry::new(
-            Cut::Vector(1),
-            Blocks::Even(job.count),
-            element_bytes,
-            job.count,
-            1,
-        );
-        let operation = Operation {
-            call,
-            buffers: Buffers {
-                input: job.input,
-                output: job.output,
-                scratch: Region::EMPTY,
-                input_cut: cut.clone(),
-                output_cut: cut,
-                is_apart: false,
-                owned: Vec::new(),
-            },
-            kernel,
-            factor: None,
-            streams: false,
-            slot_use,
-            publishes: true,
-            hears_all: (0..world_size)
-                .all(|peer| peer == rank || part.waits_for(peer, rank, job.root)),
-            slices: 1,
-            slices_in_flight: 1,
-            first_generation: 0,
-            is_begun: true,
-            timeout: job.timeout,
-            deadline: None,
-        };
+        let mut operation = operation(job, call, kernel);
+        operation.slot_use = slot_use;
+        operation.hears_all =
+            (0..world_size).all(|peer| peer == rank || part.waits_for(peer, rank, job.root));
         Ok(Some(Running::new(operation, Executor::Tiny(tiny))))
     }
 
@@ -487,5 +459,36 @@ impl Tiny {
                 self.slot_range(block),
             )
         }
+    }
+}
+
+/// What a call of the kind of `job` has in common with other operations. Where its blocks lie is the
+/// executor's own knowledge.
+fn operation(job: &TinyJob, call: Call, kernel: Option<Kernel>) -> Operation {
+    let (vector, size) = (Cut::Vector(1), job.dtype.size_bytes());
+    let cut = Geometry::new(vector, Blocks::Even(job.count), size, job.count, 1);
+    Operation {
+        call,
+        buffers: Buffers {
+            input: job.input,
+            output: job.output,
+            scratch: Region::EMPTY,
+            input_cut: cut.clone(),
+            output_cut: cut,
+            is_apart: false,
+            owned: Vec::new(),
+        },
+        kernel,
+        factor: None,
+        streams: false,
+        slot_use: SlotUse::Own,
+        publishes: true,
+        hears_all: false,
+        slices: 1,
+        slices_in_flight: 1,
+        first_generation: 0,
+        is_begun: true,
+        timeout: job.timeout,
+        deadline: None,
     }
 }

@@ -1,4 +1,5 @@
-//! What one rank does in a tiny call: the schedules over published memory of one slice, as three answers.
+//! What one rank does in a tiny call: the schedules over published memory of one slice, as three
+//! answers.
 //!
 //! What it publishes, which ranks it waits for, and what it does with what it reads. Every
 //! collective has one synchronisation, so these say everything; blocks are named by number, the
@@ -8,10 +9,12 @@
 
 use crate::types::{Algorithm, Collective};
 
-/// The phase in which an input of one piece is published; `schedule::direct`, `flat` and `one_shot` have the same.
+/// The phase in which an input of one piece is published; `schedule::direct`, `flat` and `one_shot`
+/// have the same.
 const WHOLE: u8 = 0;
 
-/// The phase in which all blocks for others are published (those before the own one may come a phase earlier).
+/// The phase in which all blocks for others are published (those before the own one may come a
+/// phase earlier).
 const BLOCKS: u8 = 1;
 
 /// What a rank publishes.
