@@ -1,4 +1,4 @@
-//! Who runs the engine, and how it waits.
+//! The thread that runs the engine, and how it waits.
 //!
 //! One thread at a time *drives*: it holds the engine, asks it to progress and waits by
 //! [`Patience`] in between. A blocking call drives until its own job is done. Jobs that come
@@ -14,9 +14,8 @@
 //! # Invariants
 //!
 //! * Every wait sees the verdict of the watch, the deadline of its job, and a departed peer.
-//! * A verdict is looked at only when an attempt bore no fruit: a call whose data has arrived
-//!   succeeds. Or when this rank is at work of its own, which bears fruit whatever befell the
-//!   peers, and which they would have to wait for in any case.
+//! * A verdict is looked at only after a fruitless attempt, so a call whose data has arrived
+//!   succeeds; and between chunks of local work, which succeeds whatever befell the peers.
 //! * After a fatal error nothing touches a caller's buffer again: the engine is not asked to
 //!   progress any more. A wait that is interrupted returns after that.
 //! * No code but the library's runs under its locks.
@@ -61,7 +60,7 @@ const VISIT: u32 = 2;
 /// communicator.
 pub type OnWait<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// A communicator's engine and those who drive it.
+/// A communicator's engine and the threads that drive it.
 pub struct Driver {
     rank: usize,
     state: Mutex<State>,
@@ -82,17 +81,17 @@ pub struct Driver {
 
 struct State {
     engine: Engine,
-    /// Whom to tell when a job is done; the job of a thread that drives is not listed until it lets
-    /// go of the engine.
+    /// Completed when their job is done; the job of a thread that drives is not listed until it
+    /// lets go of the engine.
     completions: HashMap<JobId, Arc<Completion>>,
-    /// Whom to tell when no job is under way.
+    /// Completed when no job is under way.
     idle: Vec<Arc<Completion>>,
     /// Why nothing runs any more.
     error: Option<Error>,
     waiter: Waiter,
-    /// Whether it stands somewhere in words what is waited for.
+    /// Whether the status that others can ask for says what this rank waits in.
     is_described: bool,
-    /// Since when this rank waits in the call that it waits in.
+    /// The call that this rank waits in, and since when.
     waiting: Option<Waiting>,
 }
 
@@ -107,7 +106,7 @@ struct Inbox {
 
 /// How far a thread came with its own call before it let go of the engine.
 enum Run {
-    /// It is done; who sent, if it was a receive.
+    /// It is done; the source, if it was a receive.
     Done(Option<usize>),
     /// It goes on, and this is completed at its end.
     UnderWay(Arc<Completion>),
@@ -149,7 +148,7 @@ impl Driver {
         self.watch.as_ref()
     }
 
-    /// Who tells those that want to know when a call is done.
+    /// The thread that runs the callbacks of calls that are done.
     pub fn notifier(&self) -> Result<Arc<Notifier>> {
         if let Some(notifier) = self.notifier.get() {
             return Ok(notifier.clone());
@@ -158,7 +157,8 @@ impl Driver {
         Ok(self.notifier.get_or_init(|| notifier).clone())
     }
 
-    /// Runs `job` and returns when it is done on this rank. Gives who sent, where it was a receive.
+    /// Runs `job` and returns when it is done on this rank. Gives the source, where it was a
+    /// receive.
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         let mut pace = Pace::default();
         match self.begin(job, &mut pace)? {
@@ -263,7 +263,7 @@ impl Driver {
         self.visit(|state| f(state.engine.registry()))
     }
 
-    /// Who was late until now.
+    /// Which ranks were late until now.
     pub fn stats(&self) -> Stats {
         self.visit(|state| state.engine.stats())
     }
@@ -334,7 +334,7 @@ impl Driver {
         // After the state is free again, so that a driver that finds no flag finds no visitor.
         self.attention.fetch_and(!VISIT, Ordering::Release);
         drop(turn);
-        visited.unwrap_or_else(|(_, panic)| resume_unwind(panic))
+        visited.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Waits for visitors, which are quick: they go before a thread that drives.

@@ -7,6 +7,7 @@
 mod choices;
 mod driver;
 pub(crate) mod group;
+mod lifecycle;
 pub(crate) mod membership;
 mod notifier;
 pub(crate) mod probe;
@@ -33,7 +34,7 @@ use crate::control::Standing;
 use crate::engine::lateness::Stats;
 use crate::engine::{Engine, Job, TinyJob, tiny};
 use crate::error::{Error, Result};
-use crate::memory::{ForkGuard, Region, Registry, Stage};
+use crate::memory::{ForkGuard, Region};
 use crate::schedule::Schedule;
 use crate::tune::choose::{self, Question};
 use crate::tune::{Explanation, Rules, Tuning};
@@ -44,9 +45,6 @@ use driver::Driver;
 pub use driver::OnWait;
 use membership::Membership;
 use watch::Watch;
-
-/// How long `abort` waits to learn whether somebody else's verdict was first.
-const ABORT_GRACE: Duration = Duration::from_millis(50);
 
 /// Where choices are logged.
 const TUNING_LOG: &str = "ringfold::tuning";
@@ -339,83 +337,6 @@ impl Communicator {
         self.driver.reset_stats();
     }
 
-    /// Whether this process was forked from the one that joined: nothing can be done with the communicator here.
-    pub fn is_forked(&self) -> bool {
-        self.fork_guard.stage() == Stage::Forked
-    }
-
-    /// The fatal error that has ended this communicator, if one has: known here without a call, and while one is stuck.
-    pub fn fault(&self) -> Option<Error> {
-        self.driver.watch().fault()
-    }
-
-    /// Ends this communicator on all ranks: whoever waits in it gets `Error::Aborted` with this rank and `reason`, unless
-    /// something else ended it just before, which then stands on all ranks. Does nothing in a forked child.
-    pub fn abort(&self, reason: &str) {
-        if self.is_forked() {
-            return;
-        }
-        let error = Error::Aborted {
-            rank: self.place.rank,
-            reason: reason.into(),
-        };
-        self.end(error, ABORT_GRACE);
-    }
-
-    /// Ends this communicator on all ranks, by `suspicion` unless something else ended it just
-    /// before: that shows within `grace`. Gives the verdict.
-    fn end(&self, suspicion: Error, grace: Duration) -> Error {
-        let verdict = self.driver.watch().report_fault(suspicion, grace);
-        self.driver.poison(verdict.clone());
-        verdict
-    }
-
-    /// Leaves in good order: waits for this rank's outstanding work, also for the calls in which
-    /// other threads are, tells the others, frees everything. Later calls fail with
-    /// `Error::Closed`. Not collective, and harmless when repeated.
-    ///
-    /// The calls that it waits for have their deadlines; [`abort`](Communicator::abort) ends them
-    /// at once. In a callback of [`run_with`](Communicator::run_with) and the like it waits for
-    /// nothing: the call that is being waited for, and all others, end with `Error::Closed`.
-    pub fn close(&self) -> Result<()> {
-        self.close_with(&mut || Ok(()))
-    }
-
-    /// Like `close`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails,
-    /// the communicator is aborted on all ranks, and left all the same.
-    pub fn close_with(&self, on_wait: OnWait<'_>) -> Result<()> {
-        match self.fork_guard.close() {
-            Stage::Open => {}
-            Stage::Closed => return Ok(()),
-            Stage::Forked => return Err(forked()),
-        }
-        if self.driver.is_calling_back() {
-            // What waits cannot go on before this returns.
-            self.driver.poison(Error::Closed);
-            self.leave();
-            return Ok(());
-        }
-        let finished = self.driver.finish(on_wait);
-        self.leave();
-        finished
-    }
-
-    fn leave(&self) {
-        self.membership.depart();
-        self.driver.watch().leave();
-        self.driver.stop();
-        self.driver.with_registry(Registry::clear);
-    }
-
-    pub(crate) fn check_open(&self) -> Result<()> {
-        // Closing while another thread calls is a race of the caller's; either answer is right.
-        match self.fork_guard.stage() {
-            Stage::Open => Ok(()),
-            Stage::Closed => Err(Error::Closed),
-            Stage::Forked => Err(forked()),
-        }
-    }
-
     /// The request as a tiny job, if its choice is what the shortest way does.
     fn tiny(&self, request: &Request, way: &Way) -> Option<TinyJob> {
         let algorithm = tiny::part::algorithm(request.collective);
@@ -541,37 +462,6 @@ impl Communicator {
             is_weighted,
             goes_around: policy.goes_around,
         }
-    }
-}
-
-impl Communicator {
-    /// What dropping does.
-    fn abandon(&self) {
-        match self.fork_guard.close() {
-            Stage::Open => {}
-            Stage::Closed => return,
-            Stage::Forked => {
-                // Sockets, threads and the goodbye are the parent's.
-                std::mem::forget((self.driver.clone(), self.membership.group().cloned()));
-                return;
-            }
-        }
-        if !self.driver.is_idle() {
-            self.abort("its communicator was dropped while calls were under way");
-        }
-        self.leave();
-    }
-}
-
-fn forked() -> Error {
-    let text =
-        "the communicator belongs to the process that forked this one; join a job of your own here";
-    Error::Unsupported(text.into())
-}
-
-impl Drop for Communicator {
-    fn drop(&mut self) {
-        self.abandon();
     }
 }
 

@@ -20,7 +20,7 @@
 //! A thread that begins a callback leaves another one to look after the queue, up to
 //! [`THREADS_MAX`]. Usually there are two.
 //!
-//! A forked child has the parent's books but not its threads, so the books are kept with the
+//! A forked child has a copy of this state but not the threads, so the state is kept with the
 //! process' number.
 
 use std::cell::Cell;
@@ -46,10 +46,10 @@ const THREADS_MAX: usize = 64;
 const IDLE_MAX: usize = 2;
 
 /// What is called when a call is done.
-pub type Told = Box<dyn FnOnce() + Send>;
+pub type OnDone = Box<dyn FnOnce() + Send>;
 
-/// The process that has the threads, and the way to them as long as somebody uses it. Locked by
-/// those who register callbacks, never by those who end calls.
+/// The process that has the threads, and its notifier while a communicator uses one. Locked where
+/// callbacks are registered, never where calls end.
 static SHARED: Mutex<(u32, Weak<Notifier>)> = Mutex::new((0, Weak::new()));
 
 thread_local! {
@@ -65,16 +65,16 @@ pub struct Promise {
 
 struct Callback {
     level: usize,
-    told: Told,
+    on_done: OnDone,
 }
 
 impl Promise {
-    /// Has `told` called when [`keep`](Promise::keep) is.
-    pub fn new(notifier: Arc<Notifier>, told: Told) -> Promise {
+    /// Has `on_done` called when [`keep`](Promise::keep) is.
+    pub fn new(notifier: Arc<Notifier>, on_done: OnDone) -> Promise {
         let level = LEVEL.get();
         Promise {
             notifier,
-            callback: Callback { level, told },
+            callback: Callback { level, on_done },
         }
     }
 
@@ -84,8 +84,8 @@ impl Promise {
     }
 
     /// The callback, which is not to be run by a thread after all.
-    pub fn into_told(self) -> Told {
-        self.callback.told
+    pub fn into_callback(self) -> OnDone {
+        self.callback.on_done
     }
 }
 
@@ -246,7 +246,7 @@ impl Callback {
     fn run(self) {
         LEVEL.set(self.level + 1);
         // A panic is the user's: it has been printed, and the other callbacks run all the same.
-        let _ = catch_unwind(AssertUnwindSafe(self.told));
+        let _ = catch_unwind(AssertUnwindSafe(self.on_done));
         LEVEL.set(0);
     }
 }

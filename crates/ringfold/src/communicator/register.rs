@@ -14,10 +14,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::Communicator;
 use super::driver::TIMEOUT_GRACE;
 use super::group::Group;
+use super::lifecycle::ABORT_GRACE;
 use super::registration::{RegisteredMut, Registration};
-use super::{ABORT_GRACE, Communicator};
 use super::{Counts, Request};
 use crate::control::fd::{Failure, FdListener, Handover};
 use crate::element::Element;

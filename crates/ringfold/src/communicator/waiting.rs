@@ -1,4 +1,4 @@
-//! How long this rank has waited in a call, and whether the others were told of it.
+//! How long this rank has waited in a call, and whether it has claimed its place in it.
 
 use crate::call::Call;
 use crate::control::claims::CLAIM_AFTER;

@@ -5,12 +5,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::driver::{Driver, OnWait};
-use super::forked;
-use super::notifier::{Promise, Told};
+use super::lifecycle::forked;
+use super::notifier::{OnDone, Promise};
 use crate::error::Result;
 use crate::memory::{ForkGuard, Stage};
 
-/// The end of a call, for those who wait for it and those who want to be told.
+/// The end of a call, for threads that wait for it and callbacks that run after it.
 #[derive(Default)]
 pub struct Completion {
     is_done: AtomicBool,
@@ -22,35 +22,34 @@ pub struct Completion {
 struct End {
     result: Option<Result<()>>,
     source: Option<usize>,
-    /// Whom to tell, until there is a result.
-    told: Vec<Promise>,
+    /// Kept when there is a result.
+    promises: Vec<Promise>,
 }
 
 impl Completion {
-    /// The call is done well; `source` sent, where it was a receive.
+    /// The call is done well; `source` is that of a receive.
     pub fn succeed(&self, source: Option<usize>) {
         lock(&self.end).source = source;
         self.complete(Ok(()));
     }
 
-    /// Who sent, once a receive is done well.
+    /// The source, once a receive is done well.
     pub fn source(&self) -> Option<usize> {
         // Pairs with the store in `complete`.
         let is_done = self.is_done.load(Ordering::Acquire);
         is_done.then(|| lock(&self.end).source).flatten()
     }
 
-    /// The call is done. Whoever wants to be told is told by another thread, so this may be called
-    /// under any lock.
+    /// The call is done. Callbacks run on other threads, so this may be called under any lock.
     pub fn complete(&self, result: Result<()>) {
         let mut end = lock(&self.end);
         end.result.get_or_insert(result);
-        let told = std::mem::take(&mut end.told);
+        let promises = std::mem::take(&mut end.promises);
         // Pairs with the load in `result`.
         self.is_done.store(true, Ordering::Release);
         self.arrived.notify_all();
         drop(end);
-        told.into_iter().for_each(Promise::keep);
+        promises.into_iter().for_each(Promise::keep);
     }
 
     /// How it ended, if it has.
@@ -64,12 +63,12 @@ impl Completion {
 
     /// Has `promise` kept when the call is done; gives back what it would call if it is done
     /// already.
-    fn when_done(&self, promise: Promise) -> Option<Told> {
+    fn when_done(&self, promise: Promise) -> Option<OnDone> {
         let mut end = lock(&self.end);
         if end.result.is_some() {
-            return Some(promise.into_told());
+            return Some(promise.into_callback());
         }
-        end.told.push(promise);
+        end.promises.push(promise);
         None
     }
 
@@ -192,7 +191,7 @@ impl Drop for Work {
             std::mem::forget(self.driver.clone());
             return;
         }
-        // The call's error was for whoever waited; the buffers are free either way.
+        // The call's error was for a thread that waited; the buffers are free either way.
         let _ = self.driver.wait(&self.completion, None, &mut || Ok(()));
     }
 }
@@ -230,7 +229,7 @@ mod tests {
         let region = unsafe { Region::new(memory.as_mut_ptr().cast(), size_of_val(&*memory)) };
         let mut request = Request::new(collective, DType::F32, Counts::Even(4), region, region);
         request.root = 1 - communicator.rank();
-        // SAFETY: as above, and nobody else uses it.
+        // SAFETY: as above, and no other code uses it.
         let work = unsafe { communicator.start(request) }.expect("a started call");
         Started {
             work,
@@ -244,33 +243,34 @@ mod tests {
         (next(), next())
     }
 
-    fn told<T>(told: &Receiver<T>) -> T {
-        told.recv_timeout(WATCHDOG).expect("somebody who is told")
+    fn received<T>(receiver: &Receiver<T>) -> T {
+        receiver.recv_timeout(WATCHDOG).expect("a callback")
     }
 
     #[test]
-    fn who_asks_is_told_once() {
+    fn a_callback_runs_once() {
         let (zero, one) = pair();
         let (sender, receiver) = channel();
         let calls: Vec<Started> = (0..20)
             .map(|index| {
                 let started = start(&zero, Collective::AllReduce);
                 let sender = sender.clone();
-                let tell = move || {
+                let call = move || {
                     let thread = thread::current().name().map(str::to_owned);
-                    sender.send((index, thread)).expect("somebody who listens");
+                    sender.send((index, thread)).expect("a listener");
                 };
-                started.work.when_done(tell).expect("a promise");
+                started.work.when_done(call).expect("a promise");
                 started
             })
             .collect();
         drop(sender);
-        assert!(receiver.try_recv().is_err(), "told before the end");
+        assert!(receiver.try_recv().is_err(), "called before the end");
         for _ in 0..20 {
             one.all_reduce(&mut [1f32; 4], Op::Sum)
                 .expect("an all-reduce");
         }
-        let (mut indices, threads): (Vec<i32>, Vec<_>) = (0..20).map(|_| told(&receiver)).unzip();
+        let (mut indices, threads): (Vec<i32>, Vec<_>) =
+            (0..20).map(|_| received(&receiver)).unzip();
         indices.sort();
         assert_eq!(indices, (0..20).collect::<Vec<_>>());
         let is_ours = |name: &Option<String>| name.as_deref() == Some("ringfold-done");
@@ -281,98 +281,99 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_after_the_end_is_told_at_once() {
+    fn a_callback_registered_after_the_end_runs_at_once() {
         let (zero, one) = pair();
         let started = start(&zero, Collective::AllReduce);
         one.all_reduce(&mut [1f32; 4], Op::Sum)
             .expect("an all-reduce");
         started.work.wait().expect("an all-reduce");
         let (sender, receiver) = channel();
-        let tell = move || sender.send(thread::current().id()).expect("a listener");
-        started.work.when_done(tell).expect("a promise");
+        let call = move || sender.send(thread::current().id()).expect("a listener");
+        started.work.when_done(call).expect("a promise");
         assert_eq!(receiver.try_recv(), Ok(thread::current().id()));
     }
 
     #[test]
-    fn an_end_by_an_error_is_told_too() {
+    fn a_callback_runs_after_an_error_too() {
         let (zero, one) = pair();
         let started = start(&zero, Collective::Recv);
         let (sender, receiver) = channel();
-        let tell = move || sender.send(()).expect("a listener");
-        started.work.when_done(tell).expect("a promise");
+        let call = move || sender.send(()).expect("a listener");
+        started.work.when_done(call).expect("a promise");
         one.abort("the other rank gives up");
-        told(&receiver);
+        received(&receiver);
         let ended = started.work.wait();
         assert!(matches!(ended, Err(Error::Aborted { .. })), "{ended:?}");
     }
 
     #[test]
-    fn who_is_told_may_make_calls_and_wait() {
+    fn a_callback_may_make_calls_and_wait() {
         let (zero, one) = pair();
         let zero = Arc::new(zero);
         let started = start(&zero, Collective::AllReduce);
         let (sender, receiver) = channel();
         let caller = zero.clone();
-        let tell = move || {
+        let call = move || {
             let mut data = [2f32];
             let outcome = caller.all_reduce(&mut data, Op::Sum);
             sender.send(outcome.map(|()| data[0])).expect("a listener");
         };
-        started.work.when_done(tell).expect("a promise");
+        started.work.when_done(call).expect("a promise");
         one.all_reduce(&mut [1f32; 4], Op::Sum)
             .expect("an all-reduce");
         one.all_reduce(&mut [3f32], Op::Sum)
-            .expect("the told one's");
-        assert_eq!(told(&receiver).ok(), Some(5.0));
+            .expect("the callback's");
+        assert_eq!(received(&receiver).ok(), Some(5.0));
     }
 
     #[test]
-    fn a_panic_of_one_who_is_told_keeps_nothing_from_the_others() {
+    fn a_panic_in_a_callback_stops_no_other() {
         let (zero, one) = pair();
         let (first, second) = (
             start(&zero, Collective::Recv),
             start(&zero, Collective::Recv),
         );
         let (sender, receiver) = channel();
-        let tell = || panic!("what this test is about");
-        first.work.when_done(tell).expect("a promise");
-        let tell = move || sender.send(()).expect("a listener");
-        second.work.when_done(tell).expect("a promise");
+        let call = || panic!("what this test is about");
+        first.work.when_done(call).expect("a promise");
+        let call = move || sender.send(()).expect("a listener");
+        second.work.when_done(call).expect("a promise");
         one.send(&[1f32; 4], 0, 0).expect("a message");
         one.send(&[1f32; 4], 0, 0).expect("a message");
-        told(&receiver);
+        received(&receiver);
     }
 
     #[test]
-    fn one_who_is_told_may_wait_for_another_who_is_told() {
+    fn a_callback_may_wait_for_another() {
         const DEPTH: usize = 4;
         let (zero, one) = pair();
         let (zero, sibling) = (Arc::new(zero), Arc::new(Mutex::new(None)));
         let (sender, receiver) = channel();
         let started = start(&zero, Collective::AllReduce);
-        let tell = {
+        let call = {
             let (zero, sibling) = (zero.clone(), sibling.clone());
             move || {
-                let waited = (lock(&sibling).take()).map(|receiver: Receiver<()>| told(&receiver));
+                let waited =
+                    (lock(&sibling).take()).map(|receiver: Receiver<()>| received(&receiver));
                 nest(&zero, DEPTH);
                 sender.send(waited).expect("a listener");
             }
         };
-        started.work.when_done(tell).expect("a promise");
+        started.work.when_done(call).expect("a promise");
         // Queued behind the first, which waits for it.
         let (sender, later) = channel();
         *lock(&sibling) = Some(later);
         let behind = start(&zero, Collective::AllReduce);
-        let tell = move || sender.send(()).expect("a listener");
-        behind.work.when_done(tell).expect("a promise");
+        let call = move || sender.send(()).expect("a listener");
+        behind.work.when_done(call).expect("a promise");
         for _ in 0..DEPTH + 2 {
             one.all_reduce(&mut [1f32; 4], Op::Sum)
                 .expect("an all-reduce");
         }
-        assert_eq!(told(&receiver), Some(()));
+        assert_eq!(received(&receiver), Some(()));
     }
 
-    /// Makes a call, and waits until one who is told of its end has done the same, `depth` times
+    /// Makes a call, and waits until its callback has done the same, `depth` times
     /// over.
     fn nest(communicator: &Arc<Communicator>, depth: usize) {
         if depth == 0 {
@@ -381,11 +382,11 @@ mod tests {
         let started = start(communicator, Collective::AllReduce);
         let (sender, receiver) = channel();
         let inner = communicator.clone();
-        let tell = move || {
+        let call = move || {
             nest(&inner, depth - 1);
             sender.send(()).expect("a listener");
         };
-        started.work.when_done(tell).expect("a promise");
-        told(&receiver);
+        started.work.when_done(call).expect("a promise");
+        received(&receiver);
     }
 }

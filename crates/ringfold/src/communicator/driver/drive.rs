@@ -15,7 +15,7 @@ use crate::wait::{BLOCK_MAX, Pause};
 
 /// Until when a thread drives.
 pub(super) enum Until<'a> {
-    /// This job, which is the thread's own, is done; who sent is noted, if it was a receive.
+    /// This job, which is the thread's own, is done; the source is noted, if it was a receive.
     Job(JobId, Cell<Option<usize>>),
     Complete(&'a Completion),
     Idle,
@@ -26,7 +26,7 @@ impl Until<'_> {
         Until::Job(id, Cell::new(None))
     }
 
-    /// Who sent.
+    /// The source of a receive.
     pub fn source(&self) -> Option<usize> {
         match self {
             Until::Job(_, source) => source.get(),
@@ -179,6 +179,7 @@ impl Driver {
             }
             _ => {
                 pace.attempts = 0;
+                self.note(state);
                 return false;
             }
         }
@@ -215,7 +216,7 @@ impl Driver {
         Ok(false)
     }
 
-    /// Tells whom it concerns about finished jobs; whether `until` is reached.
+    /// Completes finished jobs; whether `until` is reached.
     fn deliver(&self, state: &mut State, until: &Until<'_>) -> bool {
         let mut is_mine_done = false;
         let mut is_any_done = false;
@@ -254,14 +255,14 @@ impl Driver {
         state.engine.is_idle() && !is_filled
     }
 
-    /// Notes how far this rank is, for those who ask.
+    /// Notes how far this rank is, for peers that ask.
     pub(super) fn note(&self, state: &State) {
         let engine = &state.engine;
         let progress = self.watch.progress();
         progress.note(engine.collectives_finished(), engine.sequence());
     }
 
-    /// Says what this rank waits in.
+    /// Writes what this rank waits in to its status, and claims its place in it after a while.
     fn describe(&self, state: &mut State) {
         if let Some(site) = state.engine.running_site() {
             let text = format!("{}, {}", site.call, site.phase);
@@ -275,7 +276,7 @@ impl Driver {
         }
     }
 
-    /// Says that it waits in nothing any more.
+    /// Clears the status: it waits in nothing any more.
     pub(super) fn clear_status(&self, state: &mut State) {
         if std::mem::take(&mut state.is_described) {
             self.watch.progress().clear();

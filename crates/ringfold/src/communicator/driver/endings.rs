@@ -1,8 +1,9 @@
-//! How calls end that do not end well: verdicts, interruptions, panics.
+//! Calls that end in an error: verdicts, interruptions, panics.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
 use std::time::Duration;
 
 use super::{Driver, OnWait, State, lock};
@@ -10,12 +11,9 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::types::Collective;
 
-/// How long a rank whose deadline has passed waits for the verdict that names the ranks everybody
-/// waits for.
+/// How long a rank whose deadline has passed waits for the verdict that names the ranks that all
+/// others wait for.
 pub(in crate::communicator) const TIMEOUT_GRACE: Duration = Duration::from_millis(600);
-
-/// What a panic carries.
-type Panic = Box<dyn Any + Send>;
 
 thread_local! {
     /// The drivers in whose calls this thread is while it calls back, by address.
@@ -89,29 +87,29 @@ impl Driver {
         // Errors are boxed so that success, which is copied out of `catch_unwind`, is a few words.
         match self.caught(state, |state| f(state).map_err(Box::new)) {
             Ok(done) => done.map_err(|error| *error),
-            Err((error, _)) => Err(error),
+            Err(_) => Err(state.error.clone().unwrap_or(Error::Closed)),
         }
     }
 
     /// Has `f` work with the state. A panic in it ends the communicator, with its message, before
-    /// another thread sees the state; it is given with the error that is the answer from now on.
+    /// another thread sees the state.
     #[inline(always)]
     pub(super) fn caught<R>(
         &self,
         state: &mut State,
         f: impl FnOnce(&mut State) -> R,
-    ) -> std::result::Result<R, (Error, Panic)> {
+    ) -> thread::Result<R> {
         catch_unwind(AssertUnwindSafe(|| f(&mut *state)))
-            .map_err(|panic| (self.panicked(state, &*panic), panic))
+            .inspect_err(|panic| self.panicked(state, &**panic))
     }
 
     #[cold]
-    fn panicked(&self, state: &mut State, panic: &(dyn Any + Send)) -> Error {
+    fn panicked(&self, state: &mut State, panic: &(dyn Any + Send)) {
         let text = text_of(panic);
         let verdict = self.abort_all(format!(
             "a panic in ringfold, which is a mistake of the library; please report it: {text}"
         ));
-        self.end(state, verdict)
+        self.end(state, verdict);
     }
 
     /// Fails if a rank has left that this one waits for. What it did before it left is taken first.
@@ -165,8 +163,8 @@ impl Driver {
         self.end(state, verdict)
     }
 
-    /// Ends everything by an error found here: the others learn of it, and the verdict may be another
-    /// than the suspicion.
+    /// Ends everything by an error found here: the others learn of it, and the verdict may be
+    /// another than the suspicion.
     pub(super) fn fail(&self, state: &mut State, error: Error) -> Error {
         let error = located(state, error);
         let verdict = match &error {

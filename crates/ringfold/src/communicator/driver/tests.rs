@@ -149,7 +149,7 @@ fn a_callback_that_fails_or_panics_ends_the_call_for_all() {
 /// A call that another thread drives is over, and its memory free, when its interrupted wait
 /// returns.
 #[test]
-fn an_interrupted_wait_returns_after_whoever_drives_has_let_go() {
+fn an_interrupted_wait_returns_after_the_driving_thread_has_let_go() {
     watched(|| {
         for _ in 0..20 {
             let [zero, _one] = pair();

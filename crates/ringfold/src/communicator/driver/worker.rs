@@ -50,10 +50,10 @@ impl Driver {
         if let Some(worker) = worker
             && worker.thread().id() != thread::current().id()
         {
-            // What a panic had to say has been said where it was met.
+            // A panic was reported where it was caught.
             let _ = worker.join();
         }
-        // Somebody who still drives ends the helpers with the engine.
+        // A thread that still drives ends the helper threads with the engine.
         if let Some(mut state) = self.try_state() {
             state.engine.parallel().end();
         }
