@@ -1,8 +1,8 @@
 //! What the engine can say of the calls under way: what they wait for, until when, and where they
 //! stand.
 
-use super::Engine;
 use super::executor::Running;
+use super::{Engine, JobId};
 use crate::error::{Result, Site};
 use crate::transport::{Time, Transport};
 
@@ -13,10 +13,10 @@ impl Engine {
         self.calls[id].as_ref()
     }
 
-    /// Whether a tiny call is under way, which [`Engine::advance_tiny`] runs.
+    /// Whether this job is the tiny call that runs, which [`Engine::advance_tiny`] advances.
     #[inline]
-    pub fn is_tiny(&self) -> bool {
-        self.front().is_some_and(Running::is_tiny)
+    pub fn is_tiny(&self, id: JobId) -> bool {
+        self.queue.front() == Some(&id.0) && self.front().is_some_and(Running::is_tiny)
     }
 
     /// Whether a call under way goes by the clock, so that every attempt should know what time it

@@ -102,7 +102,7 @@ impl Driver {
         pace: &mut Pace,
     ) -> Result<Step> {
         let mut now = Time(0);
-        let mut is_brief = matches!(until, Until::Job(..)) && state.engine.is_tiny();
+        let mut is_brief = matches!(until, Until::Job(id, _) if state.engine.is_tiny(*id));
         if !is_brief {
             self.note(state);
         }

@@ -101,6 +101,37 @@ fn a_callback_reads_figures_and_makes_calls_while_its_call_waits() {
     });
 }
 
+/// The message of the callback is not taken for the tiny call that waits, also when both end in one
+/// attempt.
+#[test]
+fn a_call_of_a_callback_does_not_swallow_the_end_of_the_one_that_waits() {
+    watched(|| {
+        let [zero, one] = pair();
+        let (sender, receiver) = channel();
+        let other = thread::spawn(move || {
+            receiver.recv().expect("a callback");
+            let mut ones = vec![1f32; WAITS[0].1];
+            one.all_reduce(&mut ones, Op::Sum)
+                .expect("the call that rank 0 is in");
+            let mut token = [0f32];
+            one.recv(&mut token, 0, 7).expect("a message");
+        });
+        let mut sender = Some(sender);
+        let ending = wait_in(&zero, WAITS[0], &mut || {
+            if let Some(sender) = sender.take() {
+                sender.send(()).expect("rank 1");
+                // Long enough for rank 1 to publish: then the waiting call ends while this one runs.
+                thread::sleep(Duration::from_millis(50));
+                zero.send(&[1f32], 1, 7)?;
+            }
+            Ok(())
+        });
+        ending.expect("both ranks were in it");
+        other.join().expect("rank 1");
+        assert_eq!(zero.stats().calls, 1);
+    });
+}
+
 #[test]
 fn a_callback_ends_the_call_that_waits() {
     watched(|| {
