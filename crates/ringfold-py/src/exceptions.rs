@@ -50,7 +50,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             value.setattr("after_ms", after_ms)?;
         }
         Error::Mismatch { ranks, calls, .. } => {
-            let ([one, other], [ones, others]) = (ranks, calls);
+            let ([one, other], [ones, others]) = (ranks, &**calls);
             value.setattr("ranks", (one, other))?;
             value.setattr("calls", (ones, others))?;
         }

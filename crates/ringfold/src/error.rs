@@ -58,8 +58,8 @@ pub enum Error {
     Mismatch {
         /// The two ranks; the one that noticed stands first.
         ranks: [usize; 2],
-        /// The call that each of them is in.
-        calls: [String; 2],
+        /// The call that each of them is in. Boxed, so that results stay small.
+        calls: Box<[String; 2]>,
         /// What was running here, if anything.
         site: Option<Site>,
     },
@@ -190,7 +190,7 @@ impl fmt::Display for Error {
                 site
             }
             Error::Mismatch { ranks, calls, site } => {
-                let ([one, other], [ones, others]) = (ranks, calls);
+                let ([one, other], [ones, others]) = (ranks, &**calls);
                 write!(
                     f,
                     "ranks {one} and {other} are in different calls: rank {one} in {ones}, rank \

@@ -280,7 +280,7 @@ mod tests {
         let calls = ["this".to_string(), "that".to_string()];
         let error = Error::Mismatch {
             ranks: [0, 1],
-            calls,
+            calls: Box::new(calls),
             site: None,
         };
         assert_eq!(

@@ -110,7 +110,7 @@ impl Fault {
                 let (one, other) = text.split_once('\n').unwrap_or((&text, "another call"));
                 Error::Mismatch {
                     ranks: [first, ranks.get(1).copied().unwrap_or(first)],
-                    calls: [one.into(), other.into()],
+                    calls: Box::new([one.into(), other.into()]),
                     site: None,
                 }
             }

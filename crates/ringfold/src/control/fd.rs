@@ -221,7 +221,7 @@ impl Failure {
     }
 
     /// The error of a rank that is about to be in a communicator with others.
-    pub fn to_error(self) -> Error {
+    pub fn into_error(self) -> Error {
         match self {
             Failure::Cancelled(error) | Failure::Local(error) => error,
             Failure::Late(ranks) => Error::Bootstrap(format!(

@@ -75,7 +75,7 @@ fn share_memory(
             let fd = memory.fd.as_fd();
             handover
                 .serve(&memory.listener, fd, members, deadline, &verdict)
-                .map_err(Failure::to_error)?;
+                .map_err(Failure::into_error)?;
             memory.segment
         }
         None => {
@@ -86,7 +86,7 @@ fn share_memory(
                 ))
             })?;
             let fetched = handover.fetch(name, group.rank, deadline, &verdict);
-            Segment::open(fetched.map_err(Failure::to_error)?, division.shape(group))?
+            Segment::open(fetched.map_err(Failure::into_error)?, division.shape(group))?
         }
     };
     segment.populate(division.place);

@@ -117,7 +117,7 @@ pub fn mismatch(ranks: [usize; 2], calls: [&Call; 2]) -> Error {
     }
     Error::Mismatch {
         ranks,
-        calls: texts,
+        calls: Box::new(texts),
         site: None,
     }
 }

@@ -217,7 +217,7 @@ fn errors_keep_class_and_ranks_on_the_wire() {
         },
         Error::Mismatch {
             ranks: [2, 1],
-            calls: ["this".into(), "that".into()],
+            calls: Box::new(["this".into(), "that".into()]),
             site: None,
         },
         Error::Corrupt {

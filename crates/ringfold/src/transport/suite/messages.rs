@@ -142,9 +142,10 @@ pub fn a_different_call_is_a_mismatch_that_names_both<T: Transport>(
     match world.run(&[send, recv]) {
         Err(Error::Mismatch {
             ranks: [1, 0],
-            calls: [mine, other],
+            calls,
             ..
         }) => {
+            let [mine, other] = *calls;
             assert!(mine.contains("of 7 "), "not this rank's call: {mine}");
             assert!(other.contains("of 1234 "), "not the peer's call: {other}");
         }
