@@ -1,7 +1,7 @@
 """How the repository must look: the order of its layers, the size of its parts, its words.
 
-What does not hold yet is listed here with the number that must not grow. A colleague who mends
-something lowers the number or takes out the entry.
+What does not hold yet is listed here with a number that must not grow. A change that fixes one of
+them lowers the number or removes the entry.
 """
 
 import ast
@@ -25,10 +25,10 @@ UNWANTED_WORDS = re.compile(
 """Words that were private to this project where the field has others."""
 
 # What is left to be mended: at most so many.
-UNWANTED_WORDS_MAX = 80
-WIDE_LINES_MAX = 275
-LONG_FILES_MAX = 5
-LONG_FUNCTIONS_MAX = 15
+UNWANTED_WORDS_MAX = 20
+WIDE_LINES_MAX = 22
+LONG_FILES_MAX = 2
+LONG_FUNCTIONS_MAX = 13
 CIRCLES_MAX = 10
 
 ARROWS_UPWARD = {

@@ -2,8 +2,8 @@
 //! `ringfold perf --csv`.
 //!
 //! Every row is an equation: its time is `hops·α + (messages − hops)·o + bytes·β + reduced·γ`, with
-//! the counts of `tune::terms`. Least squares over all rows give the constants (`least_squares`). If
-//! the file cannot distinguish two constants, this is reported instead of guessed, and constants
+//! the counts of `tune::terms`. Least squares over all rows give the constants (`least_squares`).
+//! If the file cannot distinguish two constants, this is reported instead of guessed, and constants
 //! given by a flag are not fitted.
 
 use std::fmt::Write as _;

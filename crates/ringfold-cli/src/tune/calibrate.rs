@@ -1,8 +1,9 @@
 //! `ringfold tune calibrate`: measures this machine for the tuner's cost model, once, in seconds.
 //!
-//! Jobs of as many ranks as there are cores, of twice as many, and of two, over shared memory and over sockets of this machine,
-//! call a few collectives by every way in turn. The library makes constants and corrections of the times
-//! (`tune::calibrate`) and keeps them in a file (`tune::calibration`) that rank 0 of every later job reads.
+//! Jobs of as many ranks as there are cores, of twice as many, and of two, over shared memory and
+//! over sockets of this machine, call a few collectives by every way in turn. The library makes
+//! constants and corrections of the times (`tune::calibrate`) and keeps them in a file
+//! (`tune::calibration`) that rank 0 of every later job reads.
 //!
 //! The command is its own launcher: [`worker`] is what a rank of such a job does.
 
@@ -54,7 +55,8 @@ pub struct Arguments {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Keep it in this file instead of the user's cache folder; RINGFOLD_CALIBRATION names it to jobs
+    /// Keep it in this file instead of the user's cache folder; RINGFOLD_CALIBRATION names it to
+    /// jobs
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// How this command's ranks know what they are
@@ -111,7 +113,8 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     Ok(0)
 }
 
-/// What is measured: two ranks, a core for each, and two ranks a core; over shared memory and over sockets.
+/// What is measured: two ranks, a core for each, and two ranks a core; over shared memory and over
+/// sockets.
 fn contexts(cores: usize) -> Vec<Context> {
     let mut ranks = vec![2, cores.max(2), 2 * cores.max(2)];
     ranks.dedup();
@@ -176,7 +179,8 @@ fn read(path: &Path, context: Context) -> Result<Vec<Sample>> {
     BufReader::new(file).lines().map(line).collect()
 }
 
-/// How far the model is from what was measured, among some ranks: the factor that half of all ways stay within, and nine tenths.
+/// How far the model is from what was measured, among some ranks: the factor that half of all ways
+/// stay within, and nine tenths.
 fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<Context, (f64, f64)> {
     let here = Machine::here();
     let mut factors: BTreeMap<Context, Vec<f64>> = BTreeMap::new();

@@ -1,8 +1,9 @@
 //! The public API: a communicator and what its ranks do together.
 //!
-//! A call passes through four hands: [`Request`] is checked and becomes a job, [`tune::choose`](crate::tune::choose)
-//! decides how, the [engine](crate::engine) runs it, and the driver of this module waits. Typed methods on slices are
-//! in `typed`; bindings use [`Communicator::run`] and [`Communicator::start`] with raw regions.
+//! A call passes through four hands: [`Request`] is checked and becomes a job,
+//! [`tune::choose`](crate::tune::choose) decides how, the [engine](crate::engine) runs it, and the
+//! driver of this module waits. Typed methods on slices are in `typed`; bindings use
+//! [`Communicator::run`] and [`Communicator::start`] with raw regions.
 
 mod choices;
 mod driver;
@@ -54,11 +55,12 @@ const TOLD_SIZES: [u64; 5] = [8, 1 << 10, 32 << 10, 1 << 20, 32 << 20];
 
 /// A group of ranks that communicate.
 ///
-/// Every rank makes the same collective calls in the same order; a difference is an `Error::Mismatch`. All methods may
-/// be called from any thread; calls of several threads on one communicator are executed in the order in which they came.
+/// Every rank makes the same collective calls in the same order; a difference is an
+/// `Error::Mismatch`. All methods may be called from any thread; calls of several threads on one
+/// communicator are executed in the order in which they came.
 ///
-/// Dropping a communicator leaves it like [`close`](Communicator::close) does, but waits for nothing: when calls are still
-/// under way it is aborted on all ranks.
+/// Dropping a communicator leaves it like [`close`](Communicator::close) does, but waits for
+/// nothing: when calls are still under way it is aborted on all ranks.
 pub struct Communicator {
     pub(crate) driver: Arc<Driver>,
     place: Place,
@@ -146,34 +148,38 @@ impl Communicator {
         }
     }
 
-    /// Has collectives that have this algorithm go by it from now on, which the log is not told; all ranks say the same.
+    /// Has collectives that have this algorithm go by it from now on, which the log is not told;
+    /// all ranks say the same.
     fn insist(&mut self, algorithm: Option<Method>) {
         self.policy.algorithm = algorithm;
         self.policy.is_silent = algorithm.is_some();
         self.choices.forget();
     }
 
-    /// Has calls decided by this table of rules from now on, instead of the one before. Between calls, and all ranks set the
-    /// same, in the same place of their order of calls: a difference is a `Mismatch` of a later call that it concerns.
-    /// Communicators that are [`split`](Communicator::split) off later begin with it.
+    /// Has calls decided by this table of rules from now on, instead of the one before. Between
+    /// calls, and all ranks set the same, in the same place of their order of calls: a difference
+    /// is a `Mismatch` of a later call that it concerns. Communicators that are
+    /// [`split`](Communicator::split) off later begin with it.
     pub fn set_rules(&mut self, rules: Rules) {
         self.policy.tuning.rules = rules;
         self.choices = Choices::default();
     }
 
-    /// The table of rules by which calls are decided, empty where there is none. The same on all ranks.
+    /// The table of rules by which calls are decided, empty where there is none. The same on all
+    /// ranks.
     pub fn rules(&self) -> &Rules {
         &self.policy.tuning.rules
     }
 
-    /// What there is to choose from for this request, what is chosen, and why. Where this communicator has registered memory it
-    /// says how a request in such memory would go.
+    /// What there is to choose from for this request, what is chosen, and why. Where this
+    /// communicator has registered memory it says how a request in such memory would go.
     ///
     /// It changes nothing, calls no peer, and waits for no call.
     ///
     /// # Errors
     ///
-    /// `Unsupported` if the request cannot be carried out, or not as it asks or the operator's variables insist.
+    /// `Unsupported` if the request cannot be carried out, or not as it asks or the operator's
+    /// variables insist.
     pub fn explain(&self, request: &Request) -> Result<Explanation> {
         let bytes = request.bytes(self.place.world_size);
         let is_registered = self.driver.with_registry(|registry| registry.is_used());
@@ -217,7 +223,8 @@ impl Communicator {
     /// Does `request` and returns when it is done on this rank.
     ///
     /// # Safety
-    /// The regions are valid until this returns, and nobody else writes to `input` or touches `output` meanwhile.
+    /// The regions are valid until this returns, and nothing else writes to `input` or touches
+    /// `output` meanwhile.
     pub unsafe fn run(&self, request: &Request) -> Result<()> {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.run_with(request, &mut || Ok(())) }
@@ -262,8 +269,8 @@ impl Communicator {
     /// Starts `request` and returns at once; it is carried out by the communicator's own thread.
     ///
     /// # Safety
-    /// As for `run`, until the work is done (waited for, or `is_done`). The work is not leaked. Memory of [`Registered`](crate::Registered)
-    /// is not dropped before.
+    /// As for `run`, until the work is done (waited for, or `is_done`). The work is not leaked.
+    /// Memory of [`Registered`](crate::Registered) is not dropped before.
     pub unsafe fn start(&self, request: Request) -> Result<Work> {
         self.check_open()?;
         let job = self.job(&request)?;
@@ -271,8 +278,9 @@ impl Communicator {
         Ok(works.pop().expect("one work for one job"))
     }
 
-    /// Starts calls that are made together, in this order, and returns at once: like [`start`](Communicator::start) of each,
-    /// but the tuner knows how many they are, and gives each fewer channels. All ranks make the same groups.
+    /// Starts calls that are made together, in this order, and returns at once: like
+    /// [`start`](Communicator::start) of each, but the tuner knows how many they are, and gives
+    /// each fewer channels. All ranks make the same groups.
     ///
     /// # Errors
     /// What is wrong with any of them; none is started then.
@@ -302,13 +310,13 @@ impl Communicator {
         self.choose(request)
     }
 
-    /// How far all ranks are, by rank: for whoever wonders why a call takes so long. `None` stands for a rank that does not
-    /// answer within `timeout`, or has left.
+    /// How far all ranks are, by rank: to find out why a call takes so long. `None` stands
+    /// for a rank that does not answer within `timeout`, or has left.
     ///
-    /// Not collective: the others answer by a thread of the library, also those that are stuck in a call, and this works
-    /// from any thread while another one is in a call. Nothing is decided by it, and no call is delayed. It returns with the
-    /// last answer, at the latest half a second after `timeout`. Without a server (rank 0's process is gone) only this rank
-    /// is known.
+    /// Not collective: the others answer by a thread of the library, also those that are stuck in a
+    /// call, and this works from any thread while another one is in a call. Nothing is decided by
+    /// it, and no call is delayed. It returns with the last answer, at the latest half a second
+    /// after `timeout`. Without a server (rank 0's process is gone) only this rank is known.
     ///
     /// # Errors
     /// `Closed` after [`close`](Communicator::close), `Unsupported` in a forked child.
@@ -322,8 +330,9 @@ impl Communicator {
         Ok(standings)
     }
 
-    /// Who was late in the collective calls until now, and for whom this rank waited: counted always, at no cost that could be
-    /// measured. Waits of less than a few microseconds count as no time.
+    /// Who was late in the collective calls until now, and for whom this rank waited: counted
+    /// always, at no cost that could be measured. Waits of less than a few microseconds count as no
+    /// time.
     ///
     /// Not collective; [`Stats`] is this rank's view. It waits for no call: of those under way it
     /// has what is counted so far. Works after an error, and after [`close`](Communicator::close),
@@ -428,7 +437,8 @@ impl Communicator {
         );
     }
 
-    /// Logs what the model says of all-reduces of some sizes. Costs a moment where the log wants it, and nothing otherwise.
+    /// Logs what the model says of all-reduces of some sizes. Costs a moment where the log wants
+    /// it, and nothing otherwise.
     pub(crate) fn tell_model(&self) {
         if self.rank() != 0 || !log::log_enabled!(target: TUNING_LOG, log::Level::Info) {
             return;

@@ -1,10 +1,10 @@
 //! Calls by two ways in turn, at the start of a communicator, and the constants that follow for all
 //! its ranks.
 //!
-//! They are ordinary calls on memory that nobody looks at, so they end like all calls when a rank
-//! fails or the time for connecting is over. They are timed as `ringfold perf` does it: every rank
-//! rewrites its input, all meet, and the slowest rank's time counts. Rank 0 decides and sends its
-//! constants.
+//! They are ordinary calls on memory that the user never sees, so they end like all calls when a
+//! rank fails or the time for connecting is over. They are timed as `ringfold perf` does it: every
+//! rank rewrites its input, all meet, and the slowest rank's time counts. Rank 0 decides and sends
+//! its constants.
 
 use std::time::{Duration, Instant};
 

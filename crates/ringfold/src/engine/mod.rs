@@ -320,8 +320,8 @@ impl Engine {
         Ok(progressed)
     }
 
-    /// Runs the tiny call under way, and looks at nothing else; whether it is done. Its end is told
-    /// here, not by [`Engine::take_finished`].
+    /// Runs the tiny call under way, and looks at nothing else; whether it is done. Its end is
+    /// reported here, not by [`Engine::take_finished`].
     #[inline]
     pub fn advance_tiny(&mut self) -> Result<bool> {
         let id = *self.queue.front().expect("a tiny call is under way");

@@ -65,7 +65,7 @@ impl Engine {
         self.kept.late_merge.is_some() && LateMergeState::serves(job, self.world_size)
     }
 
-    /// Makes `job` ready to run as it says; `call` is what the peers are told, unless it is a new
+    /// Makes `job` ready to run as it says; `call` is what the peers see, unless it is a new
     /// call.
     fn ready(
         &mut self,

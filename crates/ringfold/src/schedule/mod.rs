@@ -1,25 +1,30 @@
 //! Schedules: what each rank does in a collective, as data.
 //!
-//! A generator (one file an algorithm) is a pure function from a [`Spec`] to this rank's [`Schedule`]: steps over chunks.
-//! It does no I/O and reads no clock and no variable. The engine runs schedules, the checker proves them, the cost model
-//! prices them, the simulator times them and the printer shows them.
+//! A generator (one file an algorithm) is a pure function from a [`Spec`] to this rank's
+//! [`Schedule`]: steps over chunks. It does no I/O and reads no clock and no variable. The engine
+//! runs schedules, the checker proves them, the cost model prices them, the simulator times them
+//! and the printer shows them.
 //!
 //! # Model
 //!
-//! The buffers `Input`, `Output` and `Scratch` are cut into chunks by the engine; a schedule only counts them. The engine
-//! runs the whole schedule once for each *slice* (an independent part of every chunk) and overlaps slices. Steps carry
-//! the *round* in which they take place; a send and its receive have the same round. Within a round, receives stand before
-//! sends, so that nobody's receive waits behind its own send.
+//! The buffers `Input`, `Output` and `Scratch` are cut into chunks by the engine; a schedule only
+//! counts them. The engine runs the whole schedule once for each *slice* (an independent part of
+//! every chunk) and overlaps slices. Steps carry the *round* in which they take place; a send and
+//! its receive have the same round. Within a round, receives stand before sends, so that no
+//! receive waits behind its rank's own send.
 //!
 //! # Invariants (proved by [`check`])
 //!
-//! * On each ordered pair of ranks, the k-th send matches the k-th receive: same round, same number of elements.
+//! * On each ordered pair of ranks, the k-th send matches the k-th receive: same round, same number
+//!   of elements.
 //! * Steps are issued in order; a send, receive or receive-and-reduce may complete later, over
-//!   messages a copy or reduction, too. A step waits for earlier steps
-//!   that touch the same chunks (read-write, write-read, write-write), and for nothing else. Under these rules nothing
+//!   messages a copy or reduction, too. A step waits for earlier steps that touch the same chunks
+//!   (read-write, write-read, write-write), and for nothing else. Under these rules nothing
 //!   deadlocks, even if a send completes only when its receive was posted.
-//! * Every contribution arrives exactly once where it must; reducing ranks end with the same expression, so the same bits.
-//! * `Input` is never written, unless it is the same memory as `Output` (in place): then both are one buffer.
+//! * Every contribution arrives exactly once where it must; reducing ranks end with the same
+//!   expression, so the same bits.
+//! * `Input` is never written, unless it is the same memory as `Output` (in place): then both are
+//!   one buffer.
 
 #![forbid(unsafe_code)]
 
@@ -134,50 +139,55 @@ pub enum Action {
     Send { peer: u32, span: Span },
     /// Fills the span with the peer's next message. May complete later.
     Recv { peer: u32, span: Span },
-    /// `into` = the peer's next message combined with `with`; `with` may equal `into`. May complete later.
+    /// `into` = the peer's next message combined with `with`; `with` may equal `into`. May complete
+    /// later.
     RecvReduce { peer: u32, with: Span, into: Span },
     /// `into` = `from`. Nothing if both are the same memory.
     Copy { from: Span, into: Span },
     /// `into` = `with` combined with `from`; `with` may equal `into`.
     Reduce { with: Span, from: Span, into: Span },
-    /// Makes the span visible to the ranks of this host, at the place of its chunks, and says that `phase` is reached,
-    /// and with it all phases before: the phases of a rank's publications strictly rise. Published chunks stay readable until every rank has finished the slice.
+    /// Makes the span visible to the ranks of this host, at the place of its chunks, and says that
+    /// `phase` is reached, and with it all phases before: the phases of a rank's publications
+    /// strictly rise. Published chunks stay readable until every rank has finished the slice.
     Publish { span: Span, phase: u8 },
     /// Waits until the peers have reached `phase`.
     Await { peers: Peers, phase: u8 },
-    /// `into` = chunks `first..first + into.len` as `peer` published them (chunk numbers of the peer's span).
+    /// `into` = chunks `first..first + into.len` as `peer` published them (chunk numbers of the
+    /// peer's span).
     CopyFrom { peer: u32, first: u32, into: Span },
-    /// `into` = the chunks of `among`, this rank among them, combined in rank order: the peers' as published under `own`'s
-    /// chunk numbers, this rank's from `own` itself.
+    /// `into` = the chunks of `among`, this rank among them, combined in rank order: the peers' as
+    /// published under `own`'s chunk numbers, this rank's from `own` itself.
     ReduceFrom {
         among: Members,
         own: Span,
         into: Span,
     },
-    /// Says where this rank's input and output lie, and that `phase` is reached, as `Publish` does: peers may read the one
-    /// and read or write the other in place, until this rank has heard from them that they are done.
+    /// Says where this rank's input and output lie, and that `phase` is reached, as `Publish` does:
+    /// peers may read the one and read or write the other in place, until this rank has heard from
+    /// them that they are done.
     Expose { phase: u8 },
-    /// Reads `from` where the buffers of each of `sources` lie, combines it in rank order, and stores the result to `into`
-    /// where the output of each of `targets` lies.
+    /// Reads `from` where the buffers of each of `sources` lie, combines it in rank order, and
+    /// stores the result to `into` where the output of each of `targets` lies.
     Push {
         sources: Ranks,
         from: Span,
         targets: Ranks,
         into: Span,
     },
-    /// Puts the span where each peer published the same chunks, which this rank alone has read, and says that `phase` is
-    /// reached, as `Publish` does.
+    /// Puts the span where each peer published the same chunks, which this rank alone has read, and
+    /// says that `phase` is reached, as `Publish` does.
     GiveBack { span: Span, phase: u8 },
     /// `into` = the same chunks of what this rank published, as `peer` gave them back.
     TakeBack { peer: u32, into: Span },
-    /// Chunks `first..first + len` as all ranks published them, combined in rank order in the place where rank 0 published
-    /// them: block by block, each by whichever rank claims it. Every rank offers itself, and nobody reads what it was
-    /// made of afterwards.
+    /// Chunks `first..first + len` as all ranks published them, combined in rank order in the place
+    /// where rank 0 published them: block by block, each by whichever rank claims it. Every rank
+    /// offers itself, and none reads what it was made of afterwards.
     Combine { first: u32, len: u32 },
     /// Waits until every block of these chunks is combined. `into` = what they are.
     Collect { into: Span },
-    /// What `Push` does, block by block, each by whichever rank claims it. Every rank offers itself. The blocks are done
-    /// when `AwaitServed` is over, and their memory is touched by others until then.
+    /// What `Push` does, block by block, each by whichever rank claims it. Every rank offers
+    /// itself. The blocks are done when `AwaitServed` is over, and their memory is touched by
+    /// others until then.
     Serve {
         sources: Ranks,
         from: Span,
@@ -230,20 +240,23 @@ pub struct Spec {
     pub world_size: u32,
     /// Which of them this schedule is for.
     pub rank: u32,
-    /// The root, or for `Send` and `Recv` the peer, for `Stragglar` the late rank; 0 where none of them means anything.
+    /// The root, or for `Send` and `Recv` the peer, for `Stragglar` the late rank; 0 where none of
+    /// them means anything.
     pub root: u32,
-    /// How many domains of equal size the ranks sit in, in rank order; 1 where that is not so or not known.
+    /// How many domains of equal size the ranks sit in, in rank order; 1 where that is not so or
+    /// not known.
     pub domains: u32,
 }
 
 /// How the engine cuts `Input` and `Output`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cut {
-    /// A vector: slices are contiguous parts of the whole, and each slice is divided evenly into this many chunks. So
-    /// a span of several chunks is contiguous. `all_reduce`, `reduce`, `broadcast`, `send`, `recv`, `sendrecv`.
+    /// A vector: slices are contiguous parts of the whole, and each slice is divided evenly into
+    /// this many chunks. So a span of several chunks is contiguous. `all_reduce`, `reduce`,
+    /// `broadcast`, `send`, `recv`, `sendrecv`.
     Vector(u32),
-    /// This many blocks that belong to ranks; a chunk is a block, a slice is a part of every block. Spans of several
-    /// blocks are contiguous only when there is one slice. Everything else.
+    /// This many blocks that belong to ranks; a chunk is a block, a slice is a part of every block.
+    /// Spans of several blocks are contiguous only when there is one slice. Everything else.
     Blocks(u32),
 }
 
@@ -303,7 +316,8 @@ impl Spec {
 }
 
 impl Schedule {
-    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the collective with this access.
+    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the
+    /// collective with this access.
     pub fn new(spec: Spec) -> Result<Schedule> {
         catalogue::generate(&spec)
     }
@@ -313,7 +327,8 @@ impl Schedule {
         catalogue::methods(collective, access)
     }
 
-    /// Whether this rank's caller gives that buffer (`Scratch`: whether the schedule says that it is used).
+    /// Whether this rank's caller gives that buffer (`Scratch`: whether the schedule says that it
+    /// is used).
     pub fn has(&self, buffer: Buffer) -> bool {
         let at_root = self.spec.rank == self.spec.root;
         match (buffer, self.spec.collective) {
@@ -326,7 +341,8 @@ impl Schedule {
         }
     }
 
-    /// Whether a message holds several blocks, which are contiguous only when the engine cuts one slice.
+    /// Whether a message holds several blocks, which are contiguous only when the engine cuts one
+    /// slice.
     pub fn needs_one_slice(&self) -> bool {
         let blocks = |span: Span| {
             let cut = match span.buffer {
@@ -347,11 +363,11 @@ impl Schedule {
         self.channels.iter().flatten().any(exposes)
     }
 
-    /// The same work on several channels: the vector is divided into as many parts, each of which is cut into the same
-    /// chunks as the whole was and handled by a channel of its own.
+    /// The same work on several channels: the vector is divided into as many parts, each of which
+    /// is cut into the same chunks as the whole was and handled by a channel of its own.
     ///
-    /// What has no vector to divide stays as it is: schedules over blocks, the barrier, and those over published memory,
-    /// whose phases are counted once for all channels.
+    /// What has no vector to divide stays as it is: schedules over blocks, the barrier, and those
+    /// over published memory, whose phases are counted once for all channels.
     pub fn striped(self, channels: u32) -> Schedule {
         let divisible = matches!(self.input, Cut::Vector(_))
             && self.spec.access == Access::Messages

@@ -1,4 +1,5 @@
-//! Up to which size a call goes by the protocol `ll`: what fits beside a call in the head of a slot.
+//! Up to which size a call goes by the protocol `ll`: what fits beside a call in the head of a
+//! slot.
 //!
 //! Whether it pays is decided by the cost model.
 

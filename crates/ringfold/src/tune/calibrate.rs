@@ -7,7 +7,7 @@
 //! depends on stays. What is still wrong then becomes a correction of that way at that size, among
 //! those ranks.
 //!
-//! Pure: whoever measures is `ringfold tune calibrate`.
+//! Pure: `ringfold tune calibrate` measures.
 
 #![forbid(unsafe_code)]
 
@@ -50,7 +50,7 @@ const INERTIA: f64 = 0.05;
 /// either.
 const UNKNOWN_TIME: &str = "domain_us";
 
-/// What a rank can publish in one slice, if nobody sets it otherwise.
+/// What a rank can publish in one slice, unless it is set otherwise.
 const SLOT_BYTES: usize = 256 << 10;
 
 /// The calibration that follows from `samples`, all measured on `machine`.

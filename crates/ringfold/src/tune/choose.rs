@@ -1,12 +1,14 @@
-//! Which algorithm, protocol, medium, slice size and number of channels a call gets: policy, as one pure function.
+//! Which algorithm, access, protocol, slice size and number of channels a call gets: policy, as one
+//! pure function.
 //!
-//! Every way that can be gone gets a price from the [model]: the [`CostTable`] of a [`Question`]. Then whoever
-//! tunes has a say, in this order: what the call or its communicator insists on and what the operator's variables allow bar
-//! ways; a plugin prices usable ways anew; the first rule that matches, and whose way is left, decides. Otherwise the least
-//! entry is the choice, and of equal ones the first. Nobody can have a way that cannot be gone.
+//! The [model] prices every usable way: the [`CostTable`] of a [`Question`]. Then come the
+//! settings, in this order: what the call or its communicator requires and what the operator's
+//! variables allow exclude ways; a plugin prices usable ways anew; the first rule that matches, and
+//! whose way is left, decides. Otherwise the smallest entry is the choice, and of equal ones the
+//! first. An unusable way is never selected.
 //!
-//! The answer depends only on what all ranks know alike, so that all of them choose the same; the choice is part of the
-//! call that ranks compare.
+//! The answer depends only on what all ranks know alike, so that all of them choose the same; the
+//! choice is part of the call that ranks compare.
 
 #![forbid(unsafe_code)]
 
@@ -23,13 +25,15 @@ use crate::types::{Algorithm, Collective, Method, Protocol};
 pub struct Question {
     /// What is called.
     pub collective: Collective,
-    /// Bytes of the vector, or of all blocks together; 0 where each pair has counts that no third rank knows.
+    /// Bytes of the vector, or of all blocks together; 0 where each pair has counts that no third
+    /// rank knows.
     pub bytes: u64,
     /// The number of ranks.
     pub world_size: usize,
     /// The number of hosts.
     pub hosts: usize,
-    /// How many domains of equal size (last-level caches, sockets) the ranks sit in, in rank order; 1 where that is not so.
+    /// How many domains of equal size (last-level caches, sockets) the ranks sit in, in rank order;
+    /// 1 where that is not so.
     pub domains: usize,
     /// Bytes that one rank can publish in one slice, if all ranks are on one host.
     pub slot_bytes: Option<usize>,
@@ -54,7 +58,7 @@ pub struct Question {
 /// Up to here policies for slow ranks do nothing: latency decides.
 const LATENCY_BYTES_MAX: u64 = 32 << 10;
 
-/// What every way that can be gone should cost by the model.
+/// The modelled cost of each usable way.
 pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
     let mut table = CostTable::unusable();
     for &at in Access::ALL {
@@ -72,8 +76,9 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
     table
 }
 
-/// Decides. A question about registered memory is one about memory that may be: what is registered on all ranks shows when
-/// the call begins, so the choice says what is tried, and what is done instead.
+/// Decides. A question about registered memory is one about memory that may be: what is registered
+/// on all ranks shows when the call begins, so the choice says what is tried, and what is done
+/// instead.
 ///
 /// # Errors
 ///
@@ -97,15 +102,16 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
         Err(_) if question.protocol.is_some() => first,
         Err(error) => return Err(error),
     };
-    // Also where nothing is tried: a rule about ordinary memory holds for memory of which nothing is known.
+    // Also where nothing is tried: a rule about ordinary memory holds for memory of which nothing
+    // is known.
     Ok(Way {
         registered: tried.is_registered().then_some(tried.assignment()),
         ..rest.way(&unregistered, tuning)
     })
 }
 
-/// The same, with what else there was and why. Of a question about registered memory the explanation says how the call goes
-/// in such memory.
+/// The same, with what else there was and why. Of a question about registered memory the
+/// explanation says how the call goes in such memory.
 ///
 /// # Errors
 ///
@@ -143,7 +149,8 @@ impl Decision {
     }
 }
 
-/// The whole way: also how it is cut, on how many channels. `channels` are those that a rule or a plugin requests.
+/// The whole way: also how it is cut, on how many channels. `channels` are those that a rule or a
+/// plugin requests.
 pub fn finish(
     question: &Question,
     tuning: &Tuning,
@@ -203,7 +210,8 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
             (table, reason) = (narrowed, Reason::Asked);
         }
     }
-    // The call has precedence over the variables, which may say something about what it leaves open.
+    // The call has precedence over the variables, which may say something about what it leaves
+    // open.
     let cheapest = table.best();
     let mut allowed = table;
     match tuning.allowed.apply(question.collective, &mut allowed) {
@@ -320,7 +328,7 @@ fn is_usable(question: &Question, method: Method) -> bool {
         Method::RecursiveDoubling if matches!(question.collective, AllGather | ReduceScatter) => {
             n.is_power_of_two() && !question.is_uneven
         }
-        // For whoever knows which rank is late.
+        // Only on request: the caller must know which rank is late.
         Method::Stragglar => is_asked,
         // These give way to another where it shows that they cannot be.
         Method::Push | Method::Serve => is_asked || question.is_registered,
@@ -341,8 +349,8 @@ fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
     [carries.then_some(Protocol::Ll), Some(Protocol::Simple)]
 }
 
-/// Whether a call is one for which ownership weights are: an all-reduce that no other way was asked for, above what latency
-/// decides.
+/// Whether a call is one for which ownership weights are: an all-reduce that no other way was asked
+/// for, above what latency decides.
 fn goes_by_weights(question: &Question) -> bool {
     question.is_weighted
         && question.collective == Collective::AllReduce
@@ -352,8 +360,8 @@ fn goes_by_weights(question: &Question) -> bool {
         }
 }
 
-/// Whether a call is for the ring that goes around slow ranks: one that no other way was asked for, above what latency
-/// decides, of enough ranks that there is one to go around.
+/// Whether a call is for the ring that goes around slow ranks: one that no other way was asked for,
+/// above what latency decides, of enough ranks that there is one to go around.
 fn goes_around(question: &Question) -> bool {
     let asked = question.algorithm;
     let is_large = asked.is_some() || question.bytes > LATENCY_BYTES_MAX;
@@ -378,7 +386,7 @@ fn shared_slice_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm
         .unwrap_or(limits.shared_slice_bytes as usize);
     let one = published(slice);
     let is_rooted = collective.has_root() && !collective.reduces();
-    // What fits one slice is one, whoever asks: it may go the tiny way.
+    // What fits one slice is not divided: it may be a tiny call.
     if is_rooted
         && tuning.slice_bytes.or(tuning.chunk_bytes).is_none()
         && block_bytes(question) > one as u64

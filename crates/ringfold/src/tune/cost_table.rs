@@ -1,8 +1,8 @@
 //! What every way of carrying out a call should cost: the table that a choice is made from.
 //!
-//! Method × protocol, in microseconds, as NCCL's tuner has it: -1 stands for a way that cannot be
-//! gone. Whoever tunes (a rule, a plugin) changes entries that are usable; the least entry is the
-//! choice, and of equal ones the first.
+//! Method × protocol, in microseconds, as NCCL's tuner has it: -1 stands for an unusable way.
+//! Rules and plugins change usable entries only; the smallest entry is the choice, and of equal
+//! ones the first.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ impl CostTable {
         self.0[algorithm as usize][protocol as usize] = if is_cost { cost_us } else { UNUSABLE };
     }
 
-    /// Prices a way anew, if it is usable; whoever tunes cannot revive what is not. `false` if
+    /// Prices a way anew, if it is usable; an unusable one stays unusable. `false` if
     /// nothing was changed: the way is unusable, or `cost_us` is negative or no number.
     pub fn reprice(&mut self, algorithm: Method, protocol: Protocol, cost_us: f32) -> bool {
         let is_repriced = cost_us >= 0.0 && self.get(algorithm, protocol).is_some();

@@ -1,7 +1,7 @@
 //! What the cost model is unsure of is asked of the machine itself when a communicator is made, and
 //! what follows.
 //!
-//! How long a line of memory travels between two cores is written down nowhere. Whoever probes
+//! How long a line of memory travels between two cores is written down nowhere. The probe
 //! carries calls out by two ways, in turn (`communicator/probe.rs`); here is what to try and what
 //! to conclude, without a clock. Neighbours, frequency and the two speeds of a line between cores
 //! shift times by more than the ways differ, but hardly one call against the next. So pairs are

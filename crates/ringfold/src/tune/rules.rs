@@ -226,8 +226,8 @@ impl Rules {
     }
 
     /// What is doubtful about them, a sentence each: rules that never hold because an earlier one
-    /// matches all of their calls, or because no way of theirs exists here. For the log of whoever
-    /// loads them.
+    /// matches all of their calls, or because no way of theirs exists here. For the log,
+    /// when they are loaded.
     pub fn doubts(&self) -> Vec<String> {
         self.doubts_of("ringfold", doubts::way_here)
     }

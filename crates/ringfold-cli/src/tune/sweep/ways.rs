@@ -18,8 +18,8 @@ pub struct Entry {
     pub rules: Rules,
 }
 
-/// Everything that takes turns for this request, the default's pick first; the same on all ranks. Leaves the communicator
-/// with its own rules.
+/// Everything that takes turns for this request, the default's pick first; the same on all ranks.
+/// Leaves the communicator with its own rules.
 pub fn entries(
     communicator: &mut Communicator,
     arguments: &Arguments,
@@ -55,7 +55,8 @@ pub fn entries(
             communicator.set_rules(rules.clone());
             let choice = communicator.explain(request)?.way;
             let goes = (choice.method(), choice.protocol) == way;
-            // What is bounded, or has no channels, would be measured several times under one number.
+            // What is bounded, or has no channels, would be measured several times under one
+            // number.
             let is_new = !taken.contains(&choice.channels);
             if goes && is_new {
                 taken.push(choice.channels);

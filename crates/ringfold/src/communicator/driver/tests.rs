@@ -120,7 +120,8 @@ fn a_call_of_a_callback_does_not_swallow_the_end_of_the_one_that_waits() {
         let ending = wait_in(&zero, WAITS[0], &mut || {
             if let Some(sender) = sender.take() {
                 sender.send(()).expect("rank 1");
-                // Long enough for rank 1 to publish: then the waiting call ends while this one runs.
+                // Long enough for rank 1 to publish: then the waiting call ends while this one
+                // runs.
                 thread::sleep(Duration::from_millis(50));
                 zero.send(&[1f32], 1, 7)?;
             }

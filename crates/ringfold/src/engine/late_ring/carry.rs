@@ -1,5 +1,5 @@
-//! Carrying out what stations order: what is sent, combined and signalled, and what follows when it is
-//! done.
+//! Carrying out what stations order: what is sent, combined and signalled, and what follows when it
+//! is done.
 
 use super::places::Place;
 use super::run::{DATA_CHANNEL, LateRing, Posting, Watch, input, later, state};

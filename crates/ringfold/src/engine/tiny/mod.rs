@@ -64,7 +64,7 @@ pub struct TinyJob {
     pub output: Region,
     /// How its bytes travel: [`Protocol::Ll`] or [`Protocol::Simple`].
     pub protocol: Protocol,
-    /// What the peers are told of its cut, see [`Call::cut`].
+    /// What the peers see of its cut, see [`Call::cut`].
     pub cut: u16,
     /// Whether registered buffers would be worked in directly, in a call of this size.
     pub tries_registered: bool,
@@ -462,8 +462,8 @@ impl Tiny {
     }
 }
 
-/// What a call of the kind of `job` has in common with other operations. Where its blocks lie is the
-/// executor's own knowledge.
+/// What a call of the kind of `job` has in common with other operations. Where its blocks lie is
+/// the executor's own knowledge.
 fn operation(job: &TinyJob, call: Call, kernel: Option<Kernel>) -> Operation {
     let (vector, size) = (Cut::Vector(1), job.dtype.size_bytes());
     let cut = Geometry::new(vector, Blocks::Even(job.count), size, job.count, 1);

@@ -1,5 +1,5 @@
-//! The longest path: the time of a call by one pass over the rounds of its schedules, for worlds that are
-//! too large for engines.
+//! The longest path: the time of a call by one pass over the rounds of its schedules, for worlds
+//! that are too large for engines.
 //!
 //! Without contention, no decision depends on events during the call: the end of a step follows
 //! from the steps before it, so the total time is the longest path through them. The pass follows
@@ -57,8 +57,8 @@ pub struct RankOnPath {
     pub sent_messages: u64,
 }
 
-/// Whether nothing in a scenario rules out a [`longest_path`]. The order of events may still turn out not
-/// to be that of the rounds, because of slow ranks, in all algorithms except rings.
+/// Whether nothing in a scenario rules out a [`longest_path`]. The order of events may still turn
+/// out not to be that of the rounds, because of slow ranks, in all algorithms except rings.
 pub fn fits_longest_path(scenario: &Scenario) -> bool {
     obstacle(scenario).is_none()
 }

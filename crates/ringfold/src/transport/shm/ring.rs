@@ -5,8 +5,8 @@
 //! header, and both ends know from it how many follow. The sender never has more than `cells` cells
 //! ahead of the receiver: those are its credits.
 //!
-//! A payload that fits into what the header leaves of its line stands there: a receiver that sees the
-//! stamp has it, and asks for no second line.
+//! A payload that fits into what the header leaves of its line stands there: a receiver that sees
+//! the stamp has it, and asks for no second line.
 
 use std::collections::VecDeque;
 

@@ -87,7 +87,7 @@ fn the_first_rule_whose_way_is_usable_decides() {
          allreduce,0,100,tree,simple,-1,1,2\n\
          allreduce,0,100,ring,simple,-1,-1,-1\n",
     );
-    // Nobody has the first, the second is for registered memory.
+    // The first does not exist here, the second is for registered memory.
     let (algorithm, protocol, reason) = of(100, &tuning);
     let expected = (Method::Tree, Protocol::Simple, Reason::Rule { line: 3 });
     assert_eq!((algorithm, protocol, reason), expected);

@@ -168,7 +168,7 @@ fn ranks_that_take_turns_save_turns_for_longer() {
         (Method::Direct, 8 * KIB..=16 * KIB),
     ];
     assert_crossings(&ways(at, &constants, best), &expected);
-    // With four ranks a core it matters that whoever runs goes on.
+    // With four ranks a core it matters that a running rank goes on.
     let constants = Constants::derive(&two_cores(), 8);
     let at = |bytes| on_one_host(Collective::AllReduce, bytes, 8);
     assert_eq!(best(&at(8), &constants), Method::OneShot);
