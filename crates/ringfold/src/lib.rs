@@ -33,9 +33,8 @@
 //! # Where to look
 //!
 //! [`Communicator`] for the calls, [`Config`] for how to join ([`RendezvousListener`] where ranks
-//! can
-//! pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the environment.
-//! ARCHITECTURE.md in the repository is the map of the rest.
+//! can pass on an address), [`Error`] for what can go wrong, [`env::VARIABLES`] for the
+//! environment. ARCHITECTURE.md in the repository is the map of the rest.
 
 // Comments link to what stands inside, for those who work on it.
 #![allow(rustdoc::private_intra_doc_links)]
