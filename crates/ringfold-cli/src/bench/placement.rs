@@ -242,7 +242,7 @@ mod tests {
     ];
 
     #[test]
-    fn an_output_that_nobody_wrote_is_wrong_in_every_element() {
+    fn an_unwritten_output_is_wrong_in_every_element() {
         for collective in MEASURED {
             let case = case(collective, DType::F64);
             let size = Size::nearest(collective, DType::F64, 3, 3 * 5000 * 8);

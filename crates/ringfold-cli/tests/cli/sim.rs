@@ -215,7 +215,7 @@ fn rings_go_around_slow_ranks_in_the_golden_times() {
 }
 
 #[test]
-fn where_nobody_is_slow_nobody_is_gone_around() {
+fn without_a_slow_rank_none_is_bypassed() {
     // Slices share the ports, so each takes longer than it would alone.
     for collective in ["all_reduce", "reduce_scatter"] {
         let messages = ["off", "next2", "tail"].map(|policy| {

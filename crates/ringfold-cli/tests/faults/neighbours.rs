@@ -28,7 +28,7 @@ fn await_that(pid: u32, is_so: impl Fn(Option<Neighbour>) -> bool) {
 }
 
 #[test]
-fn two_jobs_see_each_other_and_nobody_sees_the_dead() {
+fn two_jobs_see_each_other_and_neither_sees_the_dead() {
     let plan = Plan::new(2, "shm", script("all_reduce", 64 << 10));
     let mut first = plan.start();
     first.await_all("running");

@@ -83,7 +83,7 @@ fn every_collective_is_right_between_four_hosts() {
 }
 
 #[test]
-fn sums_are_right_whoever_owns_how_much() {
+fn sums_are_exact_for_all_weights() {
     let Some(lab) = Lab::new(HOSTS) else { return };
     for weights in ["1,0,2,1", "0,0,0,1", "auto"] {
         let mut arguments = vec!["all_reduce", "--weights", weights, "--stats"];

@@ -57,7 +57,7 @@ fn threads_reduce_what_they_give() {
 
 /// Rank 1 comes ever later, until the others are there before it and see whom they wait for.
 #[test]
-fn whoever_comes_late_is_blamed_and_waits_for_nobody() {
+fn a_late_rank_is_counted_as_last_and_waits_for_no_peer() {
     const LATE: usize = 1;
     for (count, algorithm) in [
         (2, None),

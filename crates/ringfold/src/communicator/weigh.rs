@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_exact_whoever_owns_how_much() {
+    fn sums_are_exact_for_all_weights() {
         on_all(3, |communicator| {
             for weights in [None, Some([1, 0, 2]), Some([0, 0, 7]), None] {
                 let weights = weights.as_ref().map(|each| &each[..]);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_changes_weights_alone_is_told() {
+    fn weights_changed_on_one_rank_are_a_mismatch() {
         let ended = on_all(2, |communicator| {
             if communicator.rank() == 1 {
                 communicator.set_weights(Some(&[1, 1])).expect("weights");

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspicion_is_the_verdict_when_nobody_else_has_one() {
+    fn a_suspicion_is_the_verdict_when_no_other_rank_has_one() {
         let health = orphan();
         let suspicion = Error::PeerFailed {
             rank: 1,

@@ -15,7 +15,8 @@ pub fn plan(job: &Job, world_size: usize) {
     let place = if job.in_place { " in place" } else { "" };
     log::info!(
         target: "ringfold::tuning",
-        "{} of {} {}{place}, {world_size} ranks: {} over {access}, slices of up to {} bytes, channels: {}",
+        "{} of {} {}{place}, {world_size} ranks: {} over {access}, slices of \
+         up to {} bytes, channels: {}",
         job.collective,
         job.count,
         job.dtype,
@@ -29,7 +30,8 @@ pub fn plan(job: &Job, world_size: usize) {
 pub fn fallback(refused: Method, fallback: &Call) {
     log::info!(
         target: "ringfold::tuning",
-        "{} of {} {}: {} instead of {refused}, because not all ranks' buffers are registered (logged once)",
+        "{} of {} {}: {} instead of {refused}, because not all ranks' buffers \
+         are registered (logged once)",
         fallback.collective,
         fallback.count,
         fallback.dtype,

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_late_the_sum_is_exact() {
+    fn sums_are_exact_for_every_late_rank() {
         for world_size in 1..=WORLD_SIZE_MAX {
             let all: Vec<u32> = if world_size <= 17 {
                 (0..world_size).collect()
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_two_messages_of_a_kind_in_a_round() {
+    fn no_rank_has_two_messages_of_a_kind_in_a_round() {
         for world_size in 2..=WORLD_SIZE_MAX {
             for schedule in schedules(&spec(world_size, 0)).unwrap() {
                 let mut seen = std::collections::HashSet::new();

@@ -192,7 +192,7 @@ fn all_survivors_of_a_death_are_told_who_died_in_time() {
 }
 
 #[test]
-fn a_death_after_the_call_is_nobodys_concern() {
+fn a_death_after_the_call_concerns_no_rank() {
     let scenario = with_a_death(2, 10_000);
     let report = run(&scenario).unwrap();
     assert!(report.is_clean(), "{:?}", report.promises);

@@ -20,7 +20,7 @@ fn an_abort_reaches_the_thread_that_waits() {
 }
 
 #[test]
-fn a_rank_that_leaves_fails_whoever_needs_it() {
+fn a_rank_that_leaves_fails_the_ranks_that_need_it() {
     let results = on_all(2, |communicator| {
         if communicator.rank() == 0 {
             communicator.close()

@@ -132,7 +132,7 @@ fn copies_and_reductions_beside_messages_cost_time() {
 }
 
 #[test]
-fn a_slow_port_slows_both_directions_and_nobody_elses_messages() {
+fn a_slow_port_slows_both_directions_and_no_other_messages() {
     let mut scenario = shift(2);
     let slow = |ends| Disturbance::SlowLink { ends, factor: 4.0 };
     scenario.disturbances = vec![slow(LinkEnds::Port(1))];

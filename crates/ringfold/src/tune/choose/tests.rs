@@ -115,7 +115,7 @@ fn a_rule_about_private_memory_holds_until_memory_shows_to_be_registered() {
 }
 
 #[test]
-fn whoever_stands_nearer_to_the_call_has_precedence() {
+fn the_setting_nearest_to_the_call_has_precedence() {
     let mut tuning = with_plugin(Method::Flat, 0);
     let plugin = Reason::Plugin("opinion".into());
     assert_eq!(

@@ -242,7 +242,7 @@ fn two_levels_are_for_many_ranks_and_little_data() {
     };
     assert_eq!(best(&at(8 * KIB), &constants), Method::Hierarchical);
     assert_eq!(best(&at(16 * MIB), &constants), Method::Direct);
-    // Few ranks get what they need from each other in one step, and whoever takes turns serves all
+    // Few ranks get what they need from each other in one step, and dynamic blocks serve all
     // domains.
     let few = |bytes| Question {
         domains: 2,

@@ -1,0 +1,196 @@
+//! Messages under faults, and the bounds of what is kept for receives to come.
+
+use super::*;
+
+/// Faults damage messages, and never a result: the data of a receive is right, or the run ends in a
+/// clean error.
+#[test]
+fn faults_give_no_receive_a_wrong_message() {
+    let mut failed = 0;
+    for run in 0..200 {
+        let mut random = SplitMix64(SEED + run);
+        let faults = Faults {
+            seed: SEED + run * 100,
+            drop: random.index(8) as u16,
+            duplicate: random.index(60) as u16,
+            truncate: random.index(60) as u16,
+            flip: random.index(60) as u16,
+            fault_limit: 2,
+            ..Faults::default()
+        };
+        let mut world = World::new(faulty(2, faults), SEED + run);
+        for index in 0..10 {
+            world.send(0, 1, index % 3, &[index as u8; 64]);
+        }
+        let places: Vec<_> = [2, 0, 1]
+            .iter()
+            .map(|tag| world.recv(1, 0, *tag, 64))
+            .collect();
+        let mut outcome = Ok(());
+        for _ in 0..200 {
+            let rank = world.random.index(2);
+            outcome = world.attempt(rank).map(|_| ());
+            if outcome.is_err() {
+                break;
+            }
+        }
+        failed += u32::from(outcome.is_err());
+        if let Err(error) = outcome {
+            assert!(matches!(error, Error::Corrupt { .. }), "run {run}: {error}");
+        }
+        for (place, due) in places.into_iter().zip([2, 0, 1]) {
+            assert!(
+                !world.is_done(1, place) || world.bytes(1, place) == [due; 64],
+                "run {run}"
+            );
+        }
+    }
+    println!("{failed} of 200 runs failed cleanly, seed {SEED}");
+    assert!(failed > 20, "the faults were too rare to prove anything");
+}
+
+/// A message without a receive stays where it is, and no memory is allocated for it.
+#[test]
+fn a_message_without_a_receive_is_left_in_its_stream() {
+    let mut world = World::new(rendezvous(3), SEED);
+    let sends = [4, 5].map(|tag| world.send(0, 1, tag, &[1; 32]));
+    let place = world.recv(1, 2, 4, 32);
+    world.send(2, 1, 4, &[2; 32]);
+    world.run_until(|world| world.is_done(1, place)).unwrap();
+    for _ in 0..100 {
+        let rank = world.random.index(3);
+        world.attempt(rank).unwrap();
+    }
+    assert!(!sends.iter().any(|send| world.is_done(0, *send)));
+}
+
+/// A message that finds no room is left in its stream, and received from there as soon as its
+/// receive is posted. Until then the receive behind it waits, and names the reason at its deadline.
+#[test]
+fn what_finds_no_room_waits_for_its_receive() {
+    const BYTES: usize = KEPT_BYTES_MAX / 2 + 1;
+    let mut world = World::new(shm(2), SEED);
+    for tag in [1, 2] {
+        world.send(0, 1, tag, &vec![tag as u8; BYTES]);
+    }
+    world.send(0, 1, 3, &[3; 16]);
+    let small = world.recv(1, 0, 3, 16);
+    for _ in 0..100_000 {
+        let rank = world.random.index(2);
+        world.attempt(rank).unwrap();
+    }
+    assert!(!world.is_done(1, small));
+    let engine = &mut world.engines[1];
+    engine.check_deadlines(Time(0)).unwrap();
+    let error = engine.check_deadlines(Time(0).after(TIMEOUT)).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[0]),
+        "{text}"
+    );
+    assert!(
+        text.contains("post the receive with tag 2 before"),
+        "{text}"
+    );
+    let large = [2, 1].map(|tag| world.recv(1, 0, tag, BYTES));
+    world.run().unwrap();
+    for (place, tag) in large.into_iter().zip([2, 1]) {
+        assert!(world.bytes(1, place).iter().all(|byte| *byte == tag));
+    }
+    assert_eq!(world.bytes(1, small), [3; 16]);
+}
+
+#[test]
+fn the_number_of_kept_messages_is_bounded() {
+    let mut world = World::new(sim(2, Sending::Rendezvous), SEED);
+    let behind = world.recv(1, 0, 9, 0);
+    let mut sent = 0;
+    // More sends than may be in progress at once: in parts.
+    for _ in 0..4 {
+        let part = KEPT_MESSAGES_MAX / 2;
+        let places: Vec<_> = (0..part).map(|_| world.send(0, 1, 1, &[])).collect();
+        for _ in 0..20_000 {
+            let rank = world.random.index(2);
+            if !world.attempt(rank).unwrap() {
+                world.pass();
+            }
+        }
+        sent += places
+            .iter()
+            .filter(|place| world.is_done(0, **place))
+            .count();
+        if sent < KEPT_MESSAGES_MAX {
+            continue;
+        }
+        break;
+    }
+    assert_eq!(sent, KEPT_MESSAGES_MAX);
+    world.send(0, 1, 9, &[]);
+    let next = world.recv(1, 0, 1, 0);
+    world.run_until(|world| world.is_done(1, next)).unwrap();
+    world.run_until(|world| world.is_done(1, behind)).unwrap();
+}
+
+/// A peer's claim is checked before memory is allocated for it: a length that is not that of its
+/// elements is corrupt.
+#[test]
+fn a_header_that_contradicts_itself_is_corrupt() {
+    use crate::transport::{Header, P2P_CHANNEL, Stream};
+    let mut ranks = local(2);
+    let call = crate::call::Call {
+        collective: Collective::Send,
+        dtype: DType::F32,
+        op: 0,
+        algorithm: Algorithm::Direct,
+        access: crate::Access::Messages,
+        assignment: crate::Assignment::Owner,
+        protocol: Protocol::Simple,
+        root: 1,
+        count: 1 << 62,
+        lists: 0,
+        sequence: 1,
+        cut: 0,
+    };
+    let good = Header {
+        call: crate::call::Call { count: 4, ..call },
+        slice: 0,
+        index: 0,
+        bytes: 16,
+    };
+    let bad = [
+        Header { call, ..good },
+        Header {
+            call: crate::call::Call {
+                sequence: 2,
+                ..good.call
+            },
+            ..good
+        },
+        Header {
+            call: crate::call::Call {
+                collective: Collective::AllReduce,
+                ..good.call
+            },
+            ..good
+        },
+        Header { slice: 1, ..good },
+        Header { index: 1, ..good },
+    ];
+    let payload = Owned::zeroed(16);
+    for header in bad {
+        let stream = Stream {
+            peer: 1,
+            channel: P2P_CHANNEL,
+        };
+        ranks[0]
+            .post_send(stream, 0, header, payload.region())
+            .unwrap();
+        let mut world = World::new(std::mem::replace(&mut ranks, local(2)), SEED);
+        world.recv(1, 0, 1, 16);
+        let error = world.attempt(1).unwrap_err();
+        assert!(
+            matches!(error, Error::Corrupt { peer: 0, .. }),
+            "{header:?}: {error}"
+        );
+    }
+}
