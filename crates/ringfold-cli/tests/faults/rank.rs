@@ -155,15 +155,19 @@ impl Belongings {
     }
 }
 
-fn ranks_of(error: &Error) -> String {
-    let list = match error {
+/// The ranks that an error names.
+fn ranks_named(error: &Error) -> Vec<usize> {
+    match error {
         Error::PeerFailed { rank, .. } | Error::Aborted { rank, .. } => vec![*rank],
         Error::Mismatch { ranks, .. } => ranks.to_vec(),
         Error::Corrupt { peer, .. } => vec![*peer],
         Error::Timeout { waiting_for, .. } => waiting_for.clone(),
         _ => Vec::new(),
-    };
-    let words: Vec<String> = list.iter().map(usize::to_string).collect();
+    }
+}
+
+fn ranks_of(error: &Error) -> String {
+    let words: Vec<String> = ranks_named(error).iter().map(usize::to_string).collect();
     words.join(",")
 }
 
@@ -401,12 +405,28 @@ impl<'a> Calls<'a> {
             "split" => {
                 let part = self.communicator.split(Some(0), -(rank as i64))?;
                 let part = part.expect("this rank has a color");
-                part.barrier()?;
-                part.close()?;
+                if let Err(in_part) = part.barrier().and_then(|()| part.close()) {
+                    return Err(self.error_of_both(&in_part));
+                }
             }
             other => panic!("the script wants {other}"),
         }
         Ok(())
+    }
+
+    /// This communicator's error after one of its part, whose ranks are in the opposite order.
+    /// Both must name the same ranks.
+    fn error_of_both(&self, in_part: &Error) -> Error {
+        let whole = self.communicator.barrier().expect_err("a rank has failed");
+        let last = self.communicator.world_size() - 1;
+        let of_part: Vec<usize> = ranks_named(in_part)
+            .iter()
+            .map(|rank| last - rank)
+            .collect();
+        if (in_part.class(), of_part) != (whole.class(), ranks_named(&whole)) {
+            say("wrong", "", &format!("{in_part:?} of the part, {whole:?}"));
+        }
+        whole
     }
 
     /// What this rank does, mostly wrong, instead of an all-reduce of the sum of 64-bit numbers.
