@@ -12,7 +12,8 @@
 
 use std::time::{Duration, Instant};
 
-use ringfold::env::{bytes, init_logging};
+use ringfold::env::init_logging;
+use ringfold::internals::units::bytes;
 use ringfold::{Communicator, Config, Method, Op, Result, TransportChoice};
 use rustix::time::{ClockId, clock_gettime};
 

@@ -6,7 +6,6 @@
 //! `setup::launch`.
 
 mod diagnosis;
-pub(crate) mod files;
 mod logging;
 mod variables;
 
@@ -22,6 +21,7 @@ use crate::config::{Bind, Straggler, TransportChoice};
 use crate::control::address::addresses;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
+use crate::files;
 use crate::schedule::Weighting;
 use crate::silence::Silence;
 use crate::tune::AlgoFilter;
@@ -29,7 +29,7 @@ use crate::tune::allowed;
 use crate::tune::calibration::Source;
 use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::Overrides;
-use crate::units::near;
+use crate::units::{bytes, near};
 
 /// The default deadline of an operation. Long, because a rank may be saving a checkpoint or
 /// compiling; a death is detected at once regardless.
@@ -231,20 +231,6 @@ fn milliseconds(text: &str) -> Result<Duration, String> {
 fn peer_timeout(text: &str) -> Result<Duration, String> {
     let silence = Silence::new(milliseconds(text)?).map_err(|error| error.to_string())?;
     Ok(silence.limit())
-}
-
-/// A size, with an optional suffix K, M or G for powers of 1024.
-pub fn bytes(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.chars().last().map(|last| last.to_ascii_uppercase()) {
-        Some('K') => (&text[..text.len() - 1], 10),
-        Some('M') => (&text[..text.len() - 1], 20),
-        Some('G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let number = digits.parse::<usize>().ok().filter(|number| *number > 0);
-    number
-        .and_then(|number| number.checked_mul(1 << shift))
-        .ok_or_else(|| "must be bytes, 1 or more, with K, M or G behind it if you like".into())
 }
 
 /// The job's secret from this process' environment, for bindings that join in their own way.

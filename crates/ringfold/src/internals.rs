@@ -214,7 +214,7 @@ pub mod tune {
 
 /// See `units`.
 pub mod units {
-    pub use crate::units::{nearest, parse_rate_ps_per_byte, parse_time_ps};
+    pub use crate::units::{bytes, nearest, parse_rate_ps_per_byte, parse_time_ps};
 }
 
 /// See `wait`.

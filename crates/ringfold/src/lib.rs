@@ -49,6 +49,7 @@ mod element;
 mod engine;
 pub mod env;
 mod error;
+mod files;
 #[doc(hidden)]
 pub mod internals;
 mod memory;

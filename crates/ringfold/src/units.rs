@@ -82,6 +82,20 @@ fn quantity(text: &str, what: &str, units: &[(&'static str, f64)]) -> Result<f64
     })
 }
 
+/// A size, with an optional suffix K, M or G for powers of 1024.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.chars().last().map(|last| last.to_ascii_uppercase()) {
+        Some('K') => (&text[..text.len() - 1], 10),
+        Some('M') => (&text[..text.len() - 1], 20),
+        Some('G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number = digits.parse::<usize>().ok().filter(|number| *number > 0);
+    number
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| "must be bytes, 1 or more, with K, M or G behind it if you like".into())
+}
+
 /// The one of `known` that `word` is most like.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
     known

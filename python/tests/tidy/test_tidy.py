@@ -32,12 +32,6 @@ LONG_FUNCTIONS_MAX = 13
 CIRCLES_MAX = 10
 
 ARROWS_UPWARD = {
-    "env -> call",
-    "env -> config",
-    "env -> control",
-    "env -> schedule",
-    "env -> silence",
-    "env -> tune",
     "error -> call",
     "sys -> memory",
     "topology -> config",

@@ -134,7 +134,7 @@ pub fn caches(root: &Path) -> Vec<Cache> {
             Some(Cache {
                 level: read("level")?.parse().ok()?,
                 kind: read("type")?,
-                bytes: crate::env::bytes(&read("size")?).ok()?,
+                bytes: crate::units::bytes(&read("size")?).ok()?,
                 shared_by: parse_list(&read("shared_cpu_list")?)?.len(),
             })
         })

@@ -21,8 +21,8 @@ use sha2::{Digest, Sha256};
 use super::constants::Constants;
 use super::corrections::Corrections;
 use super::parameters::entries;
-use crate::env::{Lookup, files};
 use crate::error::{Error, Result};
+use crate::files;
 use crate::topology::Machine;
 
 /// The longest file that is read.
@@ -293,7 +293,7 @@ fn plain(text: &str) -> String {
 
 /// Where the calibration of a machine lies: in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`.
 /// `None` if there is no such folder.
-pub fn path(lookup: Lookup<'_>, machine: &str) -> Option<PathBuf> {
+pub fn path(lookup: &dyn Fn(&str) -> Option<String>, machine: &str) -> Option<PathBuf> {
     let cache = lookup("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache
         .filter(|path| path.is_absolute())
@@ -308,7 +308,11 @@ pub fn path(lookup: Lookup<'_>, machine: &str) -> Option<PathBuf> {
 
 /// The calibration that `source` means for the machine under `root`; `None` if there is none. An
 /// invalid file is reported and not used.
-pub fn find(source: &Source, lookup: Lookup<'_>, root: &Path) -> Option<Calibration> {
+pub fn find(
+    source: &Source,
+    lookup: &dyn Fn(&str) -> Option<String>,
+    root: &Path,
+) -> Option<Calibration> {
     if *source == Source::Nothing {
         return None;
     }

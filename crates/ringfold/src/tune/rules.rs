@@ -31,8 +31,8 @@ use std::fmt;
 use std::path::Path;
 
 use super::names::{COLLECTIVES, Name};
-use crate::env::files;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::types::{Collective, Method, Protocol};
 
 /// The largest file of rules that is read: some hundred thousand lines.
