@@ -31,7 +31,7 @@ use ringfold_tuner_host::abi::{
 };
 
 use journal::Journal;
-use tuner::{Answer, Question, Tuner};
+use tuner::{Answer, NcclCall, Tuner};
 
 /// What NCCL's log calls the plugin.
 const NAME: *const c_char = c"ringfold".as_ptr();
@@ -159,7 +159,7 @@ unsafe extern "C" fn price(
         let Some(tuner) = (unsafe { tuner(context) }) else {
             return;
         };
-        let question = Question {
+        let question = NcclCall {
             function,
             bytes: bytes as u64,
             group,
@@ -218,7 +218,7 @@ unsafe extern "C" fn pick(
         let Some(tuner) = (unsafe { tuner(context) }) else {
             return;
         };
-        let question = Question {
+        let question = NcclCall {
             function,
             bytes: bytes as u64,
             group,

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ringfold::Collective;
 use ringfold::internals::tune::names::{COLLECTIVES, Name};
-use ringfold::internals::tune::{Rule, RuleCall, Rules};
+use ringfold::internals::tune::{Question, Rule, Rules};
 
 use crate::journal::Journal;
 use crate::ways;
@@ -38,9 +38,9 @@ pub struct Tuner {
     said: Mutex<BTreeSet<Said>>,
 }
 
-/// What NCCL asks.
+/// A call as NCCL describes it.
 #[derive(Clone, Copy)]
-pub struct Question {
+pub struct NcclCall {
     /// NCCL's number of the collective.
     pub function: c_int,
     /// Bytes of the vector, or of all blocks together.
@@ -92,19 +92,13 @@ impl Tuner {
 
     /// The decision of the rules for a call. `can_go` returns for a row and a column whether NCCL
     /// can use that way now.
-    pub fn answer(
-        &self,
-        question: Question,
-        can_go: impl Fn(usize, usize) -> bool,
-    ) -> Option<Answer> {
-        let collective = Name::numbered(&COLLECTIVES, question.function)?.ours?;
-        let call = RuleCall {
-            collective,
-            bytes: question.bytes,
+    pub fn answer(&self, asked: NcclCall, can_go: impl Fn(usize, usize) -> bool) -> Option<Answer> {
+        let collective = Name::numbered(&COLLECTIVES, asked.function)?.ours?;
+        let call = Question {
             hosts: self.hosts,
-            ranks: self.ranks,
-            group: u32::try_from(question.group).unwrap_or(0),
-            is_registered: question.is_registered,
+            group: u32::try_from(asked.group).unwrap_or(0),
+            is_registered: asked.is_registered,
+            ..Question::new(collective, asked.bytes, self.ranks)
         };
         for rule in self.rules.find(&call) {
             let way = rule
@@ -116,7 +110,7 @@ impl Tuner {
                 });
                 continue;
             };
-            self.say(Said::Holds(rule.line), || self.held(rule, question.bytes));
+            self.say(Said::Holds(rule.line), || self.held(rule, asked.bytes));
             let channels = rule.channels.and_then(|count| c_int::try_from(count).ok());
             return Some(Answer {
                 row,
@@ -125,7 +119,7 @@ impl Tuner {
             });
         }
         self.say(Said::Nothing(collective), || {
-            let bytes = question.bytes;
+            let bytes = asked.bytes;
             format!("no rule for {collective} of {bytes} bytes, so NCCL decides")
         });
         None

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use ringfold::internals::tune::plugin::{Members, PluginHost};
-use ringfold::internals::tune::{CostTable, PluginCall};
+use ringfold::internals::tune::{CostTable, Question};
 use ringfold::{Collective, Method, Protocol};
 use ringfold_tuner_host::Host;
 
@@ -321,12 +321,7 @@ fn as_the_host_sees_it() {
         .open(plugin.to_str().unwrap(), &members)
         .expect("it is well");
     assert_eq!(plugin.name(), "ringfold");
-    let mut call = PluginCall {
-        collective: Collective::AllReduce,
-        bytes: 1024,
-        group: 1,
-        is_registered: false,
-    };
+    let mut call = Question::new(Collective::AllReduce, 1024, 8);
     let mut table = CostTable::unusable();
     table.set(Method::Direct, Protocol::Simple, 3.0);
     table.set(Method::Tree, Protocol::Ll, 5.0);

@@ -15,7 +15,7 @@ use ringfold::{Method, Protocol};
 use super::abi::{Code, Constants, Domains, IGNORED, SUCCESS, UNDEFINED};
 use super::library::{Ask, Begin, Library};
 use super::logger::logger;
-use super::{LOG, Members, Plugin, PluginCall};
+use super::{LOG, Members, Plugin, Question};
 
 /// NCCL's cost table: one array, row after row.
 type Table = [[f32; NCCL_PROTOCOLS]; NCCL_ALGORITHMS];
@@ -42,7 +42,7 @@ struct Given {
 
 /// What a call is in the words of the interface.
 #[derive(Clone, Copy)]
-struct Question {
+struct NcclCall {
     function: c_int,
     bytes: usize,
     group: c_int,
@@ -123,12 +123,12 @@ impl Plugin for Context {
         &self.library.name
     }
 
-    fn adjust(&self, call: &PluginCall, table: &mut CostTable, channels: &mut i32) {
+    fn adjust(&self, call: &Question, table: &mut CostTable, channels: &mut i32) {
         let number = Name::of(&COLLECTIVES, call.collective).and_then(|name| name.nccl);
         let Some(function) = number else {
             return;
         };
-        let question = Question {
+        let question = NcclCall {
             function: function.into(),
             bytes: usize::try_from(call.bytes).unwrap_or(usize::MAX),
             group: c_int::try_from(call.group).unwrap_or(c_int::MAX),
@@ -258,11 +258,11 @@ fn begin(how: Begin, members: &Members, given: &mut Given, context: &mut *mut c_
 fn ask(
     how: Ask,
     context: *mut c_void,
-    question: Question,
+    question: NcclCall,
     table: &mut Table,
     channels: &mut c_int,
 ) -> Code {
-    let Question {
+    let NcclCall {
         function,
         bytes,
         group,

@@ -34,9 +34,8 @@ mod logger;
 use std::sync::Arc;
 
 use context::Context;
-use ringfold::internals::tune::plugin::{
-    Members, Plugin, PluginCall, PluginHost, register_plugin_host,
-};
+use ringfold::internals::tune::Question;
+use ringfold::internals::tune::plugin::{Members, Plugin, PluginHost, register_plugin_host};
 
 /// Where plugins' lines go in the log, and lines about them.
 const LOG: &str = "ringfold::tuning";

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringfold::internals::tune::plugin::{Members, PluginHost};
-use ringfold::internals::tune::{CostTable, Plugin, PluginCall};
+use ringfold::internals::tune::{CostTable, Plugin, Question};
 use ringfold::{Collective, Method, Protocol};
 use ringfold_tuner_host::Host;
 
@@ -19,11 +19,10 @@ const MEMBERS: Members = Members {
     ranks_per_host_min: 1,
     ranks_per_host_max: 3,
 };
-const CALL: PluginCall = PluginCall {
-    collective: Collective::AllReduce,
-    bytes: 4096,
+const CALL: Question = Question {
     group: 3,
     is_registered: true,
+    ..Question::new(Collective::AllReduce, 4096, 4)
 };
 
 /// What is logged, of all tests.
@@ -259,7 +258,7 @@ fn a_collective_that_nccl_does_not_tune_is_not_asked_about() {
         Collective::Gather,
     ] {
         let (mut table, mut channels) = (prices(), 0);
-        let call = PluginCall { collective, ..CALL };
+        let call = Question { collective, ..CALL };
         plugin.adjust(&call, &mut table, &mut channels);
         assert_eq!((table, channels), (prices(), 0));
     }

@@ -26,8 +26,8 @@ use crate::schedule::Weighting;
 use crate::silence::Silence;
 use crate::tune::AlgoFilter;
 use crate::tune::allowed;
+use crate::tune::bounds::CHANNELS_MAX;
 use crate::tune::calibration::Source;
-use crate::tune::channels::CHANNELS_MAX;
 use crate::tune::limits::Overrides;
 use crate::units::{bytes, near};
 

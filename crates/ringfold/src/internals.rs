@@ -159,9 +159,7 @@ pub mod transport {
 
 /// See `tune`.
 pub mod tune {
-    pub use crate::tune::{
-        Constants, CostTable, Limits, Plugin, PluginCall, Rule, RuleCall, Rules,
-    };
+    pub use crate::tune::{Constants, CostTable, Limits, Plugin, Question, Rule, Rules};
     /// See `tune::calibrate`.
     pub mod calibrate {
         pub use crate::tune::calibrate::{Sample, fit};
@@ -196,9 +194,7 @@ pub mod tune {
 
     /// See `tune::plugin`.
     pub mod plugin {
-        pub use crate::tune::plugin::{
-            Members, Plugin, PluginCall, PluginHost, register_plugin_host,
-        };
+        pub use crate::tune::plugin::{Members, Plugin, PluginHost, register_plugin_host};
     }
 
     /// See `tune::terms`.

@@ -37,8 +37,8 @@ use crate::engine::{Engine, Job, TinyJob, tiny};
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Region};
 use crate::schedule::Schedule;
-use crate::tune::choose::{self, Question};
-use crate::tune::{Explanation, Rules, Tuning};
+use crate::tune::choose;
+use crate::tune::{Explanation, Question, Rules, Tuning};
 use crate::types::{Access, Algorithm, Collective, DType, Method};
 use crate::wait::Patience;
 use choices::{Choices, Kind};
@@ -97,8 +97,8 @@ pub(crate) struct Policy {
     pub slot_bytes: Option<usize>,
     /// Domains of equal size that the ranks sit in.
     pub domains: usize,
-    /// Whether rings go around slow ranks.
-    pub goes_around: bool,
+    /// Whether rings bypass slow ranks.
+    pub bypasses_stragglers: bool,
 }
 
 /// What a communicator is made of.
@@ -122,7 +122,7 @@ impl Policy {
             timeout: Duration::ZERO,
             slot_bytes: None,
             domains: 1,
-            goes_around: false,
+            bypasses_stragglers: false,
         }
     }
 }
@@ -148,9 +148,9 @@ impl Communicator {
         }
     }
 
-    /// Has collectives that have this algorithm go by it from now on, which the log is not told;
+    /// Has collectives that have this algorithm use it from now on, without a line in the log;
     /// all ranks say the same.
-    fn insist(&mut self, algorithm: Option<Method>) {
+    fn force_algorithm(&mut self, algorithm: Option<Method>) {
         self.policy.algorithm = algorithm;
         self.policy.is_silent = algorithm.is_some();
         self.choices.forget();
@@ -374,8 +374,8 @@ impl Communicator {
         Ok(job)
     }
 
-    /// The algorithm that is insisted on. The communicator's is for the collectives that have it.
-    fn asked(&self, request: &Request) -> Option<Method> {
+    /// The algorithm that is requested. The communicator's is for the collectives that have it.
+    fn requested(&self, request: &Request) -> Option<Method> {
         let serves = |method: &Method| {
             Access::ALL
                 .iter()
@@ -456,10 +456,7 @@ impl Communicator {
 
     fn question(&self, request: &Request, bytes: u64, is_weighted: bool) -> Question {
         let policy = &self.policy;
-        Question {
-            collective: request.collective,
-            bytes,
-            world_size: self.place.world_size,
+        let question = Question {
             hosts: self.place.hosts,
             domains: policy.domains,
             slot_bytes: policy.slot_bytes,
@@ -467,11 +464,15 @@ impl Communicator {
             is_uneven: request.is_uneven(),
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
             group: request.group,
-            algorithm: self.asked(request),
+            algorithm: self.requested(request),
             protocol: request.protocol,
+            ..Question::new(request.collective, bytes, self.place.world_size)
+        };
+        question.with_policies(
             is_weighted,
-            goes_around: policy.goes_around,
-        }
+            policy.bypasses_stragglers,
+            &policy.tuning.limits,
+        )
     }
 }
 

@@ -74,7 +74,7 @@ fn try_both(
     let mut times_us = Vec::with_capacity(2 * (ROUNDS + 1) * sizes.len());
     for (bytes, way) in calls {
         let data = &mut data[..bytes as usize / size_of::<f32>()];
-        communicator.insist(Some(way));
+        communicator.force_algorithm(Some(way));
         // The first finds lines where the other way has left them, and its choice is remembered for
         // the second.
         let mut is_time_left = meet(communicator, data, start)?;
@@ -87,7 +87,7 @@ fn try_both(
             communicator.all_reduce(data, Op::Sum)?;
             times_us.push(begun.elapsed().as_secs_f64() * 1e6);
         }
-        communicator.insist(None);
+        communicator.force_algorithm(None);
         if !is_time_left {
             break;
         }

@@ -178,7 +178,7 @@ fn policy(group: &Group, terms: &Terms, plugin: Option<Arc<dyn Plugin>>) -> Poli
     Policy {
         algorithm: settings.algorithm.filter(knows_late),
         late_rank,
-        goes_around: settings.straggler != Straggler::Off,
+        bypasses_stragglers: settings.straggler != Straggler::Off,
         ..Policy::new(Tuning {
             protocol: settings.protocol,
             allowed: settings.allowed.clone(),

@@ -9,7 +9,7 @@ use crate::control::mesh::CANDIDATES_MAX;
 use crate::control::wire::{Reader, Writer};
 use crate::error::{Error, Result};
 use crate::topology::cores;
-use crate::tune::channels::Bounds;
+use crate::tune::bounds::Bounds;
 
 /// The longest text of a socket's address, of a socket's name, and of a policy.
 const TEXT_BYTES_MAX: usize = 64;

@@ -15,8 +15,8 @@ use crate::memory::{Owned, Region};
 use crate::schedule::Weights;
 use crate::simulate::network::model::{Model, Stall};
 use crate::topology::machine::Machine;
-use crate::tune::choose::{Question, choose};
-use crate::tune::{Constants, Limits, Tuning};
+use crate::tune::choose::choose;
+use crate::tune::{Constants, Limits, Question, Tuning};
 
 /// A rank's buffers, which it may have in common with others where no data is moved.
 #[derive(Clone)]
@@ -92,21 +92,12 @@ pub(super) fn choice(scenario: &Scenario) -> Result<Way> {
         ..TUNING.get_or_init(no_machine).clone()
     };
     let question = Question {
-        collective: scenario.collective,
-        bytes: scenario.bytes,
-        world_size: scenario.ranks,
         hosts: scenario.ranks,
-        domains: 1,
-        slot_bytes: None,
-        is_registered: false,
-        is_uneven: false,
-        is_pairwise: false,
-        group: 1,
         algorithm: scenario.algorithm,
-        protocol: None,
-        is_weighted: scenario.weights.is_some(),
-        goes_around: scenario.straggler.is_some(),
+        ..Question::new(scenario.collective, scenario.bytes, scenario.ranks)
     };
+    let (has_weights, has_bypass) = (scenario.weights.is_some(), scenario.straggler.is_some());
+    let question = question.with_policies(has_weights, has_bypass, &tuning.limits);
     choose(&question, &tuning)
 }
 

@@ -7,8 +7,8 @@
 //! collective come over it. Names of ways that only NCCL has are known.
 //!
 //! A list without a collective leaves a collective alone that has none of its ways, so `ring`
-//! serves a program that also scatters. One with a collective is insisted on: where nothing is left
-//! the call is refused.
+//! serves a program that also scatters. One with a collective is strict: where nothing is left the
+//! call is refused.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ struct Lists<T>([Option<List<T>>; Collective::ALL.len()]);
 struct List<T> {
     allowed: Vec<T>,
     /// Whether it is for this collective in particular.
-    is_insisted: bool,
+    is_strict: bool,
     /// As the operator wrote it.
     text: String,
 }
@@ -77,7 +77,7 @@ impl AlgoFilter {
             .iter()
             .all(|list| list.as_ref() == Some(first));
         match first.allowed[..] {
-            [algorithm] if is_for_all && !first.is_insisted => Some(algorithm),
+            [algorithm] if is_for_all && !first.is_strict => Some(algorithm),
             _ => None,
         }
     }
@@ -117,7 +117,7 @@ fn bar<T: PartialEq>(
         table.retain(|algorithm, protocol| is_allowed((algorithm, protocol)));
         return Ok(());
     }
-    if !list.is_insisted {
+    if !list.is_strict {
         return Ok(());
     }
     let ways: Vec<_> = table
@@ -176,7 +176,7 @@ fn lists<T: Copy + PartialEq>(
 fn list<T: Copy + PartialEq>(
     text: &str,
     table: &'static [Name<T>],
-    is_insisted: bool,
+    is_strict: bool,
 ) -> Result<List<T>, String> {
     let text = text.trim();
     let (is_without, words) = match text.strip_prefix('^') {
@@ -202,7 +202,7 @@ fn list<T: Copy + PartialEq>(
             .filter(is_allowed)
             .filter_map(|name| name.ours)
             .collect(),
-        is_insisted,
+        is_strict,
         text: text.to_owned(),
     })
 }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_for_one_collective_is_insisted_on() {
+    fn a_list_for_one_collective_is_strict_on() {
         for (algo, proto, variable) in
             [("allreduce:tree", "", ALGO), ("", "allreduce:ll128", PROTO)]
         {

@@ -12,12 +12,12 @@
 #![forbid(unsafe_code)]
 
 use super::calibration::{Calibration, Context};
-use super::choose::{Question, finish};
+use super::choose::finish;
 use super::constants::Constants;
 use super::corrections::{Corrections, Key};
 use super::model::price;
 use super::parameters::{Parameter, Table};
-use super::{Limits, Tuning};
+use super::{Limits, Question, Tuning};
 use crate::call::Way;
 use crate::topology::Machine;
 use crate::types::{Collective, Method, Protocol};
@@ -127,20 +127,10 @@ impl Sample {
     fn asked(&self, machine: &Machine) -> Asked {
         let Context { is_shared, ranks } = self.context;
         let question = Question {
-            collective: self.collective,
-            bytes: self.bytes,
-            world_size: ranks,
-            hosts: 1,
-            domains: 1,
             slot_bytes: is_shared.then_some(SLOT_BYTES),
-            is_registered: false,
-            is_uneven: false,
-            is_pairwise: false,
-            group: 1,
             algorithm: Some(self.way.0),
             protocol: Some(self.way.1),
-            is_weighted: false,
-            goes_around: false,
+            ..Question::new(self.collective, self.bytes, ranks)
         };
         let limits = Limits::derive(machine, ranks);
         let tuning = Tuning::new(Constants::default(), limits);

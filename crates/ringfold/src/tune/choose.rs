@@ -14,49 +14,11 @@
 
 use super::channels;
 use super::model;
-use super::{CostTable, Explanation, PluginCall, Reason, RuleCall, Tuning};
+use super::{CostTable, Explanation, Question, Reason, Tuning};
 use crate::call::Way;
 use crate::error::{Error, Result};
 use crate::schedule::{Access, Schedule, ll_bytes_max};
 use crate::types::{Algorithm, Collective, Method, Protocol};
-
-/// What the choice is made from, beside the [`Tuning`]. The same on all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// What is called.
-    pub collective: Collective,
-    /// Bytes of the vector, or of all blocks together; 0 where each pair has counts that no third
-    /// rank knows.
-    pub bytes: u64,
-    /// The number of ranks.
-    pub world_size: usize,
-    /// The number of hosts.
-    pub hosts: usize,
-    /// How many domains of equal size (last-level caches, sockets) the ranks sit in, in rank order;
-    /// 1 where that is not so.
-    pub domains: usize,
-    /// Bytes that one rank can publish in one slice, if all ranks are on one host.
-    pub slot_bytes: Option<usize>,
-    /// Whether the buffers are registered on all ranks.
-    pub is_registered: bool,
-    /// Whether counts differ from rank to rank.
-    pub is_uneven: bool,
-    /// Whether each pair has counts that no third rank knows.
-    pub is_pairwise: bool,
-    /// How many calls are made together; 1 of one alone.
-    pub group: u32,
-    /// An algorithm that the caller insists on.
-    pub algorithm: Option<Method>,
-    /// A protocol that the caller insists on.
-    pub protocol: Option<Protocol>,
-    /// Whether the communicator has ownership weights.
-    pub is_weighted: bool,
-    /// Whether rings go around slow ranks.
-    pub goes_around: bool,
-}
-
-/// Up to here policies for slow ranks do nothing: latency decides.
-const LATENCY_BYTES_MAX: u64 = 32 << 10;
 
 /// The modelled cost of each usable way.
 pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
@@ -82,7 +44,7 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
 ///
 /// # Errors
 ///
-/// `Unsupported` if nothing can be done, or not what is insisted on; the text names what can.
+/// `Unsupported` if nothing can be done, or not what was requested; the text names what can.
 pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
     let first = decide(question, tuning, cost_table(question, tuning))?;
     let tried = first.entry.0;
@@ -98,7 +60,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
     prices.retain(|method, _| !method.is_registered());
     let rest = match decide(&unregistered, tuning, prices) {
         Ok(rest) => rest,
-        // Who insists on no copies at all gets what gives way by itself.
+        // A caller that requested no copies at all gets what falls back by itself.
         Err(_) if question.protocol.is_some() => first,
         Err(error) => return Err(error),
     };
@@ -158,16 +120,8 @@ pub fn finish(
     channels: Option<u32>,
 ) -> Way {
     let access = access(question, method);
-    let is_weighted = goes_by_weights(question);
     let (channels, slice_bytes) = match access {
-        Access::Messages => {
-            let wish = channels::Wish {
-                algorithm: method.algorithm(),
-                is_weighted,
-                channels,
-            };
-            channels::schedule(question, tuning, wish)
-        }
+        Access::Messages => channels::schedule(question, tuning, method.algorithm(), channels),
         Access::Staged | Access::Registered => {
             (1, shared_slice_bytes(question, tuning, method.algorithm()))
         }
@@ -181,7 +135,7 @@ pub fn finish(
         channels,
         registered: None,
         non_temporal_stores: question.bytes >= tuning.limits.stream_bytes_min,
-        is_weighted,
+        is_weighted: question.is_weighted,
     }
 }
 
@@ -189,25 +143,29 @@ pub fn finish(
 fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Decision> {
     let mut table = prices;
     let mut reason = Reason::Model;
-    if goes_around(question) || goes_by_weights(question) {
+    if question.bypasses_stragglers || question.is_weighted {
         reason = Reason::Policy;
     }
-    let is_asked = question.algorithm.is_some() || question.protocol.is_some();
-    if is_asked {
+    let is_requested = question.algorithm.is_some() || question.protocol.is_some();
+    if is_requested {
         table.retain(|algorithm, protocol| {
-            question.algorithm.is_none_or(|asked| asked == algorithm)
-                && question.protocol.is_none_or(|asked| asked == protocol)
+            question
+                .algorithm
+                .is_none_or(|requested| requested == algorithm)
+                && question
+                    .protocol
+                    .is_none_or(|requested| requested == protocol)
         });
         if table.best().is_none() {
             return Err(refusal(question, &prices));
         }
-        reason = Reason::Asked;
+        reason = Reason::Requested;
     }
     if let (None, Some(wanted)) = (question.protocol, tuning.protocol) {
         let mut narrowed = table;
         narrowed.retain(|_, protocol| protocol == wanted);
         if narrowed.best().is_some() {
-            (table, reason) = (narrowed, Reason::Asked);
+            (table, reason) = (narrowed, Reason::Requested);
         }
     }
     // The call has precedence over the variables, which may say something about what it leaves
@@ -221,21 +179,21 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
             }
             table = allowed;
         }
-        Err(_) if is_asked => {}
+        Err(_) if is_requested => {}
         Err(error) => return Err(error),
     }
     let mut way = table.best().ok_or_else(|| nothing(question))?;
     let mut channels = None;
     if let Some(plugin) = &tuning.plugin {
         let (before, mut wanted) = (table, 0);
-        plugin.adjust(&plugin_call(question), &mut table, &mut wanted);
+        plugin.adjust(question, &mut table, &mut wanted);
         channels = u32::try_from(wanted).ok().filter(|wanted| *wanted > 0);
         let best = table.best().unwrap_or(way);
         if best != way || table.get(best.0, best.1) != before.get(best.0, best.1) {
             (way, reason) = (best, Reason::Plugin(plugin.name().to_owned()));
         }
     }
-    for rule in tuning.rules.find(&rule_call(question)) {
+    for rule in tuning.rules.find(question) {
         let usable = rule.way().filter(|way| table.reprice(way.0, way.1, 0.0));
         if let Some(wanted) = usable {
             (way, channels) = (wanted, rule.channels.or(channels));
@@ -253,39 +211,19 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
     })
 }
 
-fn plugin_call(question: &Question) -> PluginCall {
-    PluginCall {
-        collective: question.collective,
-        bytes: question.bytes,
-        group: question.group,
-        is_registered: question.is_registered,
-    }
-}
-
-fn rule_call(question: &Question) -> RuleCall {
-    RuleCall {
-        collective: question.collective,
-        bytes: question.bytes,
-        hosts: question.hosts,
-        ranks: question.world_size,
-        group: question.group,
-        is_registered: question.is_registered,
-    }
-}
-
 /// What is said of a way that cannot be gone.
 fn refusal(question: &Question, usable: &CostTable) -> Error {
     let names: Vec<_> = usable
         .usable()
         .map(|((algorithm, protocol), _)| format!("{algorithm} ({protocol})"))
         .collect();
-    let asked = match (question.algorithm, question.protocol) {
+    let requested = match (question.algorithm, question.protocol) {
         (Some(algorithm), Some(protocol)) => format!("`{algorithm}` ({protocol})"),
         (Some(algorithm), None) => format!("`{algorithm}`"),
         (None, protocol) => format!("`{}`", protocol.map_or("", Protocol::name)),
     };
     Error::Unsupported(format!(
-        "no {} of {} bytes by {asked} here; what can: {}",
+        "no {} of {} bytes by {requested} here; what can: {}",
         question.collective,
         question.bytes,
         names.join(", ")
@@ -300,8 +238,7 @@ fn nothing(question: &Question) -> Error {
 /// The access of a method: shared memory where it exists there, all ranks share a host, and nothing
 /// speaks against it.
 pub fn access(question: &Question, method: Method) -> Access {
-    let is_shared =
-        question.slot_bytes.is_some() && !question.is_pairwise && !goes_by_weights(question);
+    let is_shared = question.slot_bytes.is_some() && !question.is_pairwise && !question.is_weighted;
     let serves =
         |access: &Access| Schedule::methods(question.collective, *access).contains(&method);
     [Access::Registered, Access::Staged]
@@ -313,25 +250,25 @@ pub fn access(question: &Question, method: Method) -> Access {
 /// Whether a call can go by an algorithm that exists for it.
 fn is_usable(question: &Question, method: Method) -> bool {
     use Collective::{AllGather, ReduceScatter};
-    let is_asked = question.algorithm == Some(method);
+    let is_requested = question.algorithm == Some(method);
     let n = question.world_size;
-    if goes_around(question) {
+    if question.bypasses_stragglers {
         return method == Method::Ring;
     }
-    if goes_by_weights(question) {
+    if question.is_weighted {
         return method == Method::Direct;
     }
     match method {
         // Who has one level only has no use for a second one.
-        Method::Hierarchical => is_asked || (question.domains > 1 && question.domains < n),
+        Method::Hierarchical => is_requested || (question.domains > 1 && question.domains < n),
         // One message holds several blocks.
         Method::RecursiveDoubling if matches!(question.collective, AllGather | ReduceScatter) => {
             n.is_power_of_two() && !question.is_uneven
         }
         // Only on request: the caller must know which rank is late.
-        Method::Stragglar => is_asked,
+        Method::Stragglar => is_requested,
         // These give way to another where it shows that they cannot be.
-        Method::Push | Method::Serve => is_asked || question.is_registered,
+        Method::Push | Method::Serve => is_requested || question.is_registered,
         _ => true,
     }
 }
@@ -347,29 +284,6 @@ fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
         && question.bytes > 0
         && most.is_some_and(|most| question.bytes <= most);
     [carries.then_some(Protocol::Ll), Some(Protocol::Simple)]
-}
-
-/// Whether a call is one for which ownership weights are: an all-reduce that no other way was asked
-/// for, above what latency decides.
-fn goes_by_weights(question: &Question) -> bool {
-    question.is_weighted
-        && question.collective == Collective::AllReduce
-        && match question.algorithm {
-            None => question.bytes > LATENCY_BYTES_MAX,
-            Some(asked) => asked == Method::Direct,
-        }
-}
-
-/// Whether a call is for the ring that goes around slow ranks: one that no other way was asked for,
-/// above what latency decides, of enough ranks that there is one to go around.
-fn goes_around(question: &Question) -> bool {
-    let asked = question.algorithm;
-    let is_large = asked.is_some() || question.bytes > LATENCY_BYTES_MAX;
-    let is_ring = matches!(
-        question.collective,
-        Collective::AllReduce | Collective::ReduceScatter
-    ) && asked.is_none_or(|asked| asked == Method::Ring);
-    question.goes_around && is_ring && is_large && question.world_size > 2
 }
 
 fn shared_slice_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> usize {

@@ -34,6 +34,8 @@ parameters! {
         /// The same where only the root gives or takes and nothing is combined, once a call has
         /// more than one piece.
         rooted_slice_bytes = 32 << 10, 64..=1 << 30;
+        /// Up to here weights and policies for slow ranks do nothing: latency decides.
+        latency_bytes_max = 32 << 10, 0..=NEVER;
         /// From here on results that lie apart from their inputs are stored past the caches.
         stream_bytes_min = 1 << 20, 0..=NEVER;
         /// From here on idle cores help.
@@ -63,6 +65,7 @@ impl Limits {
             } else {
                 NEVER
             },
+            ..Limits::default()
         }
     }
 

@@ -1,6 +1,7 @@
 //! Which way a call goes: the policy.
 
 pub mod allowed;
+pub mod bounds;
 pub mod calibrate;
 pub mod calibration;
 pub mod channels;
@@ -15,6 +16,7 @@ pub mod names;
 pub mod parameters;
 pub mod plugin;
 pub mod probe;
+pub mod question;
 pub mod rules;
 pub mod terms;
 pub mod tuning;
@@ -24,6 +26,7 @@ pub use allowed::AlgoFilter;
 pub use constants::Constants;
 pub use cost_table::CostTable;
 pub use limits::Limits;
-pub use plugin::{Plugin, PluginCall};
-pub use rules::{Rule, RuleCall, Rules};
+pub use plugin::Plugin;
+pub use question::Question;
+pub use rules::{Rule, Rules};
 pub use tuning::{Explanation, Reason, Tuning};

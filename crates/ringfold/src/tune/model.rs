@@ -27,7 +27,7 @@
 mod messages;
 mod shared;
 
-use super::choose::Question;
+use super::Question;
 use super::constants::Constants;
 use super::corrections::Key;
 use super::terms::{Load, Terms};

@@ -11,8 +11,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use super::CostTable;
-use crate::types::Collective;
+use super::{CostTable, Question};
 
 /// Prices ways anew for every new kind of call: a shared library in NCCL's tuner interface, or a
 /// test.
@@ -26,20 +25,7 @@ pub trait Plugin: Send + Sync + fmt::Debug {
     /// Entries that are unusable stay so, and what is negative or not a number is ignored
     /// ([`CostTable::reprice`]). `channels` begins as 0, which leaves the number to the scheduler.
     /// It may be called from several threads, but never again for a kind of call that was seen.
-    fn adjust(&self, call: &PluginCall, table: &mut CostTable, channels: &mut i32);
-}
-
-/// A call, as plugins see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PluginCall {
-    /// What is called.
-    pub collective: Collective,
-    /// Bytes of the vector, or of all blocks together.
-    pub bytes: u64,
-    /// How many calls are made together; 1 for a single one.
-    pub group: u32,
-    /// Whether the buffers are registered on all ranks.
-    pub is_registered: bool,
+    fn adjust(&self, call: &Question, table: &mut CostTable, channels: &mut i32);
 }
 
 /// A communicator, as plugins see it.
@@ -102,7 +88,7 @@ mod tests {
             &self.0
         }
 
-        fn adjust(&self, _: &PluginCall, _: &mut CostTable, _: &mut i32) {}
+        fn adjust(&self, _: &Question, _: &mut CostTable, _: &mut i32) {}
     }
 
     struct Host;

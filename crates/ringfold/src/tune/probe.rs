@@ -11,10 +11,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::choose::{Question, finish};
+use super::choose::finish;
 use super::corrections::Key;
 use super::model;
-use super::{Constants, Tuning};
+use super::{Constants, Question, Tuning};
 use crate::types::{Collective, Method, Protocol};
 
 /// Two ways whose order by price is doubted.

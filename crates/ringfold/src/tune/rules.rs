@@ -30,6 +30,7 @@ mod tests;
 use std::fmt;
 use std::path::Path;
 
+use super::Question;
 use super::names::{COLLECTIVES, Name};
 use crate::error::{Error, Result};
 use crate::files;
@@ -68,23 +69,6 @@ pub struct Rule {
     pub line: u32,
 }
 
-/// A call, as rules see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuleCall {
-    /// What is called.
-    pub collective: Collective,
-    /// Bytes of the vector, or of all blocks together.
-    pub bytes: u64,
-    /// The number of hosts.
-    pub hosts: usize,
-    /// The number of ranks.
-    pub ranks: usize,
-    /// How many calls are made together, 1 for one alone.
-    pub group: u32,
-    /// Whether its buffers are registered.
-    pub is_registered: bool,
-}
-
 /// A table of rules.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
@@ -105,14 +89,14 @@ impl Rule {
     }
 
     /// Whether it is for this call.
-    pub fn matches(&self, call: &RuleCall) -> bool {
+    pub fn matches(&self, call: &Question) -> bool {
         let is = |wanted: Option<u32>, given: usize| {
             wanted.is_none_or(|wanted| wanted as usize == given)
         };
         self.collective == call.collective
             && (self.bytes_min..=self.bytes_max).contains(&call.bytes)
             && is(self.hosts, call.hosts)
-            && is(self.ranks, call.ranks)
+            && is(self.ranks, call.world_size)
             && self.group.is_none_or(|group| group == call.group)
             && self
                 .is_registered
@@ -219,7 +203,7 @@ impl Rules {
     }
 
     /// Those that match a call, in file order. The caller takes the first whose way is usable.
-    pub fn find(&self, call: &RuleCall) -> impl Iterator<Item = &Rule> {
+    pub fn find(&self, call: &Question) -> impl Iterator<Item = &Rule> {
         let call = *call;
         let rules = &self.by_collective[call.collective as usize];
         rules.iter().filter(move |rule| rule.matches(&call))

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::channels::Bounds;
+use super::bounds::Bounds;
 use super::plugin::Plugin;
 use super::{AlgoFilter, Constants, CostTable, Limits, Rules};
 use crate::call::Way;
@@ -28,13 +28,13 @@ pub struct Tuning {
     pub rules: Rules,
     /// What the operator's variables allow.
     pub allowed: AlgoFilter,
-    /// The protocol of every call that can go by it, if somebody insists on one.
+    /// The protocol of every call that can use it, if one is configured.
     pub protocol: Option<Protocol>,
     /// How many channels a call over messages may have.
     pub channels: Bounds,
-    /// What one message carries, if somebody insists on that.
+    /// What one message carries, if that is configured.
     pub chunk_bytes: Option<usize>,
-    /// The slice size that somebody insists on.
+    /// The slice size, if that is configured.
     pub slice_bytes: Option<usize>,
     /// Somebody else's opinion.
     pub plugin: Option<Arc<dyn Plugin>>,
@@ -61,7 +61,7 @@ impl Tuning {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The call itself, or the configuration of its communicator.
-    Asked,
+    Requested,
     /// A straggler policy or ownership weights, which are carried out in one way only.
     Policy,
     /// `RINGFOLD_ALGO` or `RINGFOLD_PROTO` bar what would be cheaper.
@@ -80,7 +80,7 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Asked => f.write_str("asked for"),
+            Reason::Requested => f.write_str("asked for"),
             Reason::Policy => f.write_str("by the straggler policy or the weights"),
             Reason::Variable => f.write_str("by RINGFOLD_ALGO or RINGFOLD_PROTO"),
             Reason::Rule { line } => write!(f, "by line {line} of the rules"),

@@ -51,7 +51,7 @@ impl Plugin for Opinion {
         "opinion"
     }
 
-    fn adjust(&self, call: &PluginCall, table: &mut CostTable, channels: &mut i32) {
+    fn adjust(&self, call: &Question, table: &mut CostTable, channels: &mut i32) {
         assert_eq!((call.collective, call.group), (ALL_REDUCE, 1));
         table.reprice(self.cheap.0, self.cheap.1, 0.0);
         table.reprice(Method::Stragglar, Protocol::Simple, 0.0);
@@ -129,31 +129,31 @@ fn the_setting_nearest_to_the_call_has_precedence() {
     let (algorithm, _, reason) = of(1 << 20, &tuning);
     assert!(matches!(algorithm, Method::Ring | Method::Rabenseifner));
     assert_eq!(reason, Reason::Variable);
-    let asked = Question {
+    let requested = Question {
         algorithm: Some(Method::Claim),
         ..on_one_host(ALL_REDUCE, 1 << 20, 2)
     };
-    let explanation = explain(&asked, &tuning).expect("a choice");
+    let explanation = explain(&requested, &tuning).expect("a choice");
     assert_eq!(explanation.way.method(), Method::Claim);
-    assert_eq!(explanation.reason, Reason::Asked);
+    assert_eq!(explanation.reason, Reason::Requested);
     assert_eq!(explanation.table.usable().count(), 1);
     assert!(explanation.prices.usable().count() > 5);
 }
 
 #[test]
 fn what_cannot_be_is_refused_with_what_can() {
-    let asked = Question {
+    let requested = Question {
         protocol: Some(Protocol::Ll),
         ..on_one_host(ALL_REDUCE, 1 << 20, 2)
     };
-    let text = choose(&asked, &tuning()).unwrap_err().to_string();
+    let text = choose(&requested, &tuning()).unwrap_err().to_string();
     assert!(
         text.contains("by `ll` here") && text.contains("direct (simple)"),
         "{text}"
     );
     let question = on_one_host(ALL_REDUCE, 1 << 20, 2);
-    let insists = with_allowed("allreduce:push", "");
-    let text = choose(&question, &insists).unwrap_err().to_string();
+    let forced = with_allowed("allreduce:push", "");
+    let text = choose(&question, &forced).unwrap_err().to_string();
     assert!(text.contains("RINGFOLD_ALGO"), "{text}");
 }
 
@@ -165,7 +165,7 @@ fn a_plugin_cannot_have_what_cannot_be() {
 
 #[test]
 fn channels_are_whose_they_are_within_bounds() {
-    use crate::tune::channels::Bounds;
+    use crate::tune::bounds::Bounds;
     let apart = |tuning: &Tuning| {
         let question = Question {
             slot_bytes: None,
@@ -215,7 +215,7 @@ fn weights_and_policies_leave_one_way() {
         ..base
     };
     let around = Question {
-        goes_around: true,
+        bypasses_stragglers: true,
         ..base
     };
     let rules = with_rules("allreduce,0,-1,claim,simple,-1,-1,-1");

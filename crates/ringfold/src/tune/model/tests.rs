@@ -28,28 +28,16 @@ pub(in crate::tune) fn on_one_host(
     world_size: usize,
 ) -> Question {
     Question {
-        collective,
-        bytes,
-        world_size,
-        domains: 1,
         slot_bytes: Some(SLOT_BYTES),
-        is_uneven: false,
-        is_pairwise: false,
-        algorithm: None,
-        protocol: None,
-        group: 1,
-        hosts: 1,
-        is_registered: false,
-        is_weighted: false,
-        goes_around: false,
+        ..Question::new(collective, bytes, world_size)
     }
 }
 
 /// Ranks each of which has a host.
 fn apart(collective: Collective, bytes: u64, world_size: usize) -> Question {
     Question {
-        slot_bytes: None,
-        ..on_one_host(collective, bytes, world_size)
+        hosts: world_size,
+        ..Question::new(collective, bytes, world_size)
     }
 }
 

@@ -14,20 +14,15 @@ fn refusal(text: &str) -> String {
         .to_string()
 }
 
-fn call(collective: Collective, bytes: u64, hosts: usize, ranks: usize) -> RuleCall {
-    let (group, is_registered) = (1, false);
-    RuleCall {
-        collective,
-        bytes,
+fn call(collective: Collective, bytes: u64, hosts: usize, ranks: usize) -> Question {
+    Question {
         hosts,
-        ranks,
-        group,
-        is_registered,
+        ..Question::new(collective, bytes, ranks)
     }
 }
 
 /// The lines of the rules that match, in order.
-fn lines(rules: &Rules, call: &RuleCall) -> Vec<u32> {
+fn lines(rules: &Rules, call: &Question) -> Vec<u32> {
     rules.find(call).map(|rule| rule.line).collect()
 }
 
@@ -120,17 +115,20 @@ fn every_field_narrows_and_minus_one_does_not() {
     let rules = read(
         "all_reduce,0,-1,direct,simple,-1,2,8,3,1\nall_reduce,0,-1,direct,ll,-1,-1,-1,-1,-1\n",
     );
-    let narrow = RuleCall {
+    let narrow = Question {
         group: 3,
         is_registered: true,
         ..call(Collective::AllReduce, 7, 2, 8)
     };
     assert_eq!(lines(&rules, &narrow), [1, 2]);
     let others = [
-        RuleCall { hosts: 1, ..narrow },
-        RuleCall { ranks: 4, ..narrow },
-        RuleCall { group: 1, ..narrow },
-        RuleCall {
+        Question { hosts: 1, ..narrow },
+        Question {
+            world_size: 4,
+            ..narrow
+        },
+        Question { group: 1, ..narrow },
+        Question {
             is_registered: false,
             ..narrow
         },

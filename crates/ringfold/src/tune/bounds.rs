@@ -1,0 +1,107 @@
+//! How many channels a communicator has, and its calls may use.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+
+/// The most channels that a communicator may have: each is a connection to every peer.
+pub const CHANNELS_MAX: usize = 64;
+
+/// The default bounds on the channels of a call.
+const DEFAULT: (usize, usize) = (1, 1);
+
+/// The minimum and maximum number of channels of a call: 1 ≤ least ≤ most ≤ [`CHANNELS_MAX`]. The
+/// same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    least: usize,
+    most: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        let (least, most) = DEFAULT;
+        Bounds { least, most }
+    }
+}
+
+impl Bounds {
+    /// Bounds with this minimum and maximum; `None` is the default's, as far as the other one
+    /// allows.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for none, for more than [`CHANNELS_MAX`], and for a least above the most.
+    pub fn new(least: Option<usize>, most: Option<usize>) -> Result<Bounds> {
+        let default = Bounds::default();
+        let bounds = Bounds {
+            least: least.unwrap_or_else(|| default.least.min(most.unwrap_or(usize::MAX))),
+            most: most.unwrap_or_else(|| default.most.max(least.unwrap_or(0))),
+        };
+        let is_one = |channels| (1..=CHANNELS_MAX).contains(&channels);
+        if !is_one(bounds.least) || !is_one(bounds.most) || bounds.least > bounds.most {
+            return Err(Error::InvalidArgument(format!(
+                "{bounds} are impossible; the least (RINGFOLD_MIN_CHANNELS) and the most \
+                 (RINGFOLD_MAX_CHANNELS) are numbers \
+                 from 1 to {CHANNELS_MAX}, and the most is not below the least"
+            )));
+        }
+        Ok(bounds)
+    }
+
+    /// The fewest.
+    pub fn least(self) -> usize {
+        self.least
+    }
+
+    /// The maximum: the number of pipelines of the communicator.
+    pub fn most(self) -> usize {
+        self.most
+    }
+
+    /// `wanted`, or the bound next to it.
+    pub fn clamp(self, wanted: usize) -> usize {
+        wanted.clamp(self.least, self.most)
+    }
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {} channels", self.least, self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_gives_way_to_what_is() {
+        let bounds =
+            |least, most| Bounds::new(least, most).map(|bounds| (bounds.least, bounds.most));
+        assert_eq!(bounds(Some(3), None).expect("bounds").0, 3);
+        assert_eq!(bounds(None, Some(1)).expect("bounds"), (1, 1));
+        assert_eq!(bounds(Some(2), Some(8)).expect("bounds"), (2, 8));
+        assert_eq!(
+            Bounds::new(Some(2), Some(8))
+                .map(|bounds| bounds.clamp(64))
+                .expect("bounds"),
+            8
+        );
+    }
+
+    #[test]
+    fn impossible_bounds_are_refused() {
+        for (least, most) in [
+            (Some(0), None),
+            (None, Some(0)),
+            (Some(65), None),
+            (Some(4), Some(2)),
+        ] {
+            let text = Bounds::new(least, most).expect_err("a refusal").to_string();
+            assert!(text.contains("RINGFOLD_MAX_CHANNELS"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What a choice is made from.
+
+#![forbid(unsafe_code)]
+
+use super::Limits;
+use crate::types::{Collective, Method, Protocol};
+
+/// A call as the tuner, its rules and its plugins see it: what all ranks know alike of it and of
+/// its communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// What is called.
+    pub collective: Collective,
+    /// Bytes of the vector, or of all blocks together; 0 where each pair has counts that no third
+    /// rank knows.
+    pub bytes: u64,
+    /// The number of ranks.
+    pub world_size: usize,
+    /// The number of hosts.
+    pub hosts: usize,
+    /// How many domains of equal size (last-level caches, sockets) the ranks sit in, in rank order;
+    /// 1 where that is not so.
+    pub domains: usize,
+    /// Bytes that one rank can publish in one slice, if all ranks are on one host.
+    pub slot_bytes: Option<usize>,
+    /// Whether the buffers are registered on all ranks.
+    pub is_registered: bool,
+    /// Whether counts differ from rank to rank.
+    pub is_uneven: bool,
+    /// Whether each pair has counts that no third rank knows.
+    pub is_pairwise: bool,
+    /// How many calls are made together; 1 for a single one.
+    pub group: u32,
+    /// The algorithm that the caller requested.
+    pub algorithm: Option<Method>,
+    /// The protocol that the caller requested.
+    pub protocol: Option<Protocol>,
+    /// Whether the ranks' shares follow the communicator's ownership weights.
+    pub is_weighted: bool,
+    /// Whether it is a ring that bypasses slow ranks.
+    pub bypasses_stragglers: bool,
+}
+
+impl Question {
+    /// A single call with even counts in ordinary memory, of ranks of one host that share no
+    /// memory.
+    pub const fn new(collective: Collective, bytes: u64, world_size: usize) -> Question {
+        Question {
+            collective,
+            bytes,
+            world_size,
+            hosts: 1,
+            domains: 1,
+            slot_bytes: None,
+            is_registered: false,
+            is_uneven: false,
+            is_pairwise: false,
+            group: 1,
+            algorithm: None,
+            protocol: None,
+            is_weighted: false,
+            bypasses_stragglers: false,
+        }
+    }
+
+    /// The same on a communicator that has ownership weights, or whose rings bypass slow ranks.
+    /// Both are for large calls for which no other algorithm was requested: all-reduces, and rings
+    /// of enough ranks that there is one to bypass.
+    pub fn with_policies(
+        mut self,
+        has_weights: bool,
+        has_bypass: bool,
+        limits: &Limits,
+    ) -> Question {
+        use Collective::{AllReduce, ReduceScatter};
+        let is_large = self.bytes > limits.latency_bytes_max;
+        let is_for = |method| {
+            self.algorithm
+                .map_or(is_large, |requested| requested == method)
+        };
+        self.is_weighted = has_weights && self.collective == AllReduce && is_for(Method::Direct);
+        self.bypasses_stragglers = has_bypass
+            && matches!(self.collective, AllReduce | ReduceScatter)
+            && self.world_size > 2
+            && is_for(Method::Ring);
+        self
+    }
+}
