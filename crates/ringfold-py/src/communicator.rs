@@ -68,7 +68,7 @@ impl Communicator {
         let core = &**self.core;
         let outcome = py.detach(|| {
             // SAFETY: the caller's promise.
-            unsafe { core.run_from(call, &mut || signals.look()) }
+            unsafe { core.run(call, &mut || signals.look()) }
         });
         signals.finish(py, outcome)?.map_err(exception)
     }

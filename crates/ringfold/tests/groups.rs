@@ -154,7 +154,7 @@ fn work(comm: &Communicator, seed: u64) {
         let (input, mut output, due) = call.buffers(rank, ranks);
         let request = call.request(&input, &mut output);
         // SAFETY: the vectors outlive the blocking call.
-        let done = unsafe { comm.run(&request) };
+        let done = unsafe { comm.run(&request, &mut || Ok(())) };
         done.unwrap_or_else(|error| panic!("seed {SEED}, call {number}, {call:?}: {error}"));
         assert!(
             output == due,
@@ -229,7 +229,7 @@ fn threads(comm: Communicator) {
             let request = call.request(&input, &mut output);
             if own.index(3) == 0 {
                 // SAFETY: the vectors outlive the blocking call.
-                turn.take(number, || unsafe { comm.run(&request) })
+                turn.take(number, || unsafe { comm.run(&request, &mut || Ok(())) })
                     .unwrap_or_else(|error| panic!("seed {SEED}, call {number}: {error}"));
             } else {
                 // SAFETY: the vectors outlive the work, which is waited for.

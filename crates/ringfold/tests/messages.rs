@@ -388,7 +388,7 @@ fn lateness(comm: Communicator) {
         let mut request = message.request(Collective::Recv, Request::ANY_SOURCE, 1);
         request.timeout = Some(Duration::from_millis(100));
         // SAFETY: as in `request`.
-        let error = unsafe { comm.run(&request) }.unwrap_err();
+        let error = unsafe { comm.run(&request, &mut || Ok(())) }.unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, Error::Timeout { .. }), "{text}");
         assert!(

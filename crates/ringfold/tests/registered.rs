@@ -432,7 +432,7 @@ fn refused(comm: Communicator) {
         region,
     );
     // SAFETY: as above.
-    unsafe { part.run(&request) }.expect("it is memory like any other");
+    unsafe { part.run(&request, &mut || Ok(())) }.expect("it is memory like any other");
     drop(once);
     sum(&comm, &mut vector);
 }

@@ -49,7 +49,7 @@ impl Communicator {
     /// `Error::Closed`. Not collective, and harmless when repeated.
     ///
     /// The calls that it waits for have their deadlines; [`abort`](Communicator::abort) ends them
-    /// at once. In a callback of [`run_with`](Communicator::run_with) and the like it waits for
+    /// at once. In a callback of [`run`](Communicator::run) it waits for
     /// nothing: the call that is being waited for, and all others, end with `Error::Closed`.
     pub fn close(&self) -> Result<()> {
         self.close_with(&mut || Ok(()))

@@ -220,49 +220,29 @@ impl Communicator {
         self.place.transport
     }
 
-    /// Does `request` and returns when it is done on this rank.
+    /// Executes `request` and returns when it is done on this rank; gives the rank that sent, where
+    /// the request is a `Recv`.
     ///
-    /// # Safety
-    /// The regions are valid until this returns, and nothing else writes to `input` or touches
-    /// `output` meanwhile.
-    pub unsafe fn run(&self, request: &Request) -> Result<()> {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { self.run_with(request, &mut || Ok(())) }
-    }
-
-    /// Like `run`, and calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails
-    /// (Ctrl-C), the communicator is aborted on all ranks and the error is returned. A panic of
-    /// `on_wait` aborts it, too, and goes on.
+    /// Calls `on_wait` every 20 to 40 ms while it waits. When `on_wait` fails (Ctrl-C), the
+    /// communicator is aborted on all ranks and the error is returned. A panic of `on_wait` aborts
+    /// it, too, and goes on.
     ///
     /// `on_wait` runs under no lock and may use the communicator. A call that it makes is carried
     /// out after the one that waits, by this rank as by the others; [`abort`](Communicator::abort)
     /// and [`close`](Communicator::close) end both.
     ///
     /// # Safety
-    /// As for `run`.
-    pub unsafe fn run_with(&self, request: &Request, on_wait: OnWait<'_>) -> Result<()> {
+    /// The regions are valid until this returns, and nothing else writes to `input` or touches
+    /// `output` meanwhile.
+    pub unsafe fn run(&self, request: &Request, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         self.check_open()?;
         let way = self.choose(request)?;
         if let Some(job) = self.tiny(request, &way)
             && self.driver.run_tiny(&job, on_wait)?
         {
-            return Ok(());
+            return Ok(None);
         }
         let job = self.job_as(request, &way)?;
-        self.driver.run(job, on_wait).map(|_| ())
-    }
-
-    /// Like `run_with`, and gives the rank that sent, where the request is a `Recv`.
-    ///
-    /// # Safety
-    /// As for `run`.
-    pub unsafe fn run_from(&self, request: &Request, on_wait: OnWait<'_>) -> Result<Option<usize>> {
-        if request.collective != Collective::Recv {
-            // SAFETY: the caller's promise, passed on.
-            return unsafe { self.run_with(request, on_wait) }.map(|()| None);
-        }
-        self.check_open()?;
-        let job = self.job(request)?;
         self.driver.run(job, on_wait)
     }
 

@@ -445,7 +445,8 @@ mod tests {
                     .way(&request)
                     .unwrap_or_else(|error| panic!("{text}: {error}"));
                 // SAFETY: the regions are empty.
-                let refused = unsafe { communicator.run(&request) }.expect_err(&text);
+                let refused =
+                    unsafe { communicator.run(&request, &mut || Ok(())) }.expect_err(&text);
                 assert!(
                     matches!(refused, Error::InvalidArgument(_)),
                     "{text}: {refused}"

@@ -83,7 +83,7 @@ fn a_late_rank_is_counted_as_last_and_waits_for_no_peer() {
                     std::thread::sleep(lateness);
                 }
                 // SAFETY: the region's vector lives in this scope.
-                unsafe { communicator.run(&request) }.expect("an all-reduce");
+                unsafe { communicator.run(&request, &mut || Ok(())) }.expect("an all-reduce");
                 let stats = communicator.stats();
                 assert_eq!(stats.calls, 1);
                 let last: u64 = stats.peers.iter().map(|peer| peer.last).sum();
@@ -125,7 +125,7 @@ fn the_shortest_way_and_the_schedule_are_one() {
                 request.algorithm = Some(Method::OneShot);
                 if (communicator.rank() + turn).is_multiple_of(2) {
                     // SAFETY: the regions' vectors live in this scope.
-                    unsafe { communicator.run(&request) }.expect("an all-reduce");
+                    unsafe { communicator.run(&request, &mut || Ok(())) }.expect("an all-reduce");
                 } else {
                     // What the communicator's own thread carries out goes by the schedule.
                     // SAFETY: as above.
@@ -192,7 +192,7 @@ fn the_straight_way_and_the_schedule_are_one() {
                     Request::new(Collective::AllReduce, DType::F32, counts, from, into);
                 request.algorithm = Some(Method::Direct);
                 // SAFETY: the regions' vectors live in this scope.
-                unsafe { communicator.run(&request) }.expect("an all-reduce");
+                unsafe { communicator.run(&request, &mut || Ok(())) }.expect("an all-reduce");
                 let result = if in_place { data } else { apart };
                 outputs.push(result.into_iter().map(f32::to_bits).collect::<Vec<_>>());
             }

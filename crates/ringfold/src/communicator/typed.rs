@@ -169,7 +169,7 @@ impl Communicator {
         );
         (request.root, request.tag) = (peer, tag);
         // SAFETY: `input` is borrowed until this returns.
-        unsafe { self.run(&request) }
+        unsafe { self.run(&request, &mut || Ok(())) }.map(|_| ())
     }
 
     /// Fills `output` with the oldest message of `peer` to this rank that has this `tag`,
@@ -204,7 +204,7 @@ impl Communicator {
         );
         (request.root, request.tag) = (peer, tag);
         // SAFETY: `output` is borrowed exclusively until this returns.
-        unsafe { self.run_from(&request, &mut || Ok(())) }
+        unsafe { self.run(&request, &mut || Ok(())) }
     }
 
     fn moving<T: Element>(
@@ -236,6 +236,6 @@ impl Communicator {
         );
         (request.op, request.root) = (op, root);
         // SAFETY: the public methods above hold the borrows behind both regions until this returns.
-        unsafe { self.run(&request) }
+        unsafe { self.run(&request, &mut || Ok(())) }.map(|_| ())
     }
 }

@@ -48,7 +48,7 @@ fn wait_in(
     let mut request = Request::new(collective, DType::F32, counts, region, region);
     request.root = 1;
     // SAFETY: as above.
-    unsafe { communicator.run_with(&request, on_wait) }
+    unsafe { communicator.run(&request, on_wait) }.map(|_| ())
 }
 
 /// A tiny call, a larger one, and a message.
