@@ -94,6 +94,16 @@ pub fn hub(data: &[u8]) {
     }
 }
 
+/// What an honest rank claims.
+const CLAIM: Claim = Claim {
+    purpose: Purpose::Control,
+    channel: 0,
+    communicator: 0,
+    from: 1,
+    to: 0,
+    world_size: 2,
+};
+
 /// Both halves of the handshake against a peer that does not know the secret: it is never accepted.
 pub fn handshake(data: &[u8]) {
     let secret = Secret::new(*b"a secret nobody guesses");
@@ -114,15 +124,7 @@ pub fn handshake(data: &[u8]) {
         assert_eq!(parse_hello(&hello), Ok(claim));
     }
     assert!(acceptor.check(&proof).is_err());
-    let claim = Claim {
-        purpose: Purpose::Control,
-        channel: 0,
-        communicator: 0,
-        from: 1,
-        to: 0,
-        world_size: 2,
-    };
-    let mut initiator = Initiator::new(&secret, claim, [9; 32]);
+    let mut initiator = Initiator::new(&secret, CLAIM, [9; 32]);
     if initiator
         .prove(challenge.try_into().expect("split there"))
         .is_ok()
@@ -173,14 +175,14 @@ pub fn setup_records(data: &[u8]) {
     }
 }
 
-/// Honest inputs for [`control_frame`] and [`hub`] to be damaged.
-pub fn seeds() -> Vec<Vec<u8>> {
+/// Frames as an honest rank sends them.
+fn frames() -> Vec<Frame> {
     let standing = Standing {
         finished: 2,
         begun: 3,
         call: "#3 barrier".into(),
     };
-    let frames = [
+    vec![
         Frame::Open {
             communicator: 7,
             members: vec![0, 1, 2],
@@ -209,17 +211,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
             standings: vec![Some(standing), None],
         },
         Frame::Goodbye,
-    ];
-    let mut seeds: Vec<Vec<u8>> = frames.iter().map(Frame::encode).collect();
+    ]
+}
+
+/// Honest inputs for the targets, to be damaged.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = frames().iter().map(Frame::encode).collect();
     seeds.push(seeds.concat());
-    let claim = Claim {
-        purpose: Purpose::Control,
-        channel: 0,
-        communicator: 0,
-        from: 1,
-        to: 0,
-        world_size: 2,
-    };
     let info = PeerInfo {
         addresses: vec!["10.1.2.3:4".parse().expect("an address")],
         memory: Some("00ff".into()),
@@ -239,7 +237,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         }),
     };
     seeds.push(proposal.encode());
-    let initiator = Initiator::new(&Secret::new(*b"another"), claim, [3; 32]);
+    let initiator = Initiator::new(&Secret::new(*b"another"), CLAIM, [3; 32]);
     seeds.push(initiator.hello().to_vec());
     let mut headers = vec![0; 2 * HEADER_BYTES];
     headers[8] = 4;
