@@ -103,7 +103,7 @@ pub mod simulate {
         BrokenPromise, ChunkResult, Compute, Delay, Disturbance, Lane, LinkEnds, LinkUse, Links,
         LongestPath, Network, PathKind, PathPart, Payload, Policy, Ports, Promise, RankOnPath,
         RankReport, Report, Scenario, Sending, Server, Signals, Slow, Switch, Target, Timers,
-        TraceEvent, fits_longest_path, longest_path, resolve, run,
+        TraceEvent, fits_longest_path, longest_path, resolve, run, steps,
     };
     /// See `simulate::goal`.
     pub mod goal {

@@ -9,7 +9,8 @@ use crate::communicator::Counts;
 use crate::error::Error;
 use crate::random::SplitMix64;
 use crate::schedule::Weights;
-use crate::simulate::network::model::{Compute, Model, Network, Sending};
+use crate::simulate::Scenario;
+use crate::simulate::network::model::{Compute, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::{Local, local, rendezvous};
@@ -308,12 +309,12 @@ pub(super) fn sim(world_size: usize, sending: Sending) -> Vec<Sim> {
         copy_ps_per_byte: 10,
         ..Compute::default()
     };
-    let model = Model {
+    SimNetwork::new(&Scenario {
+        ranks: world_size,
         network,
         compute,
-        ..Model::default()
-    };
-    SimNetwork::new(world_size, model)
+        ..Scenario::default()
+    })
 }
 
 pub(super) fn faulty(world_size: usize, faults: Faults) -> Vec<FaultInjector<Local>> {

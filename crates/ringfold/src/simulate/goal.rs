@@ -11,11 +11,11 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::longest_path::Chunks;
-use super::{Disturbance, Scenario, Server, prepare};
+use super::longest_path::source::Chunks;
+use super::{Scenario, Server, prepare};
 use crate::error::{Error, Result};
 use crate::schedule::check::schedules;
-use crate::schedule::{Access, Action, Buffer, Schedule, Span, Spec, dependence};
+use crate::schedule::{Action, Schedule, Span, dependence};
 
 /// The text of a scenario's call in one slice. Disturbances of the scenario are not in it, except
 /// for late ranks, which begin with a `calc`.
@@ -25,24 +25,15 @@ use crate::schedule::{Access, Action, Buffer, Schedule, Span, Spec, dependence};
 /// `InvalidArgument` for impossible scenarios, among them those of more than 512 ranks;
 /// `Unsupported` for weights and straggler policies, which are more than a schedule.
 pub fn export(scenario: &Scenario) -> Result<String> {
-    scenario.check()?;
+    let (_, choice) = prepare::checked(scenario)?;
     if scenario.weights.is_some() || scenario.straggler.is_some() {
         let text = "weights and straggler policies as GOAL; export the plain schedule";
         return Err(Error::Unsupported(text.into()));
     }
-    let choice = prepare::choice(scenario)?;
-    let schedules = schedules(&Spec {
-        root: scenario.root as u32,
-        ..Spec::new(
-            scenario.collective,
-            choice.algorithm,
-            Access::Messages,
-            scenario.ranks as u32,
-        )
-    })?;
+    let schedules = schedules(&prepare::spec(scenario, &choice))?;
     let mut text = format!("num_ranks {}\n", scenario.ranks);
-    for schedule in &schedules {
-        Exporter::new(scenario, schedule).write(&mut text)?;
+    for (schedule, begin_ps) in schedules.iter().zip(scenario.begins_ps()) {
+        Exporter::new(scenario, schedule).write(begin_ps, &mut text)?;
     }
     Ok(text)
 }
@@ -51,8 +42,7 @@ pub fn export(scenario: &Scenario) -> Result<String> {
 struct Exporter<'a> {
     scenario: &'a Scenario,
     schedule: &'a Schedule,
-    input: Chunks,
-    output: Chunks,
+    chunks: Chunks,
     /// Messages so far, by direction and peer.
     messages: HashMap<(bool, u32), u32>,
     labels: u32,
@@ -70,17 +60,18 @@ impl<'a> Exporter<'a> {
         Exporter {
             scenario,
             schedule,
-            input: Chunks::new(schedule.input, scenario),
-            output: Chunks::new(schedule.output, scenario),
+            chunks: Chunks::new((schedule.input, schedule.output), scenario),
             messages: HashMap::new(),
             labels: 0,
         }
     }
 
-    fn write(mut self, text: &mut String) -> Result<()> {
+    fn write(mut self, begin_ps: u64, text: &mut String) -> Result<()> {
         let rank = self.schedule.spec.rank;
         let _ = writeln!(text, "\nrank {rank} {{");
-        let mut before = self.write_delay(text);
+        // A late rank computes before its call.
+        let is_late = begin_ps > 0;
+        let mut before = is_late.then(|| Before::Delay(self.write_calc(begin_ps, text)));
         let steps = &self.schedule.channels[0];
         let waits = dependence::dependencies(self.schedule, false);
         let mut all: Vec<Option<Labels>> = Vec::with_capacity(steps.len());
@@ -107,22 +98,6 @@ impl<'a> Exporter<'a> {
         Ok(())
     }
 
-    /// The `calc` of a late rank.
-    fn write_delay(&mut self, text: &mut String) -> Option<Before> {
-        let rank = self.schedule.spec.rank as usize;
-        let delays = self.scenario.disturbances.iter();
-        let delay_ps: u64 = delays
-            .map(|disturbance| match disturbance {
-                Disturbance::Late {
-                    rank: late,
-                    delay_ps,
-                } if *late == rank => *delay_ps,
-                _ => 0,
-            })
-            .sum();
-        (delay_ps > 0).then(|| Before::Delay(self.write_calc(delay_ps, text)))
-    }
-
     /// Writes a step; a copy that costs nothing is none.
     fn write_step(&mut self, action: &Action, text: &mut String) -> Result<Option<Labels>> {
         let compute = &self.scenario.compute;
@@ -131,17 +106,17 @@ impl<'a> Exporter<'a> {
             Action::Recv { peer, span } => self.write_message(false, peer, span, text),
             Action::RecvReduce { peer, into, .. } => {
                 let first = self.write_message(false, peer, into, text);
-                let bytes = self.bytes(into);
+                let bytes = self.chunks.bytes(into);
                 let duration_ps = compute.reduction_ps(self.scenario.dtype, bytes);
                 let last = self.write_calc(duration_ps, text);
                 let _ = writeln!(text, "l{last} requires l{first}");
                 return Ok(Some(Labels { first, last }));
             }
             Action::Reduce { into, .. } => {
-                let bytes = self.bytes(into);
+                let bytes = self.chunks.bytes(into);
                 self.write_calc(compute.reduction_ps(self.scenario.dtype, bytes), text)
             }
-            Action::Copy { into, .. } => match compute.copy_ps_per_byte * self.bytes(into) {
+            Action::Copy { into, .. } => match compute.copy_ps_per_byte * self.chunks.bytes(into) {
                 0 => return Ok(None),
                 duration_ps => self.write_calc(duration_ps, text),
             },
@@ -156,7 +131,7 @@ impl<'a> Exporter<'a> {
         *next += 1;
         let what = if is_send { "send" } else { "recv" };
         let way = if is_send { "to" } else { "from" };
-        let (label, bytes) = (self.label(), self.bytes(span));
+        let (label, bytes) = (self.label(), self.chunks.bytes(span));
         let _ = writeln!(text, "l{label}: {what} {bytes}b {way} {peer} tag {tag}");
         label
     }
@@ -175,14 +150,6 @@ impl<'a> Exporter<'a> {
         self.labels += 1;
         self.labels
     }
-
-    fn bytes(&self, span: Span) -> u64 {
-        let chunks = match span.buffer {
-            Buffer::Input | Buffer::Scratch => &self.input,
-            Buffer::Output => &self.output,
-        };
-        chunks.bytes(span.first, span.len)
-    }
 }
 
 /// What stands in front of a step.
@@ -196,6 +163,7 @@ enum Before {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::Disturbance;
     use crate::types::Collective;
 
     #[test]

@@ -32,13 +32,8 @@
 //!   in an order.
 
 mod control;
-#[cfg(test)]
-mod cost_tests;
+mod deaths;
 pub mod goal;
-#[cfg(test)]
-mod late_merge_fuzz;
-#[cfg(test)]
-mod late_merge_tests;
 mod longest_path;
 pub mod network;
 mod oracle;
@@ -56,7 +51,7 @@ pub use crate::testing::delay_spec::{Delay, Slow};
 pub(crate) use crate::testing::fault_injector::Faults;
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
 pub use network::model::{Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch};
-pub use prepare::resolve;
+pub use prepare::{resolve, steps};
 pub use report::{
     BrokenPromise, ChunkResult, Lane, LinkUse, PathKind, PathPart, Promise, RankReport, Report,
     TraceEvent,

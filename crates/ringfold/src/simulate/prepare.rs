@@ -6,14 +6,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::oracle::Oracle;
-use super::{Disturbance, Payload, Scenario};
+use super::{Payload, Scenario};
 use crate::call::Way;
 use crate::communicator::{Counts, Request};
 use crate::engine::Job;
 use crate::error::Result;
 use crate::memory::{Owned, Region};
-use crate::schedule::Weights;
-use crate::simulate::network::model::{Model, Stall};
+use crate::schedule::{Access, Schedule, Spec, Weights};
 use crate::topology::machine::Machine;
 use crate::tune::choose::choose;
 use crate::tune::{Constants, Limits, Question, Tuning};
@@ -69,17 +68,56 @@ pub(super) fn buffers(scenario: &Scenario, oracle: &Oracle) -> Vec<Buffers> {
 ///
 /// `Unsupported` where nothing serves, `InvalidArgument` for scenarios that cannot be.
 pub fn resolve(scenario: &Scenario) -> Result<Scenario> {
+    Ok(checked(scenario)?.0)
+}
+
+/// A scenario with what the tuner would choose filled in, and the choice.
+pub(super) fn checked(scenario: &Scenario) -> Result<(Scenario, Way)> {
     scenario.check()?;
     let choice = choice(scenario)?;
-    Ok(Scenario {
+    let resolved = Scenario {
         algorithm: Some(choice.method()),
         slice_bytes: Some(choice.slice_bytes as u64),
         ..scenario.clone()
-    })
+    };
+    Ok((resolved, choice))
+}
+
+/// The schedule of rank 0 in a call that is carried out like this.
+pub(super) fn spec(scenario: &Scenario, choice: &Way) -> Spec {
+    let ranks = scenario.ranks as u32;
+    Spec {
+        root: scenario.root as u32,
+        ..Spec::new(
+            scenario.collective,
+            choice.algorithm,
+            Access::Messages,
+            ranks,
+        )
+    }
+}
+
+/// About how many steps the plans of all ranks have: the root's, and the others' as rank 1 has them.
+///
+/// # Errors
+///
+/// As those of [`resolve`].
+pub fn steps(scenario: &Scenario) -> Result<usize> {
+    let (chosen, choice) = checked(scenario)?;
+    let of_rank = |rank: usize| -> Result<usize> {
+        let rank = rank as u32;
+        let schedule = Schedule::new(Spec {
+            rank,
+            ..spec(&chosen, &choice)
+        })?;
+        Ok(schedule.channels.iter().map(Vec::len).sum())
+    };
+    let other = usize::from(chosen.root == 0).min(chosen.ranks - 1);
+    Ok(of_rank(chosen.root)? + of_rank(other)? * (chosen.ranks - 1))
 }
 
 /// How the call is carried out: as the product would between hosts.
-pub(super) fn choice(scenario: &Scenario) -> Result<Way> {
+fn choice(scenario: &Scenario) -> Result<Way> {
     // The same on every machine.
     static TUNING: OnceLock<Tuning> = OnceLock::new();
     let no_machine = || {
@@ -118,33 +156,4 @@ pub(super) fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &Buffers
     let weights = scenario.weights.as_ref().filter(|_| way.is_weighted);
     job.weights = weights.map(|each| Weights::new(each, 1)).transpose()?;
     Ok(job)
-}
-
-/// The machines of a scenario.
-pub(super) fn model(scenario: &Scenario) -> Model {
-    let mut model = Model {
-        network: scenario.network.clone(),
-        compute: scenario.compute.clone(),
-        seed: scenario.seed,
-        is_hollow: scenario.payload == Payload::Hollow,
-        traces: scenario.traces,
-        ..Model::default()
-    };
-    for disturbance in &scenario.disturbances {
-        match disturbance {
-            Disturbance::Slow(slow) => model.slow.push(*slow),
-            Disturbance::SlowLink { ends, factor } => model.slow_links.push((*ends, *factor)),
-            Disturbance::Stall {
-                rank,
-                from_ps,
-                until_ps,
-            } => model.stalls.push(Stall {
-                rank: *rank,
-                from_ps: *from_ps,
-                until_ps: *until_ps,
-            }),
-            Disturbance::Late { .. } | Disturbance::Dead { .. } => {}
-        }
-    }
-    model
 }

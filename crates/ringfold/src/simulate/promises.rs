@@ -98,7 +98,8 @@ impl Simulation {
         if !is_well || self.scenario.faults.is_some() {
             return;
         }
-        for (rank, messages) in self.network.left_over() {
+        let left_over = self.network.world().left_over();
+        for (rank, messages) in left_over {
             let what = format!("{messages} messages with data were never taken in");
             self.broken(Promise::ExactlyOnce, Some(rank), what);
         }
@@ -142,17 +143,12 @@ impl Simulation {
 
     /// The deaths during the call: rank and time.
     fn deaths(&self) -> Vec<(usize, u64)> {
-        let deaths =
-            self.scenario
-                .disturbances
-                .iter()
-                .filter_map(|disturbance| match disturbance {
-                    Disturbance::Dead { rank, at_ps } if *at_ps <= self.now => {
-                        Some((*rank, *at_ps))
-                    }
-                    _ => None,
-                });
-        deaths.collect()
+        let disturbances = self.scenario.disturbances.iter();
+        let deaths = disturbances.filter_map(|disturbance| match *disturbance {
+            Disturbance::Dead { rank, at_ps } => Some((rank, at_ps)),
+            _ => None,
+        });
+        deaths.filter(|(_, at_ps)| *at_ps <= self.now).collect()
     }
 
     /// A survivor of deaths has its result, or learned in time which rank died.
@@ -186,20 +182,6 @@ impl Simulation {
 
     /// The end of the stalls of a rank in which `at_ps` lies, or itself.
     fn awake_from(&self, rank: usize, at_ps: u64) -> u64 {
-        let stalls =
-            self.scenario
-                .disturbances
-                .iter()
-                .filter_map(|disturbance| match disturbance {
-                    Disturbance::Stall {
-                        rank: frozen,
-                        from_ps,
-                        until_ps,
-                    } if *frozen == rank && (*from_ps..*until_ps).contains(&at_ps) => {
-                        Some(*until_ps)
-                    }
-                    _ => None,
-                });
-        stalls.max().unwrap_or(at_ps)
+        self.scenario.frozen_until(rank, at_ps).unwrap_or(at_ps)
     }
 }

@@ -1,9 +1,9 @@
 //! What a simulation found: times, traffic, the critical path, broken promises.
 
-use super::{Disturbance, Scenario};
+use super::Scenario;
 use crate::error::Error;
-use crate::simulate::network::SimNetwork;
-pub use crate::simulate::network::record::{Lane, PathKind, PathPart, TraceEvent};
+use crate::simulate::network::World;
+pub use crate::simulate::network::record::{Lane, LinkUse, PathKind, PathPart, TraceEvent};
 use crate::types::Collective;
 
 /// What came out of a [`Scenario`]. All times are picoseconds since the ranks began.
@@ -63,21 +63,6 @@ pub struct RankReport {
     pub waited_ps: u64,
 }
 
-/// The traffic from one rank to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkUse {
-    /// The sender.
-    pub from: usize,
-    /// The receiver.
-    pub to: usize,
-    /// Messages.
-    pub messages: u64,
-    /// Their payload.
-    pub bytes: u64,
-    /// How long the sender's port was busy with them.
-    pub busy_ps: u64,
-}
-
 /// The promises that are checked after every event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Promise {
@@ -111,52 +96,39 @@ pub struct BrokenPromise {
 }
 
 impl Report {
-    /// What `network` and the ranks say after a run.
+    /// What the network and the ranks say after a run.
     pub(super) fn new(
         scenario: Scenario,
-        network: &SimNetwork,
+        world: &World,
         ranks: Vec<RankReport>,
         promises: Vec<BrokenPromise>,
     ) -> Report {
         let finished_ps = ranks.iter().map(|rank| rank.finished_ps).max().unwrap_or(0);
-        let reductions = (0..ranks.len()).filter_map(|rank| {
-            let complete_ps = network.account(rank).last_reduction_ps?;
+        let reductions = world.ranks.iter().enumerate().filter_map(|(rank, state)| {
             Some(ChunkResult {
                 chunk: rank as u32,
                 owner: rank,
-                complete_ps,
+                complete_ps: state.account.last_reduction_ps?,
             })
         });
         let chunks: Vec<ChunkResult> = reductions.collect();
         let results_ps = chunks.iter().map(|chunk| chunk.complete_ps).max();
-        let critical_path = critical_path(network, &ranks, finished_ps);
+        let critical_path = critical_path(world, &ranks, finished_ps);
         let mut blame_ps = vec![0; ranks.len()];
-        for part in critical_path
-            .iter()
-            .filter(|part| part.kind != PathKind::Wire)
-        {
+        let not_wire = |part: &&PathPart| part.kind != PathKind::Wire;
+        for part in critical_path.iter().filter(not_wire) {
             blame_ps[part.rank] += part.end_ps - part.begin_ps;
         }
-        let links = network
-            .traffic()
-            .into_iter()
-            .map(|(from, to, traffic)| LinkUse {
-                from,
-                to,
-                messages: traffic.messages,
-                bytes: traffic.bytes,
-                busy_ps: traffic.busy_ps,
-            });
         Report {
             finished_ps,
             results_ps: results_ps.unwrap_or(finished_ps),
             chunks,
-            links: links.collect(),
+            links: world.traffic(),
             critical_path,
             blame_ps,
-            events: network.events(),
+            events: world.events_passed,
             promises,
-            trace: trace(network, &scenario, &ranks),
+            trace: trace(world, &scenario, &ranks),
             ranks,
             scenario,
         }
@@ -190,14 +162,14 @@ impl Report {
 }
 
 /// What the last rank waited for, up to its end.
-fn critical_path(network: &SimNetwork, ranks: &[RankReport], finished_ps: u64) -> Vec<PathPart> {
+fn critical_path(world: &World, ranks: &[RankReport], finished_ps: u64) -> Vec<PathPart> {
     let last = ranks
         .iter()
         .position(|rank| rank.finished_ps == finished_ps);
     let Some(rank) = last else {
         return Vec::new();
     };
-    let mut path = network.path(rank);
+    let mut path = world.path(rank);
     let begin_ps = path.last().map_or(0, |part| part.end_ps);
     if begin_ps < finished_ps {
         let kind = match path.is_empty() {
@@ -216,7 +188,7 @@ fn critical_path(network: &SimNetwork, ranks: &[RankReport], finished_ps: u64) -
 }
 
 /// The network's timelines, with the calls and what befell the ranks.
-fn trace(network: &SimNetwork, scenario: &Scenario, ranks: &[RankReport]) -> Vec<TraceEvent> {
+fn trace(world: &World, scenario: &Scenario, ranks: &[RankReport]) -> Vec<TraceEvent> {
     if !scenario.traces {
         return Vec::new();
     }
@@ -229,31 +201,12 @@ fn trace(network: &SimNetwork, scenario: &Scenario, ranks: &[RankReport]) -> Vec
         bytes: 0,
         slice: 0,
     };
-    let late = |rank| {
-        let delays = scenario
-            .disturbances
-            .iter()
-            .map(|disturbance| match disturbance {
-                Disturbance::Late {
-                    rank: late,
-                    delay_ps,
-                } if *late == rank => *delay_ps,
-                _ => 0,
-            });
-        delays.sum()
-    };
-    let mut trace = network.take_trace();
-    for (rank, report) in ranks.iter().enumerate() {
-        trace.push(whole(rank, Lane::Call, late(rank), report.finished_ps));
-    }
-    for disturbance in &scenario.disturbances {
-        if let Disturbance::Stall {
-            rank,
-            from_ps,
-            until_ps,
-        } = disturbance
-        {
-            trace.push(whole(*rank, Lane::Stall, *from_ps, *until_ps));
+    let mut trace = world.record.trace.clone();
+    for (rank, begin_ps) in scenario.begins_ps().into_iter().enumerate() {
+        let end_ps = ranks[rank].finished_ps;
+        trace.push(whole(rank, Lane::Call, begin_ps, end_ps));
+        for (from_ps, until_ps) in scenario.stalls(rank) {
+            trace.push(whole(rank, Lane::Stall, from_ps, until_ps));
         }
     }
     trace.sort_by_key(|event| (event.rank, event.lane, event.begin_ps));

@@ -127,18 +127,14 @@ impl Simulation {
         scenario: &Scenario,
         mut wrap: impl FnMut(usize, Sim) -> Box<dyn Transport>,
     ) -> Result<Simulation> {
-        scenario.check()?;
-        let choice = prepare::choice(scenario)?;
-        let mut resolved = scenario.clone();
-        resolved.algorithm = Some(choice.method());
-        resolved.slice_bytes = Some(choice.slice_bytes as u64);
+        let (resolved, choice) = prepare::checked(scenario)?;
         let oracle = match scenario.payload {
             Payload::Real => Oracle::new(scenario)?,
             Payload::Hollow => Oracle::without_values(scenario),
         };
         let buffers = prepare::buffers(scenario, &oracle);
-        let ranks = SimNetwork::new(scenario.ranks, prepare::model(scenario));
-        let network = ranks[0].network().clone();
+        let ranks = SimNetwork::new(scenario);
+        let network = ranks[0].network.clone();
         let pool = Pool::default();
         let mut members = Vec::with_capacity(scenario.ranks);
         for (rank, (transport, buffers)) in ranks.into_iter().zip(buffers).enumerate() {
@@ -178,13 +174,7 @@ impl Simulation {
     }
 
     fn plan_beginnings(&mut self) {
-        let mut begins_ps = vec![0; self.members.len()];
-        for disturbance in &self.scenario.disturbances {
-            if let Disturbance::Late { rank, delay_ps } = disturbance {
-                begins_ps[*rank] += delay_ps;
-            }
-        }
-        for (rank, at_ps) in begins_ps.into_iter().enumerate() {
+        for (rank, at_ps) in self.scenario.begins_ps().into_iter().enumerate() {
             self.plan(at_ps, Item::Begin(rank));
         }
         for disturbance in &self.scenario.disturbances.clone() {
@@ -208,7 +198,7 @@ impl Simulation {
                 return Ok(());
             }
             let planned = self.agenda.peek().map(|Reverse((at_ps, ..))| *at_ps);
-            let network = self.network.next_event().map(|time| time.0 as u64);
+            let network = self.network.world().next_event_ps();
             if planned.is_none() && network.is_none() {
                 self.find_deadlock();
             }
@@ -216,7 +206,7 @@ impl Simulation {
             let next = planned.into_iter().chain(network).chain(deadline).min();
             let next = next.expect("a call that has not returned has a deadline");
             self.now = self.now.max(next);
-            self.network.advance(self.time());
+            self.network.world().advance(self.now);
             self.pass_deadlines();
         }
     }
@@ -232,7 +222,7 @@ impl Simulation {
                 }
             }
             let mut touched = std::mem::take(&mut self.touched);
-            self.network.take_touched(&mut touched);
+            self.network.world().take_touched(&mut touched);
             if touched.is_empty() {
                 return Ok(());
             }
@@ -260,10 +250,8 @@ impl Simulation {
     }
 
     fn begin(&mut self, rank: usize) -> Result<()> {
-        if self.sleeps_until(rank).is_some_and(|until_ps| {
+        if let Some(until_ps) = self.sleeps_until(rank) {
             self.plan(until_ps, Item::Begin(rank));
-            true
-        }) {
             return Ok(());
         }
         let now = self.time();
@@ -320,10 +308,7 @@ impl Simulation {
         let member = &self.members[rank];
         // What the rank itself waits for; the network's events come up anyway.
         let own = member.engine.next_event().map(|time| time.0 as u64);
-        let network = self
-            .network
-            .next_event()
-            .map_or(u64::MAX, |time| time.0 as u64);
+        let network = self.network.world().next_event_ps().unwrap_or(u64::MAX);
         if let Some(at_ps) = own.filter(|at_ps| *at_ps < network) {
             self.wake_at(rank, at_ps);
         }
@@ -340,17 +325,7 @@ impl Simulation {
 
     /// Until when the rank's process is frozen, if it is.
     pub fn sleeps_until(&self, rank: usize) -> Option<u64> {
-        let now = self.now;
-        let stalls = self.scenario.disturbances.iter();
-        let until = stalls.filter_map(|disturbance| match disturbance {
-            Disturbance::Stall {
-                rank: frozen,
-                from_ps,
-                until_ps,
-            } if *frozen == rank => (*from_ps..*until_ps).contains(&now).then_some(*until_ps),
-            _ => None,
-        });
-        until.max()
+        self.scenario.frozen_until(rank, self.now)
     }
 
     /// A rank's call has returned.
@@ -360,7 +335,7 @@ impl Simulation {
         (member.stage, member.finished_ps) = (Stage::Ended(outcome), self.now);
         self.open -= 1;
         if !is_ok {
-            self.network.stop(rank);
+            self.network.world().stop(rank);
             self.keep_output(rank);
         } else if self.scenario.payload == Payload::Real {
             self.check_result(rank);
@@ -396,8 +371,10 @@ impl Simulation {
     }
 
     fn report(self) -> Report {
-        let ranks = self.members.iter().enumerate().map(|(rank, member)| {
-            let account = self.network.account(rank);
+        let world = self.network.world();
+        let ranks = self.members.iter().zip(&world.ranks).enumerate();
+        let ranks = ranks.map(|(rank, (member, state))| {
+            let account = &state.account;
             let outcome = match &member.stage {
                 Stage::Ended(outcome) => outcome.clone(),
                 _ => Err(Error::PeerFailed {
@@ -417,6 +394,6 @@ impl Simulation {
             }
         });
         let ranks = ranks.collect();
-        Report::new(self.scenario, &self.network, ranks, self.promises)
+        Report::new(self.scenario, &world, ranks, self.promises)
     }
 }

@@ -147,6 +147,49 @@ impl Scenario {
         }
     }
 
+    /// When each rank makes its call.
+    pub(super) fn begins_ps(&self) -> Vec<u64> {
+        let mut begins_ps = vec![0; self.ranks];
+        for disturbance in &self.disturbances {
+            if let Disturbance::Late { rank, delay_ps } = disturbance {
+                begins_ps[*rank] += delay_ps;
+            }
+        }
+        begins_ps
+    }
+
+    /// When a rank's process is frozen: from when, and until when.
+    pub(super) fn stalls(&self, rank: usize) -> impl Iterator<Item = (u64, u64)> {
+        self.disturbances.iter().filter_map(move |disturbance| {
+            let Disturbance::Stall {
+                rank: frozen,
+                from_ps,
+                until_ps,
+            } = *disturbance
+            else {
+                return None;
+            };
+            (frozen == rank).then_some((from_ps, until_ps))
+        })
+    }
+
+    /// Until when a rank's process is frozen that is frozen at `at_ps`.
+    pub(super) fn frozen_until(&self, rank: usize, at_ps: u64) -> Option<u64> {
+        let stalls = self.stalls(rank);
+        let due = stalls.filter(|(from_ps, until_ps)| (*from_ps..*until_ps).contains(&at_ps));
+        due.map(|(_, until_ps)| until_ps).max()
+    }
+
+    /// The reductions that take longer.
+    pub(super) fn slow(&self) -> impl Iterator<Item = &Slow> {
+        self.disturbances
+            .iter()
+            .filter_map(|disturbance| match disturbance {
+                Disturbance::Slow(slow) => Some(slow),
+                _ => None,
+            })
+    }
+
     /// Refuses what cannot be simulated; the error says what to write instead.
     pub fn check(&self) -> Result<()> {
         if self.ranks == 0 || self.ranks > u32::MAX as usize / 2 {
@@ -362,79 +405,65 @@ mod tests {
         assert_eq!(count(Collective::Barrier, 1000), 0);
     }
 
+    fn refuses(scenario: Scenario, due: &str) {
+        let error = scenario.check().unwrap_err().to_string();
+        assert!(error.contains(due), "{error}");
+    }
+
     #[test]
     fn what_cannot_be_is_refused_by_name() {
         let default = Scenario::default;
-        let with = |disturbance| Scenario {
-            disturbances: vec![disturbance],
+        let no_ranks = Scenario {
+            ranks: 0,
             ..default()
         };
-        let cases = [
-            (
-                Scenario {
-                    ranks: 0,
-                    ..default()
-                },
-                "0 ranks",
-            ),
-            (
-                Scenario {
-                    root: 4,
-                    ..default()
-                },
-                "root 4 of 4",
-            ),
-            (
-                Scenario {
-                    weights: Some(vec![1, 1]),
-                    algorithm: None,
-                    ..default()
-                },
-                "2 weights for 4",
-            ),
-            (
-                Scenario {
-                    weights: Some(vec![1; 4]),
-                    ..default()
-                },
-                "by direct",
-            ),
-            (with(Disturbance::Dead { rank: 9, at_ps: 0 }), "dead rank 9"),
-            (
-                with(Disturbance::Slow("rank=7,delay=1us".parse().unwrap())),
-                "slow rank 7",
-            ),
-            (
-                with(Disturbance::Stall {
-                    rank: 1,
-                    from_ps: 2,
-                    until_ps: 1,
-                }),
-                "ends before it begins",
-            ),
-            (
-                with(Disturbance::SlowLink {
-                    ends: LinkEnds::Pair(0, 4),
-                    factor: 2.0,
-                }),
-                "slow link 4",
-            ),
-            (
-                with(Disturbance::SlowLink {
-                    ends: LinkEnds::Port(0),
-                    factor: 0.5,
-                }),
-                "at least 1",
-            ),
-        ];
+        refuses(no_ranks, "0 ranks");
+        let root_outside = Scenario {
+            root: 4,
+            ..default()
+        };
+        refuses(root_outside, "root 4 of 4");
+        let too_few_weights = Scenario {
+            weights: Some(vec![1, 1]),
+            algorithm: None,
+            ..default()
+        };
+        refuses(too_few_weights, "2 weights for 4");
+        let weights_for_a_ring = Scenario {
+            weights: Some(vec![1; 4]),
+            ..default()
+        };
+        refuses(weights_for_a_ring, "by direct");
         let endless = Scenario {
             bytes: 1 << 50,
             ranks: 1000,
             ..default()
         };
-        for (scenario, due) in cases.into_iter().chain([(endless, "months")]) {
-            let error = scenario.check().unwrap_err().to_string();
-            assert!(error.contains(due), "{error}");
+        refuses(endless, "months");
+    }
+
+    #[test]
+    fn disturbances_that_cannot_be_are_refused_by_name() {
+        let slow_link = |ends, factor| Disturbance::SlowLink { ends, factor };
+        let ends_early = Disturbance::Stall {
+            rank: 1,
+            from_ps: 2,
+            until_ps: 1,
+        };
+        let slow = Disturbance::Slow("rank=7,delay=1us".parse().unwrap());
+        let cases = [
+            (Disturbance::Dead { rank: 9, at_ps: 0 }, "dead rank 9"),
+            (slow, "slow rank 7"),
+            (ends_early, "ends before it begins"),
+            (slow_link(LinkEnds::Pair(0, 4), 2.0), "slow link 4"),
+            (slow_link(LinkEnds::Port(0), 0.5), "at least 1"),
+        ];
+        for (disturbance, due) in cases {
+            let scenario = Scenario {
+                disturbances: vec![disturbance],
+                ..Scenario::default()
+            };
+            refuses(scenario, due);
         }
     }
 }

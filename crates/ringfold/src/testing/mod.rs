@@ -3,8 +3,6 @@
 //! The simulator and `ringfold perf` offer these as settings; everything else of this kind is
 //! compiled for tests only.
 
-#[cfg(test)]
-pub(crate) mod altered;
 pub mod delay_injector;
 pub mod delay_spec;
 pub mod fault_injector;

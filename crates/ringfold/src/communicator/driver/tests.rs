@@ -12,9 +12,9 @@ use crate::communicator::Communicator;
 use crate::communicator::watch::ThreadWatch;
 use crate::memory::{Pool, Region};
 use crate::schedule::Access;
-use crate::testing::altered::Altered;
 use crate::transport::Transport;
 use crate::transport::local::local;
+use crate::transport::suite::altered::Altered;
 use crate::types::{Collective, DType, Op};
 use crate::{Counts, Request};
 

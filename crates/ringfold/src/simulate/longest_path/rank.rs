@@ -3,10 +3,25 @@
 //! It is read once in every round, and in a large world from memory each time: rarely needed data
 //! is stored elsewhere.
 
-use super::super::{Compute, Scenario, Server, Slow};
 use super::pending::{PendingSteps, Touches, UNKNOWN_PS};
-use super::{RankOnPath, Refusal};
+use super::source::Refusal;
 use crate::random::SplitMix64;
+use crate::simulate::network::model::{Compute, Server};
+use crate::simulate::scenario::Scenario;
+use crate::testing::delay_spec::Slow;
+
+/// One rank's part in the longest path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankOnPath {
+    /// When its call returned.
+    pub finished_ps: u64,
+    /// When it had done its last reduction, if it had any.
+    pub reduced_ps: Option<u64>,
+    /// Payload that it sent.
+    pub sent_bytes: u64,
+    /// Messages that it sent.
+    pub sent_messages: u64,
+}
 
 /// One side of a rank's connection to others.
 #[derive(Clone, Copy, Default)]
@@ -169,8 +184,9 @@ pub(super) struct Costs<'a> {
 }
 
 impl<'a> Costs<'a> {
-    pub fn new(scenario: &'a Scenario, slow: Vec<Slow>) -> Costs<'a> {
+    pub fn new(scenario: &'a Scenario) -> Costs<'a> {
         let compute = &scenario.compute;
+        let slow: Vec<Slow> = scenario.slow().copied().collect();
         let streams = 0..scenario.ranks as u64 * u64::from(!slow.is_empty());
         Costs {
             compute,

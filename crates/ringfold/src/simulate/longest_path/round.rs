@@ -3,13 +3,13 @@
 //!
 //! A rank ends a round and begins the next in one go, so that its state is fetched once.
 
-use std::collections::BTreeMap;
-
-use super::super::{Disturbance, LinkEnds, Links, Network, Scenario};
 use super::pending::Touches;
-use super::rank::{Costs, Port, Rank};
-use super::{Chunks, RankOnPath, Refusal, Source};
+use super::rank::{Costs, Port, Rank, RankOnPath};
+use super::source::{Chunks, Refusal, Source};
 use crate::schedule::{Action, Buffer, Span, Step};
+use crate::simulate::network::model::{Links, Network};
+use crate::simulate::network::slow_links::SlowLinks;
+use crate::simulate::scenario::Scenario;
 
 /// Ends a list of messages.
 const NONE: u32 = u32::MAX;
@@ -68,9 +68,8 @@ impl Issued {
 pub(super) struct Pass<'a> {
     network: &'a Network,
     costs: Costs<'a>,
-    input: Chunks,
-    output: Chunks,
-    factors: Factors,
+    chunks: Chunks,
+    slow_links: SlowLinks,
     ranks: Vec<Rank>,
     /// Between the ranks of one host, where these have ports of their own.
     local_ports: Vec<Port>,
@@ -82,69 +81,15 @@ pub(super) struct Pass<'a> {
     order: Vec<u32>,
 }
 
-/// How many times as long a byte takes on slow links.
-#[derive(Default)]
-struct Factors {
-    ports: Vec<f64>,
-    pairs: BTreeMap<(u32, u32), f64>,
-}
-
-impl Factors {
-    fn new(scenario: &Scenario) -> Factors {
-        let mut factors = Factors::default();
-        for disturbance in &scenario.disturbances {
-            let Disturbance::SlowLink { ends, factor } = disturbance else {
-                continue;
-            };
-            factors.ports.resize(scenario.ranks, 1.0);
-            match *ends {
-                LinkEnds::Port(rank) => factors.ports[rank] *= factor,
-                LinkEnds::Pair(from, to) => {
-                    let pair = (from as u32, to as u32);
-                    *factors.pairs.entry(pair).or_insert(1.0) *= factor;
-                }
-            }
-        }
-        factors
-    }
-
-    /// The time at the sender's port and at the receiver's of a message that takes `base_ps` on a
-    /// normal link.
-    #[inline(always)]
-    fn apply(&self, from: u32, to: u32, base_ps: u64) -> (u64, u64) {
-        if self.ports.is_empty() {
-            return (base_ps, base_ps);
-        }
-        let times = |factor: f64| match factor {
-            1.0 => base_ps,
-            _ => (base_ps as f64 * factor).round() as u64,
-        };
-        let pair = self.pairs.get(&(from, to)).copied().unwrap_or(1.0);
-        let sending = pair.max(self.ports[from as usize]);
-        (times(sending), times(self.ports[to as usize]))
-    }
-}
-
 impl<'a> Pass<'a> {
     pub fn new(scenario: &'a Scenario, source: &Source) -> Pass<'a> {
-        let mut begins_ps = vec![0; scenario.ranks];
-        let mut slow = Vec::new();
-        for disturbance in &scenario.disturbances {
-            match disturbance {
-                Disturbance::Late { rank, delay_ps } => begins_ps[*rank] += delay_ps,
-                Disturbance::Slow(reductions) => slow.push(*reductions),
-                _ => {}
-            }
-        }
-        let (input, output) = source.cuts();
         let local_ports = scenario.ranks * usize::from(scenario.network.local.is_some());
         Pass {
             network: &scenario.network,
-            costs: Costs::new(scenario, slow),
-            input: Chunks::new(input, scenario),
-            output: Chunks::new(output, scenario),
-            factors: Factors::new(scenario),
-            ranks: begins_ps.into_iter().map(Rank::new).collect(),
+            costs: Costs::new(scenario),
+            chunks: Chunks::new(source.cuts(), scenario),
+            slow_links: SlowLinks::new(scenario),
+            ranks: scenario.begins_ps().into_iter().map(Rank::new).collect(),
             local_ports: vec![Port::default(); local_ports],
             ending: Issued::default(),
             beginning: Issued::default(),
@@ -234,7 +179,7 @@ impl<'a> Pass<'a> {
     ) -> Result<(), Refusal> {
         let (peer, reduced_bytes) = match *action {
             Action::Recv { peer, .. } => (peer, None),
-            Action::RecvReduce { peer, into, .. } => (peer, Some(self.bytes(into))),
+            Action::RecvReduce { peer, into, .. } => (peer, Some(self.chunks.bytes(into))),
             _ => return self.compute(rank, action, touches, at_ps),
         };
         let round = match is_ending {
@@ -261,11 +206,11 @@ impl<'a> Pass<'a> {
         let state = &mut self.ranks[rank];
         let done_ps = match *action {
             Action::Reduce { into, .. } => {
-                let bytes = chunks(&self.input, &self.output, into);
+                let bytes = self.chunks.bytes(into);
                 state.reduce(rank, at_ps, bytes, &mut self.costs)?
             }
             Action::Copy { into, .. } => {
-                let bytes = chunks(&self.input, &self.output, into);
+                let bytes = self.chunks.bytes(into);
                 let compute = self.costs.compute;
                 match compute.copy_ps_per_byte * bytes {
                     0 => return Ok(()),
@@ -276,11 +221,6 @@ impl<'a> Pass<'a> {
         };
         state.completes(touches, done_ps);
         Ok(())
-    }
-
-    #[inline(always)]
-    fn bytes(&self, span: Span) -> u64 {
-        chunks(&self.input, &self.output, span)
     }
 
     /// The links between two ranks, and whether they have ports of their own.
@@ -298,10 +238,10 @@ impl<'a> Pass<'a> {
     /// Puts a message on its sender's port. When the port is free of it.
     #[inline(always)]
     fn send(&mut self, from: usize, to: u32, span: Span, at_ps: u64) -> u64 {
-        let bytes = self.bytes(span);
+        let bytes = self.chunks.bytes(span);
         let (links, is_local) = self.links(from as u32, to);
         let base_ps = links.ps_per_byte * bytes;
-        let (sending_ps, receiving_ps) = self.factors.apply(from as u32, to, base_ps);
+        let (sending_ps, receiving_ps) = self.slow_links.apply(from as u32, to, base_ps);
         let rank = &mut self.ranks[from];
         rank.counts_message(bytes);
         let port = match is_local {
@@ -462,14 +402,4 @@ impl<'a> Pass<'a> {
         }
         Ok(at)
     }
-}
-
-/// The bytes of a span.
-#[inline(always)]
-fn chunks(input: &Chunks, output: &Chunks, span: Span) -> u64 {
-    let chunks = match span.buffer {
-        Buffer::Input | Buffer::Scratch => input,
-        Buffer::Output => output,
-    };
-    chunks.bytes(span.first, span.len)
 }

@@ -3,6 +3,8 @@
 use super::super::{Links, Network, Server, run};
 use super::*;
 use crate::engine::late_ring::{Policy, Target};
+use crate::error::Error;
+use crate::schedule::{Access, Schedule};
 use crate::types::{Collective, Method};
 
 /// Every collective by every algorithm over messages.

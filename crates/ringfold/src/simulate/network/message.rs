@@ -5,8 +5,11 @@ use std::collections::VecDeque;
 use crate::memory::Owned;
 use crate::transport::{Header, Sink, Ticket};
 
+/// A stream at its receiver: the sender and the channel.
+pub(in crate::simulate) type Source = (u32, u32);
+
 /// A message that was posted and not yet taken in.
-pub(super) struct Message {
+pub(in crate::simulate) struct Message {
     pub from: u32,
     pub to: u32,
     pub channel: u32,
@@ -31,7 +34,7 @@ impl Message {
 }
 
 /// A receive that waits for its message.
-pub(super) struct Receive {
+pub(in crate::simulate) struct Receive {
     pub ticket: Ticket,
     pub header: Header,
     pub sink: Sink,
@@ -39,7 +42,7 @@ pub(super) struct Receive {
 
 /// One ordered stream of messages, at the receiver.
 #[derive(Default)]
-pub(super) struct Incoming {
+pub(in crate::simulate) struct Incoming {
     /// Posted messages whose receive is missing, in a rendezvous.
     pub offered: VecDeque<u32>,
     /// Messages that are here and have no receive.
@@ -58,7 +61,7 @@ pub(super) struct Incoming {
 }
 
 /// Things that are known by a number, which is used again.
-pub(super) struct Numbered<T> {
+pub(in crate::simulate) struct Numbered<T> {
     things: Vec<Option<T>>,
     free: Vec<u32>,
 }

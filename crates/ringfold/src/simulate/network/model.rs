@@ -1,41 +1,7 @@
 //! What the simulated network and the simulated processors are like: numbers, and what they mean.
 
 use crate::error::{Error, Result};
-use crate::testing::delay_spec::Slow;
 use crate::types::DType;
-
-/// All parameters of the simulated machines. The default has the parts' defaults, and data is
-/// moved.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Model {
-    /// The network and the hosts.
-    pub network: Network,
-    /// What computing costs.
-    pub compute: Compute,
-    /// Reductions that take longer.
-    pub slow: Vec<Slow>,
-    /// When a rank's process is frozen.
-    pub stalls: Vec<Stall>,
-    /// Links of less bandwidth, and how many times as long a byte takes.
-    pub slow_links: Vec<(LinkEnds, f64)>,
-    /// What all random numbers follow from.
-    pub seed: u64,
-    /// Whether only the bytes of payloads are counted: nothing is copied and nothing combined.
-    pub is_hollow: bool,
-    /// Whether it is noted what happened when.
-    pub traces: bool,
-}
-
-/// A time in which a rank's process is frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stall {
-    /// Which.
-    pub rank: usize,
-    /// From when on.
-    pub from_ps: u64,
-    /// Until when.
-    pub until_ps: u64,
-}
 
 /// Which link is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,6 +179,11 @@ impl Network {
         let local = self.local.as_ref();
         let is_local = self.host(from) == self.host(to);
         local.filter(|_| is_local).unwrap_or(&self.links)
+    }
+
+    /// The index of a port's direction.
+    pub(super) fn direction(&self, receives: bool) -> usize {
+        usize::from(receives && self.ports != Ports::Half)
     }
 
     /// Refuses parameters that are invalid for this many ranks.

@@ -1,85 +1,12 @@
 //! Processors: reductions, copies and overheads, which wait for their rank's server and their
 //! host's cores, first come, first served.
 
-use std::collections::VecDeque;
-
-use super::message::Receive;
+use super::job::{Job, JobKind, Then};
+use super::message::{Message, Receive};
 use super::model::Server;
 use super::record::{Lane, PathKind, TraceEvent};
 use super::world::{Event, World};
-use crate::transport::{Sink, Ticket};
-
-/// What the ranks of a host share.
-pub(super) struct Host {
-    /// Jobs that wait, oldest first.
-    queue: VecDeque<u32>,
-    cores_free: usize,
-    /// Until when its memory is taken.
-    pub memory_until_ps: u64,
-}
-
-impl Host {
-    pub fn new(cores: Option<usize>) -> Host {
-        Host {
-            queue: VecDeque::new(),
-            cores_free: cores.unwrap_or(usize::MAX),
-            memory_until_ps: 0,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum JobKind {
-    Overhead,
-    Reduce,
-    Copy,
-}
-
-/// What follows a job.
-pub(super) enum Then {
-    /// A message is offered to its receiver.
-    Offer(u32),
-    /// A message is taken in.
-    Deliver(u32, Receive),
-    /// A message was combined.
-    Fold(u32, Receive),
-    /// The engine is notified.
-    Report(Ticket),
-}
-
-/// Something that a processor does.
-pub(super) struct Job {
-    pub rank: u32,
-    pub kind: JobKind,
-    pub duration_ps: u64,
-    /// How much longer it takes because it is slow.
-    pub slow_ps: u64,
-    /// Bytes that pass the host's memory.
-    pub bytes: u64,
-    pub slice: u32,
-    pub peer: Option<u32>,
-    begin_ps: u64,
-    /// The end of the chain behind it.
-    pub part: u32,
-    pub then: Then,
-}
-
-impl Job {
-    pub fn new(rank: u32, kind: JobKind, duration_ps: u64, part: u32, then: Then) -> Job {
-        Job {
-            rank,
-            kind,
-            duration_ps,
-            slow_ps: 0,
-            bytes: 0,
-            slice: 0,
-            peer: None,
-            begin_ps: 0,
-            part,
-            then,
-        }
-    }
-}
+use crate::transport::Sink;
 
 impl World {
     /// Counts a reduction of `rank`; by how much it takes longer than it should.
@@ -87,7 +14,7 @@ impl World {
         let state = &mut self.ranks[rank as usize];
         state.reductions += 1;
         let (step, random) = (state.reductions, &mut state.random);
-        let slow = self.model.slow.iter();
+        let slow = self.scenario.slow();
         slow.map(|slow| slow.delay_ps(rank as usize, step, random))
             .sum()
     }
@@ -101,7 +28,7 @@ impl World {
 
     /// Puts a job in its host's queue.
     pub fn submit(&mut self, job: Job) {
-        let host = self.model.network.host(job.rank as usize);
+        let host = self.scenario.network.host(job.rank as usize);
         let job = self.jobs.add(job);
         self.hosts[host].queue.push_back(job);
         self.dispatch(host);
@@ -126,7 +53,7 @@ impl World {
     fn can_begin(&self, job: u32) -> bool {
         let job = self.jobs.see(job);
         let state = &self.ranks[job.rank as usize];
-        match (self.model.compute.server, job.kind) {
+        match (self.scenario.compute.server, job.kind) {
             (Server::Serial, _) => !state.is_server_busy,
             (Server::Parallel, JobKind::Overhead) => !state.is_messaging,
             (Server::Parallel, _) => true,
@@ -145,7 +72,7 @@ impl World {
             .extend(job.part, PathKind::Queue, (rank, None), now);
         let state = &mut self.ranks[rank as usize];
         match kind {
-            JobKind::Overhead if self.model.compute.server == Server::Parallel => {
+            JobKind::Overhead if self.scenario.compute.server == Server::Parallel => {
                 state.is_messaging = true;
             }
             _ => state.is_server_busy = true,
@@ -161,7 +88,7 @@ impl World {
 
     /// When `bytes` have passed a host's memory, if they come to it now.
     pub fn pass_memory(&mut self, host: usize, from_ps: u64, bytes: u64) -> u64 {
-        let Some(ps_per_byte) = self.model.network.memory_ps_per_byte else {
+        let Some(ps_per_byte) = self.scenario.network.memory_ps_per_byte else {
             return from_ps;
         };
         if bytes == 0 {
@@ -176,11 +103,11 @@ impl World {
         let now = self.now;
         let job = self.jobs.take(number);
         let rank = job.rank;
-        let host = self.model.network.host(rank as usize);
+        let host = self.scenario.network.host(rank as usize);
         self.hosts[host].cores_free += 1;
         let state = &mut self.ranks[rank as usize];
         match job.kind {
-            JobKind::Overhead if self.model.compute.server == Server::Parallel => {
+            JobKind::Overhead if self.scenario.compute.server == Server::Parallel => {
                 state.is_messaging = false;
             }
             _ => state.is_server_busy = false,
@@ -249,7 +176,7 @@ impl World {
     }
 
     /// Takes in what a message has, where data is moved.
-    pub fn absorb(&self, sink: &Sink, message: &super::message::Message) {
+    pub fn absorb(&self, sink: &Sink, message: &Message) {
         if let Some(payload) = &message.payload {
             sink.absorb(0, payload.region());
         }

@@ -2,17 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::message::Incoming;
-use super::model::{Model, Stall};
+use super::message::{Incoming, Source};
 use super::record::ORIGIN;
-use super::world::Source;
 use crate::error::Error;
 use crate::random::SplitMix64;
+use crate::simulate::scenario::Scenario;
 use crate::transport::Ticket;
 
 /// One side of a rank's connection to others.
 #[derive(Default)]
-pub(super) struct Port {
+pub(in crate::simulate) struct Port {
     /// Until when it is taken, sending and receiving; in half duplex the first stands for both.
     pub until_ps: [u64; 2],
     /// Messages that wait for it, and whether one leaves or it rests: where links are shared.
@@ -21,7 +20,7 @@ pub(super) struct Port {
 }
 
 /// A rank's operations in progress, and its totals.
-pub(super) struct RankState {
+pub(in crate::simulate) struct RankState {
     pub incoming: BTreeMap<Source, Incoming>,
     /// The streams that are listened to.
     pub listened: Vec<Source>,
@@ -47,8 +46,6 @@ pub(super) struct RankState {
     /// Streams whose next message waits for that.
     pub unasked: VecDeque<Source>,
     pub stalls: Vec<(u64, u64)>,
-    /// How many times as long a byte takes at its port.
-    pub port_factor: f64,
     /// Jobs in progress.
     pub computing: u32,
     pub computing_since_ps: u64,
@@ -71,14 +68,8 @@ pub struct Account {
 }
 
 impl RankState {
-    pub fn new(rank: usize, model: &Model) -> RankState {
-        let own = |stall: &&Stall| stall.rank == rank;
-        let mut stalls: Vec<(u64, u64)> = model
-            .stalls
-            .iter()
-            .filter(own)
-            .map(|stall| (stall.from_ps, stall.until_ps))
-            .collect();
+    pub fn new(rank: usize, scenario: &Scenario) -> RankState {
+        let mut stalls: Vec<(u64, u64)> = scenario.stalls(rank).collect();
         stalls.sort_unstable();
         RankState {
             incoming: BTreeMap::new(),
@@ -90,14 +81,13 @@ impl RankState {
             is_stopped: false,
             is_touched: false,
             cause: ORIGIN,
-            random: SplitMix64::stream(model.seed, rank as u64),
+            random: SplitMix64::stream(scenario.seed, rank as u64),
             reductions: 0,
             is_server_busy: false,
             is_messaging: false,
             has_asked: false,
             unasked: VecDeque::new(),
             stalls,
-            port_factor: 1.0,
             computing: 0,
             computing_since_ps: 0,
             account: Account::default(),

@@ -1,7 +1,7 @@
 //! What is noted while the simulation runs: the chain of parts behind everything, and timelines.
 
 /// What a part of the chain behind an event was spent on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathKind {
     /// A rank had not begun its call.
     Start,
@@ -114,6 +114,21 @@ pub struct TraceEvent {
     pub slice: u32,
 }
 
+/// The traffic from one rank to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkUse {
+    /// The sender.
+    pub from: usize,
+    /// The receiver.
+    pub to: usize,
+    /// Messages.
+    pub messages: u64,
+    /// Their payload.
+    pub bytes: u64,
+    /// How long the sender's port was busy with them.
+    pub busy_ps: u64,
+}
+
 /// No part: time 0.
 pub(super) const ORIGIN: u32 = u32::MAX;
 
@@ -128,14 +143,21 @@ struct Part {
 }
 
 /// All that was noted.
-#[derive(Default)]
-pub(super) struct Record {
+pub(in crate::simulate) struct Record {
     parts: Vec<Part>,
     pub trace: Vec<TraceEvent>,
-    pub traces: bool,
+    traces: bool,
 }
 
 impl Record {
+    pub fn new(traces: bool) -> Record {
+        Record {
+            parts: Vec::new(),
+            trace: Vec::new(),
+            traces,
+        }
+    }
+
     /// When a chain ends.
     pub fn end_ps(&self, part: u32) -> u64 {
         self.parts.get(part as usize).map_or(0, |part| part.end_ps)

@@ -4,32 +4,32 @@ use crate::memory::Owned;
 use crate::transport::suite::{self, World, pattern};
 
 /// The links of the slow-node paper: 5 µs and 100 Gbit/s. Computing is free.
-fn model(sending: Sending) -> Model {
-    Model {
+fn scenario(ranks: usize, sending: Sending) -> Scenario {
+    Scenario {
+        ranks,
         network: Network {
             links: Links::default(),
             sending,
             ..Network::default()
         },
         compute: Compute::FREE,
-        ..Model::default()
+        ..Scenario::default()
     }
 }
 
-fn eager() -> Model {
-    model(Sending::Eager)
+fn eager(ranks: usize) -> Vec<Sim> {
+    SimNetwork::new(&scenario(ranks, Sending::Eager))
 }
 
-fn rendezvous() -> Model {
-    model(Sending::Rendezvous)
+fn rendezvous(ranks: usize) -> Vec<Sim> {
+    SimNetwork::new(&scenario(ranks, Sending::Rendezvous))
 }
 
-suite::transport_tests!(|world_size| SimNetwork::new(world_size, eager()));
+suite::transport_tests!(eager);
 
 mod with_rendezvous {
-    use super::{SimNetwork, rendezvous};
     use crate::transport::suite;
-    suite::transport_tests!(|world_size| SimNetwork::new(world_size, rendezvous()));
+    suite::transport_tests!(super::rendezvous);
 }
 
 /// Polls everybody at `time_ps`.
@@ -40,7 +40,7 @@ fn poll_at(world: &mut World<Sim>, time_ps: u128) {
 
 #[test]
 fn a_message_takes_alpha_and_its_bytes_times_beta() {
-    let mut world = World::new(SimNetwork::new(2, eager()));
+    let mut world = World::new(eager(2));
     let (source, target) = (pattern(8192, 1), Owned::zeroed(8192));
     let send = world.send(0, (1, 0), 0, source.region());
     let recv = world.recv(1, (0, 0), 0, Sink::Store(target.region()));
@@ -58,7 +58,7 @@ fn a_message_takes_alpha_and_its_bytes_times_beta() {
 
 #[test]
 fn messages_of_one_sender_queue_at_its_port() {
-    let mut world = World::new(SimNetwork::new(3, eager()));
+    let mut world = World::new(eager(3));
     let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
     let first = world.recv(1, (0, 0), 0, Sink::Store(targets[0].region()));
     let second = world.recv(2, (0, 0), 0, Sink::Store(targets[1].region()));
@@ -72,7 +72,7 @@ fn messages_of_one_sender_queue_at_its_port() {
 
 #[test]
 fn messages_to_one_receiver_queue_at_its_port() {
-    let mut world = World::new(SimNetwork::new(3, eager()));
+    let mut world = World::new(eager(3));
     let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
     let first = world.recv(0, (1, 0), 0, Sink::Store(targets[0].region()));
     let second = world.recv(0, (2, 0), 0, Sink::Store(targets[1].region()));
@@ -86,7 +86,7 @@ fn messages_to_one_receiver_queue_at_its_port() {
 
 #[test]
 fn both_directions_are_used_at_once() {
-    let mut world = World::new(SimNetwork::new(2, eager()));
+    let mut world = World::new(eager(2));
     let (source, targets) = (pattern(1000, 1), [Owned::zeroed(1000), Owned::zeroed(1000)]);
     let first = world.recv(0, (1, 0), 0, Sink::Store(targets[0].region()));
     let second = world.recv(1, (0, 0), 0, Sink::Store(targets[1].region()));
@@ -102,7 +102,7 @@ fn only_a_rendezvous_waits_for_the_receive() {
         (Sending::Eager, 9_000_000),
         (Sending::Rendezvous, 9_000_000 + 5_080_000),
     ] {
-        let mut world = World::new(SimNetwork::new(2, model(sending)));
+        let mut world = World::new(SimNetwork::new(&scenario(2, sending)));
         let (source, target) = (pattern(1000, 1), Owned::zeroed(1000));
         world.send(0, (1, 0), 0, source.region());
         poll_at(&mut world, 9_000_000);
@@ -117,7 +117,7 @@ fn a_ring_reduce_scatter_takes_the_time_of_the_closed_form() {
     // The slow-node paper without a slow node: N - 1 steps of transfer and 3 µs of reduction.
     const REDUCE_PS: u128 = 3_000_000;
     for (world_size, expected_ps) in [(4, 25_966_080), (8, 60_587_520)] {
-        let mut world = World::new(SimNetwork::new(world_size, eager()));
+        let mut world = World::new(eager(world_size));
         let (source, target) = (pattern(8192, 1), Owned::zeroed(8192));
         for step in 0..world_size as u32 - 1 {
             let ranks = 0..world_size;

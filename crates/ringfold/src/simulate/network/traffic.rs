@@ -1,48 +1,35 @@
 //! The path of a message: offered, sent through a port, over a wire, through the receiver's port,
 //! matched with its receive, consumed.
 
-use super::message::{Message, Receive};
-use super::model::{LinkEnds, Links, Ports, Sending};
-use super::processors::{Job, JobKind, Then};
+use super::job::{Job, JobKind, Then};
+use super::message::{Message, Receive, Source};
+use super::model::{Links, Ports, Sending, Server};
 use super::record::{Lane, PathKind, TraceEvent};
-use super::world::{Event, Source, World};
+use super::share::Flow;
+use super::world::{Event, World};
 use crate::transport::{HEADER_BYTES, Sink};
 
 impl World {
-    /// Makes a link slower.
-    pub fn slow_down(&mut self, ends: LinkEnds, factor: f64) {
-        match ends {
-            LinkEnds::Port(rank) => self.ranks[rank].port_factor *= factor,
-            LinkEnds::Pair(from, to) => {
-                *self
-                    .pair_factors
-                    .entry((from as u32, to as u32))
-                    .or_insert(1.0) *= factor;
-            }
-        }
-    }
-
     fn links(&self, message: &Message) -> Links {
-        let network = &self.model.network;
+        let network = &self.scenario.network;
         *network.links_between(message.from as usize, message.to as usize)
     }
 
     /// How long a message takes at the sender's port, and at the receiver's.
-    pub fn durations_ps(&self, message: &Message) -> (u64, u64) {
-        let base = self.links(message).ps_per_byte * message.bytes();
-        let pair = self.pair_factors.get(&(message.from, message.to));
-        let pair = pair.copied().unwrap_or(1.0);
-        let times = |factor: f64| match factor {
-            1.0 => base,
-            _ => (base as f64 * factor).round() as u64,
-        };
-        let port = |rank: u32| self.ranks[rank as usize].port_factor;
-        (times(pair.max(port(message.from))), times(port(message.to)))
+    fn durations_ps(&self, message: &Message) -> (u64, u64) {
+        let base_ps = self.links(message).ps_per_byte * message.bytes();
+        self.slow_links.apply(message.from, message.to, base_ps)
+    }
+
+    /// Whether a rank takes messages that it combines one at a time.
+    fn asks_one_by_one(&self) -> bool {
+        self.scenario.network.sending == Sending::Rendezvous
+            && self.scenario.compute.server == Server::Serial
     }
 
     /// Lets a message wait for its receive, or go.
     pub fn offer(&mut self, number: u32) {
-        if self.model.network.sending == Sending::Eager {
+        if self.scenario.network.sending == Sending::Eager {
             self.launch(number);
             return;
         }
@@ -64,7 +51,7 @@ impl World {
                 return;
             };
             let is_combined = matches!(receive.sink, Sink::Reduce { .. });
-            if is_combined && self.model.asks_one_by_one() {
+            if is_combined && self.asks_one_by_one() {
                 let state = &mut self.ranks[to as usize];
                 if state.has_asked {
                     if !state.unasked.contains(&source) {
@@ -108,21 +95,21 @@ impl World {
             (message.from, message.to, message.is_local, message.bytes());
         let links = self.links(message);
         let (sending_ps, _) = self.durations_ps(message);
-        let direction = self.model.direction(false);
+        let direction = self.scenario.network.direction(false);
         let until = self.ranks[from as usize].ports[usize::from(is_local)].until_ps[direction];
-        let begin_ps = match self.model.network.ports {
+        let begin_ps = match self.scenario.network.ports {
             Ports::Unlimited => self.now,
             Ports::Full | Ports::Half => self.now.max(until),
         };
         let mut sent_ps = begin_ps + sending_ps;
         if is_local {
-            let host = self.model.network.host(from as usize);
+            let host = self.scenario.network.host(from as usize);
             sent_ps = sent_ps.max(self.pass_memory(host, begin_ps, bytes));
         }
         self.ranks[from as usize].ports[usize::from(is_local)].until_ps[direction] =
             sent_ps + links.gap_ps;
         self.leave_port(number, begin_ps, sent_ps);
-        if self.model.network.sending == Sending::Eager {
+        if self.scenario.network.sending == Sending::Eager {
             self.schedule(sent_ps, Event::Sent(number));
         }
         self.schedule(self.first_byte_ps(number), Event::FirstByte(number));
@@ -172,8 +159,8 @@ impl World {
         let message = self.messages.see(number);
         let (_, receiving_ps) = self.durations_ps(message);
         let gap_ps = self.links(message).gap_ps;
-        let direction = self.model.direction(true);
-        let (begin_ps, arrival_ps) = match self.model.network.ports {
+        let direction = self.scenario.network.direction(true);
+        let (begin_ps, arrival_ps) = match self.scenario.network.ports {
             Ports::Unlimited => {
                 let source = (message.from, message.channel);
                 let behind = &mut self.incoming(message.to, source).until_ps;
@@ -214,7 +201,7 @@ impl World {
             .record
             .extend(part, PathKind::Port, (to, Some(from)), now);
         let (ticket, part) = (message.ticket, message.part);
-        if self.model.network.sending == Sending::Rendezvous {
+        if self.scenario.network.sending == Sending::Rendezvous {
             self.complete(from, ticket, part);
         }
         let incoming = self.incoming(to, (from, channel));
@@ -284,7 +271,7 @@ impl World {
             return;
         };
         let bytes = into.bytes() as u64;
-        let duration_ps = self.model.compute.reduction_ps(kernel.dtype(), bytes);
+        let duration_ps = self.scenario.compute.reduction_ps(kernel.dtype(), bytes);
         let slice = message.header.slice;
         let slow_ps = self.count_reduction(to);
         let mut job = Job::new(
@@ -296,5 +283,90 @@ impl World {
         );
         (job.bytes, job.slow_ps, job.slice, job.peer) = (bytes, slow_ps, slice, Some(from));
         self.submit(job);
+    }
+
+    /// Has a message wait for its sender's port, where links are shared.
+    pub fn queue_at_port(&mut self, number: u32) {
+        let message = self.messages.see(number);
+        let (from, is_local) = (message.from, message.is_local);
+        let port = &mut self.ranks[from as usize].ports[usize::from(is_local)];
+        port.queue.push_back(number);
+        if !port.is_taken {
+            self.port_rested(from, is_local);
+        }
+    }
+
+    /// The next message of a port sets off.
+    pub fn port_rested(&mut self, rank: u32, is_local: bool) {
+        let port = &mut self.ranks[rank as usize].ports[usize::from(is_local)];
+        port.is_taken = false;
+        let Some(number) = port.queue.pop_front() else {
+            return;
+        };
+        port.is_taken = true;
+        let message = self.messages.see(number);
+        let (sending_ps, _) = self.durations_ps(message);
+        let bytes = message.bytes() as f64;
+        let most = match sending_ps {
+            0 => f64::MAX,
+            ps => bytes / ps as f64,
+        };
+        let links = self
+            .shares
+            .links_between(message.from as usize, message.to as usize);
+        let begin_ps = self.now;
+        self.shares.move_on(begin_ps);
+        self.shares.flows.push(Flow {
+            message: number,
+            links,
+            most,
+            rate: 0.0,
+            bytes_left: bytes,
+            begin_ps,
+            end_ps: begin_ps,
+        });
+        self.deal_out();
+    }
+
+    fn deal_out(&mut self) {
+        self.shares.deal_out();
+        let next = self.shares.flows.iter().map(|flow| flow.end_ps).min();
+        if let Some(end_ps) = next {
+            self.schedule(end_ps, Event::Drained(self.shares.deal));
+        }
+    }
+
+    /// Messages have left, unless it was dealt out anew since this was planned.
+    pub fn drained(&mut self, deal: u64) {
+        if deal != self.shares.deal {
+            return;
+        }
+        let now = self.now;
+        self.shares.move_on(now);
+        let gone = self.shares.flows.extract_if(.., |flow| flow.end_ps <= now);
+        let gone: Vec<(u32, u64)> = gone.map(|flow| (flow.message, flow.begin_ps)).collect();
+        self.deal_out();
+        for (number, begin_ps) in gone {
+            self.leave_port(number, begin_ps, now);
+            let message = self.messages.see(number);
+            let (from, to, is_local) = (message.from, message.to, message.is_local);
+            let source = (from, message.channel);
+            let links = self.links(message);
+            self.incoming(to, source).busy_ps += now - begin_ps;
+            if self.scenario.network.sending == Sending::Eager {
+                self.sent(number);
+            }
+            self.schedule(
+                now.max(self.first_byte_ps(number)),
+                Event::FirstByte(number),
+            );
+            self.schedule(
+                now + links.gap_ps,
+                Event::PortRested {
+                    rank: from,
+                    is_local,
+                },
+            );
+        }
     }
 }

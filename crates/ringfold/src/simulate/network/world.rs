@@ -3,22 +3,21 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::message::{Incoming, Message, Numbered, Receive};
-use super::model::{Model, Ports, Sending, Server};
-use super::processors::{Host, Job, JobKind, Then};
+use super::job::{Host, Job, JobKind, Then};
+use super::message::{Incoming, Message, Numbered, Receive, Source};
+use super::model::Sending;
 use super::rank::RankState;
-use super::record::{ORIGIN, PathKind, Record};
+use super::record::{LinkUse, ORIGIN, PathKind, PathPart, Record};
 use super::share::Shares;
+use super::slow_links::SlowLinks;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
+use crate::simulate::scenario::{Payload, Scenario};
 use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Work, WorkKind};
-
-/// A stream at its receiver: the sender and the channel.
-pub(super) type Source = (u32, u32);
 
 /// Something that will happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
+pub(in crate::simulate) enum Event {
     /// The sender's port is free of a message.
     Sent(u32),
     /// The first byte of a message is there.
@@ -39,8 +38,8 @@ pub(super) enum Event {
 }
 
 /// All simulated machines.
-pub(super) struct World {
-    pub model: Model,
+pub(in crate::simulate) struct World {
+    pub scenario: Scenario,
     pub now: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     next_event: u64,
@@ -50,8 +49,7 @@ pub(super) struct World {
     pub messages: Numbered<Message>,
     pub jobs: Numbered<Job>,
     pub shares: Shares,
-    /// By sender and receiver.
-    pub pair_factors: BTreeMap<(u32, u32), f64>,
+    pub slow_links: SlowLinks,
     touched: Vec<usize>,
     has_anybody_left: bool,
     pub record: Record,
@@ -70,33 +68,26 @@ pub(super) fn left(rank: usize) -> Error {
 }
 
 impl World {
-    pub fn new(model: Model, world_size: usize) -> World {
-        let network = &model.network;
+    pub fn new(scenario: &Scenario) -> World {
+        let (network, ranks) = (&scenario.network, 0..scenario.ranks);
         let host = |_| Host::new(network.cores_per_host);
-        let hosts = (0..world_size.div_ceil(network.ranks_per_host)).map(host);
-        let mut world = World {
+        let hosts = (0..scenario.ranks.div_ceil(network.ranks_per_host)).map(host);
+        World {
             now: 0,
             events: BinaryHeap::new(),
             next_event: 0,
             events_passed: 0,
-            ranks: (0..world_size)
-                .map(|rank| RankState::new(rank, &model))
-                .collect(),
+            ranks: ranks.map(|rank| RankState::new(rank, scenario)).collect(),
             hosts: hosts.collect(),
             messages: Numbered::new(),
             jobs: Numbered::new(),
-            shares: Shares::new(&network.switches, world_size),
-            pair_factors: BTreeMap::new(),
+            shares: Shares::new(&network.switches, scenario.ranks),
+            slow_links: SlowLinks::new(scenario),
             touched: Vec::new(),
             has_anybody_left: false,
-            record: Record::default(),
-            model,
-        };
-        world.record.traces = world.model.traces;
-        for (ends, factor) in world.model.slow_links.clone() {
-            world.slow_down(ends, factor);
+            record: Record::new(scenario.traces),
+            scenario: scenario.clone(),
         }
-        world
     }
 
     /// When the next thing happens.
@@ -190,13 +181,13 @@ impl World {
             return Err(left(stream.peer));
         }
         let (from, to, channel) = (from as u32, stream.peer as u32, stream.channel as u32);
-        let network = &self.model.network;
+        let network = &self.scenario.network;
         let overhead_ps = network
             .links_between(from as usize, stream.peer)
             .overhead_ps;
         let is_local =
             network.local.is_some() && network.host(from as usize) == network.host(stream.peer);
-        let is_hollow = self.model.is_hollow;
+        let is_real = self.scenario.payload == Payload::Real;
         let part = self.cause(from);
         let message = self.messages.add(Message {
             from,
@@ -204,7 +195,7 @@ impl World {
             channel,
             ticket,
             header,
-            payload: (!is_hollow).then(|| Owned::copy_of(payload)),
+            payload: is_real.then(|| Owned::copy_of(payload)),
             is_local,
             begin_ps: 0,
             sent_ps: 0,
@@ -248,7 +239,7 @@ impl World {
             header,
             sink,
         });
-        if self.model.network.sending == Sending::Rendezvous {
+        if self.scenario.network.sending == Sending::Rendezvous {
             self.ask(to, source);
         }
         self.pair(to, source);
@@ -260,10 +251,13 @@ impl World {
         let bytes = work.bytes as u64;
         let part = self.cause(rank);
         let (kind, duration_ps) = match work.kind {
-            WorkKind::Copy => (JobKind::Copy, self.model.compute.copy_ps_per_byte * bytes),
+            WorkKind::Copy => (
+                JobKind::Copy,
+                self.scenario.compute.copy_ps_per_byte * bytes,
+            ),
             WorkKind::Reduce => (
                 JobKind::Reduce,
-                self.model.compute.reduction_ps(work.dtype, bytes),
+                self.scenario.compute.reduction_ps(work.dtype, bytes),
             ),
         };
         let mut job = Job::new(rank, kind, duration_ps, part, Then::Report(ticket));
@@ -283,7 +277,7 @@ impl World {
 
     /// Whether a job costs nothing at all, so that it need not wait for its turn either.
     pub fn is_free(&self, job: &Job) -> bool {
-        let touches_memory = self.model.network.memory_ps_per_byte.is_some() && job.bytes > 0;
+        let touches_memory = self.scenario.network.memory_ps_per_byte.is_some() && job.bytes > 0;
         job.duration_ps + job.slow_ps == 0 && !touches_memory
     }
 
@@ -409,16 +403,25 @@ impl World {
         let incoming = self.ranks[to].incoming.range(range);
         incoming.map(|((_, channel), _)| *channel).collect()
     }
-}
 
-impl Model {
-    /// Whether a rank takes messages that it combines one at a time.
-    pub(super) fn asks_one_by_one(&self) -> bool {
-        self.network.sending == Sending::Rendezvous && self.compute.server == Server::Serial
+    /// The traffic from each rank to each other, as far as there was any.
+    pub fn traffic(&self) -> Vec<LinkUse> {
+        let mut all: BTreeMap<(usize, usize), LinkUse> = BTreeMap::new();
+        for (to, rank) in self.ranks.iter().enumerate() {
+            for ((from, _), incoming) in &rank.incoming {
+                let from = *from as usize;
+                let link = all.entry((from, to)).or_default();
+                (link.from, link.to) = (from, to);
+                link.messages += incoming.messages;
+                link.bytes += incoming.bytes;
+                link.busy_ps += incoming.busy_ps;
+            }
+        }
+        all.into_values().filter(|link| link.messages > 0).collect()
     }
 
-    /// The index of a port's direction.
-    pub(super) fn direction(&self, receives: bool) -> usize {
-        usize::from(receives && self.network.ports != Ports::Half)
+    /// The chain of what was waited for, from time 0 to what was last reported to `rank`.
+    pub fn path(&self, rank: usize) -> Vec<PathPart> {
+        self.record.path(self.ranks[rank].cause)
     }
 }

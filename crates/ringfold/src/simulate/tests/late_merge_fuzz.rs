@@ -5,10 +5,10 @@
 //! that no rank waits for ever. The tests run a part of them; all `RUNS` are run by `cargo test
 //! --release -p ringfold --lib late_merge_fuzz -- --ignored --nocapture`.
 
-use super::run::run_over;
 use super::*;
 use crate::random::SplitMix64;
 use crate::simulate::network::Sim;
+use crate::simulate::run::run_over;
 use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::Transport;
 use crate::types::{Collective, DType, Method};

@@ -1,12 +1,15 @@
 //! Times against closed forms and the slow-node paper's figures, and that results depend only on
 //! the scenario.
 
+mod costs;
+mod late_merge;
+mod late_merge_fuzz;
 mod models;
 
 use super::*;
 use crate::error::Error;
-use crate::testing::altered::Altered;
 use crate::transport::Transport;
+use crate::transport::suite::altered::Altered;
 use crate::types::{Collective, Method};
 
 /// The paper's reduce-scatter with these slow reductions.

@@ -1,7 +1,8 @@
 //! What each fault does to a message, and that no mixture of them gives a wrong result.
 
 use super::*;
-use crate::simulate::network::model::{Compute, Links, Model, Network, Sending};
+use crate::simulate::Scenario;
+use crate::simulate::network::model::{Compute, Links, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
 use crate::transport::local::{local, rendezvous};
 use crate::transport::suite::{self, World, bytes_of, pattern};
@@ -49,12 +50,12 @@ fn network(world_size: usize) -> Vec<Sim> {
         sending: Sending::Rendezvous,
         ..Network::default()
     };
-    let model = Model {
+    SimNetwork::new(&Scenario {
+        ranks: world_size,
         network,
         compute: Compute::FREE,
-        ..Model::default()
-    };
-    SimNetwork::new(world_size, model)
+        ..Scenario::default()
+    })
 }
 
 /// What comes of sending one message.

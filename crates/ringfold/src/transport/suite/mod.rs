@@ -4,6 +4,7 @@
 //! suite drives all ranks on one thread; where time is simulated it moves to the next event as soon
 //! as no rank makes progress.
 
+pub(crate) mod altered;
 mod blocking;
 mod heads;
 mod messages;
