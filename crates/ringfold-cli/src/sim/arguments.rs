@@ -51,6 +51,10 @@ pub struct Arguments {
     )]
     pub calibrate: Option<PathBuf>,
 
+    /// Was replaced by scripts
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub paper: Option<String>,
+
     /// Write everything as JSON; - is standard output, without the table
     #[arg(short = 'J', long, value_name = "FILE|-", help_heading = OUTPUT)]
     pub json: Option<PathBuf>,
@@ -60,37 +64,25 @@ pub struct Arguments {
     pub csv: Option<PathBuf>,
 
     /// Write what each rank does when, for ui.perfetto.dev or chrome://tracing
-    #[arg(
-        long,
-        value_name = "FILE.json",
-        help_heading = OUTPUT,
-        conflicts_with_all = ["sweep", "compare"],
-    )]
+    #[arg(long, value_name = "FILE.json", help_heading = OUTPUT, conflicts_with_all = MANY)]
     pub trace: Option<PathBuf>,
 
     /// Draw what each rank does when
-    #[arg(
-        long,
-        value_name = "FILE.svg",
-        help_heading = OUTPUT,
-        conflicts_with_all = ["sweep", "compare"],
-    )]
+    #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT, conflicts_with_all = MANY)]
     pub gantt: Option<PathBuf>,
 
     /// Write the schedules of all ranks as GOAL, for LogGOPSim and other simulators; - is standard
     /// output, without the table
-    #[arg(
-        long,
-        value_name = "FILE|-",
-        help_heading = OUTPUT,
-        conflicts_with_all = ["sweep", "compare"],
-    )]
+    #[arg(long, value_name = "FILE|-", help_heading = OUTPUT, conflicts_with_all = MANY)]
     pub goal: Option<PathBuf>,
 
     /// Draw the time over what --sweep varies, or bus bandwidth if that is the size
     #[arg(long, value_name = "FILE.svg", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
 }
+
+/// What makes more than one simulation.
+const MANY: [&str; 2] = ["sweep", "compare"];
 
 /// Headings of the help.
 const RUNS: &str = "What is run";
@@ -109,17 +101,13 @@ Examples:
 impl Arguments {
     /// Checks what can be checked before anything is simulated.
     pub fn check(&self) -> Result<()> {
-        let outputs = [
-            ("--csv", &self.csv),
-            ("--json", &self.json),
-            ("--goal", &self.goal),
-        ];
-        let data: Vec<&str> = outputs
-            .into_iter()
-            .filter(|(_, path)| is_stdout(path))
-            .map(|(flag, _)| flag)
-            .collect();
-        if let [one, other, ..] = data[..] {
+        if let Some(name) = &self.paper {
+            bail!(
+                "`--paper` is now a script; run `python3 examples/papers/{name}.py`, which takes \
+                 `--plot`, `--csv` and `--json`, too (see docs/papers.md)"
+            );
+        }
+        if let [one, other, ..] = self.stdout_data()[..] {
             bail!(
                 "`{one} -` and `{other} -` would mix on standard output; write one of them to a \
                  file"
@@ -130,13 +118,8 @@ impl Arguments {
                 "`--plot` draws curves over what `--sweep` varies; `--gantt` draws one simulation"
             );
         }
-        if let (
-            Some(_),
-            Some(Variation {
-                scale: None, key, ..
-            }),
-        ) = (&self.plot, &self.sweep)
-        {
+        let unscaled = self.sweep.as_ref().filter(|sweep| sweep.scale.is_none());
+        if let (Some(_), Some(Variation { key, .. })) = (&self.plot, unscaled) {
             bail!("`--plot` needs numbers along its axis, and the values of `{key}` are none");
         }
         Ok(())
@@ -144,12 +127,18 @@ impl Arguments {
 
     /// Whether standard output belongs to a file's data.
     pub fn stdout_is_data(&self) -> bool {
-        [&self.csv, &self.json, &self.goal]
-            .into_iter()
-            .any(is_stdout)
+        !self.stdout_data().is_empty()
     }
-}
 
-fn is_stdout(path: &Option<PathBuf>) -> bool {
-    path.as_deref() == Some("-".as_ref())
+    /// The flags whose data goes to standard output.
+    fn stdout_data(&self) -> Vec<&'static str> {
+        let files = [
+            ("--csv", &self.csv),
+            ("--json", &self.json),
+            ("--goal", &self.goal),
+        ];
+        let is_stdout = |path: &Option<PathBuf>| path.as_deref() == Some("-".as_ref());
+        let data = files.into_iter().filter(|(_, path)| is_stdout(path));
+        data.map(|(flag, _)| flag).collect()
+    }
 }

@@ -1,5 +1,6 @@
 //! All about one simulation, on standard output.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use ringfold::Collective;
@@ -17,41 +18,27 @@ const MAX_LINES: usize = 16;
 
 /// All about one simulation.
 pub fn details(summary: &Summary, report: Option<&Report>) -> String {
-    let mut text = format!("# ringfold sim version {}\n", env!("CARGO_PKG_VERSION"));
+    let version = env!("CARGO_PKG_VERSION");
+    let mut text = format!("# ringfold sim version {version}\n");
     text += &about(summary);
-    let _ = writeln!(
-        text,
-        "#\n  time      {:>16} us",
-        micros_shown(summary.finished_ps)
-    );
+    text += "#\n";
+    let mut line = |name: &str, value: String, unit: &str| {
+        let _ = writeln!(text, "  {name:<8}  {value:>16}{unit}");
+    };
+    line("time", micros_shown(summary.finished_ps), " us");
     // A rate of what did not arrive would mean nothing.
     if summary.failed_ranks == 0 {
-        let _ = writeln!(
-            text,
-            "  algbw     {:>16} GB/s",
-            significant(summary.algbw_gbps())
-        );
-        let _ = writeln!(
-            text,
-            "  busbw     {:>16} GB/s",
-            significant(summary.busbw_gbps())
-        );
+        line("algbw", significant(summary.algbw_gbps()), " GB/s");
+        line("busbw", significant(summary.busbw_gbps()), " GB/s");
     }
-    let _ = writeln!(
-        text,
-        "  messages  {:>16}\n  sent      {:>16} B",
-        summary.messages, summary.sent_bytes
-    );
-    let _ = summary
-        .events
-        .iter()
-        .try_for_each(|events| writeln!(text, "  events    {events:>16}"));
+    line("messages", summary.messages.to_string(), "");
+    line("sent", summary.sent_bytes.to_string(), " B");
+    if let Some(events) = summary.events {
+        line("events", events.to_string(), "");
+    }
     if summary.results_ps != summary.finished_ps {
-        let _ = writeln!(
-            text,
-            "  reduced   {:>16} us (the last rank's last reduction)",
-            micros_shown(summary.results_ps)
-        );
+        let unit = " us (the last rank's last reduction)";
+        line("reduced", micros_shown(summary.results_ps), unit);
     }
     let Some(report) = report else {
         return text + SWEPT;
@@ -141,23 +128,16 @@ fn network_text(network: &Network) -> String {
         let _ = writeln!(text, "# hosts: {}", parts.join(", "));
     }
     for switch in &network.switches {
-        let _ = writeln!(
-            text,
-            "# switch {}: {}, {}",
-            switch.name,
-            rate_text(switch.ps_per_byte),
-            plural(switch.ranks.len(), "rank")
-        );
+        let (name, rate) = (&switch.name, rate_text(switch.ps_per_byte));
+        let ranks = plural(switch.ranks.len(), "rank");
+        let _ = writeln!(text, "# switch {name}: {rate}, {ranks}");
     }
     text
 }
 
 fn links_text(links: &Links) -> String {
-    let mut text = format!(
-        "{} and {}",
-        time_text(links.alpha_ps),
-        rate_text(links.ps_per_byte)
-    );
+    let (latency, rate) = (time_text(links.alpha_ps), rate_text(links.ps_per_byte));
+    let mut text = format!("{latency} and {rate}");
     for (name, ps) in [("o", links.overhead_ps), ("g", links.gap_ps)] {
         if ps > 0 {
             let _ = write!(text, ", {name} {}", time_text(ps));
@@ -183,22 +163,17 @@ fn policy_text(policy: &Policy) -> String {
             alpha,
             reduce_ps,
             transfer_ps,
-        } => format!(
-            "after {alpha} times {} and {}",
-            time_text(reduce_ps),
-            time_text(transfer_ps)
-        ),
+        } => {
+            let (reduction, transfer) = (time_text(reduce_ps), time_text(transfer_ps));
+            format!("after {alpha} times {reduction} and {transfer}")
+        }
         Timers::Running { alpha, floor_ps } => {
-            format!(
-                "after {alpha} times the usual, at least {}",
-                time_text(floor_ps)
-            )
+            let floor = time_text(floor_ps);
+            format!("after {alpha} times the usual, at least {floor}")
         }
     };
-    format!(
-        "around slow ranks: {} {signals}, {usual}",
-        policy.target.name()
-    )
+    let target = policy.target.name();
+    format!("around slow ranks: {target} {signals}, {usual}")
 }
 
 /// What goes wrong, in words.
@@ -213,11 +188,8 @@ fn trouble(disturbance: &Disturbance) -> String {
             from_ps,
             until_ps,
         } => {
-            format!(
-                "rank {rank} is frozen from {} to {}",
-                time_text(*from_ps),
-                time_text(*until_ps)
-            )
+            let (from, until) = (time_text(*from_ps), time_text(*until_ps));
+            format!("rank {rank} is frozen from {from} to {until}")
         }
         Disturbance::SlowLink { ends, factor } => match ends {
             LinkEnds::Port(rank) => format!("the port of rank {rank} is {factor} times as slow"),
@@ -254,34 +226,23 @@ fn slow_text(slow: &Slow) -> String {
 
 /// What the end waited for, by kind.
 fn critical_path(report: &Report) -> String {
-    let kinds = [
-        PathKind::Start,
-        PathKind::Overhead,
-        PathKind::Port,
-        PathKind::Transmit,
-        PathKind::Wire,
-        PathKind::Wait,
-        PathKind::Queue,
-        PathKind::Reduce,
-        PathKind::Slow,
-        PathKind::Copy,
-    ];
+    let mut kinds: BTreeMap<PathKind, (usize, u64)> = BTreeMap::new();
+    for part in &report.critical_path {
+        let (parts, ps) = kinds.entry(part.kind).or_default();
+        *parts += 1;
+        *ps += part.end_ps - part.begin_ps;
+    }
     let mut text = "#\n# critical path: what the end waited for\n\
         #   kind       parts          time (us)       %\n"
         .to_owned();
-    for kind in kinds {
-        let parts = || report.critical_path.iter().filter(|part| part.kind == kind);
-        let ps: u64 = parts().map(|part| part.end_ps - part.begin_ps).sum();
-        if ps > 0 {
-            let _ = writeln!(
-                text,
-                "    {:<9} {:>6}  {:>17}  {:>6.2}",
-                kind.name(),
-                parts().count(),
-                micros_shown(ps),
-                percent(ps, report.finished_ps),
-            );
-        }
+    for (kind, (parts, ps)) in kinds.into_iter().filter(|(_, (_, ps))| *ps > 0) {
+        let _ = writeln!(
+            text,
+            "    {:<9} {parts:>6}  {:>17}  {:>6.2}",
+            kind.name(),
+            micros_shown(ps),
+            percent(ps, report.finished_ps),
+        );
     }
     text
 }
@@ -343,12 +304,10 @@ fn more(count: usize, what: &str) -> String {
 
 /// Whether all went as promised.
 fn verdict(report: &Report) -> String {
-    let failed = report
-        .ranks
-        .iter()
-        .filter(|rank| rank.outcome.is_err())
-        .count();
-    let calls = match failed {
+    let ranks = report.ranks.iter().enumerate();
+    let errors = ranks.filter_map(|(rank, part)| Some((rank, part.outcome.as_ref().err()?)));
+    let errors: Vec<_> = errors.collect();
+    let calls = match errors.len() {
         0 => "all calls returned Ok".to_owned(),
         count => format!("{} failed", plural(count, "call")),
     };
@@ -357,32 +316,19 @@ fn verdict(report: &Report) -> String {
         count => format!("BROKEN: {}", plural(count, "promise")),
     };
     let mut text = format!("#\n# {calls}, {promises}\n");
-    let errors = || {
-        let ranks = report.ranks.iter().enumerate();
-        ranks.filter_map(|(rank, part)| Some((rank, part.outcome.as_ref().err()?)))
-    };
-    for (rank, error) in errors().take(MAX_LINES) {
+    for (rank, error) in errors.iter().take(MAX_LINES) {
         let _ = writeln!(text, "#   rank {rank}: {error}");
     }
-    text += &more(errors().count(), "errors");
+    text += &more(errors.len(), "errors");
     for promise in &report.promises {
-        let rank = promise
-            .rank
-            .map_or(String::new(), |rank| format!(" on rank {rank}"));
-        let _ = writeln!(
-            text,
-            "#   {:?}{rank} at {} us: {}",
-            promise.promise,
-            micros_shown(promise.at_ps),
-            promise.what
-        );
+        let rank = promise.rank.map(|rank| format!(" on rank {rank}"));
+        let (rank, at) = (rank.unwrap_or_default(), micros_shown(promise.at_ps));
+        let (kind, what) = (promise.promise, &promise.what);
+        let _ = writeln!(text, "#   {kind:?}{rank} at {at} us: {what}");
     }
     text
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        return 0.0;
-    }
-    100.0 * part as f64 / whole as f64
+    100.0 * part as f64 / whole.max(1) as f64
 }

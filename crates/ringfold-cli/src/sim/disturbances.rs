@@ -5,6 +5,8 @@ use std::str::FromStr;
 use ringfold::internals::simulate::{Disturbance, LinkEnds, Switch};
 use ringfold::internals::units::{nearest, parse_rate_ps_per_byte, parse_time_ps};
 
+use super::parse::read_from_text;
+
 /// A rank that begins later.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Late(pub Disturbance);
@@ -93,6 +95,8 @@ impl FromStr for SwitchText {
         }))
     }
 }
+
+read_from_text!(Late, Stall, SlowLink, Dead, SwitchText);
 
 /// The highest rank that is believed: a range is made a list.
 const RANK_MAX: usize = 1 << 20;

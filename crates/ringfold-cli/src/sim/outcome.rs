@@ -4,7 +4,6 @@
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use ringfold::Error;
-use ringfold::internals::schedule::{Access, Schedule, Spec};
 use ringfold::internals::simulate::{self, LongestPath, Payload, Report, Scenario};
 
 use super::vary::Value;
@@ -57,6 +56,7 @@ pub struct Outcome {
 
 impl Summary {
     fn of_report(report: &Report) -> Summary {
+        let failed = report.ranks.iter().filter(|rank| rank.outcome.is_err());
         Summary {
             scenario: report.scenario.clone(),
             finished_ps: report.finished_ps,
@@ -64,11 +64,7 @@ impl Summary {
             messages: report.ranks.iter().map(|rank| rank.sent_messages).sum(),
             sent_bytes: report.ranks.iter().map(|rank| rank.sent_bytes).sum(),
             events: Some(report.events),
-            failed_ranks: report
-                .ranks
-                .iter()
-                .filter(|rank| rank.outcome.is_err())
-                .count(),
+            failed_ranks: failed.count(),
             broken_promises: report.promises.len(),
         }
     }
@@ -113,27 +109,6 @@ impl Summary {
     }
 }
 
-/// The steps of all ranks' plans, about: the root's, and the others' as rank 1 has them.
-fn steps(scenario: &Scenario) -> Result<usize> {
-    let chosen = simulate::resolve(scenario)?;
-    let of_rank = |rank: usize| -> Result<usize> {
-        let method = chosen.algorithm.unwrap_or(ringfold::Method::Ring);
-        let schedule = Schedule::new(Spec {
-            rank: rank as u32,
-            root: chosen.root as u32,
-            ..Spec::new(
-                chosen.collective,
-                method,
-                Access::Messages,
-                chosen.ranks as u32,
-            )
-        })?;
-        Ok(schedule.channels.iter().map(Vec::len).sum())
-    };
-    let other = usize::from(chosen.root == 0).min(chosen.ranks - 1);
-    Ok(of_rank(chosen.root)? + of_rank(other)? * (chosen.ranks - 1))
-}
-
 impl Method {
     /// Whether only the longest path is computed. `needs_all`: more than times is asked.
     fn takes_longest_path(self, scenario: &Scenario, needs_all: bool) -> bool {
@@ -155,7 +130,7 @@ impl Method {
             return Ok(());
         }
         let ranks = scenario.ranks;
-        let needed = steps(scenario)? as u128 * STEP_BYTES;
+        let needed = simulate::steps(scenario)? as u128 * STEP_BYTES;
         match crate::info::memory_available_bytes() {
             Some(available) if needed > u128::from(available) => bail!(
                 "the plans of {ranks} ranks may take {}, and {} are available; choose fewer ranks, \

@@ -52,27 +52,74 @@ impl FromStr for Rate {
     }
 }
 
-/// Reads an optional value of a file by the same function as the flag's: from a string or a number.
-pub fn text<'de, D, T, E>(
-    from: D,
-    parse: impl Fn(&str) -> Result<T, E>,
-) -> Result<Option<T>, D::Error>
+impl From<Span> for u64 {
+    fn from(time: Span) -> u64 {
+        time.ps
+    }
+}
+
+impl From<Rate> for u64 {
+    fn from(rate: Rate) -> u64 {
+        rate.ps_per_byte
+    }
+}
+
+/// Reads a value of a file by the same function as the flag's: from a string or a number.
+pub fn text<'de, D, T, E>(from: D, parse: impl Fn(&str) -> Result<T, E>) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     E: fmt::Display,
 {
     let Text(text) = Text::deserialize(from)?;
-    parse(&text).map(Some).map_err(de::Error::custom)
+    parse(&text).map_err(de::Error::custom)
 }
 
-/// [`text`] for what reads itself.
+/// [`text`] for the types of the library that read themselves.
 pub fn own_text<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,
 {
-    text(from, str::parse::<T>)
+    text(from, str::parse).map(Some)
 }
+
+/// Has files read these types like flags: from their text.
+macro_rules! read_from_text {
+    ($($name:ident),*) => { $(
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
+                $crate::sim::parse::text(from, str::parse)
+            }
+        }
+    )* };
+}
+
+/// Words of flags and files, and what they stand for.
+macro_rules! words {
+    (
+        $(#[$about:meta])* $name:ident for $meaning:ty:
+        $($(#[$help:meta])* $word:ident => $value:expr,)*
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, serde::Deserialize, PartialEq, Eq, clap::ValueEnum)]
+        #[serde(rename_all = "lowercase")]
+        pub enum $name {
+            $($(#[$help])* $word),*
+        }
+
+        impl From<$name> for $meaning {
+            fn from(word: $name) -> $meaning {
+                match word {
+                    $($name::$word => $value),*
+                }
+            }
+        }
+    };
+}
+
+pub(super) use {read_from_text, words};
+
+read_from_text!(Bytes, Span, Rate);
 
 /// A string, or a number as it would be written.
 struct Text(String);
@@ -102,14 +149,13 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Reads a list of a file, each entry like the flag's value.
+/// [`own_text`] for each entry of a list.
 pub fn own_list<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,
 {
-    Vec::<Text>::deserialize(from)?
-        .iter()
-        .map(|Text(text)| text.parse().map_err(de::Error::custom))
-        .collect()
+    let list = Vec::<Text>::deserialize(from)?;
+    let read = |Text(text): &Text| text.parse().map_err(de::Error::custom);
+    list.iter().map(read).collect()
 }

@@ -10,7 +10,7 @@ use ringfold::internals::schedule::Access;
 use ringfold::internals::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
 use serde::Deserialize;
 
-use super::parse::{Span, own_text};
+use super::parse::{Span, words};
 
 /// A heading of the help.
 const POLICY: &str = "Going around slow ranks";
@@ -38,34 +38,31 @@ pub struct PolicySettings {
 
     /// The shortest time that is too long, with --timers running [default: the library's 200us]
     #[arg(long, value_name = "TIME", help_heading = POLICY)]
-    #[serde(deserialize_with = "own_text")]
     pub floor: Option<Span>,
 }
 
-/// A word for no policy or a [`Target`].
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum PolicyName {
+words! {
+    /// A word for no policy or a [`Target`].
+    PolicyName for Option<Target>:
     /// Everybody waits
-    Off,
+    Off => None,
     /// To the rank after the next, which waits for it: the paper's
-    Next2,
+    Next2 => Some(Target::Next2),
     /// To the chunk's owner, and no rank in between waits
-    Tail,
+    Tail => Some(Target::Tail),
 }
 
-/// A word for [`Signals`].
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum SignalsName {
+words! {
+    /// A word for [`Signals`].
+    SignalsName for Signals:
     /// A rank that reduces too long tells the next one
-    Late,
+    Late => Signals { skip: false, ..Signals::BOTH },
     /// A rank that waits too long tells the previous one
-    Skip,
+    Skip => Signals { late: false, ..Signals::BOTH },
     /// Both
-    Both,
+    Both => Signals::BOTH,
     /// Neither: both act by their own timers, which is the paper's literal rule
-    Silent,
+    Silent => Signals { late: false, skip: false, silent: true },
 }
 
 /// A word for [`Timers`].
@@ -104,21 +101,10 @@ impl FromStr for Factor {
 }
 
 impl PolicySettings {
-    /// Lets `over` win wherever it says something.
-    pub fn overlay(&mut self, over: &PolicySettings) {
-        self.policy = over.policy.or(self.policy);
-        self.alpha_threshold = over.alpha_threshold.or(self.alpha_threshold);
-        self.signals = over.signals.or(self.signals);
-        self.timers = over.timers.or(self.timers);
-        self.floor = over.floor.or(self.floor);
-    }
-
     /// The policy for a scenario that is otherwise complete.
     pub fn policy(&self, scenario: &Scenario) -> Result<Option<Policy>> {
-        let target = match self.policy.unwrap_or(PolicyName::Off) {
-            PolicyName::Off => return Ok(None),
-            PolicyName::Next2 => Target::Next2,
-            PolicyName::Tail => Target::Tail,
+        let Some(target) = self.policy.and_then(Option::from) else {
+            return Ok(None);
         };
         let usual = Policy::new(target, false);
         let Timers::Running { alpha, floor_ps } = usual.timers else {
@@ -134,24 +120,7 @@ impl PolicySettings {
         };
         Ok(Some(Policy {
             target,
-            signals: match self.signals.unwrap_or(SignalsName::Both) {
-                SignalsName::Late => Signals {
-                    late: true,
-                    skip: false,
-                    silent: false,
-                },
-                SignalsName::Skip => Signals {
-                    late: false,
-                    skip: true,
-                    silent: false,
-                },
-                SignalsName::Both => Signals::BOTH,
-                SignalsName::Silent => Signals {
-                    late: false,
-                    skip: false,
-                    silent: true,
-                },
-            },
+            signals: self.signals.map_or(Signals::BOTH, Signals::from),
             timers,
         }))
     }

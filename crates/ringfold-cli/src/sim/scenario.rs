@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Command, FromArgMatches};
 use ringfold::Weighting;
-use ringfold::internals::simulate::{Delay, Disturbance, Links, Payload, Scenario};
+use ringfold::internals::simulate::{
+    Compute, Delay, Disturbance, Links, Network, Payload, Scenario,
+};
 use ringfold::internals::tune::weights::balance;
 use ringfold::internals::units::{nearest, parse_time_ps};
 use ringfold::{Collective, Method};
@@ -55,7 +57,9 @@ fn hint(message: &str) -> String {
 pub fn scenario(settings: &Settings) -> Result<Scenario> {
     let default = Scenario::default();
     let ranks = settings.ranks.unwrap_or(default.ranks);
+    let collective = settings.collective.unwrap_or(default.collective);
     let bytes = match (settings.bytes, settings.chunk_bytes) {
+        _ if collective == Collective::Barrier => 0,
         (Some(bytes), _) => bytes.0,
         (None, Some(chunk)) => {
             let whole = chunk.0.checked_mul(ranks as u64);
@@ -63,12 +67,6 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
                 .ok_or_else(|| anyhow!("{ranks} chunks of {} bytes are too many bytes", chunk.0))?
         }
         (None, None) => default.bytes,
-    };
-    let collective = settings.collective.unwrap_or(default.collective);
-    let bytes = if collective == Collective::Barrier {
-        0
-    } else {
-        bytes
     };
     let all_bytes = u128::from(bytes) * ranks as u128;
     let mut scenario = Scenario {
@@ -94,8 +92,8 @@ pub fn scenario(settings: &Settings) -> Result<Scenario> {
         compute: compute(settings, default.compute),
         disturbances: disturbances(settings),
         seed: settings.seed.unwrap_or(default.seed),
-        timeout_ps: settings.timeout.map_or(default.timeout_ps, |time| time.ps),
-        detect_ps: settings.detect.map_or(default.detect_ps, |time| time.ps),
+        timeout_ps: ps(settings.timeout, default.timeout_ps),
+        detect_ps: ps(settings.detect, default.detect_ps),
         payload: match settings.payload {
             Some(name) => name.into(),
             None if all_bytes <= u128::from(REAL_BYTES_MAX) => Payload::Real,
@@ -125,56 +123,47 @@ fn root(settings: &Settings, default: usize) -> usize {
     }
 }
 
-fn network(
-    settings: &Settings,
-    default: ringfold::internals::simulate::Network,
-) -> ringfold::internals::simulate::Network {
+/// What is set of a time or of a rate, in picoseconds.
+fn ps(set: Option<impl Into<u64>>, default: u64) -> u64 {
+    set.map_or(default, Into::into)
+}
+
+fn network(settings: &Settings, default: Network) -> Network {
     let given = &settings.network;
     let links = Links {
-        alpha_ps: given.alpha.map_or(default.links.alpha_ps, |time| time.ps),
-        ps_per_byte: given
-            .bandwidth
-            .map_or(default.links.ps_per_byte, |rate| rate.ps_per_byte),
-        overhead_ps: given
-            .overhead
-            .map_or(default.links.overhead_ps, |time| time.ps),
-        gap_ps: given.gap.map_or(default.links.gap_ps, |time| time.ps),
+        alpha_ps: ps(given.alpha, default.links.alpha_ps),
+        ps_per_byte: ps(given.bandwidth, default.links.ps_per_byte),
+        overhead_ps: ps(given.overhead, default.links.overhead_ps),
+        gap_ps: ps(given.gap, default.links.gap_ps),
     };
     let is_local_said = given.local_alpha.is_some() || given.local_bandwidth.is_some();
-    ringfold::internals::simulate::Network {
+    Network {
         local: is_local_said.then(|| Links {
-            alpha_ps: given.local_alpha.map_or(links.alpha_ps, |time| time.ps),
-            ps_per_byte: given
-                .local_bandwidth
-                .map_or(links.ps_per_byte, |rate| rate.ps_per_byte),
+            alpha_ps: ps(given.local_alpha, links.alpha_ps),
+            ps_per_byte: ps(given.local_bandwidth, links.ps_per_byte),
             ..links
         }),
         links,
         ports: given.ports.map_or(default.ports, Into::into),
         sending: given.sending.map_or(default.sending, Into::into),
         ranks_per_host: given.ranks_per_host.unwrap_or(default.ranks_per_host),
-        memory_ps_per_byte: given.memory_bandwidth.map(|rate| rate.ps_per_byte),
+        memory_ps_per_byte: given.memory_bandwidth.map(Into::into),
         cores_per_host: settings.compute.cores_per_host,
         switches: given.switch.iter().map(|switch| switch.0.clone()).collect(),
     }
 }
 
-fn compute(
-    settings: &Settings,
-    default: ringfold::internals::simulate::Compute,
-) -> ringfold::internals::simulate::Compute {
+fn compute(settings: &Settings, default: Compute) -> Compute {
     let given = &settings.compute;
     // Setting the time of a reduction replaces the default rate.
     let gamma = match given.reduce_time {
         Some(_) => 0,
         None => default.reduce_ps_per_byte,
     };
-    ringfold::internals::simulate::Compute {
-        reduce_ps: given.reduce_time.map_or(default.reduce_ps, |time| time.ps),
-        reduce_ps_per_byte: given.reduce_rate.map_or(gamma, |rate| rate.ps_per_byte),
-        copy_ps_per_byte: given
-            .copy_rate
-            .map_or(default.copy_ps_per_byte, |rate| rate.ps_per_byte),
+    Compute {
+        reduce_ps: ps(given.reduce_time, default.reduce_ps),
+        reduce_ps_per_byte: ps(given.reduce_rate, gamma),
+        copy_ps_per_byte: ps(given.copy_rate, default.copy_ps_per_byte),
         server: given.server.map_or(default.server, Into::into),
         ..default
     }

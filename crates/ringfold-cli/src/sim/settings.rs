@@ -4,13 +4,13 @@
 //! (`--sweep`, `--compare`) are read as a flag once more. A setting that was not given stays
 //! `None`, so precedence is a matter of order: the default, the file, the flags, the varied value.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ringfold::internals::simulate::{Payload, Ports, Sending, Server, Slow};
 use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
 
 use super::disturbances::{Dead, Late, SlowLink, Stall, SwitchText};
-use super::parse::{Bytes, Rate, Span, own_list, own_text, text};
+use super::parse::{Bytes, Rate, Span, own_list, own_text, read_from_text, text, words};
 use super::policy::PolicySettings;
 use crate::parse::{Selection, parse_algorithm, parse_collective, parse_dtype};
 
@@ -24,8 +24,7 @@ pub struct Settings {
     pub collective: Option<Collective>,
 
     /// How it is carried out, over messages; `auto` is the tuner's choice [default: auto]
-    #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_way, help_heading = CALL)]
-    #[serde(deserialize_with = "way")]
+    #[arg(short = 'A', long, value_name = "NAME", help_heading = CALL)]
     pub algorithm: Option<Way>,
 
     /// Number of ranks [default: 4]
@@ -40,17 +39,14 @@ pub struct Settings {
         conflicts_with = "chunk_bytes",
         help_heading = CALL,
     )]
-    #[serde(deserialize_with = "own_text")]
     pub bytes: Option<Bytes>,
 
     /// The size of one rank's part, instead: bytes divided by ranks
     #[arg(long, value_name = "BYTES", help_heading = CALL)]
-    #[serde(deserialize_with = "own_text")]
     pub chunk_bytes: Option<Bytes>,
 
     /// The pipeline's unit, or `whole` [default: the tuner's]
     #[arg(long, value_name = "BYTES|whole", help_heading = CALL)]
-    #[serde(deserialize_with = "own_text")]
     pub slice_bytes: Option<Slice>,
 
     /// Each rank's share of an all_reduce by direct: 1,1,1,0, or `auto`, from the costs of links
@@ -91,7 +87,6 @@ pub struct Settings {
 
     /// Deadline of the call in virtual time [default: 60s]
     #[arg(long, value_name = "TIME", help_heading = CALL)]
-    #[serde(deserialize_with = "own_text")]
     pub timeout: Option<Span>,
 
     #[command(flatten)]
@@ -111,27 +106,22 @@ pub struct Settings {
 
     /// A rank that makes its call later: rank=1,delay=60us
     #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
-    #[serde(deserialize_with = "own_list")]
     pub late: Vec<Late>,
 
     /// A rank that is frozen for a while: rank=1,from=10us,until=2ms
     #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
-    #[serde(deserialize_with = "own_list")]
     pub stall: Vec<Stall>,
 
     /// A link with less bandwidth: rank=1,factor=4 is a port, from=1,to=2,factor=4 one way
     #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
-    #[serde(deserialize_with = "own_list")]
     pub slow_link: Vec<SlowLink>,
 
     /// A rank that dies: rank=1,at=100us
     #[arg(long, value_name = "SPEC", help_heading = TROUBLE)]
-    #[serde(deserialize_with = "own_list")]
     pub dead: Vec<Dead>,
 
     /// How long it takes until the survivors of a death learn of it [default: 10ms]
     #[arg(long, value_name = "TIME", help_heading = TROUBLE)]
-    #[serde(deserialize_with = "own_text")]
     pub detect: Option<Span>,
 }
 
@@ -141,22 +131,18 @@ pub struct Settings {
 pub struct NetworkSettings {
     /// Latency of a message [default: 5us]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
-    #[serde(deserialize_with = "own_text")]
     pub alpha: Option<Span>,
 
     /// Bandwidth of each rank's port: 100Gbit/s, 12.5GB/s or `unlimited` [default: 100Gbit/s]
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
-    #[serde(deserialize_with = "own_text")]
     pub bandwidth: Option<Rate>,
 
     /// LogGP's o: what a message costs the processor at each end [default: 0]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
-    #[serde(deserialize_with = "own_text")]
     pub overhead: Option<Span>,
 
     /// LogGP's g: how long a port rests after a message [default: 0]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
-    #[serde(deserialize_with = "own_text")]
     pub gap: Option<Span>,
 
     /// Whether a port sends and receives at once [default: full]
@@ -173,22 +159,18 @@ pub struct NetworkSettings {
 
     /// Latency between ranks of one host [default: as between hosts]
     #[arg(long, value_name = "TIME", help_heading = NETWORK)]
-    #[serde(deserialize_with = "own_text")]
     pub local_alpha: Option<Span>,
 
     /// Bandwidth between ranks of one host [default: as between hosts]
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
-    #[serde(deserialize_with = "own_text")]
     pub local_bandwidth: Option<Rate>,
 
     /// Bandwidth of each host's memory, which its ranks share [default: never in the way]
     #[arg(long, value_name = "RATE", help_heading = NETWORK)]
-    #[serde(deserialize_with = "own_text")]
     pub memory_bandwidth: Option<Rate>,
 
     /// A shared link inside the network: name=spine,bandwidth=200Gbit/s,ranks=0-3; may be repeated
     #[arg(long, value_name = "SPEC", help_heading = NETWORK)]
-    #[serde(deserialize_with = "own_list")]
     pub switch: Vec<SwitchText>,
 }
 
@@ -198,18 +180,15 @@ pub struct NetworkSettings {
 pub struct ComputeSettings {
     /// What every reduction takes, whatever its length [default: 0]
     #[arg(long, value_name = "TIME", help_heading = COMPUTE)]
-    #[serde(deserialize_with = "own_text")]
     pub reduce_time: Option<Span>,
 
     /// The rate of reductions: 20GB/s or `unlimited` [default: 20GB/s, or unlimited with
     /// --reduce-time]
     #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
-    #[serde(deserialize_with = "own_text")]
     pub reduce_rate: Option<Rate>,
 
     /// How fast data is copied within a rank [default: unlimited]
     #[arg(long, value_name = "RATE", help_heading = COMPUTE)]
-    #[serde(deserialize_with = "own_text")]
     pub copy_rate: Option<Rate>,
 
     /// Whether a rank does its reductions one after the other or side by side [default: serial]
@@ -241,84 +220,45 @@ pub enum Slice {
     Bytes(u64),
 }
 
-/// A word for [`Payload`].
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum PayloadName {
+words! {
+    /// A word for [`Payload`].
+    PayloadName for Payload:
     /// Moved, and results compared
-    Real,
+    Real => Payload::Real,
     /// Counted
-    Hollow,
+    Hollow => Payload::Hollow,
 }
 
-/// A word for [`Ports`].
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum PortsName {
+words! {
+    /// A word for [`Ports`].
+    PortsName for Ports:
     /// Both directions at once
-    Full,
+    Full => Ports::Full,
     /// One direction at a time
-    Half,
+    Half => Ports::Half,
     /// Any number of messages at once
-    Unlimited,
+    Unlimited => Ports::Unlimited,
 }
 
-/// A word for [`Sending`].
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum SendingName {
+words! {
+    /// A word for [`Sending`].
+    SendingName for Sending:
     /// Messages set off when they are sent
-    Eager,
+    Eager => Sending::Eager,
     /// Messages set off when their receiver is ready, too
-    Rendezvous,
+    Rendezvous => Sending::Rendezvous,
 }
 
-/// A word for [`Server`].
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum ServerName {
+words! {
+    /// A word for [`Server`].
+    ServerName for Server:
     /// As many reductions as there are
-    Parallel,
+    Parallel => Server::Parallel,
     /// One reduction at a time
-    Serial,
+    Serial => Server::Serial,
 }
 
-impl From<PayloadName> for Payload {
-    fn from(name: PayloadName) -> Payload {
-        match name {
-            PayloadName::Real => Payload::Real,
-            PayloadName::Hollow => Payload::Hollow,
-        }
-    }
-}
-
-impl From<PortsName> for Ports {
-    fn from(name: PortsName) -> Ports {
-        match name {
-            PortsName::Full => Ports::Full,
-            PortsName::Half => Ports::Half,
-            PortsName::Unlimited => Ports::Unlimited,
-        }
-    }
-}
-
-impl From<SendingName> for Sending {
-    fn from(name: SendingName) -> Sending {
-        match name {
-            SendingName::Eager => Sending::Eager,
-            SendingName::Rendezvous => Sending::Rendezvous,
-        }
-    }
-}
-
-impl From<ServerName> for Server {
-    fn from(name: ServerName) -> Server {
-        match name {
-            ServerName::Parallel => Server::Parallel,
-            ServerName::Serial => Server::Serial,
-        }
-    }
-}
+read_from_text!(Slice, Way);
 
 impl std::str::FromStr for Slice {
     type Err = String;
@@ -333,10 +273,13 @@ impl std::str::FromStr for Slice {
     }
 }
 
-fn parse_way(text: &str) -> Result<Way, ringfold::Error> {
-    match text {
-        "auto" => Ok(Way::Auto),
-        _ => parse_algorithm(text).map(Way::By),
+impl std::str::FromStr for Way {
+    type Err = ringfold::Error;
+    fn from_str(text: &str) -> ringfold::Result<Way> {
+        match text {
+            "auto" => Ok(Way::Auto),
+            _ => parse_algorithm(text).map(Way::By),
+        }
     }
 }
 
@@ -350,21 +293,17 @@ fn parse_one_dtype(text: &str) -> Result<DType, ringfold::Error> {
 }
 
 fn collective<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Collective>, D::Error> {
-    text(from, parse_collective)
-}
-
-fn way<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Way>, D::Error> {
-    text(from, parse_way)
+    text(from, parse_collective).map(Some)
 }
 
 fn dtype<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DType>, D::Error> {
-    text(from, parse_one_dtype)
+    text(from, parse_one_dtype).map(Some)
 }
 
 /// Lays what was set in one structure over another.
 macro_rules! overlay {
     ($under:expr, $over:expr, $($one:ident),*; $($list:ident),*) => {
-        $(if $over.$one.is_some() { $under.$one = $over.$one; })*
+        $(if $over.$one.is_some() { $under.$one.clone_from(&$over.$one); })*
         $(if !$over.$list.is_empty() { $under.$list.clone_from(&$over.$list); })*
     };
 }
@@ -373,9 +312,6 @@ impl Settings {
     /// Lets `over` override every setting that it has. A size replaces a chunk's size and vice
     /// versa; disturbances of a kind replace all of that kind.
     pub fn overlay(&mut self, over: &Settings) {
-        if let Some(weights) = &over.weights {
-            self.weights = Some(weights.clone());
-        }
         if over.bytes.is_some() {
             self.chunk_bytes = None;
         }
@@ -383,11 +319,11 @@ impl Settings {
             self.bytes = None;
         }
         overlay!(self, over, collective, algorithm, ranks, bytes, chunk_bytes, slice_bytes,
-            datatype, op, root, payload, seed, timeout, detect;
+            weights, datatype, op, root, payload, seed, timeout, detect;
             slow, late, stall, slow_link, dead);
         overlay!(self.network, over.network, alpha, bandwidth, overhead, gap, ports, sending,
             ranks_per_host, local_alpha, local_bandwidth, memory_bandwidth; switch);
-        self.straggler.overlay(&over.straggler);
+        overlay!(self.straggler, over.straggler, policy, alpha_threshold, signals, timers, floor;);
         overlay!(self.compute, over.compute, reduce_time, reduce_rate, copy_rate, server,
             cores_per_host;);
     }

@@ -42,21 +42,30 @@ fn names(report: &Report) -> Vec<Value> {
         .map(|event| (event.rank, event.lane))
         .collect();
     let ranks: BTreeSet<usize> = lanes.iter().map(|(rank, _)| *rank).collect();
+    let of_rank = |rank: usize, name: &str, args: Value| {
+        let name = format!("process_{name}");
+        json!({"ph": "M", "name": name, "pid": rank, "args": args})
+    };
+    let of_lane = |(rank, lane): (usize, Lane), name: &str, args: Value| {
+        let name = format!("thread_{name}");
+        json!({"ph": "M", "name": name, "pid": rank, "tid": lane as u32, "args": args})
+    };
     let mut names = Vec::new();
     for rank in ranks {
-        let name = json!({"name": format!("rank {rank}")});
-        names.push(json!({"ph": "M", "name": "process_name", "pid": rank, "args": name}));
-        let order = json!({"sort_index": rank});
-        names.push(json!({"ph": "M", "name": "process_sort_index", "pid": rank, "args": order}));
+        names.push(of_rank(
+            rank,
+            "name",
+            json!({"name": format!("rank {rank}")}),
+        ));
+        names.push(of_rank(rank, "sort_index", json!({"sort_index": rank})));
     }
-    for (rank, lane) in lanes {
-        let (tid, name) = (lane as u32, json!({"name": lane.name()}));
-        names
-            .push(json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": name}));
-        let order = json!({"sort_index": tid});
-        names.push(
-            json!({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": order}),
-        );
+    for at in lanes {
+        names.push(of_lane(at, "name", json!({"name": at.1.name()})));
+        names.push(of_lane(
+            at,
+            "sort_index",
+            json!({"sort_index": at.1 as u32}),
+        ));
     }
     names
 }
