@@ -51,7 +51,7 @@ pub struct Arguments {
     )]
     pub calibrate: Option<PathBuf>,
 
-    /// Was replaced by scripts
+    /// A publication; scripts reproduce them now
     #[arg(long, value_name = "NAME", hide = true)]
     pub paper: Option<String>,
 

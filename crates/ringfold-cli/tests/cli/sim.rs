@@ -421,6 +421,7 @@ fn what_is_mistyped_gets_its_right_word() {
         ("--compare rign,direct", 1, "`ring`"),
         ("--compare ports=full,hlaf", 1, "'half'"),
         ("--plot x.svg", 1, "--sweep"),
+        ("--paper bupt2024", 1, "examples/papers/bupt2024.py"),
         ("all_redcue", 1, "all_reduce"),
         ("nothing.toml", 1, "nothing.toml"),
         ("--policy tial", 2, "'tail'"),

@@ -97,7 +97,8 @@ pub(super) fn spec(scenario: &Scenario, choice: &Way) -> Spec {
     }
 }
 
-/// About how many steps the plans of all ranks have: the root's, and the others' as rank 1 has them.
+/// About how many steps the plans of all ranks have: the root's, and the others' as rank 1 has
+/// them.
 ///
 /// # Errors
 ///
