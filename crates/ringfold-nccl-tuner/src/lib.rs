@@ -18,23 +18,26 @@
 //!
 //! Source: the interface as [`ringfold_tuner_host::abi`] has it.
 
+#![allow(
+    non_upper_case_globals,
+    reason = "NCCL finds the structures by these names"
+)]
+
 mod journal;
 mod tuner;
 mod ways;
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
 use ringfold_tuner_host::abi::{
-    Code, Constants, Domains, Logger, SUCCESS, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6, TunerV7,
+    self, Code, Constants, Domains, Logger, SUCCESS, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6,
+    TunerV7,
 };
 
 use journal::Journal;
 use tuner::{Answer, NcclCall, Tuner};
-
-/// What NCCL's log calls the plugin.
-const NAME: *const c_char = c"ringfold".as_ptr();
 
 /// The most rows or columns of a cost table; NCCL has 7 and 3, and a number above these is none of
 /// its.
@@ -47,67 +50,44 @@ pub struct Exported<T>(T);
 // SAFETY: it is never written, and what its pointers show is constant.
 unsafe impl<T> Sync for Exported<T> {}
 
+/// A version's structure: our name and these functions.
+const fn exported<I: Copy, A: Copy, M: Copy>(
+    init: I,
+    answer: A,
+    chunk_size: M,
+) -> Exported<abi::Tuner<I, A, M>> {
+    Exported(abi::Tuner {
+        name: c"ringfold".as_ptr(),
+        init: Some(init),
+        answer: Some(answer),
+        finish: Some(finish),
+        chunk_size,
+    })
+}
+
 /// Of NCCL 2.21.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals)]
-pub static ncclTunerPlugin_v2: Exported<TunerV2> = Exported(TunerV2 {
-    name: NAME,
-    init: Some(init),
-    pick: Some(pick),
-    finish: Some(finish),
-});
+pub static ncclTunerPlugin_v2: Exported<TunerV2> = exported(init, pick, ());
 
 /// Of NCCL 2.22 and 2.23.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals)]
-pub static ncclTunerPlugin_v3: Exported<TunerV3> = Exported(TunerV3 {
-    name: NAME,
-    init: Some(init),
-    price: Some(price_unregistered),
-    finish: Some(finish),
-});
+pub static ncclTunerPlugin_v3: Exported<TunerV3> = exported(init, price_unregistered, ());
 
 /// Of NCCL 2.24 to 2.27.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals)]
-pub static ncclTunerPlugin_v4: Exported<TunerV4> = Exported(TunerV4 {
-    name: NAME,
-    init: Some(init),
-    price: Some(price),
-    finish: Some(finish),
-});
+pub static ncclTunerPlugin_v4: Exported<TunerV4> = exported(init, price, ());
 
 /// Of NCCL 2.28 and 2.29.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals)]
-pub static ncclTunerPlugin_v5: Exported<TunerV5> = Exported(TunerV5 {
-    name: NAME,
-    init: Some(init_with_constants),
-    price: Some(price),
-    finish: Some(finish),
-});
+pub static ncclTunerPlugin_v5: Exported<TunerV5> = exported(init_with_constants, price, ());
 
 /// Of NCCL 2.30 and 2.31. Chunks keep the size that NCCL gives them.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals)]
-pub static ncclTunerPlugin_v6: Exported<TunerV6<4>> = Exported(TunerV6 {
-    name: NAME,
-    init: Some(init_with_constants),
-    price: Some(price),
-    finish: Some(finish),
-    chunk_size: None,
-});
+pub static ncclTunerPlugin_v6: Exported<TunerV6> = exported(init_with_constants, price, None);
 
 /// Of NCCL 2.32.
 #[unsafe(no_mangle)]
-#[allow(non_upper_case_globals)]
-pub static ncclTunerPlugin_v7: Exported<TunerV7> = Exported(TunerV6 {
-    name: NAME,
-    init: Some(init_with_constants),
-    price: Some(price),
-    finish: Some(finish),
-    chunk_size: None,
-});
+pub static ncclTunerPlugin_v7: Exported<TunerV7> = exported(init_with_constants, price, None);
 
 unsafe extern "C" fn init(
     ranks: usize,

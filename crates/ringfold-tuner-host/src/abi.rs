@@ -132,80 +132,35 @@ pub type ChunkSize = unsafe extern "C" fn(
     chunk_bytes: *mut usize,
 ) -> Code;
 
-/// `ncclTunerPlugin_v2`.
+/// What a library exports under the name of a version. The versions differ in the arguments of their
+/// functions, and from 6 on one more may follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct TunerV2 {
+pub struct Tuner<Begin, Answer, More = ()> {
     /// What the log calls it.
     pub name: *const c_char,
     /// Begins a communicator.
-    pub init: Option<Init>,
-    /// Names a way for a call.
-    pub pick: Option<Pick>,
-    /// Ends a communicator.
-    pub finish: Option<Finish>,
-}
-
-/// `ncclTunerPlugin_v3`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct TunerV3 {
-    /// What the log calls it.
-    pub name: *const c_char,
-    /// Begins a communicator.
-    pub init: Option<Init>,
-    /// Prices the ways of a call.
-    pub price: Option<PriceUnregistered>,
-    /// Ends a communicator.
-    pub finish: Option<Finish>,
-}
-
-/// `ncclTunerPlugin_v4`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct TunerV4 {
-    /// What the log calls it.
-    pub name: *const c_char,
-    /// Begins a communicator.
-    pub init: Option<Init>,
-    /// Prices the ways of a call.
-    pub price: Option<Price>,
-    /// Ends a communicator.
-    pub finish: Option<Finish>,
-}
-
-/// `ncclTunerPlugin_v5`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct TunerV5 {
-    /// What the log calls it.
-    pub name: *const c_char,
-    /// Begins a communicator.
-    pub init: Option<InitWithConstants<4>>,
-    /// Prices the ways of a call.
-    pub price: Option<Price>,
-    /// Ends a communicator.
-    pub finish: Option<Finish>,
-}
-
-/// `ncclTunerPlugin_v6` with four rows of constants, `ncclTunerPlugin_v7` with five.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct TunerV6<const ROWS: usize> {
-    /// What the log calls it.
-    pub name: *const c_char,
-    /// Begins a communicator.
-    pub init: Option<InitWithConstants<ROWS>>,
-    /// Prices the ways of a call.
-    pub price: Option<Price>,
+    pub init: Option<Begin>,
+    /// Prices the ways of a call, or names one.
+    pub answer: Option<Answer>,
     /// Ends a communicator.
     pub finish: Option<Finish>,
     /// Changes the size of a chunk.
-    pub chunk_size: Option<ChunkSize>,
+    pub chunk_size: More,
 }
 
-/// `ncclTunerPlugin_v7`.
-pub type TunerV7 = TunerV6<5>;
+/// `ncclTunerPlugin_v2`.
+pub type TunerV2 = Tuner<Init, Pick>;
+/// `ncclTunerPlugin_v3`.
+pub type TunerV3 = Tuner<Init, PriceUnregistered>;
+/// `ncclTunerPlugin_v4`.
+pub type TunerV4 = Tuner<Init, Price>;
+/// `ncclTunerPlugin_v5`, with four rows of constants.
+pub type TunerV5 = Tuner<InitWithConstants<4>, Price>;
+/// `ncclTunerPlugin_v6`.
+pub type TunerV6 = Tuner<InitWithConstants<4>, Price, Option<ChunkSize>>;
+/// `ncclTunerPlugin_v7`, with five rows of constants.
+pub type TunerV7 = Tuner<InitWithConstants<5>, Price, Option<ChunkSize>>;
 
 /// Which ranks reach each other by NVLink (`ncclNvlDomainInfo_v5_t`).
 #[repr(C)]
@@ -249,11 +204,9 @@ const DOUBLE: usize = size_of::<f64>();
 const WAYS: usize = NCCL_ALGORITHMS * NCCL_PROTOCOLS;
 
 const _: () = {
-    assert!(size_of::<TunerV2>() == 4 * POINTER && offset_of!(TunerV2, pick) == 2 * POINTER);
-    assert!(size_of::<TunerV3>() == 4 * POINTER && offset_of!(TunerV3, price) == 2 * POINTER);
-    assert!(size_of::<TunerV4>() == 4 * POINTER && offset_of!(TunerV4, finish) == 3 * POINTER);
+    assert!(size_of::<TunerV2>() == 4 * POINTER && offset_of!(TunerV2, answer) == 2 * POINTER);
     assert!(size_of::<TunerV5>() == 4 * POINTER && offset_of!(TunerV5, finish) == 3 * POINTER);
-    assert!(size_of::<TunerV7>() == 5 * POINTER && offset_of!(TunerV7, finish) == 3 * POINTER);
+    assert!(size_of::<TunerV7>() == 5 * POINTER && offset_of!(TunerV7, chunk_size) == 4 * POINTER);
     assert!(size_of::<Domains>() == 3 * size_of::<c_int>());
     assert!(size_of::<Constants<4>>() == (4 * WAYS + 5 * 4 * 3) * DOUBLE);
     assert!(size_of::<Constants<5>>() == (4 * WAYS + 5 * 5 * 3) * DOUBLE);

@@ -6,10 +6,7 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::LOG;
-use super::abi::{
-    Finish, Init, InitWithConstants, Pick, Price, PriceUnregistered, TunerV2, TunerV3, TunerV4,
-    TunerV5, TunerV6, TunerV7,
-};
+use super::abi::{Finish, Init, InitWithConstants, Pick, Price, PriceUnregistered, Tuner};
 
 /// The name that stands for the program itself. Only in full: NCCL takes every beginning of it,
 /// such as `s`.
@@ -60,87 +57,32 @@ impl Library {
     }
 }
 
-/// A symbol, and how what stands behind it is read.
-struct Version {
-    number: u32,
-    symbol: &'static CStr,
-    /// `None` if a function that it cannot do without is missing.
-    read: fn(*mut c_void) -> (*const c_char, Option<Functions>),
-}
+/// A plugin's name, and its functions; `None` if one that it cannot do without is missing.
+type Plugin = (*const c_char, Option<(Begin, Ask, Option<Finish>)>);
 
-type Functions = (Begin, Ask, Option<Finish>);
-
-/// A version's entry: its layout has nothing in common with the others' but the names of some
-/// fields.
-macro_rules! version {
-    ($number:literal, $symbol:literal, $tuner:ty, $begin:path, $ask:path, $answer:ident) => {
-        Version {
-            number: $number,
-            symbol: $symbol,
-            read: |symbol| {
-                // SAFETY: `load` found the structure under the name by which the interface promises
-                // this layout, and every bit pattern of a pointer may stand there.
-                let tuner = unsafe { symbol.cast_const().cast::<$tuner>().read() };
-                let functions = tuner.init.zip(tuner.$answer);
-                let functions =
-                    functions.map(|(init, answer)| ($begin(init), $ask(answer), tuner.finish));
-                (tuner.name, functions)
-            },
-        }
-    };
-}
-
-/// The versions, newest first: the first symbol that a library has is taken.
-const VERSIONS: [Version; 6] = [
-    version!(
-        7,
-        c"ncclTunerPlugin_v7",
-        TunerV7,
-        Begin::ConstantsV7,
-        Ask::Price,
-        price
-    ),
-    version!(
-        6,
-        c"ncclTunerPlugin_v6",
-        TunerV6<4>,
-        Begin::Constants,
-        Ask::Price,
-        price
-    ),
-    version!(
-        5,
-        c"ncclTunerPlugin_v5",
-        TunerV5,
-        Begin::Constants,
-        Ask::Price,
-        price
-    ),
-    version!(
-        4,
-        c"ncclTunerPlugin_v4",
-        TunerV4,
-        Begin::Plain,
-        Ask::Price,
-        price
-    ),
-    version!(
-        3,
-        c"ncclTunerPlugin_v3",
-        TunerV3,
-        Begin::Plain,
-        Ask::PriceUnregistered,
-        price
-    ),
-    version!(
-        2,
-        c"ncclTunerPlugin_v2",
-        TunerV2,
-        Begin::Plain,
-        Ask::Pick,
-        pick
-    ),
+/// The versions and how what stands behind their symbols is read, newest first: the first symbol
+/// that a library has is taken.
+const VERSIONS: [(u32, fn(*mut c_void) -> Plugin); 6] = [
+    (7, |symbol| plugin(symbol, Begin::ConstantsV7, Ask::Price)),
+    (6, |symbol| plugin(symbol, Begin::Constants, Ask::Price)),
+    (5, |symbol| plugin(symbol, Begin::Constants, Ask::Price)),
+    (4, |symbol| plugin(symbol, Begin::Plain, Ask::Price)),
+    (3, |symbol| {
+        plugin(symbol, Begin::Plain, Ask::PriceUnregistered)
+    }),
+    (2, |symbol| plugin(symbol, Begin::Plain, Ask::Pick)),
 ];
+
+/// The structure at a version's `symbol`, whose functions have the types that `begin` and `ask`
+/// take.
+fn plugin<I, A>(symbol: *mut c_void, begin: fn(I) -> Begin, ask: fn(A) -> Ask) -> Plugin {
+    // SAFETY: `read` found it under the name by which the interface promises this layout, which
+    // later versions begin with, too; and every bit pattern of a pointer may stand there.
+    let tuner = unsafe { symbol.cast_const().cast::<Tuner<I, A>>().read() };
+    let functions = tuner.init.zip(tuner.answer);
+    let functions = functions.map(|(init, answer)| (begin(init), ask(answer), tuner.finish));
+    (tuner.name, functions)
+}
 
 /// The library that `name` stands for. The first call loads it, and says so or warns; later ones
 /// get the same answer.
@@ -183,20 +125,22 @@ fn load(name: &str) -> Result<Library, String> {
 
 /// What a library exports in the newest version that it has.
 fn read(handle: *mut c_void) -> Result<Library, String> {
-    for version in VERSIONS {
+    for (version, plugin) in VERSIONS {
+        let symbol = CString::new(format!("ncclTunerPlugin_v{version}"));
+        let symbol = symbol.map_err(|error| error.to_string())?;
         // SAFETY: `open` gave the handle, which is never closed.
-        let symbol = unsafe { libc::dlsym(handle, version.symbol.as_ptr()) };
+        let symbol = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
         if symbol.is_null() {
             continue;
         }
-        let (name, functions) = (version.read)(symbol);
+        let (name, functions) = plugin(symbol);
         let (begin, ask, finish) = functions.ok_or("it lacks init or getCollInfo")?;
         return Ok(Library {
             name: called(name),
             begin,
             ask,
             finish,
-            version: version.number,
+            version,
             turn: Mutex::new(()),
         });
     }

@@ -81,45 +81,33 @@ static REMOVED: [(&str, &str); 1] = [(
 )];
 
 const fn collective(text: &'static str, ours: Collective, nccl: Option<u8>) -> Name<Collective> {
-    let own = ours.name();
-    let ours = Some(ours);
-    Name {
-        text,
-        own,
-        ours,
-        nccl,
-    }
+    name(text, ours.name(), Some(ours), nccl)
 }
 
 const fn algorithm(ours: Method, nccl: Option<u8>) -> Name<Method> {
-    let text = ours.name();
-    let (own, ours) = (text, Some(ours));
-    Name {
-        text,
-        own,
-        ours,
-        nccl,
-    }
+    name(ours.name(), ours.name(), Some(ours), nccl)
 }
 
 const fn protocol(ours: Protocol, nccl: Option<u8>) -> Name<Protocol> {
-    let text = ours.name();
-    let (own, ours) = (text, Some(ours));
+    name(ours.name(), ours.name(), Some(ours), nccl)
+}
+
+/// What only NCCL has.
+const fn theirs<T: Copy>(text: &'static str, nccl: u8) -> Name<T> {
+    name(text, text, None, Some(nccl))
+}
+
+const fn name<T: Copy>(
+    text: &'static str,
+    own: &'static str,
+    ours: Option<T>,
+    nccl: Option<u8>,
+) -> Name<T> {
     Name {
         text,
         own,
         ours,
         nccl,
-    }
-}
-
-/// What only NCCL has.
-const fn theirs<T>(text: &'static str, nccl: u8) -> Name<T> {
-    Name {
-        text,
-        own: text,
-        ours: None,
-        nccl: Some(nccl),
     }
 }
 
