@@ -57,12 +57,15 @@ impl Library {
     }
 }
 
-/// A plugin's name, and its functions; `None` if one that it cannot do without is missing.
-type Plugin = (*const c_char, Option<(Begin, Ask, Option<Finish>)>);
+type Functions = (Begin, Ask, Option<Finish>);
+
+/// What reads the structure behind a symbol: the plugin's name, and its functions; `None` if one
+/// that it cannot do without is missing.
+type Read = fn(*mut c_void) -> (*const c_char, Option<Functions>);
 
 /// The versions and how what stands behind their symbols is read, newest first: the first symbol
 /// that a library has is taken.
-const VERSIONS: [(u32, fn(*mut c_void) -> Plugin); 6] = [
+const VERSIONS: [(u32, Read); 6] = [
     (7, |symbol| plugin(symbol, Begin::ConstantsV7, Ask::Price)),
     (6, |symbol| plugin(symbol, Begin::Constants, Ask::Price)),
     (5, |symbol| plugin(symbol, Begin::Constants, Ask::Price)),
@@ -75,7 +78,11 @@ const VERSIONS: [(u32, fn(*mut c_void) -> Plugin); 6] = [
 
 /// The structure at a version's `symbol`, whose functions have the types that `begin` and `ask`
 /// take.
-fn plugin<I, A>(symbol: *mut c_void, begin: fn(I) -> Begin, ask: fn(A) -> Ask) -> Plugin {
+fn plugin<I, A>(
+    symbol: *mut c_void,
+    begin: fn(I) -> Begin,
+    ask: fn(A) -> Ask,
+) -> (*const c_char, Option<Functions>) {
     // SAFETY: `read` found it under the name by which the interface promises this layout, which
     // later versions begin with, too; and every bit pattern of a pointer may stand there.
     let tuner = unsafe { symbol.cast_const().cast::<Tuner<I, A>>().read() };
