@@ -19,7 +19,7 @@ use ringfold::{Communicator, Config};
 
 pub use arguments::Arguments;
 use arguments::MORE_ITERATIONS;
-use record::{Common, Record, Shot};
+use record::{Record, Shot, Subject};
 use ways::Entry;
 
 use super::rows::{Asked, Way};
@@ -83,7 +83,6 @@ struct Sweep<'a> {
     arguments: &'a Arguments,
     bench: Bench<'a>,
     case: Case,
-    common: Common,
     /// The rules that the communicator came with.
     own: Rules,
     sizes: Vec<(Size, Vec<Entry>)>,
@@ -111,10 +110,7 @@ impl<'a> Sweep<'a> {
                 world_size - 1
             );
         }
-        let common = Common {
-            hosts: communicator.hosts(),
-            ranks: world_size,
-        };
+        let subject = Subject::new(arguments, communicator.hosts(), world_size)?;
         let mut sizes: Vec<Size> = arguments
             .sizes()?
             .into_iter()
@@ -132,7 +128,6 @@ impl<'a> Sweep<'a> {
             arguments,
             bench,
             case,
-            common,
             own,
             sizes: Vec::new(),
             report: None,
@@ -150,25 +145,44 @@ impl<'a> Sweep<'a> {
             sweep.sizes.push((size, entries));
         }
         if is_rank_0 {
-            sweep.report = Some(sweep.open()?);
+            sweep.report = Some(sweep.open(subject)?);
         }
         Ok(sweep)
     }
 
     /// Opens the file, and notes what an earlier run found.
-    fn open(&self) -> Result<Report> {
-        let mut record = Record::open(self.arguments)?;
-        let shown = self.arguments.output.display().to_string();
-        let picks: Vec<(u64, &Entry)> = self
-            .sizes
-            .iter()
-            .filter_map(|(size, entries)| Some((size.bytes, entries.first()?)))
-            .collect();
-        record.check_picks(&picks, &shown)?;
-        if record.resumed > 0 {
+    fn open(&self, subject: Subject) -> Result<Report> {
+        let (record, resumed, rows) = Record::open(self.arguments, subject)?;
+        let shown = self.arguments.output.display();
+        let mut times_us: HashMap<(u64, usize), Vec<f64>> = HashMap::new();
+        for row in rows {
+            let is_default = row.asked == Asked::Default;
+            let of_size = self.sizes.iter().find(|(size, _)| size.bytes == row.bytes);
+            let Some((Size { bytes, .. }, entries)) = of_size else {
+                continue;
+            };
+            let now = entries[0].row_way();
+            if is_default
+                && (&now.algorithm, &now.protocol) != (&row.way.algorithm, &row.way.protocol)
+            {
+                bail!(
+                    "in `{shown}` the default picks {}/{} at {bytes} bytes, and now {}/{}; choose \
+                     another --output, or --overwrite",
+                    row.way.algorithm,
+                    row.way.protocol,
+                    now.algorithm,
+                    now.protocol,
+                );
+            }
+            let is_it =
+                |entry: &Entry| entry.row_way() == row.way && entry.is_default == is_default;
+            if let (Some(index), Some(time)) = (entries.iter().position(is_it), row.time_us()) {
+                times_us.entry((*bytes, index)).or_default().push(time);
+            }
+        }
+        if resumed > 0 {
             crate::complain(&format!(
-                "going on with `{shown}`, which has {} measurements",
-                record.resumed
+                "going on with `{shown}`, which has {resumed} measurements"
             ));
         }
         let steps: usize = self.sizes.iter().map(|(_, entries)| entries.len()).sum();
@@ -176,33 +190,11 @@ impl<'a> Sweep<'a> {
         progress.set_style(ProgressStyle::with_template(
             "{bar:30} {pos}/{len} {msg} {eta} left",
         )?);
-        let times_us = self.known_times(&record)?;
-        record.resumed = 0;
         Ok(Report {
             record,
             progress,
             times_us,
         })
-    }
-
-    /// What the ways took that the file knows.
-    fn known_times(&self, record: &Record) -> Result<HashMap<(u64, usize), Vec<f64>>> {
-        let mut times_us: HashMap<(u64, usize), Vec<f64>> = HashMap::new();
-        for row in record.table()?.rows {
-            let entries = self.sizes.iter().find(|(size, _)| size.bytes == row.bytes);
-            let index = entries.and_then(|(_, entries)| {
-                entries.iter().position(|entry| {
-                    entry.way.0.name() == row.way.algorithm
-                        && entry.way.1.name() == row.way.protocol
-                        && entry.channels.map_or(-1, i64::from) == row.way.channels
-                        && entry.is_default == (row.asked == Asked::Default)
-                })
-            });
-            if let (Some(index), Some(time)) = (index, row.time_us()) {
-                times_us.entry((row.bytes, index)).or_default().push(time);
-            }
-        }
-        Ok(times_us)
     }
 
     /// All rounds. Returns the number of wrong elements.
@@ -250,7 +242,7 @@ impl<'a> Sweep<'a> {
                     bytes: size.bytes,
                     round,
                 };
-                let is_there = report.record.has(self.arguments, &self.common, shot)?;
+                let is_there = report.record.has(shot);
                 let is_hopeless = report.is_hopeless(size.bytes, index, self.arguments.give_up);
                 let is_wanted = !is_there && !is_hopeless;
                 told[index] = f64::from(u8::from(is_wanted));
@@ -316,7 +308,7 @@ impl<'a> Sweep<'a> {
             bytes: size.bytes,
             round,
         };
-        report.record.add(self.arguments, &self.common, shot, row)?;
+        report.record.add(shot, row)?;
         let times = report.times_us.entry((size.bytes, index)).or_default();
         times.push(row.median_us());
         report.progress.inc(1);

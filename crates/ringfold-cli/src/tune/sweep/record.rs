@@ -5,7 +5,7 @@
 //! time leaves a file of whole lines, or with one half line at its end that is cut off when the
 //! sweep resumes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use super::arguments::Arguments;
 use super::ways::Entry;
 use crate::bench::Measurement;
-use crate::tune::rows::Table;
+use crate::tune::rows::{ANY, Asked, Row, Table, Topic, Way};
 
 /// The columns: those of NVIDIA's script, then ours.
 const COLUMNS: [&str; 27] = [
@@ -47,17 +47,32 @@ const COLUMNS: [&str; 27] = [
     "wrong",
 ];
 
-/// The identity of a measurement: columns that do not depend on the result.
-const KEY: [usize; 13] = [0, 1, 2, 3, 4, 5, 6, 8, 11, 12, 14, 15, 16];
-
-/// The columns of the size, the algorithm, the protocol, and the requester.
-const WHO: [usize; 4] = [1, 2, 3, 11];
-
 /// What all rows of a sweep have in common.
 #[derive(Clone, Debug)]
-pub struct Common {
-    pub hosts: usize,
-    pub ranks: usize,
+pub struct Subject {
+    topic: Topic,
+    details: BTreeMap<&'static str, String>,
+}
+
+impl Subject {
+    pub fn new(arguments: &Arguments, hosts: usize, ranks: usize) -> Result<Subject> {
+        let case = arguments.case()?;
+        let details = [
+            ("dtype", case.dtype.to_string()),
+            ("op", case.op.unwrap_or("none").to_owned()),
+            ("in_place", arguments.in_place.to_string()),
+        ];
+        Ok(Subject {
+            topic: Topic {
+                collective: arguments.collective.name().to_owned(),
+                nodes: i64::try_from(hosts)?,
+                ranks: i64::try_from(ranks)?,
+                group: ANY,
+                registered: arguments.job.local_register.into(),
+            },
+            details: details.into(),
+        })
+    }
 }
 
 /// What was measured, and how it is called in the file.
@@ -73,19 +88,21 @@ pub struct Record {
     file: Option<File>,
     /// Everything that is in the file.
     text: String,
-    done: HashSet<String>,
-    /// Measurements that were there at the beginning.
-    pub resumed: usize,
+    subject: Subject,
+    /// The measurements of this subject that were there at the beginning: size, way, whether the
+    /// default's, and round.
+    done: HashSet<(u64, Way, bool, Option<i64>)>,
 }
 
 impl Record {
-    /// Creates the file, or resumes an existing one.
-    pub fn open(arguments: &Arguments) -> Result<Record> {
+    /// Creates the file, or resumes an existing one. Also says how many measurements that has, and
+    /// which are about this subject.
+    pub fn open(arguments: &Arguments, subject: Subject) -> Result<(Record, usize, Vec<Row>)> {
         let mut record = Record {
             file: None,
             text: String::new(),
+            subject,
             done: HashSet::new(),
-            resumed: 0,
         };
         if let Some(path) = arguments.file() {
             let shown = path.display();
@@ -98,105 +115,85 @@ impl Record {
                 .with_context(|| format!("cannot write `{shown}`"))?;
             file.read_to_string(&mut record.text)
                 .with_context(|| format!("cannot read `{shown}`"))?;
-            record.take_over(&shown.to_string())?;
-            let whole = record.text.len() as u64;
-            file.set_len(whole)?;
-            file.seek(SeekFrom::Start(whole))?;
+            // Half a line at the end is forgotten.
+            let whole = record.text.rfind('\n').map_or(0, |at| at + 1);
+            record.text.truncate(whole);
+            let heading = record.text.lines().next();
+            if heading.is_some_and(|heading| heading != COLUMNS.join(",")) {
+                bail!(
+                    "`{shown}` is no sweep of this version; choose another --output, or --overwrite"
+                );
+            }
+            file.set_len(whole as u64)?;
+            file.seek(SeekFrom::Start(whole as u64))?;
             record.file = Some(file);
         }
         if record.text.is_empty() {
             record.write(&(COLUMNS.join(",") + "\n"))?;
         }
-        Ok(record)
+        let mut rows = record.table()?.rows;
+        let resumed = rows.len();
+        let Subject { topic, details } = &record.subject;
+        rows.retain(|row| row.topic == *topic && row.details == *details);
+        let done = rows.iter().map(|row| {
+            let is_default = row.asked == Asked::Default;
+            (row.bytes, row.way.clone(), is_default, row.round)
+        });
+        record.done = done.collect();
+        Ok((record, resumed, rows))
     }
 
-    /// Notes which measurements there are; half a line at the end is forgotten.
-    fn take_over(&mut self, path: &str) -> Result<()> {
-        let whole = self.text.rfind('\n').map_or(0, |at| at + 1);
-        self.text.truncate(whole);
-        let mut lines = self.text.lines();
-        match lines.next() {
-            None => return Ok(()),
-            Some(heading) if heading == COLUMNS.join(",") => {}
-            Some(_) => bail!(
-                "`{path}` is no sweep of this version; choose another --output, or --overwrite"
-            ),
-        }
-        for line in lines {
-            let fields: Vec<&str> = line.split(',').collect();
-            if fields.len() == COLUMNS.len() {
-                self.done.insert(key(&fields));
-                self.resumed += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses to resume if the default choice has changed: its rows would contradict each other.
-    pub fn check_picks(&self, picks: &[(u64, &Entry)], path: &str) -> Result<()> {
-        for line in self.text.lines().skip(1) {
-            let fields: Vec<&str> = line.split(',').collect();
-            let [bytes, algorithm, protocol, asked] = WHO.map(|at| fields.get(at).copied());
-            let pick = picks
-                .iter()
-                .find(|(size, _)| bytes == Some(size.to_string().as_str()));
-            let Some((size, pick)) = pick.filter(|_| asked == Some("default")) else {
-                continue;
-            };
-            let now = (pick.way.0.name(), pick.way.1.name());
-            if (algorithm, protocol) != (Some(now.0), Some(now.1)) {
-                bail!(
-                    "in `{path}` the default picks {}/{} at {size} bytes, and now {}/{}; choose \
-                     another --output, or --overwrite",
-                    algorithm.unwrap_or_default(),
-                    protocol.unwrap_or_default(),
-                    now.0,
-                    now.1,
-                );
-            }
-        }
-        Ok(())
-    }
-
-    pub fn has(&self, arguments: &Arguments, common: &Common, shot: Shot) -> Result<bool> {
-        let fields = described(arguments, common, shot)?;
-        let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-        Ok(self.done.contains(&key(&fields)))
+    pub fn has(
+        &self,
+        Shot {
+            entry,
+            bytes,
+            round,
+        }: Shot,
+    ) -> bool {
+        let key = (bytes, entry.row_way(), entry.is_default, Some(round.into()));
+        self.done.contains(&key)
     }
 
     /// Adds what was measured.
-    pub fn add(
-        &mut self,
-        arguments: &Arguments,
-        common: &Common,
-        shot: Shot,
-        row: &Measurement,
-    ) -> Result<()> {
-        let mut fields = described(arguments, common, shot)?;
+    pub fn add(&mut self, shot: Shot, row: &Measurement) -> Result<()> {
+        let Subject { topic, details } = &self.subject;
+        let way = shot.entry.row_way();
         let estimate = row.estimate_us();
-        let mut set = |name: &str, value: String| {
-            if let Some(at) = COLUMNS.iter().position(|column| *column == name) {
-                fields[at] = value;
+        let fields: [String; COLUMNS.len()] = [
+            topic.collective.clone(),
+            shot.bytes.to_string(),
+            way.algorithm,
+            way.protocol,
+            way.channels.to_string(),
+            topic.nodes.to_string(),
+            topic.ranks.to_string(),
+            topic.group.to_string(),
+            topic.registered.to_string(),
+            format!("{:.6}", row.algbw_gbps()),
+            format!("{:.6}", row.mean_us()),
+            if shot.entry.is_default {
+                "default"
+            } else {
+                "way"
             }
-        };
-        let measured = [
-            ("bandwidth_gbps", row.algbw_gbps()),
-            ("latency_us", row.mean_us()),
-            ("first_us", row.first_us),
-            ("min_us", row.min_us()),
-            ("median_us", row.median_us()),
-            ("low_us", estimate.low),
-            ("high_us", estimate.high),
-            ("p99_us", row.percentile_us(99.0)),
-            ("max_us", row.max_us()),
-            ("busbw", row.busbw_gbps()),
+            .into(),
+            shot.round.to_string(),
+            row.transport.clone(),
+            details["dtype"].clone(),
+            details["op"].clone(),
+            details["in_place"].clone(),
+            row.times_us.len().to_string(),
+            format!("{:.6}", row.first_us),
+            format!("{:.6}", row.min_us()),
+            format!("{:.6}", row.median_us()),
+            format!("{:.6}", estimate.low),
+            format!("{:.6}", estimate.high),
+            format!("{:.6}", row.percentile_us(99.0)),
+            format!("{:.6}", row.max_us()),
+            format!("{:.6}", row.busbw_gbps()),
+            row.wrong.map_or(String::new(), |n| n.to_string()),
         ];
-        for (name, value) in measured {
-            set(name, format!("{value:.6}"));
-        }
-        set("transport", row.transport.clone());
-        set("iterations", row.times_us.len().to_string());
-        set("wrong", row.wrong.map_or(String::new(), |n| n.to_string()));
         self.write(&(fields.join(",") + "\n"))
     }
 
@@ -213,43 +210,4 @@ impl Record {
         }
         .context("cannot write the sweep")
     }
-}
-
-/// The fields that are known before anything is measured; the others are empty.
-fn described(arguments: &Arguments, common: &Common, shot: Shot) -> Result<Vec<String>> {
-    let case = arguments.case()?;
-    let entry = shot.entry;
-    let mut fields = vec![String::new(); COLUMNS.len()];
-    let known = [
-        ("collective", arguments.collective.name().to_owned()),
-        ("size_bytes", shot.bytes.to_string()),
-        ("algorithm", entry.way.0.name().to_owned()),
-        ("protocol", entry.way.1.name().to_owned()),
-        (
-            "channels",
-            entry.channels.map_or("-1".into(), |n| n.to_string()),
-        ),
-        ("nodes", common.hosts.to_string()),
-        ("ranks", common.ranks.to_string()),
-        ("pipeOps", "-1".into()),
-        ("regBuff", arguments.job.local_register.to_string()),
-        (
-            "asked",
-            if entry.is_default { "default" } else { "way" }.into(),
-        ),
-        ("round", shot.round.to_string()),
-        ("dtype", case.dtype.to_string()),
-        ("op", case.op.unwrap_or("none").to_owned()),
-        ("in_place", arguments.in_place.to_string()),
-    ];
-    for (field, column) in fields.iter_mut().zip(COLUMNS) {
-        if let Some((_, value)) = known.iter().find(|(name, _)| *name == column) {
-            field.clone_from(value);
-        }
-    }
-    Ok(fields)
-}
-
-fn key(fields: &[&str]) -> String {
-    KEY.map(|at| fields[at]).join(",")
 }

@@ -6,6 +6,7 @@ use ringfold::internals::tune::{Rule, Rules};
 use ringfold::{Communicator, Method, Protocol, Request};
 
 use super::arguments::Arguments;
+use crate::tune::rows::{ANY, Way};
 
 /// One of the things that take turns.
 #[derive(Clone, Debug)]
@@ -16,6 +17,17 @@ pub struct Entry {
     pub is_default: bool,
     /// The rules under which it is what the library picks.
     pub rules: Rules,
+}
+
+impl Entry {
+    /// The way as rows name it.
+    pub fn row_way(&self) -> Way {
+        Way {
+            algorithm: self.way.0.name().to_owned(),
+            protocol: self.way.1.name().to_owned(),
+            channels: self.channels.map_or(ANY, i64::from),
+        }
+    }
 }
 
 /// Everything that takes turns for this request, the default's pick first; the same on all ranks.
