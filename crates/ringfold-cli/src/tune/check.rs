@@ -57,36 +57,38 @@ Examples:
 /// Says what is wrong and returns 1 if anything is.
 pub fn run(arguments: &Arguments) -> Result<u8> {
     let table = Table::read(&arguments.csv)?;
-    table.complain();
     let mut ways: Vec<Row> = Vec::new();
     for path in &arguments.ways {
-        let table = Table::read(path)?;
-        table.complain();
-        ways.extend(table.rows);
+        ways.extend(Table::read(path)?.rows);
     }
     let all = series::series(&table.rows, &ways)?;
-    if all.iter().all(|series| series.curve().is_empty()) {
+    let judged: Vec<(&Series, Vec<Finding>)> = all
+        .iter()
+        .filter(|series| series.measured().next().is_some())
+        .map(|series| (series, findings(series, arguments.margin / 100.0)))
+        .collect();
+    if judged.is_empty() {
         bail!(
             "`{}` has no curve: no row is the default's pick and has a time",
             arguments.csv.display()
         );
     }
-    let judged: Vec<(&Series, Vec<Finding>)> = all
-        .iter()
-        .filter(|series| !series.curve().is_empty())
-        .map(|series| (series, findings(series, arguments.margin / 100.0)))
-        .collect();
     let text = match arguments.json {
         true => format!("{:#}\n", document(&judged)),
         false => report(&judged, arguments.margin) + &next_step(&judged, arguments),
     };
     output::print(&text)?;
-    let is_wrong = |(_, found): &(&Series, Vec<Finding>)| found.iter().any(is_fault);
-    Ok(u8::from(judged.iter().any(is_wrong)))
+    Ok(u8::from(faults(&judged).next().is_some()))
 }
 
 fn is_fault(finding: &Finding) -> bool {
     !finding.is_the_machines
+}
+
+/// Everything of all series that another way may mend.
+fn faults<'a>(judged: &'a [(&Series, Vec<Finding>)]) -> impl Iterator<Item = &'a Finding> {
+    let found = judged.iter().flat_map(|(_, found)| found);
+    found.filter(|finding| is_fault(finding))
 }
 
 fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
@@ -105,14 +107,8 @@ fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
             _ => Ok(()),
         };
     }
-    let all = || {
-        judged
-            .iter()
-            .flat_map(|(_, found)| found)
-            .filter(|f| is_fault(f))
-    };
     let counts = [Kind::Dip, Kind::Plateau, Kind::Inversion, Kind::WrongChoice].map(|kind| {
-        let count = all().filter(|finding| finding.kind == kind).count();
+        let count = faults(judged).filter(|fault| fault.kind == kind).count();
         let plural = if count == 1 { "" } else { "s" };
         (count > 0).then(|| format!("{count} {}{plural}", kind.name()))
     });
@@ -125,11 +121,7 @@ fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
 
 /// What to do about what was found.
 fn next_step(judged: &[(&Series, Vec<Finding>)], arguments: &Arguments) -> String {
-    let mut faults = judged
-        .iter()
-        .flat_map(|(_, found)| found)
-        .filter(|finding| is_fault(finding))
-        .peekable();
+    let mut faults = faults(judged).peekable();
     if faults.peek().is_none() {
         return String::new();
     }
@@ -156,15 +148,13 @@ fn next_step(judged: &[(&Series, Vec<Finding>)], arguments: &Arguments) -> Strin
 
 /// What the curve is, and how sure its points are.
 fn heading(series: &Series) -> String {
-    let points = series.points.values();
-    let measured = || points.clone().filter(|point| !point.curve.is_empty());
-    let repeats = measured().map(|point| point.curve.0.len()).min();
-    let repeats = repeats.unwrap_or(0);
-    let has_intervals = measured()
-        .flat_map(|point| &point.curve.0)
-        .all(|shot| shot.interval_us.is_some());
+    let measured = series.measured();
+    let repeats = measured.clone().map(|(_, point)| point.curve.0.len());
+    let repeats = repeats.min().unwrap_or(0);
+    let mut shots = measured.clone().flat_map(|(_, point)| &point.curve.0);
+    let has_intervals = shots.all(|shot| shot.interval_us.is_some());
     let ways = series.ways().len();
-    let mut text = format!("{}: {} sizes", series.name(), measured().count());
+    let mut text = format!("{}: {} sizes", series.name(), measured.count());
     if ways > 0 {
         let _ = write!(text, ", {ways} ways");
     }
@@ -205,8 +195,10 @@ fn sentence(series: &Series, finding: &Finding) -> String {
     if finding.is_the_machines {
         text += "; no way is better there, so this is the machine's";
     }
-    for way in distinct(&finding.better) {
-        let _ = write!(text, "; better: {way}");
+    for (at, Better { way, .. }) in finding.better.iter().enumerate() {
+        if finding.better[..at].iter().all(|named| named.way != *way) {
+            let _ = write!(text, "; better: {way}");
+        }
     }
     text + "\n"
 }
@@ -270,17 +262,6 @@ fn top(series: &Series, after: u64) -> f64 {
     later
         .map(|(bytes, time)| series.busbw_gbps(bytes, time.middle))
         .fold(0.0, f64::max)
-}
-
-fn distinct(better: &[Better]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for better in better {
-        let name = better.way.to_string();
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
 }
 
 fn document(judged: &[(&Series, Vec<Finding>)]) -> Value {

@@ -7,9 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use anyhow::Result;
+
 use super::ranges::{self, Range};
 use super::rows::{Asked, Metric, Row, Topic, Way};
-use crate::statistics::median;
+use super::series::{Point, Series, series_by};
 
 /// A line of the output, and how good its way was.
 #[derive(Clone, Debug)]
@@ -53,87 +55,53 @@ pub struct Policy {
     pub wrong: Option<BTreeSet<(Topic, u64)>>,
 }
 
-/// What each way took, repeats made one.
+/// What each way took, and for which calls.
 pub struct Points {
     metric: Metric,
-    /// By topic and size the ways in the order of the file, each with its value.
-    ways: BTreeMap<Topic, BTreeMap<u64, Vec<(Way, f64)>>>,
-    /// By nodes and ranks, collective and size, how many rows there are.
-    counts: BTreeMap<(i64, i64), BTreeMap<String, BTreeMap<u64, usize>>>,
-    /// Nodes and ranks in the order of the file.
-    dimensions: Vec<(i64, i64)>,
+    /// A series for each call that rules distinguish, in the order of the file.
+    calls: Vec<Series>,
 }
 
+/// How many rows there are of each size.
+type Counts = BTreeMap<u64, usize>;
+
 impl Points {
-    pub fn new(rows: &[&Row], metric: Metric) -> Points {
-        type Repeats = BTreeMap<Topic, BTreeMap<u64, Vec<(Way, Vec<f64>)>>>;
-        let mut repeats = Repeats::new();
-        let mut points = Points {
-            metric,
-            ways: BTreeMap::new(),
-            counts: BTreeMap::new(),
-            dimensions: Vec::new(),
+    /// Those of the rows that are not the default's.
+    pub fn new(rows: &[&Row], metric: Metric) -> Result<Points> {
+        let ways = rows.iter().filter(|row| row.asked != Asked::Default);
+        let as_way = |row: &&Row| Row {
+            asked: Asked::Way,
+            details: BTreeMap::new(),
+            ..(*row).clone()
         };
-        for row in rows {
-            let Some(value) = row.metric(metric) else {
-                continue;
-            };
-            let topic = row.topic.clone();
-            if row.asked == Asked::Default {
-                continue;
-            }
-            let dimension = (topic.nodes, topic.ranks);
-            if !points.dimensions.contains(&dimension) {
-                points.dimensions.push(dimension);
-            }
-            let sizes = points
-                .counts
-                .entry(dimension)
-                .or_default()
-                .entry(topic.collective.clone());
-            *sizes.or_default().entry(row.bytes).or_default() += 1;
-            let ways = repeats.entry(topic).or_default().entry(row.bytes);
-            let ways = ways.or_default();
-            match ways.iter_mut().find(|(way, _)| *way == row.way) {
-                Some((_, values)) => values.push(value),
-                None => ways.push((row.way.clone(), vec![value])),
-            }
-        }
-        let one = |values: Vec<f64>| median(&values);
-        for (topic, sizes) in repeats {
-            let made_one = |ways: Vec<(Way, Vec<f64>)>| {
-                let ways = ways.into_iter();
-                ways.map(|(way, values)| (way, one(values))).collect()
-            };
-            let sizes = sizes.into_iter();
-            let sizes = sizes.map(|(bytes, ways)| (bytes, made_one(ways)));
-            points.ways.insert(topic, sizes.collect());
-        }
-        points
+        let rows: Vec<Row> = ways.map(as_way).collect();
+        let calls = series_by(&rows, &[], |row| Some((row.metric(metric)?, None)))?;
+        Ok(Points { metric, calls })
     }
 
     /// Prints the ranges; collectives that were measured at the same sizes share their lines.
     pub fn dimensions(&self) -> String {
         let mut text = String::new();
-        for (nodes, ranks) in &self.dimensions {
-            let collectives = &self.counts[&(*nodes, *ranks)];
-            let mut groups: Vec<(Vec<&String>, BTreeMap<u64, usize>)> = Vec::new();
-            for (collective, sizes) in collectives {
-                match groups
-                    .iter_mut()
-                    .find(|(_, counts)| counts.keys().eq(sizes.keys()))
-                {
+        let mut seen = BTreeSet::new();
+        let all = self
+            .calls
+            .iter()
+            .map(|call| (call.topic.nodes, call.topic.ranks));
+        for (nodes, ranks) in all.filter(|dimension| seen.insert(*dimension)) {
+            let mut groups: Vec<(Vec<&str>, Counts)> = Vec::new();
+            for (collective, sizes) in self.counts(nodes, ranks) {
+                let mut known = groups.iter_mut();
+                match known.find(|(_, counts)| counts.keys().eq(sizes.keys())) {
                     Some((names, counts)) => {
                         names.push(collective);
                         for (count, more) in counts.values_mut().zip(sizes.values()) {
                             *count += more;
                         }
                     }
-                    None => groups.push((vec![collective], sizes.clone())),
+                    None => groups.push((vec![collective], sizes)),
                 }
             }
             for (names, counts) in &groups {
-                let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
                 let whose = match groups.len() {
                     1 => String::new(),
                     _ => format!(", {}", names.join(", ")),
@@ -145,15 +113,14 @@ impl Points {
                      unique sizes:"
                 );
                 let sizes: Vec<u64> = counts.keys().copied().collect();
-                for (index, range) in ranges::around(&sizes).into_iter().enumerate() {
+                let ranges = ranges::around(&sizes).into_iter().zip(counts);
+                for (number, (range, (size, count))) in (1..).zip(ranges) {
                     let _ = writeln!(
                         text,
-                        "  Range {}: {} - {} bytes ({} data points, sizes: {})",
-                        index + 1,
+                        "  Range {number}: {} - {} bytes ({count} data points, sizes: {})",
                         thousands(range.min),
                         thousands(range.max),
-                        counts[&sizes[index]],
-                        thousands(sizes[index]),
+                        thousands(*size),
                     );
                 }
             }
@@ -161,27 +128,36 @@ impl Points {
         text
     }
 
-    /// The sizes at which a collective was measured with this many nodes and ranks.
-    fn sizes(&self, topic: &Topic) -> BTreeSet<u64> {
-        let sizes = self
-            .counts
-            .get(&(topic.nodes, topic.ranks))
-            .and_then(|collectives| collectives.get(&topic.collective));
-        sizes.into_iter().flatten().map(|(&size, _)| size).collect()
+    /// By collective, what was measured with this many nodes and ranks.
+    fn counts(&self, nodes: i64, ranks: i64) -> BTreeMap<&str, Counts> {
+        let mut counts: BTreeMap<&str, Counts> = BTreeMap::new();
+        for Series { topic, points, .. } in &self.calls {
+            if (topic.nodes, topic.ranks) == (nodes, ranks) {
+                let sizes = counts.entry(&topic.collective).or_default();
+                for (&bytes, point) in points {
+                    let rows = point.ways.iter().map(|(_, shots)| shots.0.len());
+                    *sizes.entry(bytes).or_default() += rows.sum::<usize>();
+                }
+            }
+        }
+        counts
     }
 
     /// A rule for every range in which something was measured or, if that is the policy, the
     /// default is wrong.
     pub fn rules(&self, policy: &Policy) -> Vec<Rule> {
         let mut rules = Vec::new();
-        for (topic, sizes) in &self.ways {
-            let measured = self.sizes(topic);
+        let mut calls: Vec<&Series> = self.calls.iter().collect();
+        calls.sort_by_key(|call| &call.topic);
+        for Series { topic, points, .. } in calls {
+            let counts = self.counts(topic.nodes, topic.ranks);
+            let measured: Vec<u64> = counts[&*topic.collective].keys().copied().collect();
             let ranges = match &policy.ranges {
                 Some(ranges) => with_strangers(ranges, &measured),
-                None => ranges::around(&Vec::from_iter(measured)),
+                None => ranges::around(&measured),
             };
-            let is_wrong = |range: Range| {
-                let mut inside = sizes.range(range.min..=range.max);
+            let is_wrong = |range: &Range| {
+                let mut inside = points.range(range.min..=range.max);
                 let wrong = policy.wrong.as_ref();
                 wrong.is_none_or(|wrong| {
                     inside.any(|(&bytes, _)| wrong.contains(&(topic.clone(), bytes)))
@@ -189,11 +165,11 @@ impl Points {
             };
             let mut contests: Vec<Contest> = ranges
                 .into_iter()
-                .filter(|range| is_wrong(*range))
-                .filter_map(|range| self.contest(sizes, range))
+                .filter(is_wrong)
+                .filter_map(|range| self.contest(points, range))
                 .collect();
             if policy.ranges.is_none() && policy.wrong.is_some() {
-                end_what_one_size_says(&mut contests, sizes);
+                end_what_one_size_says(&mut contests, points);
             }
             rules.extend(winners(topic, &contests, policy.tolerance_percent));
         }
@@ -201,23 +177,24 @@ impl Points {
     }
 
     /// How the ways of a range compare.
-    fn contest(&self, sizes: &BTreeMap<u64, Vec<(Way, f64)>>, range: Range) -> Option<Contest> {
+    fn contest(&self, points: &BTreeMap<u64, Point>, range: Range) -> Option<Contest> {
         let metric = self.metric;
         let better = |a: f64, b: f64| if metric.is_better(b, a) { b } else { a };
         let mut entrants: Vec<Entrant> = Vec::new();
-        for ways in sizes.range(range.min..=range.max).map(|(_, ways)| ways) {
-            let best = ways.iter().map(|(_, value)| *value).reduce(better)?;
-            for (way, value) in ways {
-                let log_loss = metric.loss(*value, best).ln();
+        for (_, Point { ways, .. }) in points.range(range.min..=range.max) {
+            let values = ways.iter().map(|(way, shots)| (way, shots.median_us()));
+            let best = values.clone().map(|(_, value)| value).reduce(better)?;
+            for (way, value) in values {
+                let log_loss = metric.loss(value, best).ln();
                 match entrants.iter_mut().find(|entrant| entrant.way == *way) {
                     Some(entrant) => {
-                        entrant.value = better(entrant.value, *value);
+                        entrant.value = better(entrant.value, value);
                         entrant.log_losses += log_loss;
                         entrant.sizes += 1;
                     }
                     None => entrants.push(Entrant {
                         way: way.clone(),
-                        value: *value,
+                        value,
                         log_losses: log_loss,
                         sizes: 1,
                     }),
@@ -227,6 +204,7 @@ impl Points {
         let most = entrants.iter().map(|entrant| entrant.sizes).max()?;
         // What was not measured at every size cannot be said to be good there.
         entrants.retain(|entrant| entrant.sizes == most);
+        entrants.sort_by(|one, other| one.loss().total_cmp(&other.loss()));
         Some(Contest { range, entrants })
     }
 }
@@ -234,6 +212,7 @@ impl Points {
 /// The ways of one range.
 struct Contest {
     range: Range,
+    /// At least one, the best first.
     entrants: Vec<Entrant>,
 }
 
@@ -254,34 +233,28 @@ impl Entrant {
 }
 
 impl Contest {
-    /// The first of the best.
     fn best(&self) -> &Entrant {
-        let mut best = &self.entrants[0];
-        for entrant in &self.entrants {
-            if entrant.loss() < best.loss() {
-                best = entrant;
-            }
-        }
-        best
+        &self.entrants[0]
     }
 
     fn find(&self, way: &Way, tolerance_percent: f64) -> Option<&Entrant> {
         let limit = self.best().loss() * (1.0 + tolerance_percent / 100.0);
-        let entrants = self.entrants.iter();
-        entrants
-            .filter(|entrant| entrant.loss() <= limit)
-            .find(|entrant| entrant.way == *way)
+        let mut good = self
+            .entrants
+            .iter()
+            .filter(|entrant| entrant.loss() <= limit);
+        good.find(|entrant| entrant.way == *way)
     }
 }
 
 /// Ends the last range at the last size, unless the same way is the best at the size before it,
 /// too: one size alone does not say what holds for all that are larger.
-fn end_what_one_size_says(contests: &mut [Contest], sizes: &BTreeMap<u64, Vec<(Way, f64)>>) {
+fn end_what_one_size_says(contests: &mut [Contest], points: &BTreeMap<u64, Point>) {
     let [rest @ .., last] = contests else { return };
     let is_same =
         |before: &Contest| before.range.meets(last.range) && before.best().way == last.best().way;
     if last.range.max == u64::MAX && !rest.last().is_some_and(is_same) {
-        last.range.max = sizes.keys().next_back().copied().unwrap_or(u64::MAX);
+        last.range.max = points.keys().next_back().copied().unwrap_or(u64::MAX);
     }
 }
 
@@ -321,7 +294,7 @@ fn winners(topic: &Topic, contests: &[Contest], tolerance_percent: f64) -> Vec<R
 }
 
 /// The ranges, and one for each size that is in none.
-fn with_strangers(ranges: &[Range], sizes: &BTreeSet<u64>) -> Vec<Range> {
+fn with_strangers(ranges: &[Range], sizes: &[u64]) -> Vec<Range> {
     let is_outside = |size: &&u64| !ranges.iter().any(|range| range.holds(**size));
     let strangers = sizes.iter().filter(is_outside);
     let mut all = ranges.to_vec();
@@ -334,18 +307,17 @@ fn with_strangers(ranges: &[Range], sizes: &BTreeSet<u64>) -> Vec<Range> {
 pub fn merge(rules: &[Rule], metric: Metric) -> Vec<Rule> {
     let mut merged: Vec<Rule> = Vec::new();
     for rule in rules {
-        match merged.last_mut() {
-            Some(last)
-                if last.topic == rule.topic
-                    && last.way == rule.way
-                    && last.range.meets(rule.range) =>
-            {
+        let says_the_same = |last: &&mut Rule| {
+            last.topic == rule.topic && last.way == rule.way && last.range.meets(rule.range)
+        };
+        match merged.last_mut().filter(says_the_same) {
+            Some(last) => {
                 last.range.max = rule.range.max;
                 if metric.is_better(rule.value, last.value) {
                     last.value = rule.value;
                 }
             }
-            _ => merged.push(rule.clone()),
+            None => merged.push(rule.clone()),
         }
     }
     merged

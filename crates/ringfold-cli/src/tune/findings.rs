@@ -74,6 +74,39 @@ pub struct Finding {
     pub is_the_machines: bool,
 }
 
+impl Finding {
+    /// At one size.
+    fn new(kind: Kind, bytes: u64, against: Option<u64>, ratio: Estimate) -> Finding {
+        Finding {
+            kind,
+            from: bytes,
+            to: bytes,
+            against,
+            ratio,
+            better: Vec::new(),
+            is_the_machines: false,
+        }
+    }
+
+    /// Adds this finding to those before it: to the last one if it continues that, by its worst
+    /// ratio.
+    fn add_to(self, found: &mut Vec<Finding>, continues: impl FnOnce(&Finding) -> bool) {
+        let Some(last) = found.last_mut().filter(|last| continues(last)) else {
+            return found.push(self);
+        };
+        let is_worse = match self.kind {
+            Kind::Dip => self.ratio.middle < last.ratio.middle,
+            Kind::Plateau => false,
+            Kind::Inversion | Kind::WrongChoice => self.ratio.middle > last.ratio.middle,
+        };
+        if is_worse {
+            last.ratio = self.ratio;
+        }
+        last.to = self.to;
+        last.better.extend(self.better);
+    }
+}
+
 /// Everything suspicious about the series, in the order of sizes. `margin` is the share by which
 /// things may differ.
 pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
@@ -93,13 +126,11 @@ pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
 /// while.
 pub fn wrong_sizes(all: &[Series], margin: f64) -> BTreeSet<(Topic, u64)> {
     let of_one = |series: &Series| -> Vec<(Topic, u64)> {
-        let measured = series
-            .points
-            .iter()
-            .filter(|(_, point)| !point.curve.is_empty());
-        let wrong = measured.filter(|(bytes, _)| better(series, **bytes, margin).is_some());
+        let wrong = series
+            .measured()
+            .filter(|(bytes, _)| better(series, *bytes, margin).is_some());
         wrong
-            .map(|(&bytes, _)| (series.topic.clone(), bytes))
+            .map(|(bytes, _)| (series.topic.clone(), bytes))
             .collect()
     };
     all.iter().flat_map(of_one).collect()
@@ -135,35 +166,15 @@ impl Curve {
 fn dips(curve: &Curve, margin: f64) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut top = 0;
-    let mut is_open = false;
     for at in 1..curve.sizes.len() {
         let ratio = curve.rate(at).over(curve.rate(top));
-        if ratio.high >= 1.0 - margin {
-            is_open = false;
-            if curve.rate(at).middle > curve.rate(top).middle {
-                top = at;
-            }
-            continue;
+        if ratio.high < 1.0 - margin {
+            let (before, against) = (curve.sizes[at - 1], Some(curve.sizes[top]));
+            Finding::new(Kind::Dip, curve.sizes[at], against, ratio)
+                .add_to(&mut found, |last| last.to == before);
+        } else if curve.rate(at).middle > curve.rate(top).middle {
+            top = at;
         }
-        let last = found.last_mut().filter(|_| is_open);
-        match last {
-            Some(last) => {
-                last.to = curve.sizes[at];
-                if ratio.middle < last.ratio.middle {
-                    last.ratio = ratio;
-                }
-            }
-            None => found.push(Finding {
-                kind: Kind::Dip,
-                from: curve.sizes[at],
-                to: curve.sizes[at],
-                against: Some(curve.sizes[top]),
-                ratio,
-                better: Vec::new(),
-                is_the_machines: false,
-            }),
-        }
-        is_open = true;
     }
     found
 }
@@ -177,26 +188,15 @@ fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
         let Some(next) = curve.sizes.iter().position(|&bytes| bytes >= double) else {
             break;
         };
-        let ratio = curve.rate(next).over(curve.rate(at));
         let here = curve.rate(at);
+        let ratio = curve.rate(next).over(here);
         let is_still = ratio.middle < 1.0 + margin;
         let rises = (next + 1..curve.sizes.len())
             .any(|later| curve.rate(later).low > LATER_RISE * here.high);
         let (from, to) = (curve.sizes[at], curve.sizes[next]);
-        if !is_still || !rises || in_dip(from) || in_dip(to) {
-            continue;
-        }
-        match found.last_mut().filter(|last| last.to >= from) {
-            Some(last) => last.to = to,
-            None => found.push(Finding {
-                kind: Kind::Plateau,
-                from,
-                to,
-                against: Some(from),
-                ratio,
-                better: Vec::new(),
-                is_the_machines: false,
-            }),
+        if is_still && rises && !in_dip(from) && !in_dip(to) {
+            let plateau = Finding::new(Kind::Plateau, from, Some(from), ratio);
+            Finding { to, ..plateau }.add_to(&mut found, |last| last.to >= from);
         }
     }
     found
@@ -213,28 +213,12 @@ fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
             break;
         };
         let ratio = over(quickest);
-        if ratio.low <= 1.0 + margin {
-            continue;
-        }
-        let against = curve.sizes[quickest];
-        match found.last_mut().filter(|last| {
-            at > 0 && last.to == curve.sizes[at - 1] && last.against == Some(against)
-        }) {
-            Some(last) => {
-                last.to = curve.sizes[at];
-                if ratio.middle > last.ratio.middle {
-                    last.ratio = ratio;
-                }
-            }
-            None => found.push(Finding {
-                kind: Kind::Inversion,
-                from: curve.sizes[at],
-                to: curve.sizes[at],
-                against: Some(against),
-                ratio,
-                better: Vec::new(),
-                is_the_machines: false,
-            }),
+        if ratio.low > 1.0 + margin {
+            let against = Some(curve.sizes[quickest]);
+            Finding::new(Kind::Inversion, curve.sizes[at], against, ratio)
+                .add_to(&mut found, |last| {
+                    at > 0 && last.to == curve.sizes[at - 1] && last.against == against
+                });
         }
     }
     found
@@ -242,51 +226,31 @@ fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
 
 /// Notes what would have been better where the curve is suspicious, and whether anything would.
 fn judge(finding: &mut Finding, series: &Series, margin: f64) {
-    let inside = series.points.range(finding.from..=finding.to);
-    let mut known = 0;
-    let mut sizes = 0;
-    for (&bytes, point) in inside.filter(|(_, point)| !point.curve.is_empty()) {
-        sizes += 1;
-        known += usize::from(!point.ways.is_empty());
-        finding.better.extend(better(series, bytes, margin));
-    }
-    finding.is_the_machines = known == sizes && finding.better.is_empty();
+    let sizes = finding.from..=finding.to;
+    let inside = series.measured().filter(|(at, _)| sizes.contains(at));
+    let are_known = inside.clone().all(|(_, point)| !point.ways.is_empty());
+    let found = inside.filter_map(|(bytes, _)| better(series, bytes, margin));
+    finding.better.extend(found);
+    finding.is_the_machines = are_known && finding.better.is_empty();
 }
 
 /// The sizes at which another way is surely better, neighbours with the same two ways as one.
 fn wrong_choices(series: &Series, margin: f64) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     let mut previous = None;
-    for (&bytes, point) in &series.points {
-        if point.curve.is_empty() {
-            continue;
-        }
+    for (bytes, _) in series.measured() {
         let before = previous.replace(bytes);
         let Some(better) = better(series, bytes, margin) else {
             continue;
         };
-        let continues = |last: &&mut Finding| {
+        let wrong = Finding {
+            better: vec![better.clone()],
+            ..Finding::new(Kind::WrongChoice, bytes, None, better.factor)
+        };
+        wrong.add_to(&mut found, |last| {
             let first = &last.better[0];
             Some(last.to) == before && first.way == better.way && first.pick == better.pick
-        };
-        match found.last_mut().filter(continues) {
-            Some(last) => {
-                last.to = bytes;
-                if better.factor.middle > last.ratio.middle {
-                    last.ratio = better.factor;
-                }
-                last.better.push(better);
-            }
-            None => found.push(Finding {
-                kind: Kind::WrongChoice,
-                from: bytes,
-                to: bytes,
-                against: None,
-                ratio: better.factor,
-                better: vec![better],
-                is_the_machines: false,
-            }),
-        }
+        });
     }
     found
 }

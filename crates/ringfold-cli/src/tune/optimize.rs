@@ -100,7 +100,6 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
             table.missing.join(", ")
         );
     }
-    table.complain();
     let metric = metric(arguments, &table)?;
     let rows: Vec<&Row> = table
         .rows
@@ -118,31 +117,26 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         tolerance_percent: arguments.tolerance,
         wrong: wrong(arguments, &table, metric)?,
     };
-    let mut text = match (&arguments.size_ranges, arguments.no_auto_ranges) {
-        (Some(_), _) => {
-            let list: Vec<String> = policy
-                .ranges
-                .iter()
-                .flatten()
-                .map(Range::to_string)
-                .collect();
+    let mut text = match (&policy.ranges, arguments.no_auto_ranges) {
+        (Some(_), true) => "Using default hardcoded size ranges\n".into(),
+        (Some(ranges), false) => {
+            let list: Vec<String> = ranges.iter().map(Range::to_string).collect();
             format!("Using custom size ranges: [{}]\n", list.join(", "))
         }
-        (None, true) => "Using default hardcoded size ranges\n".into(),
-        (None, false) => {
+        (None, _) => {
             "Auto-ranging enabled: will create one bucket per unique size in data\n".into()
         }
     };
     // Writing to a string does not fail.
     let _ = writeln!(text, "Loaded {} performance data points", rows.len());
-    let points = Points::new(&rows, metric);
+    let points = Points::new(&rows, metric)?;
     if policy.ranges.is_none() {
         text += &points.dimensions();
     }
     let separate = points.rules(&policy);
     let merged = contest::merge(&separate, metric);
-    if merged.len() < separate.len() {
-        let (from, to) = (separate.len(), merged.len());
+    let (from, to) = (separate.len(), merged.len());
+    if to < from {
         let saved = from - to;
         let _ = writeln!(
             text,
@@ -187,16 +181,16 @@ fn wrong(
 
 /// The same ranges for everything, if that was asked for.
 fn fixed_ranges(arguments: &Arguments) -> Result<Option<Vec<Range>>> {
-    match &arguments.size_ranges {
-        Some(list) => match ranges::parse(list) {
-            Some(ranges) => Ok(Some(ranges)),
-            None => bail!(
-                "invalid size ranges format `{list}`; use 'min1-max1,min2-max2,...', rising and \
-                 without overlap"
-            ),
-        },
-        None => Ok(arguments.no_auto_ranges.then(|| ranges::FIXED.to_vec())),
-    }
+    let Some(list) = &arguments.size_ranges else {
+        return Ok(arguments.no_auto_ranges.then(|| ranges::FIXED.to_vec()));
+    };
+    let ranges = ranges::parse(list).with_context(|| {
+        format!(
+            "invalid size ranges format `{list}`; use 'min1-max1,min2-max2,...', rising and \
+             without overlap"
+        )
+    })?;
+    Ok(Some(ranges))
 }
 
 fn metric(arguments: &Arguments, table: &Table) -> Result<Metric> {

@@ -128,7 +128,6 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
 /// The measurements to draw. If there are in-place ones, too, these are left out.
 fn one_series(arguments: &Arguments, path: &Path) -> Result<Series> {
     let table = Table::read(path)?;
-    table.complain();
     let is_wanted = |series: &Series| {
         let collective = parse_collective(&series.topic.collective).ok();
         arguments.collective.is_none_or(|c| collective == Some(c))

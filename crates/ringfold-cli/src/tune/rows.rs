@@ -25,14 +25,6 @@ pub enum Metric {
 }
 
 impl Metric {
-    pub const ALL: [Metric; 5] = [
-        Metric::MedianUs,
-        Metric::P99Us,
-        Metric::Busbw,
-        Metric::LatencyUs,
-        Metric::BandwidthGbps,
-    ];
-
     /// The column's name in a sweep.
     pub fn name(self) -> &'static str {
         match self {
@@ -142,7 +134,7 @@ pub struct Row {
     pub round: Option<i64>,
     /// Where the true median lies.
     pub interval_us: Option<(f64, f64)>,
-    metrics: HashMap<Metric, f64>,
+    pub metrics: HashMap<Metric, f64>,
 }
 
 impl Row {
@@ -166,7 +158,7 @@ pub struct Table {
     /// Columns that a tuner's rules are made of, and that it does not have.
     pub missing: Vec<&'static str>,
     /// Why lines were left out, each with its number.
-    pub skipped: Vec<String>,
+    skipped: Vec<String>,
 }
 
 /// Columns that a tuner's rules are made of.
@@ -190,11 +182,15 @@ const DETAILS: [&str; 3] = ["dtype", "op", "in_place"];
 
 impl Table {
     /// Reads a sweep, the output of `perf --csv`, or measurements of NCCL with the columns of
-    /// NVIDIA's script.
+    /// NVIDIA's script, and says which lines were left out.
     pub fn read(path: &Path) -> Result<Table> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read `{}`", path.display()))?;
-        Table::parse(&text).with_context(|| format!("`{}`", path.display()))
+        let table = Table::parse(&text).with_context(|| format!("`{}`", path.display()))?;
+        for line in &table.skipped {
+            crate::complain(&format!("left out an invalid row: {line}"));
+        }
+        Ok(table)
     }
 
     /// Reads a file's text.
@@ -224,9 +220,10 @@ impl Table {
         }
         let mut table = Table {
             rows: Vec::new(),
-            metrics: Metric::ALL
-                .into_iter()
-                .filter(|&metric| columns.find(metric.name()).is_some())
+            metrics: Metric::value_variants()
+                .iter()
+                .copied()
+                .filter(|metric| columns.find(metric.name()).is_some())
                 .collect(),
             missing,
             skipped: Vec::new(),
@@ -254,13 +251,6 @@ impl Table {
             }
         }
         rows
-    }
-
-    /// Says which lines were left out.
-    pub fn complain(&self) {
-        for line in &self.skipped {
-            crate::complain(&format!("left out an invalid row: {line}"));
-        }
     }
 }
 

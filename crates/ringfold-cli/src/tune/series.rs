@@ -45,10 +45,6 @@ pub struct Series {
 }
 
 impl Shots {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub fn median_us(&self) -> f64 {
         self.estimate().middle
     }
@@ -134,21 +130,23 @@ impl Series {
 
     /// Bus bandwidth in 10^9 bytes per second.
     pub fn busbw_gbps(&self, bytes: u64, time_us: f64) -> f64 {
-        let factor = match parse_collective(&self.topic.collective) {
-            Ok(collective) => {
-                Size::bus_factor(collective, usize::try_from(self.topic.ranks).unwrap_or(0))
-            }
-            Err(_) => 1.0,
-        };
+        let ranks = usize::try_from(self.topic.ranks).unwrap_or(0);
+        let collective = parse_collective(&self.topic.collective);
+        let factor = collective.map_or(1.0, |collective| Size::bus_factor(collective, ranks));
         bytes as f64 / time_us / 1e3 * factor
     }
 
-    /// The sizes at which the curve was measured, with its times.
+    /// The sizes at which the curve was measured.
+    pub fn measured(&self) -> impl Iterator<Item = (u64, &Point)> + Clone {
+        let points = self.points.iter().map(|(&bytes, point)| (bytes, point));
+        points.filter(|(_, point)| !point.curve.0.is_empty())
+    }
+
+    /// The same with the curve's times.
     pub fn curve(&self) -> Vec<(u64, Estimate)> {
-        let points = self.points.iter();
-        let measured = points.filter(|(_, point)| !point.curve.is_empty());
-        measured
-            .map(|(&bytes, point)| (bytes, point.curve.estimate()))
+        let points = self.measured();
+        points
+            .map(|(bytes, point)| (bytes, point.curve.estimate()))
             .collect()
     }
 
@@ -167,12 +165,12 @@ impl Series {
     /// count.
     fn is_about(&self, row: &Row) -> bool {
         let agree = |a: i64, b: i64| a == b || a == ANY || b == ANY;
-        let canonical = |name: &str| match parse_collective(name) {
-            Ok(collective) => collective.name().to_owned(),
-            Err(_) => name.to_owned(),
+        let is_same = |a: &str, b: &str| match (parse_collective(a), parse_collective(b)) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => a == b,
         };
         let (own, other) = (&self.topic, &row.topic);
-        canonical(&own.collective) == canonical(&other.collective)
+        is_same(&own.collective, &other.collective)
             && own.ranks == other.ranks
             && agree(own.nodes, other.nodes)
             && agree(own.group, other.group)
@@ -206,20 +204,15 @@ pub fn series_by(
     };
     let mut all: Vec<Series> = Vec::new();
     for row in rows {
-        let index = match all
-            .iter()
-            .position(|series| series.topic == row.topic && series.details == row.details)
-        {
-            Some(index) => index,
-            None => {
-                all.push(Series {
-                    topic: row.topic.clone(),
-                    details: row.details.clone(),
-                    points: BTreeMap::new(),
-                });
-                all.len() - 1
-            }
-        };
+        let is_of = |series: &Series| series.topic == row.topic && series.details == row.details;
+        let index = all.iter().position(is_of).unwrap_or_else(|| {
+            all.push(Series {
+                topic: row.topic.clone(),
+                details: row.details.clone(),
+                points: BTreeMap::new(),
+            });
+            all.len() - 1
+        });
         let point = all[index].points.entry(row.bytes).or_default();
         let Some(shot) = shot(row) else { continue };
         match row.asked {
@@ -246,14 +239,8 @@ pub fn series_by(
         for series in all.iter_mut().filter(|series| series.is_about(row)) {
             if let Some(point) = series.points.get_mut(&row.bytes) {
                 // Another run's rounds are no partners of these.
-                add_way(
-                    point,
-                    row,
-                    Shot {
-                        round: None,
-                        ..shot
-                    },
-                );
+                let round = None;
+                add_way(point, row, Shot { round, ..shot });
             }
         }
     }
