@@ -160,11 +160,6 @@ pub mod transport {
 /// See `tune`.
 pub mod tune {
     pub use crate::tune::{Constants, CostTable, Limits, Plugin, Question, Rule, Rules};
-    /// See `tune::calibrate`.
-    pub mod calibrate {
-        pub use crate::tune::calibrate::{Sample, fit};
-    }
-
     /// See `tune::calibration`.
     pub mod calibration {
         pub use crate::tune::calibration::{Calibration, Context, describe, path};
@@ -178,6 +173,11 @@ pub mod tune {
     /// See `tune::cost`.
     pub mod cost {
         pub use crate::tune::cost::{Costs, predict};
+    }
+
+    /// See `tune::fit`.
+    pub mod fit {
+        pub use crate::tune::fit::{calibrate, least_squares};
     }
 
     /// See `tune::names`.

@@ -12,13 +12,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use ringfold::internals::schedule::{Access, Schedule, Spec};
+use ringfold::internals::tune::fit::least_squares::{self, Fit, Value};
 use ringfold::internals::tune::terms::Terms;
 use ringfold::{Collective, Method};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::arguments::Arguments;
-use super::least_squares::{self, Fit, Value};
 use crate::numbers::{bytes_label, significant};
 use crate::output;
 use crate::parse::{parse_algorithm, parse_collective};

@@ -13,7 +13,6 @@ mod details;
 mod disturbances;
 mod files;
 mod fit_links;
-mod least_squares;
 mod outcome;
 mod parse;
 mod pictures;

@@ -2,7 +2,7 @@
 //!
 //! Jobs of as many ranks as there are cores, of twice as many, and of two, over shared memory and
 //! over sockets of this machine, call a few collectives by every way in turn. The library makes
-//! constants and corrections of the times (`tune::calibrate`) and keeps them in a file
+//! constants and corrections of the times (`tune::fit::calibrate`) and keeps them in a file
 //! (`tune::calibration`) that rank 0 of every later job reads.
 //!
 //! The command is its own launcher: [`worker`] is what a rank of such a job does.
@@ -19,8 +19,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::Bind;
 use ringfold::internals::topology::Machine;
 use ringfold::internals::tune::Constants;
-use ringfold::internals::tune::calibrate::{Sample, fit};
 use ringfold::internals::tune::calibration::{self, Calibration, Context};
+use ringfold::internals::tune::fit::calibrate::{Sample, fit};
 use ringfold::internals::tune::parameters::Table;
 use rustix::process::Signal;
 use serde_json::json;

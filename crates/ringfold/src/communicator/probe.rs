@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::tune::Constants;
 use crate::tune::constants::TEXT_BYTES_MAX;
+use crate::tune::fit::Pairs;
 use crate::tune::probe::{PROBE_CASES, ProbeCase, ProbeSamples};
 use crate::types::{DType, Op};
 
@@ -65,7 +66,7 @@ fn try_both(
     let start = Instant::now();
     let sample = |bytes: &u64| ProbeSamples {
         bytes: *bytes,
-        pairs: Vec::with_capacity(ROUNDS),
+        pairs: Pairs::default(),
     };
     let mut samples: Vec<ProbeSamples> = sizes.iter().map(sample).collect();
     let rounds = (0..=ROUNDS).flat_map(|_| sizes);
@@ -95,7 +96,10 @@ fn try_both(
     communicator.all_reduce(&mut times_us, Op::Max)?;
     let pairs = times_us.chunks_exact(2).skip(sizes.len());
     for (number, pair) in pairs.enumerate() {
-        samples[number % sizes.len()].pairs.push([pair[0], pair[1]]);
+        samples[number % sizes.len()]
+            .pairs
+            .0
+            .push([pair[0], pair[1]]);
     }
     Ok((samples, start.elapsed()))
 }
@@ -128,8 +132,8 @@ fn log_samples(case: &ProbeCase, samples: &[ProbeSamples], elapsed: Duration) {
     let text: Vec<String> = samples
         .iter()
         .map(|sample| {
-            let [tried, known] = sample.medians();
-            let sign = match sample.is_clear() {
+            let [tried, known] = sample.pairs.medians();
+            let sign = match sample.pairs.is_clear() {
                 true if tried < known => "<",
                 true => ">",
                 false => "~",
@@ -143,7 +147,7 @@ fn log_samples(case: &ProbeCase, samples: &[ProbeSamples], elapsed: Duration) {
         case.collective,
         case.tried.0,
         case.known.0,
-        samples.first().map_or(0, |sample| sample.pairs.len()),
+        samples.first().map_or(0, |sample| sample.pairs.0.len()),
         text.join(", "),
         elapsed.as_secs_f64() * 1e3
     );

@@ -24,6 +24,7 @@ use crate::memory::{Owned, Region};
 use crate::reduce::Kernel;
 use crate::schedule::{Weighting, Weights};
 use crate::tune::cost::weighted::Pace;
+use crate::tune::fit::Pairs;
 use crate::tune::weights;
 use crate::types::{Collective, DType, Op};
 
@@ -200,26 +201,21 @@ impl Communicator {
         time_ms(None)?;
         time_ms(Some(each))?;
         let mut times_ms = [0.0; 2 * TRIALS];
-        for (turn, slot) in times_ms.iter_mut().enumerate() {
-            *slot = time_ms((turn % 2 == 1).then_some(each))?;
+        for pair in times_ms.chunks_exact_mut(2) {
+            (pair[1], pair[0]) = (time_ms(None)?, time_ms(Some(each))?);
         }
         // The time of a call is that of the slowest rank.
         self.all_reduce(&mut times_ms, Op::Max)?;
-        let times = |turn| {
-            times_ms
-                .iter()
-                .copied()
-                .skip(turn)
-                .step_by(2)
-                .collect::<Vec<f64>>()
-        };
-        let (without, with) = (times(0), times(1));
-        let does = weights::pays(&with, &without);
+        let (pairs, _) = times_ms.as_chunks::<2>();
+        let pairs = Pairs(pairs.to_vec());
+        let does = weights::pays(&pairs);
+        let times = |way: usize| -> Vec<f64> { pairs.0.iter().map(|pair| pair[way]).collect() };
         log::info!(
             target: "ringfold::tuning",
-            "weights {each:?} are {}: {bytes} bytes take {with:.3?} ms with them and {without:.3?} \
-             ms without",
-            if does { "kept" } else { "not kept" }
+            "weights {each:?} are {}: {bytes} bytes take {:.3?} ms with them and {:.3?} ms without",
+            if does { "kept" } else { "not kept" },
+            times(0),
+            times(1)
         );
         Ok(does)
     }

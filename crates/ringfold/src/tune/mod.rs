@@ -2,7 +2,6 @@
 
 pub mod allowed;
 pub mod bounds;
-pub mod calibrate;
 pub mod calibration;
 pub mod channels;
 pub mod choose;
@@ -10,6 +9,7 @@ pub mod constants;
 pub mod corrections;
 pub mod cost;
 pub mod cost_table;
+pub mod fit;
 pub mod limits;
 pub mod model;
 pub mod names;

@@ -13,6 +13,7 @@
 
 use super::choose::finish;
 use super::corrections::Key;
+use super::fit::Pairs;
 use super::model;
 use super::{Constants, Question, Tuning};
 use crate::types::{Collective, Method, Protocol};
@@ -43,25 +44,18 @@ pub const PROBE_CASES: &[ProbeCase] = &[
     },
 ];
 
-/// Times of one size: those of the tried way and of the known one, pair by pair, in any unit.
+/// Times of one size.
 #[derive(Clone, Debug)]
 pub struct ProbeSamples {
     /// The size.
     pub bytes: u64,
-    /// What was measured.
-    pub pairs: Vec<[f64; 2]>,
+    /// Those of the tried way and of the known one.
+    pub pairs: Pairs,
 }
 
 /// So many doublings beyond the sizes that were tried the model stands as it was: what a probe
 /// finds of some kilobytes says nothing of megabytes.
 const REACH_LOG2: u8 = 2;
-
-/// Fewer pairs than this say nothing.
-const PAIRS_MIN: usize = 4;
-
-/// The part of all pairs that a way must win: with 7 pairs 6, which chance alone does once in 16
-/// times for either.
-const WINS_MIN: f64 = 0.8;
 
 impl ProbeCase {
     /// The constants that follow from the samples, each with a question about a call of its size.
@@ -74,9 +68,14 @@ impl ProbeCase {
         };
         let clear: Vec<&(Question, ProbeSamples)> = samples
             .iter()
-            .filter(|(_, sample)| sample.is_clear())
+            .filter(|(_, sample)| sample.pairs.is_clear())
             .collect();
-        let ratios: Vec<f64> = clear.iter().map(|(_, sample)| sample.ratio()).collect();
+        // What the tried way takes, as a multiple of the known one's time.
+        let ratio = |(_, sample): &&(Question, ProbeSamples)| {
+            let [tried, known] = sample.pairs.medians();
+            tried / known
+        };
+        let ratios: Vec<f64> = clear.iter().map(ratio).collect();
         for (index, (question, sample)) in clear.into_iter().enumerate() {
             let price = |way| {
                 let way = finish(question, tuning, way, None);
@@ -124,37 +123,11 @@ fn among_neighbours(ratios: &[f64], index: usize) -> f64 {
     }
 }
 
-impl ProbeSamples {
-    /// What the tried way takes, as a multiple of the known one's time.
-    fn ratio(&self) -> f64 {
-        let [tried, known] = self.medians();
-        tried / known
-    }
-
-    /// Whether one of the ways is faster for certain.
-    pub fn is_clear(&self) -> bool {
-        let needed = (self.pairs.len() as f64 * WINS_MIN).ceil() as usize;
-        let wins = |way: usize| {
-            let wins = |pair: &&[f64; 2]| pair[way] < pair[1 - way];
-            self.pairs.iter().filter(wins).count()
-        };
-        self.pairs.len() >= PAIRS_MIN && (wins(0) >= needed || wins(1) >= needed)
-    }
-
-    /// The median time of each way; of no pairs 0.
-    pub fn medians(&self) -> [f64; 2] {
-        [0, 1].map(|way| {
-            let mut times: Vec<f64> = self.pairs.iter().map(|pair| pair[way]).collect();
-            times.sort_by(f64::total_cmp);
-            times.get(times.len() / 2).copied().unwrap_or(0.0)
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tune::Limits;
+    use crate::tune::fit::PAIRS_MIN;
     use crate::tune::model::tests::{on_one_host, two_cores};
 
     /// Seven pairs at each size, in which the tried way takes what `tried` says and the known one
@@ -163,7 +136,7 @@ mod tests {
         let sample = |bytes: &u64| {
             let sample = ProbeSamples {
                 bytes: *bytes,
-                pairs: vec![[tried(*bytes), 10.0]; 7],
+                pairs: Pairs(vec![[tried(*bytes), 10.0]; 7]),
             };
             (on_one_host(case.collective, *bytes, 2), sample)
         };
@@ -238,13 +211,13 @@ mod tests {
         for case in PROBE_CASES {
             let mut noisy = samples(case, |_| 5.0);
             for (_, sample) in &mut noisy {
-                for pair in sample.pairs.iter_mut().step_by(2) {
+                for pair in sample.pairs.0.iter_mut().step_by(2) {
                     pair.swap(0, 1);
                 }
             }
             let mut few = samples(case, |_| 20.0);
             for (_, sample) in &mut few {
-                sample.pairs.truncate(PAIRS_MIN - 1);
+                sample.pairs.0.truncate(PAIRS_MIN - 1);
             }
             for samples in [noisy, few, Vec::new()] {
                 let settled = case.settle(&tuning(Constants::default()), &samples);

@@ -15,6 +15,7 @@
 //! calls without ([`pays`]).
 
 use super::cost::weighted::{Pace, growth, time_ps};
+use super::fit::{Pairs, median};
 
 /// The weight of a rank that owns as much as it would without weights.
 pub const EVEN: u32 = 100;
@@ -65,83 +66,61 @@ pub fn balance(paces: &[Pace]) -> Option<Vec<u32>> {
 /// the others are as fast as the middle one.
 pub fn steady(rounds: &[Vec<Pace>]) -> Vec<Pace> {
     let ranks = rounds.first().map_or(0, Vec::len);
-    let links = steady_numbers(rounds, ranks, |pace| pace.link_ps);
-    let reduces = steady_numbers(rounds, ranks, |pace| pace.reduce_ps);
-    let pairs = links.into_iter().zip(reduces);
-    pairs
-        .map(|(link_ps, reduce_ps)| Pace { link_ps, reduce_ps })
-        .collect()
-}
-
-fn steady_numbers(rounds: &[Vec<Pace>], ranks: usize, of: impl Fn(&Pace) -> f64) -> Vec<f64> {
-    let middles: Vec<f64> = rounds
-        .iter()
-        .map(|round| median(round.iter().map(&of)))
-        .collect();
-    let usual = median(middles.iter().copied());
-    let steady = |rank: usize| {
-        let ratios = || {
-            rounds
-                .iter()
-                .zip(&middles)
-                .map(|(round, middle)| of(&round[rank]) / middle)
+    by_resource(|of| {
+        let middle = |round: &Vec<Pace>| median(round.iter().map(of));
+        let middles: Vec<f64> = rounds.iter().map(middle).collect();
+        let usual = median(middles.iter().copied());
+        let steady = |rank: usize| {
+            let pairs = rounds.iter().zip(&middles);
+            let ratios = pairs.map(|(round, middle)| of(&round[rank]) / middle);
+            let is_slow = ratios.clone().all(|ratio| ratio > 1.0 + ALIKE);
+            let is_fast = ratios.clone().all(|ratio| ratio < 1.0 - ALIKE);
+            if is_slow || is_fast {
+                usual * median(ratios)
+            } else {
+                usual
+            }
         };
-        let is_slow = ratios().all(|ratio| ratio > 1.0 + ALIKE);
-        let is_fast = ratios().all(|ratio| ratio < 1.0 - ALIKE);
-        if is_slow || is_fast {
-            usual * median(ratios())
-        } else {
-            usual
-        }
-    };
-    (0..ranks).map(steady).collect()
+        (0..ranks).map(steady).collect()
+    })
 }
 
 /// Whether weights pay, from the times of calls that were made in turns with and without them. They
 /// do if their median is smaller by `GAIN_MIN` and each call with them was quicker than the one
 /// without before it.
-pub fn pays(with: &[f64], without: &[f64]) -> bool {
-    let medians = [with, without].map(|times| median(times.iter().copied()));
-    is_gain(medians[0], medians[1])
-        && with
-            .iter()
-            .zip(without)
-            .all(|(with, without)| with < without)
+pub fn pays(pairs: &Pairs) -> bool {
+    let [with, without] = pairs.medians();
+    is_gain(with, without) && pairs.is_first_always_faster()
 }
 
 fn is_gain(with: f64, without: f64) -> bool {
     with < (1.0 - GAIN_MIN) * without
 }
 
-/// The lower one of two in the middle; 0 of nothing.
-fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = numbers.collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len().saturating_sub(1) / 2;
-    sorted.get(middle).copied().unwrap_or(0.0)
-}
-
 /// The speeds without what is only noise; nothing if a number means nothing.
 fn settled(paces: &[Pace]) -> Option<Vec<Pace>> {
-    let settle = |of: &dyn Fn(&Pace) -> f64| {
-        let mut numbers = paces.iter().map(of);
-        if paces.is_empty() || !numbers.all(|number| number.is_finite() && number >= 0.0) {
-            return None;
-        }
-        let middle = median(paces.iter().map(of));
-        let near = |number: f64| (number - middle).abs() <= ALIKE * middle;
-        let settled =
-            |pace| Some(of(pace)).map(|number| if near(number) { middle } else { number });
-        Some(paces.iter().filter_map(settled).collect::<Vec<f64>>())
-    };
-    let links = settle(&|pace| pace.link_ps)?;
-    let reduces = settle(&|pace| pace.reduce_ps)?;
+    let is_speed = |number: f64| number.is_finite() && number >= 0.0;
+    let are_speeds = |pace: &Pace| is_speed(pace.link_ps) && is_speed(pace.reduce_ps);
+    (!paces.is_empty() && paces.iter().all(are_speeds)).then(|| {
+        by_resource(|of| {
+            let middle = median(paces.iter().map(of));
+            let is_near = |number: f64| (number - middle).abs() <= ALIKE * middle;
+            let numbers = paces.iter().map(of);
+            numbers
+                .map(|number| if is_near(number) { middle } else { number })
+                .collect()
+        })
+    })
+}
+
+/// Each rank's pace, of what `numbers` says of the ranks' links, and of their reductions.
+fn by_resource(numbers: impl Fn(fn(&Pace) -> f64) -> Vec<f64>) -> Vec<Pace> {
+    let links = numbers(|pace| pace.link_ps);
+    let reduces = numbers(|pace| pace.reduce_ps);
     let pairs = links.into_iter().zip(reduces);
-    Some(
-        pairs
-            .map(|(link_ps, reduce_ps)| Pace { link_ps, reduce_ps })
-            .collect(),
-    )
+    pairs
+        .map(|(link_ps, reduce_ps)| Pace { link_ps, reduce_ps })
+        .collect()
 }
 
 #[cfg(test)]
@@ -198,6 +177,12 @@ mod tests {
 
     #[test]
     fn weights_pay_if_calls_with_them_are_quicker_each_time_and_by_a_margin() {
+        let pays = |with: &[f64], without: &[f64]| {
+            let pairs = with.iter().zip(without);
+            super::pays(&Pairs(
+                pairs.map(|(with, without)| [*with, *without]).collect(),
+            ))
+        };
         assert!(pays(&[80.0, 85.0, 70.0], &[100.0, 101.0, 99.0]));
         assert!(
             !pays(&[95.0, 96.0, 97.0], &[100.0, 101.0, 99.0]),

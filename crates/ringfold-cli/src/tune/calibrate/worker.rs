@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use ringfold::Region;
 use ringfold::internals::random::SplitMix64;
-use ringfold::internals::tune::calibrate::Sample;
 use ringfold::internals::tune::calibration::Context;
+use ringfold::internals::tune::fit::calibrate::Sample;
 use ringfold::{Collective, Communicator, Config, Counts, DType, Method, Op, Protocol, Request};
 
 /// Sizes of the collective that matters most, and of the others, in bytes.

@@ -1,6 +1,6 @@
 //! From measured times to constants of the cost model: a fit, and what it leaves.
 //!
-//! The constants are those by which the [model](super::model) comes nearest to what was measured,
+//! The constants are those by which the [model](crate::tune::model) comes nearest to what was measured,
 //! in the sense of the least squares of logarithms: a way that is priced at half its time is as
 //! wrong as one that is priced at twice. One constant is moved at a time, by ever smaller factors,
 //! as long as that helps; each is held near its default by a little, so that what nothing measured
@@ -9,17 +9,15 @@
 //!
 //! Pure: `ringfold tune calibrate` measures.
 
-#![forbid(unsafe_code)]
-
-use super::calibration::{Calibration, Context};
-use super::choose::finish;
-use super::constants::Constants;
-use super::corrections::{Corrections, Key};
-use super::model::price;
-use super::parameters::{Parameter, Table};
-use super::{Limits, Question, Tuning};
 use crate::call::Way;
 use crate::topology::Machine;
+use crate::tune::calibration::{Calibration, Context};
+use crate::tune::choose::finish;
+use crate::tune::constants::Constants;
+use crate::tune::corrections::{Corrections, Key};
+use crate::tune::model::price;
+use crate::tune::parameters::{Parameter, Table};
+use crate::tune::{Limits, Question, Tuning};
 use crate::types::{Collective, Method, Protocol};
 
 /// What was measured once.
@@ -55,7 +53,7 @@ const SLOT_BYTES: usize = 256 << 10;
 
 /// The calibration that follows from `samples`, all measured on `machine`.
 pub fn fit(samples: &[Sample], machine: &Machine) -> Calibration {
-    let samples: Vec<Asked> = samples
+    let samples: Vec<Call> = samples
         .iter()
         .filter(|sample| sample.time_us.is_finite() && sample.time_us > 0.0)
         .map(|sample| sample.asked(machine))
@@ -92,7 +90,7 @@ fn is_fitted(parameter: &&Parameter<Constants>) -> bool {
 }
 
 /// How far the model is from what was measured.
-fn error(constants: &Constants, samples: &[Asked], machine: &Machine) -> f64 {
+fn error(constants: &Constants, samples: &[Call], machine: &Machine) -> f64 {
     let origin = Constants::default();
     let off = |parameter: &Parameter<Constants>| {
         (parameter.value(constants) / parameter.value(&origin))
@@ -124,7 +122,7 @@ impl Sample {
     }
 
     /// The call as it was asked for, and its way.
-    fn asked(&self, machine: &Machine) -> Asked {
+    fn asked(&self, machine: &Machine) -> Call {
         let Context { is_shared, ranks } = self.context;
         let question = Question {
             slot_bytes: is_shared.then_some(SLOT_BYTES),
@@ -134,7 +132,7 @@ impl Sample {
         };
         let limits = Limits::derive(machine, ranks);
         let tuning = Tuning::new(Constants::default(), limits);
-        Asked {
+        Call {
             way: finish(&question, &tuning, self.way, None),
             question,
             sample: *self,
@@ -143,13 +141,13 @@ impl Sample {
 }
 
 /// A sample with what its price depends on.
-struct Asked {
+struct Call {
     sample: Sample,
     question: Question,
     way: Way,
 }
 
-impl Asked {
+impl Call {
     fn residue(&self, placed: &Constants) -> f64 {
         self.sample.time_us / f64::from(price(&self.question, &self.way, placed))
     }
@@ -158,7 +156,7 @@ impl Asked {
 /// What the formulas leave, by context.
 fn corrections(
     constants: &Constants,
-    samples: &[Asked],
+    samples: &[Call],
     machine: &Machine,
 ) -> Vec<(Context, Corrections)> {
     let mut contexts: Vec<Context> = samples.iter().map(|asked| asked.sample.context).collect();
@@ -187,8 +185,9 @@ fn corrections(
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::tests::two_cores;
     use super::*;
+    use crate::tune::model::tests::two_cores;
+
     /// Times as another machine would have them: its own constants, and one way that its formula
     /// misses.
     fn samples(truth: &Constants) -> Vec<Sample> {
@@ -239,7 +238,7 @@ mod tests {
         let samples = samples(&truth);
         let calibration = fit(&samples, &two_cores());
         let asked = samples.iter().map(|sample| sample.asked(&two_cores()));
-        let asked: Vec<Asked> = asked.collect();
+        let asked: Vec<Call> = asked.collect();
         let error = |constants: &Constants| error(constants, &asked, &two_cores());
         let before = error(&Constants::default());
         let after = error(&calibration.constants);

@@ -15,13 +15,21 @@ const MAX_UNKNOWNS: usize = 8;
 /// What became of one unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// The value, and its standard error.
-    Fitted { value: f64, error: f64 },
+    /// It was determined.
+    Fitted {
+        /// The value, 0 where it would be negative.
+        value: f64,
+        /// Its standard error.
+        error: f64,
+    },
     /// No row depends on it.
     Absent,
     /// The rows depend on it exactly as on the unknown with this number, so that only the sum of
     /// both can be determined.
-    Inseparable { from: usize },
+    Inseparable {
+        /// The other unknown's number.
+        from: usize,
+    },
 }
 
 /// The outcome of a fit.
@@ -66,12 +74,6 @@ pub fn fit(columns: &[Vec<f64>], times: &[f64]) -> Option<Fit> {
         })
         .min_by(|(_, one), (_, other)| one.squares.total_cmp(&other.squares))?;
     let (chosen, solved) = best;
-    for &j in &open {
-        values[j] = Value::Fitted {
-            value: 0.0,
-            error: 0.0,
-        };
-    }
     for (at, &j) in chosen.iter().enumerate() {
         values[j] = Value::Fitted {
             value: solved.x[at],
@@ -119,37 +121,28 @@ fn judge(values: Vec<Value>, predicted: Vec<f64>, times: &[f64]) -> Fit {
     }
 }
 
-/// Which columns are independent (`Fitted`, still without a value), by Gram-Schmidt in the given
-/// order.
+/// Which columns are independent (`Fitted`, still without a value) of those before them.
 fn separate(columns: &[Vec<f64>]) -> Vec<Value> {
-    let mut basis: Vec<(usize, Vec<f64>)> = Vec::new();
+    let mut basis: Vec<Vec<f64>> = Vec::new();
+    let mut independent = Vec::new();
     let mut values = Vec::new();
     for (j, column) in columns.iter().enumerate() {
-        let length = dot(column, column).sqrt();
-        if length == 0.0 {
-            values.push(Value::Absent);
-            continue;
-        }
-        let mut rest: Vec<f64> = column.iter().map(|a| a / length).collect();
-        let mut likest = (0.0, 0);
-        for (of, direction) in &basis {
-            let share = dot(&rest, direction);
-            if share.abs() > likest.0 {
-                likest = (share.abs(), *of);
+        let left = rest(column, &basis);
+        values.push(if dot(column, column) == 0.0 {
+            Value::Absent
+        } else if length(&left) < SEPARABLE_SHARE * length(column) {
+            let share = |at: &usize| dot(column, &basis[*at]).abs();
+            let likest = (0..basis.len()).max_by(|a, b| share(a).total_cmp(&share(b)));
+            Value::Inseparable {
+                from: likest.map_or(0, |at| independent[at]),
             }
-            for (a, d) in rest.iter_mut().zip(direction) {
-                *a -= share * d;
+        } else {
+            basis.push(unit(&left));
+            independent.push(j);
+            Value::Fitted {
+                value: 0.0,
+                error: 0.0,
             }
-        }
-        let left = dot(&rest, &rest).sqrt();
-        if left < SEPARABLE_SHARE {
-            values.push(Value::Inseparable { from: likest.1 });
-            continue;
-        }
-        basis.push((j, rest.iter().map(|a| a / left).collect()));
-        values.push(Value::Fitted {
-            value: 0.0,
-            error: 0.0,
         });
     }
     values
@@ -161,69 +154,57 @@ struct Solved {
     squares: f64,
 }
 
-/// The least squares of the chosen columns against ones; `None` where a value would be negative.
+/// The least squares of the chosen columns against ones; `None` where a value would be negative. An
+/// unknown's value follows from what its column has that the others have not (Frisch & Waugh,
+/// 1933).
 fn solve(columns: &[Vec<f64>], chosen: &[usize]) -> Option<Solved> {
-    let length = |&j: &usize| dot(&columns[j], &columns[j]).sqrt();
-    let scale: Vec<f64> = chosen.iter().map(length).collect();
-    let units: Vec<Vec<f64>> = chosen
+    let own = |&j: &usize| {
+        let others = chosen.iter().filter(|&&other| other != j);
+        let basis = others.fold(Vec::new(), |mut basis, &other| {
+            basis.push(unit(&rest(&columns[other], &basis)));
+            basis
+        });
+        rest(&columns[j], &basis)
+    };
+    let owns: Vec<Vec<f64>> = chosen.iter().map(own).collect();
+    let x: Vec<f64> = owns
         .iter()
-        .zip(&scale)
-        .map(|(&j, length)| columns[j].iter().map(|a| a / length).collect())
+        .map(|own| own.iter().sum::<f64>() / dot(own, own))
         .collect();
-    let n = chosen.len();
-    let rows = columns[chosen[0]].len();
-    let mut normal: Vec<Vec<f64>> = vec![vec![0.0; 2 * n + 1]; n];
-    for (row, line) in normal.iter_mut().enumerate() {
-        for (column, cell) in line[..n].iter_mut().enumerate() {
-            *cell = dot(&units[row], &units[column]);
-        }
-        line[n] = units[row].iter().sum();
-        line[n + 1 + row] = 1.0;
-    }
-    eliminate(&mut normal)?;
-    let scaled: Vec<f64> = normal.iter().map(|line| line[n]).collect();
-    if scaled.iter().any(|&x| x < 0.0) {
+    if x.iter().any(|&x| x < 0.0) {
         return None;
     }
-    let squares: f64 = (0..rows)
-        .map(|i| {
-            let sum: f64 = (0..n).map(|at| scaled[at] * units[at][i]).sum();
-            (1.0 - sum).powi(2)
-        })
-        .sum();
-    let freedom = rows.saturating_sub(n).max(1) as f64;
-    let errors = (0..n)
-        .map(|at| (squares / freedom * normal[at][n + 1 + at]).max(0.0).sqrt() / scale[at])
+    let rows = columns[chosen[0]].len();
+    let predicted =
+        |i: usize| -> f64 { chosen.iter().zip(&x).map(|(&j, x)| columns[j][i] * x).sum() };
+    let squares: f64 = (0..rows).map(|i| (1.0 - predicted(i)).powi(2)).sum();
+    let freedom = rows.saturating_sub(chosen.len()).max(1) as f64;
+    let errors = owns
+        .iter()
+        .map(|own| (squares / freedom).sqrt() / length(own))
         .collect();
-    let x = (0..n).map(|at| scaled[at] / scale[at]).collect();
     Some(Solved { x, errors, squares })
 }
 
-/// Gauss and Jordan's elimination with pivots; `None` for a singular matrix.
-fn eliminate(matrix: &mut [Vec<f64>]) -> Option<()> {
-    let n = matrix.len();
-    for column in 0..n {
-        let size = |row: &usize| matrix[*row][column].abs();
-        let pivot = (column..n).max_by(|a, b| size(a).total_cmp(&size(b)))?;
-        if matrix[pivot][column].abs() < 1e-12 {
-            return None;
-        }
-        matrix.swap(column, pivot);
-        let head = matrix[column][column];
-        for cell in &mut matrix[column] {
-            *cell /= head;
-        }
-        let line = matrix[column].clone();
-        for (row, other) in matrix.iter_mut().enumerate() {
-            if row != column {
-                let factor = other[column];
-                for (cell, value) in other.iter_mut().zip(&line) {
-                    *cell -= factor * value;
-                }
-            }
+/// What is left of a column after projecting out an orthonormal basis.
+fn rest(column: &[f64], basis: &[Vec<f64>]) -> Vec<f64> {
+    let mut rest = column.to_vec();
+    for direction in basis {
+        let share = dot(&rest, direction);
+        for (a, d) in rest.iter_mut().zip(direction) {
+            *a -= share * d;
         }
     }
-    Some(())
+    rest
+}
+
+fn unit(column: &[f64]) -> Vec<f64> {
+    let length = length(column);
+    column.iter().map(|a| a / length).collect()
+}
+
+fn length(column: &[f64]) -> f64 {
+    dot(column, column).sqrt()
 }
 
 fn dot(one: &[f64], other: &[f64]) -> f64 {

@@ -1,0 +1,62 @@
+//! From measured times to numbers, for all that measure.
+//!
+//! Times on a machine that others use, too, have no distribution that could be assumed, and a long
+//! tail. So a time is always the [`median`] of repetitions, and two ways are compared by [`Pairs`]
+//! that were measured in turns, under the same conditions.
+//!
+//! | measured by | made of the medians |
+//! |---|---|
+//! | `ringfold tune calibrate` | [`calibrate`]: constants of the cost model, and corrections |
+//! | joining | [`probe`](super::probe): corrections of one way |
+//! | `Communicator::rebalance` | [`weights`](super::weights): each rank's share |
+//! | `ringfold sim --calibrate` | [`least_squares`]: constants of links and reductions |
+
+#![forbid(unsafe_code)]
+
+pub mod calibrate;
+pub mod least_squares;
+
+/// Fewer pairs than this say nothing.
+pub const PAIRS_MIN: usize = 4;
+
+/// The part of all pairs that a way must win: with 7 pairs 6, which chance alone does once in 16
+/// times for either.
+const WINS_MIN: f64 = 0.8;
+
+/// The middle of the numbers, of two the lower one; 0 of nothing.
+pub fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = numbers.collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len().saturating_sub(1) / 2;
+    sorted.get(middle).copied().unwrap_or(0.0)
+}
+
+/// The times of two ways that were measured in turns, in any unit.
+#[derive(Clone, Debug, Default)]
+pub struct Pairs(pub Vec<[f64; 2]>);
+
+impl Pairs {
+    /// The median time of each way.
+    pub fn medians(&self) -> [f64; 2] {
+        [0, 1].map(|way| median(self.0.iter().map(|pair| pair[way])))
+    }
+
+    /// Whether one of the ways is faster for certain.
+    pub fn is_clear(&self) -> bool {
+        let needed = (self.0.len() as f64 * WINS_MIN).ceil() as usize;
+        self.0.len() >= PAIRS_MIN && [0, 1].iter().any(|way| self.wins(*way) >= needed)
+    }
+
+    /// Whether the first way was faster in every pair.
+    pub fn is_first_always_faster(&self) -> bool {
+        self.wins(0) == self.0.len()
+    }
+
+    /// In how many pairs a way was the faster one.
+    fn wins(&self, way: usize) -> usize {
+        self.0
+            .iter()
+            .filter(|pair| pair[way] < pair[1 - way])
+            .count()
+    }
+}
