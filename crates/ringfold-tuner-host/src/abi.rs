@@ -132,8 +132,8 @@ pub type ChunkSize = unsafe extern "C" fn(
     chunk_bytes: *mut usize,
 ) -> Code;
 
-/// What a library exports under the name of a version. The versions differ in the arguments of their
-/// functions, and from 6 on one more may follow.
+/// What a library exports under the name of a version. The versions differ in the arguments of
+/// their functions, and from 6 on one more may follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Tuner<Begin, Answer, More = ()> {

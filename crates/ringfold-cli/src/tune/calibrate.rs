@@ -83,7 +83,8 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     };
     if arguments.show && !path.exists() {
         bail!(
-            "this machine is not calibrated: there is no `{}`; `ringfold tune calibrate` makes it, in seconds",
+            "this machine is not calibrated: there is no `{}`; `ringfold tune calibrate` makes \
+             it, in seconds",
             path.display()
         );
     }
@@ -248,7 +249,8 @@ fn say(
             }
             for (context, (half, most)) in misses {
                 text += &format!(
-                    "\n{context}: before corrections half of all ways are within a factor of {half:.2}, nine tenths within {most:.2}"
+                    "\n{context}: before corrections half of all ways are within a factor of \
+                     {half:.2}, nine tenths within {most:.2}"
                 );
             }
             text.push('\n');
