@@ -173,7 +173,7 @@ impl Driver {
     /// Runs a tiny call, if nothing else is under way; false when it is to be run as a job.
     #[inline]
     pub fn run_tiny(&self, job: &TinyJob, on_wait: OnWait<'_>) -> Result<bool> {
-        let mut pace = Pace::default();
+        let mut pace = Pace::brief();
         match self.begin_tiny(job, &mut pace)? {
             None => Ok(false),
             Some(Run::Done(_)) => Ok(true),

@@ -40,7 +40,7 @@ pub struct Direct {
 
 impl Direct {
     /// Does what can be done; whether that was anything.
-    pub fn advance(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         // A copy that the compiler can keep in registers.
         let mut at = *self;
         let mut progressed = false;
@@ -63,10 +63,10 @@ impl Direct {
     }
 
     /// The peers that keep it from going on.
-    pub fn waiting_for(&self, operation: &Operation, context: &mut Context<'_>) -> Vec<usize> {
+    pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
         let rank = context.rank;
         let others = (0..context.world_size).filter(|peer| *peer != rank);
-        let Some(windows) = context.windows.as_deref() else {
+        let Some(windows) = context.windows.as_ref() else {
             return Vec::new();
         };
         if self.published == self.taken && self.published < operation.slices {
@@ -87,7 +87,7 @@ impl Direct {
     }
 
     /// Publishes what others reduce of the next slice.
-    fn publish_next(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    fn publish_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let slice = self.published;
         if slice == operation.slices || slice - self.taken == SLICES_AHEAD_MAX {
             return Ok(false);
@@ -115,7 +115,7 @@ impl Direct {
 
     /// Reduces this rank's chunk of the next slice, once all others have published theirs, and
     /// gives it back to them.
-    fn reduce_next(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    fn reduce_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let slice = self.reduced;
         if slice == self.published {
             return Ok(false);
@@ -163,7 +163,7 @@ impl Direct {
     }
 
     /// Takes the sums of the next slice as they come; whether that was the last.
-    fn take_next(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    fn take_next(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let slice = self.taken;
         if slice == self.reduced {
             return Ok(false);

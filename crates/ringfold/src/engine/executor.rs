@@ -58,6 +58,8 @@ pub struct Buffers {
 pub struct Operation {
     /// What this rank says it is in.
     pub call: Call,
+    /// The number under which the engine keeps it, for tickets; set when it gets one.
+    pub id: usize,
     /// Where the data is.
     pub buffers: Buffers,
     /// The combining loop, where something is combined.
@@ -137,31 +139,30 @@ impl Kept {
     }
 }
 
-/// What an executor needs of its engine.
-pub struct Context<'a> {
+/// What an executor works with: the rank's, for all its calls.
+pub struct Context {
     /// Where messages go.
-    pub transport: &'a mut dyn Transport,
+    pub transport: Box<dyn Transport>,
     /// Published memory, if all ranks are on one host.
-    pub windows: Option<&'a mut Windows>,
+    pub windows: Option<Windows>,
     /// This rank.
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// This call's number, for tickets.
-    pub id: usize,
     /// What was kept of earlier calls.
-    pub kept: &'a mut Kept,
+    pub kept: Kept,
     /// What copies and combines, maybe with other threads.
-    pub parallel: &'a mut Parallel,
+    pub parallel: Parallel,
     /// The buffers that peers have mapped, and theirs.
-    pub registry: &'a Registry,
+    pub registry: Registry,
     /// Learns which peers arrived.
-    pub lateness: &'a mut Lateness,
-    /// Calls that are to be compared before their slots are used again.
-    pub unverified: &'a mut Unverified,
+    pub lateness: Lateness,
+    /// Finished calls in which this rank did not hear from all others, and their generations: the
+    /// newest few.
+    pub unverified: Unverified,
     /// Memory for what cannot be known beforehand.
-    pub pool: &'a Pool,
-    /// What time it is.
+    pub pool: Pool,
+    /// The time of the last attempt.
     pub now: Time,
     /// Whether the transport has been polled at this time.
     pub is_polled: bool,
@@ -196,7 +197,7 @@ pub fn ticket_call(ticket: Ticket) -> usize {
 impl Executor {
     /// Does what can be done without waiting; whether that was anything.
     #[inline]
-    fn advance(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         match self {
             Executor::Tiny(tiny) => tiny.advance(operation, context),
             Executor::Direct(direct) => direct.advance(operation, context),
@@ -226,7 +227,7 @@ impl Executor {
     }
 
     /// The ranks that it waits for now.
-    fn waiting_for(&self, operation: &Operation, context: &mut Context<'_>) -> Vec<usize> {
+    fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
         match self {
             Executor::Tiny(tiny) => tiny.waiting_for(operation, context),
             Executor::Direct(direct) => direct.waiting_for(operation, context),
@@ -275,7 +276,7 @@ impl Running {
 
     /// Does what can be done without waiting; whether that was anything.
     #[inline]
-    pub fn advance(&mut self, context: &mut Context<'_>) -> Result<bool> {
+    pub fn advance(&mut self, context: &mut Context) -> Result<bool> {
         self.executor.advance(&self.operation, context)
     }
 
@@ -338,7 +339,7 @@ impl Running {
     }
 
     /// The ranks that it waits for now.
-    pub fn waiting_for(&self, context: &mut Context<'_>) -> Vec<usize> {
+    pub fn waiting_for(&self, context: &mut Context) -> Vec<usize> {
         let mut ranks = self.executor.waiting_for(&self.operation, context);
         ranks.sort_unstable();
         ranks.dedup();
@@ -346,7 +347,7 @@ impl Running {
     }
 
     /// Where it stands, in words.
-    pub fn site(&self, context: &mut Context<'_>) -> Site {
+    pub fn site(&self, context: &mut Context) -> Site {
         let (slice, slices) = (self.executor.slices_done() + 1, self.operation.slices);
         let phase = match &self.waiting_for(context)[..] {
             [] => format!("slice {slice} of {slices}"),
@@ -360,7 +361,7 @@ impl Running {
 
     /// Sets the deadline if there is none yet, and gives the error of a call whose deadline has
     /// passed.
-    pub fn check_deadline(&mut self, now: Time, context: &mut Context<'_>) -> Result<()> {
+    pub fn check_deadline(&mut self, now: Time, context: &mut Context) -> Result<()> {
         let timeout = self.operation.timeout;
         let deadline = self.operation.deadline.get_or_insert(now.after(timeout));
         if now < *deadline {
@@ -454,8 +455,8 @@ impl Operation {
 
 /// The windows of a context that has them.
 #[inline]
-pub fn windows<'a>(windows: &'a mut Option<&mut Windows>) -> Result<&'a mut Windows> {
+pub fn windows(windows: &mut Option<Windows>) -> Result<&mut Windows> {
     windows
-        .as_deref_mut()
+        .as_mut()
         .ok_or_else(|| Error::Unsupported("published memory between ranks of several hosts".into()))
 }

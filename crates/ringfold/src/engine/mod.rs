@@ -36,9 +36,9 @@ use crate::call::PREPARED;
 use crate::error::{Error, Result};
 use crate::memory::{Pool, Registry};
 use crate::reduce::Parallel;
-use crate::transport::{Ticket, Time, Transport, Wake, Windows};
+use crate::transport::{Ticket, Time, Transport, Wake};
 use crate::types::Collective;
-use executor::{Context, Kept, Running};
+use executor::{Context, Executor, Kept, Running};
 pub use job::{ANY_SOURCE, Finished, Job, JobId};
 use late_ring::{LateMergeState, Policy};
 use lateness::{Lateness, Stats};
@@ -52,14 +52,8 @@ pub const JOBS_MAX: usize = 4096;
 
 /// Runs the calls of one rank over one transport.
 pub struct Engine {
-    transport: Box<dyn Transport>,
-    /// The transport's windows, where it has them.
-    windows: Option<Windows>,
-    rank: usize,
-    world_size: usize,
-    pool: Pool,
-    registry: Registry,
-    parallel: Parallel,
+    /// What calls work with.
+    context: Context,
     /// How many domains of equal size the ranks sit in.
     domains: u32,
     /// By number; those of tiny calls stay for the next call of their kind.
@@ -72,18 +66,9 @@ pub struct Engine {
     finished: Vec<JobId>,
     sequence: u64,
     generation: u64,
-    /// What executors keep from one call to the next.
-    kept: Kept,
     done: Vec<Ticket>,
     /// Whether the log says that a call fell back.
     is_fallback_logged: bool,
-    /// Finished calls in which this rank did not hear from all others, and their generations: the
-    /// newest few.
-    unverified: Unverified,
-    lateness: Lateness,
-    /// The time of the last attempt, and whether the transport has been polled at that time.
-    now: Time,
-    is_polled: bool,
 }
 
 impl Engine {
@@ -97,13 +82,20 @@ impl Engine {
         let mut lateness = Lateness::new(world_size);
         lateness.reset(PREPARED);
         Engine {
-            windows: transport.windows(),
-            transport,
-            rank,
-            world_size,
-            pool,
-            registry: Registry::new(rank),
-            parallel: Parallel::none(),
+            context: Context {
+                windows: transport.windows(),
+                transport,
+                rank,
+                world_size,
+                kept: Kept::new(world_size),
+                parallel: Parallel::none(),
+                registry: Registry::new(rank),
+                lateness,
+                unverified: Unverified::default(),
+                pool,
+                now: Time::default(),
+                is_polled: false,
+            },
             domains: 1,
             calls: Vec::new(),
             free: Vec::new(),
@@ -113,19 +105,14 @@ impl Engine {
             finished: Vec::new(),
             sequence: PREPARED,
             generation: 0,
-            kept: Kept::new(world_size),
             done: Vec::new(),
             is_fallback_logged: false,
-            unverified: Unverified::default(),
-            lateness,
-            now: Time::default(),
-            is_polled: false,
         }
     }
 
     /// What copies and combines, by this thread alone unless replaced here.
     pub(crate) fn parallel(&mut self) -> &mut Parallel {
-        &mut self.parallel
+        &mut self.context.parallel
     }
 
     /// Who was late until now, in the calls that are done.
@@ -143,17 +130,17 @@ impl Engine {
     fn without_untimed<R>(&mut self, f: impl FnOnce(&mut Lateness, u64) -> R) -> R {
         let counted = self.front().and_then(Running::counted_as_short);
         let finished = self.collectives_finished();
-        self.lateness.take_back(counted);
-        let found = f(&mut self.lateness, finished);
+        self.context.lateness.take_back(counted);
+        let found = f(&mut self.context.lateness, finished);
         if let Some(peer) = counted {
-            self.lateness.count_short(None, peer);
+            self.context.lateness.count_short(None, peer);
         }
         found
     }
 
     /// The counts of who was late: the engine adds arrivals, its driver waits.
     pub fn lateness(&mut self) -> &mut Lateness {
-        &mut self.lateness
+        &mut self.context.lateness
     }
 
     /// Says that the ranks sit in this many domains of equal size, in rank order, before the first
@@ -167,23 +154,23 @@ impl Engine {
     /// uses. The same on all ranks.
     pub fn set_late_merge(&mut self, policy: Policy, signal_channel: usize) {
         let state = LateMergeState::new(policy, signal_channel);
-        self.kept.late_merge = Some(Box::new(state));
+        self.context.kept.late_merge = Some(Box::new(state));
     }
 
     /// The transport, for the thread that waits.
     pub fn transport(&mut self) -> &mut dyn Transport {
-        self.transport.as_mut()
+        self.context.transport.as_mut()
     }
 
     /// The registered buffers.
     pub fn registry(&mut self) -> &mut Registry {
-        &mut self.registry
+        &mut self.context.registry
     }
 
     /// No call will run any more, and the memory of those under way goes back to its owner: peers
     /// that still read it are to see that it is not what it was.
     pub(crate) fn withdraw(&mut self) {
-        if let Some(windows) = &self.windows {
+        if let Some(windows) = &self.context.windows {
             windows.withdraw();
         }
     }
@@ -229,18 +216,24 @@ impl Engine {
             self.calls.push(None);
             self.calls.len() - 1
         });
-        self.calls[id] = Some(running);
+        self.put(id, running);
         id
+    }
+
+    fn put(&mut self, id: usize, mut running: Running) {
+        running.operation.id = id;
+        self.calls[id] = Some(running);
     }
 
     /// Does what can be done now; whether that was anything.
     pub fn progress(&mut self, now: Time) -> Result<bool> {
-        (self.now, self.is_polled) = (now, self.is_polled && now == self.now);
+        (self.context.now, self.context.is_polled) =
+            (now, self.context.is_polled && now == self.context.now);
         let mut progressed = self.advance()?;
-        progressed |= self.mailbox.begin(self.transport.as_mut())?;
+        progressed |= self.mailbox.begin(self.context.transport.as_mut())?;
         self.done.clear();
-        self.transport.poll(now, &mut self.done)?;
-        self.is_polled = true;
+        self.context.transport.poll(now, &mut self.done)?;
+        self.context.is_polled = true;
         if !self.done.is_empty() {
             self.complete();
             self.advance()?;
@@ -248,7 +241,7 @@ impl Engine {
         } else if self.needs_clock() {
             progressed |= self.advance()?;
         }
-        progressed |= self.mailbox.advance(self.transport.as_mut())?;
+        progressed |= self.mailbox.advance(self.context.transport.as_mut())?;
         Ok(progressed)
     }
 
@@ -261,7 +254,7 @@ impl Engine {
                 let call = self.calls.get_mut(executor::ticket_call(ticket));
                 let running = call.and_then(Option::as_mut);
                 let running = running.expect("transports report tickets that were posted, once");
-                running.complete(ticket, &mut self.lateness);
+                running.complete(ticket, &mut self.context.lateness);
             }
         }
     }
@@ -277,28 +270,11 @@ impl Engine {
         collective.or_else(|| self.mailbox.take_finished())
     }
 
-    fn with_context<R>(
-        &mut self,
-        id: usize,
-        f: impl FnOnce(&mut Running, &mut Context<'_>) -> R,
-    ) -> R {
-        let mut context = Context {
-            transport: self.transport.as_mut(),
-            windows: self.windows.as_mut(),
-            rank: self.rank,
-            world_size: self.world_size,
-            id,
-            kept: &mut self.kept,
-            parallel: &mut self.parallel,
-            registry: &self.registry,
-            lateness: &mut self.lateness,
-            unverified: &mut self.unverified,
-            pool: &self.pool,
-            now: self.now,
-            is_polled: self.is_polled,
-        };
-        let running = self.calls[id].as_mut();
-        f(running.expect("a queued call runs"), &mut context)
+    /// A call under way, and what it works with.
+    #[inline]
+    fn running(&mut self, id: usize) -> (&mut Running, &mut Context) {
+        let running = self.calls[id].as_mut().expect("a queued call runs");
+        (running, &mut self.context)
     }
 
     /// Runs the first call, and those after it as long as they end.
@@ -306,7 +282,8 @@ impl Engine {
         let mut progressed = false;
         while let Some(&id) = self.queue.front() {
             self.begin(id);
-            progressed |= self.with_context(id, Running::advance)?;
+            let (running, context) = self.running(id);
+            progressed |= running.advance(context)?;
             if self.fall_back(id)? {
                 progressed = true;
                 continue;
@@ -325,9 +302,19 @@ impl Engine {
     #[inline]
     pub fn advance_tiny(&mut self) -> Result<bool> {
         let id = *self.queue.front().expect("a tiny call is under way");
-        let is_done = self.with_context(id, Running::advance)?;
+        let Some(Running {
+            operation,
+            executor: Executor::Tiny(tiny),
+            ..
+        }) = &mut self.calls[id]
+        else {
+            unreachable!("the call under way is a tiny one");
+        };
+        let is_done = tiny.advance(operation, &mut self.context)?;
         if is_done {
-            self.retire(id)?;
+            self.queue.pop_front();
+            self.context.lateness.end_call();
+            self.context.compare_calls(operation)?;
         }
         Ok(is_done)
     }
@@ -340,8 +327,8 @@ impl Engine {
             && !operation.is_begun
         {
             (operation.is_begun, operation.first_generation) = (true, next);
-            self.lateness.begin_call();
-            self.parallel.begin_call(operation.buffers.bytes());
+            self.context.lateness.begin_call();
+            self.context.parallel.begin_call(operation.buffers.bytes());
             if operation.publishes {
                 self.generation += u64::from(operation.slices);
             }
@@ -362,27 +349,27 @@ impl Engine {
         else {
             return Ok(false);
         };
-        if let Some(windows) = &self.windows {
+        if let Some(windows) = &self.context.windows {
             windows.finish(operation.last_generation(), Wake::Peers);
         }
         let refused = operation.call.method();
-        executor.keep(&mut self.kept);
+        executor.keep(&mut self.context.kept);
         let running = self.prepare_fallback(fallback, operation)?;
         if !std::mem::replace(&mut self.is_fallback_logged, true) {
             announce::fallback(refused, &running.operation.call);
         }
-        self.calls[id] = Some(running);
+        self.put(id, running);
         Ok(true)
     }
 
     /// Takes the first call, which is done, out of the queue and keeps what the next one of its
     /// kind can use.
-    #[inline]
     fn retire(&mut self, id: usize) -> Result<()> {
         self.queue.pop_front();
-        self.lateness.end_call();
-        self.compare_calls(id)?;
-        if matches!(&self.calls[id], Some(running) if running.is_tiny()) {
+        let (running, context) = self.running(id);
+        context.lateness.end_call();
+        context.compare_calls(&running.operation)?;
+        if running.is_tiny() {
             return Ok(());
         }
         if let Some(Running {
@@ -391,8 +378,8 @@ impl Engine {
             ..
         }) = self.calls[id].take()
         {
-            executor.end(&operation, &self.registry);
-            executor.keep(&mut self.kept);
+            executor.end(&operation, &self.context.registry);
+            executor.keep(&mut self.context.kept);
         }
         self.free.push(id);
         Ok(())
@@ -405,11 +392,10 @@ impl Engine {
     pub fn submit_by_steps(&mut self, job: Job) -> Result<JobId> {
         let id = self.submit(job.clone())?;
         let running = self.calls.get(id.0).and_then(Option::as_ref);
-        if running.is_some_and(|running| matches!(running.executor, executor::Executor::Direct(_)))
-        {
+        if running.is_some_and(|running| matches!(running.executor, Executor::Direct(_))) {
             let plan = self.plan(&job)?;
-            let channels = self.kept.plans.progress(&plan);
-            let steps = executor::Executor::Steps(steps::Steps::new(plan, channels));
+            let channels = self.context.kept.plans.progress(&plan);
+            let steps = Executor::Steps(steps::Steps::new(plan, channels));
             self.calls[id.0].as_mut().expect("it is there").executor = steps;
         }
         Ok(id)
@@ -418,6 +404,6 @@ impl Engine {
 
 /// The windows of an engine's transport, where it has them.
 #[cfg(test)]
-pub fn windows(engine: &mut Engine) -> Option<&mut Windows> {
-    engine.windows.as_mut()
+pub fn windows(engine: &mut Engine) -> Option<&mut crate::transport::Windows> {
+    engine.context.windows.as_mut()
 }

@@ -27,13 +27,13 @@ impl Engine {
         let way = job.way;
         let (registered, fallback) = match way.access {
             Access::Registered => (Some(way), way.unregistered()),
-            _ => (way.tried().filter(|_| self.registry.is_used()), way),
+            _ => (way.tried().filter(|_| self.context.registry.is_used()), way),
         };
         let fallback = Job {
             way: fallback,
             ..job
         };
-        let Some(way) = registered.filter(|_| self.world_size > 1) else {
+        let Some(way) = registered.filter(|_| self.context.world_size > 1) else {
             return self.ready(fallback, None, None);
         };
         let job = Job {
@@ -62,7 +62,8 @@ impl Engine {
 
     /// Whether `job` is a ring that bypasses slow ranks.
     fn bypasses_stragglers(&self, job: &Job) -> bool {
-        self.kept.late_merge.is_some() && LateMergeState::serves(job, self.world_size)
+        self.context.kept.late_merge.is_some()
+            && LateMergeState::serves(job, self.context.world_size)
     }
 
     /// Makes `job` ready to run as it says; `call` is what the peers see, unless it is a new
@@ -92,12 +93,12 @@ impl Engine {
         let buffers = self.buffers(&job, &plan, (slice_elements, slices), owned)?;
         let call = call.unwrap_or_else(|| self.call(&job));
         if job.way.access.is_shared() && Inline::carries(&call) {
-            check_inline(&call, self.world_size)?;
+            check_inline(&call, self.context.world_size)?;
         }
         let scales = plan.exposes || !job.output.is_empty();
-        let is_divided = self.parallel.divides(buffers.bytes());
+        let is_divided = self.context.parallel.divides(buffers.bytes());
         let average = (job.op == Op::Avg && kernel.is_some() && scales).then(|| {
-            let n = self.world_size as u64;
+            let n = self.context.world_size as u64;
             if job.dtype.is_float() {
                 Factor::Multiply(1.0 / n as f64)
             } else {
@@ -106,10 +107,11 @@ impl Engine {
         });
         let operation = Operation {
             call,
+            id: 0,
             kernel,
             factor: average,
             streams: job.way.non_temporal_stores,
-            slot_use: SlotUse::of(&call, self.world_size, is_divided),
+            slot_use: SlotUse::of(&call, self.context.world_size, is_divided),
             publishes: job.way.access.is_shared(),
             hears_all: plan.hears_all,
             slices,
@@ -132,17 +134,17 @@ impl Engine {
         operation: &Operation,
         is_divided: bool,
     ) -> Result<Executor> {
-        if let Some(state) = &mut self.kept.late_merge
-            && LateMergeState::serves(job, self.world_size)
+        if let Some(state) = &mut self.context.kept.late_merge
+            && LateMergeState::serves(job, self.context.world_size)
         {
-            let ring = state.ring(operation, self.rank, self.world_size)?;
+            let ring = state.ring(operation, self.context.rank, self.context.world_size)?;
             return Ok(Executor::LateRing(ring));
         }
         // Steps can be divided among threads, blocks of the written-out loop are too small.
         if plan.has_direct_loop() && !is_divided {
             return Ok(Executor::Direct(Direct::default()));
         }
-        let channels = self.kept.plans.progress(&plan);
+        let channels = self.context.kept.plans.progress(&plan);
         Ok(Executor::Steps(Steps::new(plan, channels)))
     }
 
@@ -165,7 +167,7 @@ impl Engine {
         let mut scratch = Region::EMPTY;
         if schedule.scratch && !self.bypasses_stragglers(job) {
             let in_flight = plan.slices_in_flight.min(slices) as usize;
-            let block = self.pool.take(input_cut.slice_bytes() * in_flight);
+            let block = self.context.pool.take(input_cut.slice_bytes() * in_flight);
             scratch = block.region();
             owned.push(block);
         }
@@ -198,11 +200,11 @@ impl Engine {
                 job.way.access.medium()
             )));
         }
-        if weights.each().len() != self.world_size {
+        if weights.each().len() != self.context.world_size {
             return Err(Error::InvalidArgument(format!(
                 "{} weights for {} ranks",
                 weights.each().len(),
-                self.world_size
+                self.context.world_size
             )));
         }
         Ok(())
@@ -220,7 +222,7 @@ impl Engine {
         if !job.way.access.is_shared() {
             return Ok(());
         }
-        let slot_bytes = match &self.windows {
+        let slot_bytes = match &self.context.windows {
             Some(windows) => windows.slot_bytes(),
             None => {
                 return Err(Error::Unsupported(
@@ -258,7 +260,7 @@ impl Engine {
         let target = if job.collective == Collective::AllReduce && is_output_free {
             job.output
         } else {
-            let block = self.pool.take(job.input.bytes());
+            let block = self.context.pool.take(job.input.bytes());
             let region = block.region().part(0..job.input.bytes());
             owned.push(block);
             region
@@ -288,7 +290,7 @@ impl Engine {
             } else if job.registers {
                 REGISTRATION
             } else if self.bypasses_stragglers(job) {
-                let state = self.kept.late_merge.as_ref();
+                let state = self.context.kept.late_merge.as_ref();
                 state.map_or(0, |state| state.policy.mark())
             } else {
                 job.weights.as_ref().map_or(0, Weights::mark)
@@ -310,8 +312,8 @@ impl Engine {
             algorithm: job.way.algorithm,
             access: job.way.access,
             assignment: job.way.assignment,
-            world_size: self.world_size as u32,
-            rank: self.rank as u32,
+            world_size: self.context.world_size as u32,
+            rank: self.context.rank as u32,
             root: job.root as u32,
             domains: self.domains,
         };
@@ -320,8 +322,8 @@ impl Engine {
             in_place: job.in_place,
             channels: job.way.channels as u32,
         };
-        let announce = || super::announce::plan(job, self.world_size);
-        self.kept.plans.get(key, announce)
+        let announce = || super::announce::plan(job, self.context.world_size);
+        self.context.kept.plans.get(key, announce)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the engine can say of the calls under way: what they wait for, until when, and where they
 //! stand.
 
-use super::executor::Running;
-use super::{Engine, JobId};
+use super::Engine;
+use super::executor::{Context, Running};
 use crate::error::{Result, Site};
 use crate::transport::{Time, Transport};
 
@@ -13,10 +13,10 @@ impl Engine {
         self.calls[id].as_ref()
     }
 
-    /// Whether this job is the tiny call that runs, which [`Engine::advance_tiny`] advances.
-    #[inline]
-    pub fn is_tiny(&self, id: JobId) -> bool {
-        self.queue.front() == Some(&id.0) && self.front().is_some_and(Running::is_tiny)
+    /// The same, and what it works with.
+    pub(super) fn front_mut(&mut self) -> Option<(&mut Running, &mut Context)> {
+        let id = *self.queue.front()?;
+        Some(self.running(id))
     }
 
     /// Whether a call under way goes by the clock, so that every attempt should know what time it
@@ -33,7 +33,12 @@ impl Engine {
     /// When `progress` could next find something to do although no peer acts.
     pub fn next_event(&self) -> Option<Time> {
         let timer = self.next_timer();
-        self.transport.next_event().into_iter().chain(timer).min()
+        self.context
+            .transport
+            .next_event()
+            .into_iter()
+            .chain(timer)
+            .min()
     }
 
     /// Whether the running call has local work left, with which `progress` goes on whatever befalls
@@ -44,9 +49,8 @@ impl Engine {
 
     /// The wait under way has lasted long enough for the clock.
     pub fn time_wait(&mut self, now: Time) {
-        let front = self.queue.front().and_then(|id| self.calls[*id].as_mut());
-        if let Some(front) = front {
-            front.time_wait(now, &mut self.lateness);
+        if let Some((front, context)) = self.front_mut() {
+            front.time_wait(now, &mut context.lateness);
         }
     }
 
@@ -54,8 +58,8 @@ impl Engine {
     /// deadline has passed.
     pub fn check_deadlines(&mut self, now: Time) -> Result<()> {
         self.mailbox.check_deadlines(now)?;
-        match self.queue.front() {
-            Some(&id) => self.with_context(id, |front, context| front.check_deadline(now, context)),
+        match self.front_mut() {
+            Some((front, context)) => front.check_deadline(now, context),
             None => Ok(()),
         }
     }
@@ -75,23 +79,23 @@ impl Engine {
         mut is_gone: impl FnMut(&dyn Transport, usize) -> bool,
     ) -> Option<usize> {
         let awaited = self.front_waits_for();
-        let transport = self.transport.as_ref();
+        let transport = self.context.transport.as_ref();
         let mut is_gone = |rank| is_gone(transport, rank);
         let missed = awaited.into_iter().find(|rank| is_gone(*rank));
         missed.or_else(|| self.mailbox.missed(&mut is_gone))
     }
 
     fn front_waits_for(&mut self) -> Vec<usize> {
-        match self.queue.front() {
-            Some(&id) => self.with_context(id, |front, context| front.waiting_for(context)),
+        match self.front_mut() {
+            Some((front, context)) => front.waiting_for(context),
             None => Vec::new(),
         }
     }
 
     /// Where the running job stands, if one runs.
     pub fn running_site(&mut self) -> Option<Site> {
-        match self.queue.front() {
-            Some(&id) => Some(self.with_context(id, |front, context| front.site(context))),
+        match self.front_mut() {
+            Some((front, context)) => Some(front.site(context)),
             None => self.mailbox.running_site(),
         }
     }

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use super::Engine;
+use super::executor::{Context, Operation, Running};
 use crate::call::Call;
 use crate::error::Result;
 use crate::transport::{Windows, mismatch};
@@ -53,11 +54,15 @@ impl Unverified {
     }
 
     /// Looks at those whose slots are used again from `generation` on, which is free.
-    #[inline]
+    #[inline(always)]
     pub fn verify_before(&mut self, windows: &Windows, generation: u64) -> Result<()> {
-        if self.0.is_empty() {
-            return Ok(());
+        match self.is_empty() {
+            true => Ok(()),
+            false => self.verify_slot(windows, generation),
         }
+    }
+
+    fn verify_slot(&mut self, windows: &Windows, generation: u64) -> Result<()> {
         let slots = windows.slots() as u64;
         while let Some((ended, call)) = self.0.front()
             && ended + slots <= generation
@@ -77,15 +82,12 @@ impl Unverified {
     }
 }
 
-impl Engine {
+impl Context {
     /// Compares the calls of ranks that do not hear from each other in them (two that both take
     /// themselves for the root of a broadcast), at the next call in which all meet; notes a call in
     /// which not all did.
-    #[inline]
-    pub(super) fn compare_calls(&mut self, id: usize) -> Result<()> {
-        let Some(operation) = self.calls[id].as_ref().map(|running| &running.operation) else {
-            return Ok(());
-        };
+    #[inline(always)]
+    pub(super) fn compare_calls(&mut self, operation: &Operation) -> Result<()> {
         if !operation.publishes {
             return Ok(());
         }
@@ -99,24 +101,29 @@ impl Engine {
         }
         Ok(())
     }
+}
 
+impl Engine {
     /// Looks whether a peer has published in the call in which this rank waits for messages: each
     /// would wait for the other in vain. For a rank that has waited for a while.
     pub fn compare_media(&mut self) -> Result<()> {
-        let front = self.queue.front().and_then(|id| self.calls[*id].as_ref());
-        let (Some(running), Some(windows)) = (front, &self.windows) else {
+        let (Some(Running { operation, .. }), Some(windows)) =
+            (self.front(), &self.context.windows)
+        else {
             return Ok(());
         };
-        let operation = &running.operation;
         if operation.publishes {
             return Ok(());
         }
-        for peer in (0..self.world_size).filter(|peer| *peer != self.rank) {
+        for peer in (0..self.context.world_size).filter(|peer| *peer != self.context.rank) {
             // A peer that is through with this call may have published in a later one.
             let theirs = windows.entered(peer, self.generation);
             let in_this = |theirs: &Call| theirs.sequence == operation.call.sequence;
             if let Some(theirs) = theirs.filter(in_this) {
-                return Err(mismatch([self.rank, peer], [&operation.call, &theirs]));
+                return Err(mismatch(
+                    [self.context.rank, peer],
+                    [&operation.call, &theirs],
+                ));
             }
         }
         Ok(())

@@ -61,6 +61,8 @@ pub(super) enum Step {
 pub(super) struct Pace {
     /// Fruitless attempts in a row.
     attempts: u32,
+    /// Whether what it drives is its own tiny call, at which only the first attempts were made.
+    is_brief: bool,
     /// Whether it has a callback.
     calls_back: bool,
     last_call_back: Option<Time>,
@@ -72,6 +74,7 @@ impl Default for Pace {
     fn default() -> Pace {
         Pace {
             attempts: 0,
+            is_brief: false,
             calls_back: true,
             last_call_back: None,
             is_call_back_due: false,
@@ -80,6 +83,14 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// The pace of a thread that begins a tiny call.
+    pub fn brief() -> Pace {
+        Pace {
+            is_brief: true,
+            ..Pace::default()
+        }
+    }
+
     /// The pace of a thread without a callback.
     pub fn without_callback() -> Pace {
         Pace {
@@ -102,12 +113,11 @@ impl Driver {
         pace: &mut Pace,
     ) -> Result<Step> {
         let mut now = Time(0);
-        let mut is_brief = matches!(until, Until::Job(id, _) if state.engine.is_tiny(*id));
-        if !is_brief {
+        if !pace.is_brief {
             self.note(state);
         }
         loop {
-            let attempted = if is_brief {
+            let attempted = if pace.is_brief {
                 state.engine.advance_tiny()
             } else {
                 if self.attend(state)? == Attention::Visit {
@@ -127,7 +137,11 @@ impl Driver {
                 state.engine.lateness().end_wait(|| self.now());
             }
             // A tiny call is done by its first progress.
-            if (is_brief && progressed) || (!is_brief && self.deliver(state, until)) {
+            let is_reached = match pace.is_brief {
+                true => progressed,
+                false => self.deliver(state, until),
+            };
+            if is_reached {
                 state.engine.lateness().count_ended_call();
                 self.note(state);
                 self.clear_status(state);
@@ -140,8 +154,8 @@ impl Driver {
                 continue;
             }
             pace.attempts += 1;
-            if is_brief {
-                is_brief = self.pause_briefly(state, pace);
+            if pace.is_brief {
+                self.pause_briefly(state, pace);
             } else if self.pause(state, &mut now, pace)? {
                 return Ok(Step::Asked);
             }
@@ -164,9 +178,9 @@ impl Driver {
         }
     }
 
-    /// Pauses after a fruitless attempt at a tiny call; false when the attempts that follow are to
-    /// look at deadlines and verdicts, too.
-    fn pause_briefly(&self, state: &mut State, pace: &mut Pace) -> bool {
+    /// Pauses after a fruitless attempt at a tiny call; the attempts that follow after a while are
+    /// to look at deadlines and verdicts, too.
+    fn pause_briefly(&self, state: &mut State, pace: &mut Pace) {
         let pause = state.waiter.pause(pace.attempts);
         if pace.attempts == UNTIMED_ATTEMPTS || pause != Pause::Spin {
             state.engine.time_wait(self.now());
@@ -178,12 +192,10 @@ impl Driver {
                 thread::yield_now();
             }
             _ => {
-                pace.attempts = 0;
+                (pace.attempts, pace.is_brief) = (0, false);
                 self.note(state);
-                return false;
             }
         }
-        true
     }
 
     /// Looks at what matters while nothing moves, and pauses; whether the thread is to call back.

@@ -18,7 +18,7 @@ impl LateRing {
         slice: u32,
         chunk: usize,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let mut at = 0;
         while let Some(order) = self.orders.get(at).copied() {
@@ -64,7 +64,7 @@ impl LateRing {
         to: u32,
         (chunk, interval, place): (usize, Interval, Place),
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let bytes = operation.region(input(chunk), slice).bytes();
         let payload = state(context).places.region(place, bytes);
@@ -80,7 +80,7 @@ impl LateRing {
         label: Label,
         (payload, place): (Region, Option<Place>),
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let peer = self.rank_at(to, label.chunk as usize);
         let header = header(operation, slice, label, payload)?;
@@ -89,7 +89,7 @@ impl LateRing {
             peer,
             channel: DATA_CHANNEL,
         };
-        let ticket = executor::ticket(context.id, number.into());
+        let ticket = executor::ticket(operation.id, number.into());
         let posted = context
             .transport
             .post_send(stream, ticket, header, payload)?;
@@ -102,7 +102,7 @@ impl LateRing {
         slice: u32,
         chunk: usize,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let label = label(Kind::Skip, chunk, Interval::one(0));
         let header = header(operation, slice, label, Region::EMPTY)?;
@@ -125,7 +125,7 @@ impl LateRing {
         slice: u32,
         chunk: usize,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let own = operation.region(input(chunk), slice);
         let station = &self.flight(slice).stations[chunk];
@@ -157,7 +157,7 @@ impl LateRing {
             dtype: operation.call.dtype,
             bytes: own.bytes(),
         };
-        let ticket = executor::ticket(context.id, number.into());
+        let ticket = executor::ticket(operation.id, number.into());
         let posted = context.transport.post_work(ticket, work)?;
         self.note(posted, slice, number);
         Ok(())
@@ -192,7 +192,7 @@ impl LateRing {
     pub(super) fn take_complete(
         &mut self,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<bool> {
         let mut progressed = false;
         while let Some(number) = self.done.pop_front() {
@@ -209,7 +209,7 @@ impl LateRing {
         &mut self,
         posting: Posting,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         match posting {
             Posting::Send { slice, peer, place } => {
@@ -234,7 +234,7 @@ impl LateRing {
         slice: u32,
         chunk: usize,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let bytes = operation.region(input(chunk), slice).bytes();
         let flight = self.flight_mut(slice);
@@ -270,7 +270,7 @@ impl LateRing {
         slice: u32,
         chunk: usize,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         self.flight_mut(slice).results_due -= 1;
         let next = (self.rank + 1) % self.ranks;

@@ -24,7 +24,7 @@ impl LateRing {
         position: u32,
         is_heard: bool,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) {
         let now = context.now;
         let gap = self.gap(slice, position, operation);
@@ -40,7 +40,7 @@ impl LateRing {
     }
 
     /// Begins to wait for the next position that was not heard of.
-    pub(super) fn arm(&mut self, slice: u32, operation: &Operation, context: &mut Context<'_>) {
+    pub(super) fn arm(&mut self, slice: u32, operation: &Operation, context: &mut Context) {
         // The owner waits for everything, the origin for nothing.
         let owner = self.ranks as u32 - 1;
         let flight = self.flight_mut(slice);
@@ -70,7 +70,7 @@ impl LateRing {
     pub(super) fn check_timers(
         &mut self,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<bool> {
         let mut progressed = false;
         // What came at this time comes first.
@@ -92,7 +92,7 @@ impl LateRing {
         &mut self,
         slice: u32,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<bool> {
         let mut progressed = false;
         for at in 0..self.flight(slice).watches.len() {
@@ -111,12 +111,7 @@ impl LateRing {
     }
 
     /// Has the station split whose turn it is to hear something.
-    fn give_up(
-        &mut self,
-        slice: u32,
-        operation: &Operation,
-        context: &mut Context<'_>,
-    ) -> Result<()> {
+    fn give_up(&mut self, slice: u32, operation: &Operation, context: &mut Context) -> Result<()> {
         let position = self.flight(slice).step;
         let chunk = self.chunk_at(position);
         let gap = self.gap(slice, position, operation);

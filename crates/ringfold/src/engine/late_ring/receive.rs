@@ -21,7 +21,7 @@ impl LateRing {
     pub(super) fn take_messages(
         &mut self,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<bool> {
         let mut progressed = false;
         for place in 0..self.peers.len() {
@@ -38,7 +38,7 @@ impl LateRing {
         &mut self,
         peer: usize,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<bool> {
         let stream = Stream {
             peer,
@@ -68,7 +68,7 @@ impl LateRing {
         self.check_sender(peer, &label)?;
         let (posting, into) = self.admit(slice, peer, label, operation, context)?;
         let number = self.post(posting);
-        let ticket = executor::ticket(context.id, number.into());
+        let ticket = executor::ticket(operation.id, number.into());
         let sink = Sink::Store(into);
         let posted = context.transport.post_recv(stream, ticket, header, sink)?;
         self.is_arriving[peer] = posted == Posted::Pending;
@@ -83,7 +83,7 @@ impl LateRing {
         peer: usize,
         label: Label,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<(Posting, Region)> {
         let (chunk, interval) = (label.chunk as usize, label.interval);
         match label.kind {
@@ -179,7 +179,7 @@ impl LateRing {
         &mut self,
         posting: Posting,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let flights = self.flights.len();
         let at = |slice: u32| slice as usize % flights;
@@ -218,7 +218,7 @@ impl LateRing {
     pub(super) fn take_skips(
         &mut self,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<bool> {
         let mut progressed = false;
         let stream = self.skip_stream(state(context));
@@ -241,7 +241,7 @@ impl LateRing {
             }
             let skipped = is_ours.then_some((header.slice, label.chunk as usize));
             let number = self.post(Posting::Skip(skipped));
-            let ticket = executor::ticket(context.id, number.into());
+            let ticket = executor::ticket(operation.id, number.into());
             let sink = Sink::Store(Region::EMPTY);
             let posted = context.transport.post_recv(stream, ticket, header, sink)?;
             progressed = true;
@@ -260,7 +260,7 @@ impl LateRing {
         &mut self,
         skipped: Option<(u32, usize)>,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let Some((slice, chunk)) = skipped.filter(|(slice, _)| *slice >= self.retired) else {
             return Ok(());

@@ -165,7 +165,7 @@ impl LateRing {
     }
 
     /// Does what can be done; whether that was anything.
-    pub fn advance(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         if !self.is_listening {
             // What has come by now is seen at the next attempt, before anything is sent.
             let chunks = (0..self.ranks).map(|chunk| operation.region(input(chunk), 0).bytes());
@@ -253,7 +253,7 @@ impl LateRing {
         (chunk + 1 + position as usize) % self.ranks
     }
 
-    fn listen(&mut self, is_wanted: bool, context: &mut Context<'_>) -> Result<()> {
+    fn listen(&mut self, is_wanted: bool, context: &mut Context) -> Result<()> {
         self.is_listening = is_wanted;
         for peer in &self.peers {
             let channel = DATA_CHANNEL;
@@ -275,7 +275,7 @@ impl LateRing {
         }
     }
 
-    fn begin_slices(&mut self, operation: &Operation, context: &mut Context<'_>) -> bool {
+    fn begin_slices(&mut self, operation: &Operation, context: &mut Context) -> bool {
         let mut progressed = false;
         while self.begun < self.slices && self.begun < self.retired + self.flights.len() as u32 {
             progressed = true;
@@ -289,7 +289,7 @@ impl LateRing {
 
     /// Has the origins of new slices send what they have, after the signals that came while this
     /// rank was late.
-    fn begin_origins(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    fn begin_origins(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let mut progressed = false;
         while self.started < self.begun && !self.is_skip_arriving {
             progressed = true;
@@ -304,7 +304,7 @@ impl LateRing {
         Ok(progressed)
     }
 
-    fn begin_slice(&mut self, slice: u32, context: &mut Context<'_>) {
+    fn begin_slice(&mut self, slice: u32, context: &mut Context) {
         let (rank, ranks, gathers) = (self.rank, self.ranks, self.gathers);
         let policy = state(context).policy;
         let now = context.now;
@@ -330,7 +330,7 @@ impl LateRing {
     }
 
     /// Retires finished slices, in order.
-    fn retire(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    fn retire(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let mut progressed = false;
         while self.retired < self.begun {
             let flight = self.flight(self.retired);
@@ -352,7 +352,7 @@ impl LateRing {
 }
 
 /// What is kept from one such call to the next.
-pub(super) fn state<'a>(context: &'a mut Context<'_>) -> &'a mut LateMergeState {
+pub(super) fn state<'a>(context: &'a mut Context) -> &'a mut LateMergeState {
     let state = context.kept.late_merge.as_deref_mut();
     state.expect("a late-merge call was prepared with it")
 }

@@ -37,12 +37,7 @@ pub(super) enum Issue {
 
 impl Channel<'_> {
     /// Executes step `index` of `slice`, or starts it.
-    pub(super) fn issue(
-        &mut self,
-        slice: u32,
-        index: u32,
-        context: &mut Context<'_>,
-    ) -> Result<Issue> {
+    pub(super) fn issue(&mut self, slice: u32, index: u32, context: &mut Context) -> Result<Issue> {
         let step = &self.plan.channels[self.number].steps[index as usize];
         let posted = match step.action {
             Action::Send { peer, span } => {
@@ -52,7 +47,7 @@ impl Channel<'_> {
                 else {
                     return Ok(Issue::Done);
                 };
-                let ticket = self.ticket(slice, index, context);
+                let ticket = self.ticket(slice, index);
                 context
                     .transport
                     .post_send(stream, ticket, header, payload)?
@@ -105,9 +100,9 @@ impl Channel<'_> {
         })
     }
 
-    fn ticket(&self, slice: u32, index: u32, context: &Context<'_>) -> Ticket {
+    fn ticket(&self, slice: u32, index: u32) -> Ticket {
         let flight = slice % self.plan.slices_in_flight;
-        ticket(context.id, self.number, flight, index)
+        ticket(self.operation.id, self.number, flight, index)
     }
 
     fn receive(
@@ -116,7 +111,7 @@ impl Channel<'_> {
         slice: u32,
         index: u32,
         (span, sink): (Span, Sink),
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<Issue> {
         let step = &self.plan.channels[self.number].steps[index as usize];
         let region = match sink {
@@ -125,7 +120,7 @@ impl Channel<'_> {
         let Some((stream, header)) = self.message(peer, slice, step.message, span, region)? else {
             return Ok(Issue::Done);
         };
-        let ticket = self.ticket(slice, index, context);
+        let ticket = self.ticket(slice, index);
         let posted = context.transport.post_recv(stream, ticket, header, sink)?;
         Ok(if posted == Posted::Done {
             context.lateness.peer_arrived(peer as usize);
@@ -142,7 +137,7 @@ impl Channel<'_> {
         into: Region,
         slice: u32,
         index: u32,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<Posted> {
         if self.operation.publishes {
             return Ok(Posted::Done);
@@ -152,7 +147,7 @@ impl Channel<'_> {
             dtype: self.operation.call.dtype,
             bytes: into.bytes(),
         };
-        let ticket = self.ticket(slice, index, context);
+        let ticket = self.ticket(slice, index);
         context.transport.post_work(ticket, work)
     }
 
@@ -243,12 +238,7 @@ impl Channel<'_> {
         start..start + bytes
     }
 
-    fn issue_shared(
-        &mut self,
-        action: Action,
-        slice: u32,
-        context: &mut Context<'_>,
-    ) -> Result<Issue> {
+    fn issue_shared(&mut self, action: Action, slice: u32, context: &mut Context) -> Result<Issue> {
         let generation = self.operation.generation(slice);
         let is_combined = self.plan.is_combined;
         match action {
@@ -385,13 +375,7 @@ impl Channel<'_> {
     }
 
     /// Reduces the blocks that no other rank claims.
-    fn combine(
-        &mut self,
-        first: u32,
-        len: u32,
-        slice: u32,
-        context: &mut Context<'_>,
-    ) -> Result<()> {
+    fn combine(&mut self, first: u32, len: u32, slice: u32, context: &mut Context) -> Result<()> {
         let generation = self.operation.generation(slice);
         let span = Span {
             buffer: Buffer::Input,
@@ -422,7 +406,7 @@ impl Channel<'_> {
     }
 
     /// Fetches the result, once all of it is reduced.
-    fn collect(&mut self, into: Span, slice: u32, context: &mut Context<'_>) -> Result<Issue> {
+    fn collect(&mut self, into: Span, slice: u32, context: &mut Context) -> Result<Issue> {
         let generation = self.operation.generation(slice);
         let target = self.operation.region(into, slice);
         let offset = self.operation.slot_offset(Buffer::Input, into.first, slice);
@@ -440,7 +424,7 @@ impl Channel<'_> {
         own: Span,
         into: Span,
         slice: u32,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let generation = self.operation.generation(slice);
         let mine = self.operation.region(own, slice);

@@ -63,7 +63,7 @@ impl Steps {
     }
 
     /// Issues what can be issued; whether anything was.
-    pub fn advance(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let mut progressed = false;
         for (number, at) in self.channels.iter_mut().enumerate() {
             let mut channel = Channel {
@@ -122,7 +122,7 @@ enum Advance {
 
 impl Channel<'_> {
     /// Issues what can be issued.
-    fn advance(&mut self, context: &mut Context<'_>) -> Result<Advance> {
+    fn advance(&mut self, context: &mut Context) -> Result<Advance> {
         let plan = &self.plan.channels[self.number];
         let (rounds, skew) = self.rounds_and_skew();
         let mut progressed = self.retire(context)?;
@@ -187,7 +187,7 @@ impl Channel<'_> {
     }
 
     /// Makes room for `slice`; false when there is none yet.
-    fn begin_slice(&mut self, slice: u32, context: &mut Context<'_>) -> Result<bool> {
+    fn begin_slice(&mut self, slice: u32, context: &mut Context) -> Result<bool> {
         let limit = self.plan.slices_in_flight;
         if slice >= limit && self.at.retired <= slice - limit {
             return Ok(false);
@@ -209,7 +209,7 @@ impl Channel<'_> {
     }
 
     /// Retires finished slices, in order.
-    fn retire(&mut self, context: &mut Context<'_>) -> Result<bool> {
+    fn retire(&mut self, context: &mut Context) -> Result<bool> {
         let mut progressed = false;
         loop {
             let at = &self.at;
@@ -234,7 +234,7 @@ impl Channel<'_> {
     }
 
     /// Lets the peers use the slots of `slice` again.
-    fn finish_generation(&self, slice: u32, context: &mut Context<'_>) -> Result<()> {
+    fn finish_generation(&self, slice: u32, context: &mut Context) -> Result<()> {
         let generation = self.operation.generation(slice);
         let windows = windows(&mut context.windows)?;
         // A rank that collects has heard all others, so it is at most two flights ahead of the last

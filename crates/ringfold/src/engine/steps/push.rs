@@ -92,8 +92,8 @@ pub(super) struct Push {
 
 impl Channel<'_> {
     /// Attaches the locations of this rank's buffers to the slot, and publishes that.
-    pub(super) fn expose(&self, phase: u8, slice: u32, context: &mut Context<'_>) -> Result<()> {
-        let registry = context.registry;
+    pub(super) fn expose(&self, phase: u8, slice: u32, context: &mut Context) -> Result<()> {
+        let registry = &context.registry;
         let place = |buffer, region: Region| {
             if region.is_empty() || !self.plan.schedule.has(buffer) {
                 Some(NOWHERE)
@@ -122,7 +122,7 @@ impl Channel<'_> {
     }
 
     /// Whether all ranks have exposed registered buffers: the same answer on all of them.
-    pub(super) fn is_agreed(&self, slice: u32, context: &mut Context<'_>) -> Result<bool> {
+    pub(super) fn is_agreed(&self, slice: u32, context: &mut Context) -> Result<bool> {
         let generation = self.operation.generation(slice);
         let windows = windows(&mut context.windows)?;
         context.kept.push.exposed.clear();
@@ -137,12 +137,7 @@ impl Channel<'_> {
     }
 
     /// Does the next piece of `push`.
-    pub(super) fn push(
-        &mut self,
-        push: Push,
-        slice: u32,
-        context: &mut Context<'_>,
-    ) -> Result<Issue> {
+    pub(super) fn push(&mut self, push: Push, slice: u32, context: &mut Context) -> Result<Issue> {
         let done = self.at.pushed;
         if done == 0 && !self.is_agreed(slice, context)? {
             return Ok(Issue::Refused);
@@ -175,7 +170,7 @@ impl Channel<'_> {
 
     /// Whether some peer's memory is not what it had there in the call. Data read before the answer
     /// no is valid.
-    pub(super) fn is_withdrawn(context: &mut Context<'_>) -> Result<bool> {
+    pub(super) fn is_withdrawn(context: &mut Context) -> Result<bool> {
         let (own, world_size) = (context.rank, context.world_size);
         let windows = windows(&mut context.windows)?;
         let mut peers = (0..world_size).filter(|rank| *rank != own);
@@ -189,7 +184,7 @@ impl Channel<'_> {
         push: Push,
         from: Range<usize>,
         into: Range<usize>,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Result<()> {
         let world_size = context.world_size as u32;
         context.kept.operands.clear();
@@ -233,7 +228,7 @@ impl Channel<'_> {
         rank: usize,
         buffer: Buffer,
         range: Range<usize>,
-        context: &Context<'_>,
+        context: &Context,
     ) -> Result<Region> {
         let Handle {
             registration,

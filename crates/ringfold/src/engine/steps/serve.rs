@@ -73,12 +73,7 @@ fn homes(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
 
 impl Channel<'_> {
     /// Processes blocks of `push` that no other rank claims.
-    pub(super) fn serve(
-        &mut self,
-        push: Push,
-        slice: u32,
-        context: &mut Context<'_>,
-    ) -> Result<Issue> {
+    pub(super) fn serve(&mut self, push: Push, slice: u32, context: &mut Context) -> Result<Issue> {
         if self.at.pushed == 0 && !self.is_agreed(slice, context)? {
             return Ok(Issue::Refused);
         }
@@ -120,12 +115,7 @@ impl Channel<'_> {
     }
 
     /// Whether all blocks are done whose results go to `span`.
-    pub(super) fn is_served(
-        &self,
-        span: Span,
-        slice: u32,
-        context: &mut Context<'_>,
-    ) -> Result<bool> {
+    pub(super) fn is_served(&self, span: Span, slice: u32, context: &mut Context) -> Result<bool> {
         let generation = self.operation.generation(slice);
         let into = self
             .operation

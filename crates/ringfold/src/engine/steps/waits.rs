@@ -6,7 +6,7 @@ use crate::schedule::{Action, Peers};
 
 impl Steps {
     /// The ranks that it waits for now.
-    pub fn waiting_for(&self, operation: &Operation, context: &mut Context<'_>) -> Vec<usize> {
+    pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
         let mut ranks = Vec::new();
         for channel in 0..self.channels.len() {
             self.pending_peers(channel, &mut ranks);
@@ -35,7 +35,7 @@ impl Steps {
         &self,
         channel: usize,
         operation: &Operation,
-        context: &mut Context<'_>,
+        context: &mut Context,
     ) -> Vec<usize> {
         let at = &self.channels[channel];
         let begins_at = u64::from(at.slice) * u64::from(self.plan.skew);
@@ -43,7 +43,7 @@ impl Steps {
             return Vec::new();
         }
         let (rank, world_size) = (context.rank, context.world_size);
-        let Some(windows) = context.windows.as_deref() else {
+        let Some(windows) = context.windows.as_ref() else {
             return Vec::new();
         };
         let generation = operation.generation(at.slice);

@@ -134,11 +134,11 @@ impl Engine {
     /// submitted.
     #[inline]
     pub fn begin_tiny(&mut self, job: &TinyJob) -> Result<Option<JobId>> {
-        if !self.is_idle() || (job.tries_registered && self.registry.is_used()) {
+        if !self.is_idle() || (job.tries_registered && self.context.registry.is_used()) {
             return Ok(None);
         }
         let generation = self.generation;
-        let Some(windows) = self.windows.as_mut() else {
+        let Some(windows) = self.context.windows.as_mut() else {
             return Ok(None);
         };
         if !windows.is_free(generation) {
@@ -147,10 +147,10 @@ impl Engine {
         let Some(id) = self.select_tiny(job)? else {
             return Ok(None);
         };
-        let Some(windows) = self.windows.as_mut() else {
+        let Some(windows) = self.context.windows.as_mut() else {
             return Ok(None);
         };
-        self.unverified.verify_before(windows, generation)?;
+        self.context.unverified.verify_before(windows, generation)?;
         let Some(Running {
             operation,
             executor: Executor::Tiny(tiny),
@@ -168,7 +168,12 @@ impl Engine {
         (tiny.arrived, tiny.last) = (0, None);
         (tiny.is_done, tiny.is_timed) = (false, false);
         self.queue.push_back(id);
-        tiny.publish(operation, windows, self.rank, self.world_size);
+        tiny.publish(
+            operation,
+            windows,
+            self.context.rank,
+            self.context.world_size,
+        );
         Ok(Some(JobId(id)))
     }
 
@@ -187,13 +192,14 @@ impl Engine {
 
     #[cold]
     fn prepare_tiny(&mut self, job: &TinyJob, call: Call) -> Result<Option<usize>> {
-        let Some(running) = Tiny::prepare(job, call, self.rank, self.world_size)? else {
+        let Some(running) = Tiny::prepare(job, call, self.context.rank, self.context.world_size)?
+        else {
             return Ok(None);
         };
         let key = call.words();
         let count = self.tiny.kinds.len();
         if count == 0 {
-            announce::tiny(job, self.world_size);
+            announce::tiny(job, self.context.world_size);
         }
         if count < KINDS_MAX {
             let id = self.place(running);
@@ -260,7 +266,7 @@ impl Tiny {
 
     /// Ends the call if all peers that it waits for are there; whether it is over.
     #[inline]
-    pub fn advance(&mut self, operation: &Operation, context: &mut Context<'_>) -> Result<bool> {
+    pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let windows = windows(&mut context.windows)?;
         let inline = &context.kept.inline;
         if self.part.waits_for != WaitsFor::None {
@@ -268,7 +274,7 @@ impl Tiny {
                 let peer = self.arrived;
                 if self.part.waits_for(peer, context.rank, self.root) {
                     if !self.has_arrived(operation, windows, inline, peer)? {
-                        self.note_wait(peer, context.lateness);
+                        self.note_wait(peer, &mut context.lateness);
                         if !context.unverified.is_empty() {
                             context.unverified.verify_oldest(windows)?;
                         }
@@ -344,8 +350,8 @@ impl Tiny {
     }
 
     /// The ranks that it waits for.
-    pub fn waiting_for(&self, operation: &Operation, context: &mut Context<'_>) -> Vec<usize> {
-        let Some(windows) = context.windows.as_deref() else {
+    pub fn waiting_for(&self, operation: &Operation, context: &mut Context) -> Vec<usize> {
+        let Some(windows) = context.windows.as_ref() else {
             return Vec::new();
         };
         let (rank, generation) = (context.rank, operation.first_generation);
@@ -469,6 +475,7 @@ fn operation(job: &TinyJob, call: Call, kernel: Option<Kernel>) -> Operation {
     let cut = Geometry::new(vector, Blocks::Even(job.count), size, job.count, 1);
     Operation {
         call,
+        id: 0,
         buffers: Buffers {
             input: job.input,
             output: job.output,

@@ -157,16 +157,14 @@ impl Windows {
     /// Says that this rank is in `call`, for a rank that publishes nothing in it: a peer that waits
     /// for it in another call finds the mismatch. No peer sleeps for this alone.
     pub fn enter(&mut self, generation: u64, call: &Call) {
-        self.head(generation, call);
-        self.raise(generation, entered(generation));
+        self.raise(generation, call, entered(generation));
     }
 
     /// Says that this rank has reached `phase` in `call`.
     #[inline]
     pub fn publish(&mut self, generation: u64, phase: u8, call: &Call, wake: Wake) {
         assert!(phase as u64 + 2 < PHASES, "phase {phase}");
-        self.head(generation, call);
-        self.raise(generation, stamp(generation, phase));
+        self.raise(generation, call, stamp(generation, phase));
         self.wake(wake);
     }
 
@@ -186,7 +184,7 @@ impl Windows {
             return Ok(false);
         }
         // The peer writes its call again only after this rank has finished the generation.
-        self.compare(peer, generation, call)?;
+        self.compare(peer, head, call)?;
         Ok(height >= stamp(generation, phase))
     }
 
@@ -216,7 +214,7 @@ impl Windows {
                 are_all_there &= height >= entered(generation);
                 continue;
             }
-            let compared = self.compare(peer, generation, call);
+            let compared = self.compare(peer, head, call);
             // The peer may have gone on meanwhile; then what was compared may be its next call.
             if is_same_generation(flag::recheck(&head.stamp)) {
                 compared?;
@@ -327,38 +325,32 @@ impl Windows {
         }
     }
 
-    #[inline(always)]
-    fn raise(&self, generation: u64, height: u64) {
-        self.change_heads(generation, |head| flag::raise(&head.stamp, height));
-    }
-
     fn finished(&self, peer: usize) -> u64 {
         // Once it is seen, the peer's reads of the slots are over.
         flag::height(self.segment.finished(peer))
     }
 
-    /// Writes this rank's call into its slot's head, once a generation. The next raise of the flag
-    /// makes it visible.
+    /// Raises the flag of this rank's slot to `height`. Before that its call is written beside it,
+    /// once a generation; the flag makes it visible.
     #[inline(always)]
-    fn head(&mut self, generation: u64, call: &Call) {
-        if self.headed == generation + 1 {
-            return;
-        }
-        self.headed = generation + 1;
+    fn raise(&mut self, generation: u64, call: &Call, height: u64) {
+        let is_new = std::mem::replace(&mut self.headed, generation + 1) != generation + 1;
         let words = call.words();
         self.change_heads(generation, |head| {
-            // A peer may still compare the call that stands here, see `verify`.
-            flag::begin(&head.stamp, begun(generation));
-            for (place, word) in head.call.iter().zip(words) {
-                // Made visible by the flag.
-                place.store(word, Ordering::Relaxed);
+            if is_new {
+                // A peer may still compare the call that stands here, see `verify`.
+                flag::begin(&head.stamp, begun(generation));
+                for (place, word) in head.call.iter().zip(words) {
+                    // Made visible by the flag.
+                    place.store(word, Ordering::Relaxed);
+                }
             }
+            flag::raise(&head.stamp, height);
         });
     }
 
     #[inline(always)]
-    fn compare(&self, peer: usize, generation: u64, call: &Call) -> Result<()> {
-        let head = self.peers_head(peer, generation);
+    fn compare(&self, peer: usize, head: &SlotHead, call: &Call) -> Result<()> {
         // Ordered by the flag, which was seen raised before.
         let theirs = || head.call.iter().map(|word| word.load(Ordering::Relaxed));
         // Word by word: an array compared as a whole is first stored, and then loaded wider than it
