@@ -16,7 +16,8 @@ use crate::error::Result;
 use crate::memory::Region;
 use crate::random::SplitMix64;
 use crate::transport::{
-    Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work, WorkKind,
+    Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work,
+    WorkKind,
 };
 
 /// How much longer reductions take.
@@ -93,27 +94,15 @@ impl DelayInjector {
 }
 
 impl Transport for DelayInjector {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
-        self.note_call(&header);
-        self.inner.post_send(stream, ticket, header, payload)
+    fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted> {
+        self.note_call(&post.2);
+        self.inner.post_send(post, payload)
     }
 
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
+    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         self.note_call(&header);
         let combines = matches!(sink, Sink::Reduce { .. });
-        let posted = self.inner.post_recv(stream, ticket, header, sink)?;
+        let posted = self.inner.post_recv(Post(stream, ticket, header), sink)?;
         match posted {
             Posted::Done if combines => self.hold(ticket),
             Posted::Pending if combines => {
@@ -240,8 +229,12 @@ mod tests {
         };
         let begin = Instant::now();
         let payload: Region = one.region();
-        ranks[0].post_send(stream(1), 7, header, payload).unwrap();
-        let posted = ranks[1].post_recv(stream(0), 8, header, sink).unwrap();
+        ranks[0]
+            .post_send(Post(stream(1), 7, header), payload)
+            .unwrap();
+        let posted = ranks[1]
+            .post_recv(Post(stream(0), 8, header), sink)
+            .unwrap();
         assert_eq!(posted, Posted::Pending);
         let mut done = Vec::new();
         while done.is_empty() {

@@ -23,7 +23,7 @@ use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
 use crate::transport::checksum::Checksum;
 use crate::transport::{
-    HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work,
+    HEADER_BYTES, Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work,
 };
 
 /// What the envelope adds to a message.
@@ -164,7 +164,7 @@ impl<T: Transport> FaultInjector<T> {
         let region = envelope.region();
         header.bytes = envelope_bytes(region.bytes())?;
         let inside = self.ticket();
-        let posted = self.inner.post_send(stream, inside, header, region)?;
+        let posted = self.inner.post_send(Post(stream, inside, header), region)?;
         if posted == Posted::Pending {
             let send = UnderWay::Send {
                 ticket,
@@ -213,13 +213,7 @@ impl<T: Transport> FaultInjector<T> {
 }
 
 impl<T: Transport> Transport for FaultInjector<T> {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
+    fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         let fault = self.draw();
         self.half_closed |= fault == Some(Fault::HalfClose);
         if self.half_closed || fault == Some(Fault::Drop) {
@@ -264,13 +258,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
         self.pass_on(stream, Some(ticket), header, envelope)
     }
 
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
+    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         let envelope = Owned::zeroed(header.bytes as usize + ENVELOPE_BYTES);
         let outer = Header {
             bytes: envelope_bytes(envelope.region().bytes())?,
@@ -278,7 +266,7 @@ impl<T: Transport> Transport for FaultInjector<T> {
         };
         let inside = self.ticket();
         let into = Sink::Store(envelope.region());
-        let posted = self.inner.post_recv(stream, inside, outer, into)?;
+        let posted = self.inner.post_recv(Post(stream, inside, outer), into)?;
         if posted == Posted::Done {
             open(envelope.region(), [stream.peer, self.rank], &header, &sink)?;
         } else {

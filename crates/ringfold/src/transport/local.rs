@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::shm::{Armed, Segment, Shape};
 use super::{
-    HEADER_BYTES, Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows,
+    HEADER_BYTES, Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows,
 };
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -185,13 +185,7 @@ fn has_left(rank: usize) -> Error {
 }
 
 impl Transport for Local {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
+    fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         assert_eq!(header.bytes as usize, payload.bytes());
         assert_ne!(stream.peer, self.rank, "a message to oneself");
         let lent = self.sending == Sending::Rendezvous;
@@ -221,13 +215,7 @@ impl Transport for Local {
         Ok(if lent { Posted::Pending } else { Posted::Done })
     }
 
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
+    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         assert_eq!(header.bytes as usize, sink.bytes());
         assert_ne!(stream.peer, self.rank, "a message from oneself");
         let queue = self
@@ -351,12 +339,12 @@ mod tests {
             let [mut lender, mut taker] = <[Local; 2]>::try_from(rendezvous(2)).ok().unwrap();
             let stream = |peer| Stream { peer, channel: 1 };
             lender
-                .post_send(stream(1), 0, header, source.region())
+                .post_send(Post(stream(1), 0, header), source.region())
                 .unwrap();
             let taking = std::thread::spawn(move || {
                 let target = Owned::zeroed(8);
                 let sink = Sink::Store(target.region());
-                taker.post_recv(stream(0), 0, header, sink).unwrap();
+                taker.post_recv(Post(stream(0), 0, header), sink).unwrap();
                 taker.poll(Time(0), &mut Vec::new()).unwrap();
             });
             let mut done = Vec::new();

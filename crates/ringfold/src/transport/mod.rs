@@ -167,29 +167,22 @@ impl Sink {
     }
 }
 
+/// What is said of a message when it is posted: its stream, the ticket that reports it complete,
+/// and its header.
+#[derive(Clone, Copy, Debug)]
+pub struct Post(pub Stream, pub Ticket, pub Header);
+
 /// A way to move bytes between the ranks of one communicator.
 ///
 /// Used by one thread at a time. Errors are final: after one the transport is only closed.
 pub trait Transport: Send {
     /// Queues a message. `payload` has `header.bytes` bytes and stays untouched until the send is
     /// complete.
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted>;
+    fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted>;
 
     /// Queues the reception of the message with exactly this header; `sink` has `header.bytes`
     /// bytes.
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted>;
+    fn post_recv(&mut self, post: Post, sink: Sink) -> Result<Posted>;
 
     /// Says that the engine has done `work` by itself. Where computing takes virtual time it is
     /// complete later, and until then the engine leaves what it touched alone.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::shm::Shm;
 use super::tcp::Tcp;
-use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::Result;
 use crate::memory::Region;
 
@@ -59,27 +59,15 @@ impl Routes {
 }
 
 impl Transport for Routes {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
+    fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         self.on_route(stream, |transport, stream| {
-            transport.post_send(stream, ticket, header, payload)
+            transport.post_send(Post(stream, ticket, header), payload)
         })
     }
 
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
+    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         self.on_route(stream, |transport, stream| {
-            transport.post_recv(stream, ticket, header, sink)
+            transport.post_recv(Post(stream, ticket, header), sink)
         })
     }
 

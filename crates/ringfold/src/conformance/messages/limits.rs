@@ -135,7 +135,7 @@ fn the_number_of_kept_messages_is_bounded() {
 /// elements is corrupt.
 #[test]
 fn a_header_that_contradicts_itself_is_corrupt() {
-    use crate::transport::{Header, P2P_CHANNEL, Stream};
+    use crate::transport::{Header, P2P_CHANNEL, Post, Stream};
     let mut ranks = local(2);
     let call = crate::call::Call {
         collective: Collective::Send,
@@ -183,7 +183,7 @@ fn a_header_that_contradicts_itself_is_corrupt() {
             channel: P2P_CHANNEL,
         };
         ranks[0]
-            .post_send(stream, 0, header, payload.region())
+            .post_send(Post(stream, 0, header), payload.region())
             .unwrap();
         let mut world = World::new(std::mem::replace(&mut ranks, local(2)), SEED);
         world.recv(1, 0, 1, 16);

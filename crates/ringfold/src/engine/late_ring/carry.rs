@@ -9,7 +9,7 @@ use crate::engine::executor::{self, Context, Operation};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::schedule::{Buffer, Span};
-use crate::transport::{Header, Posted, Stream, Work, WorkKind};
+use crate::transport::{Header, Post, Posted, Stream, Work, WorkKind};
 
 impl LateRing {
     /// Carries out what the station of `chunk` has ordered.
@@ -92,7 +92,7 @@ impl LateRing {
         let ticket = executor::ticket(operation.id, number.into());
         let posted = context
             .transport
-            .post_send(stream, ticket, header, payload)?;
+            .post_send(Post(stream, ticket, header), payload)?;
         self.note(posted, slice, number);
         Ok(())
     }
@@ -114,7 +114,7 @@ impl LateRing {
         let ticket = executor::unattended(self.signals.into());
         context
             .transport
-            .post_send(stream, ticket, header, Region::EMPTY)?;
+            .post_send(Post(stream, ticket, header), Region::EMPTY)?;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::wire::{Kind, Label};
 use crate::engine::executor::{self, Context, Operation};
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::transport::{Head, Header, Posted, Sink, Stream, mismatch};
+use crate::transport::{Head, Header, Post, Posted, Sink, Stream, mismatch};
 
 /// What is to be done about the message at the head of a stream.
 enum Verdict {
@@ -70,7 +70,9 @@ impl LateRing {
         let number = self.post(posting);
         let ticket = executor::ticket(operation.id, number.into());
         let sink = Sink::Store(into);
-        let posted = context.transport.post_recv(stream, ticket, header, sink)?;
+        let posted = context
+            .transport
+            .post_recv(Post(stream, ticket, header), sink)?;
         self.is_arriving[peer] = posted == Posted::Pending;
         self.note(posted, slice, number);
         Ok(true)
@@ -243,7 +245,9 @@ impl LateRing {
             let number = self.post(Posting::Skip(skipped));
             let ticket = executor::ticket(operation.id, number.into());
             let sink = Sink::Store(Region::EMPTY);
-            let posted = context.transport.post_recv(stream, ticket, header, sink)?;
+            let posted = context
+                .transport
+                .post_recv(Post(stream, ticket, header), sink)?;
             progressed = true;
             self.is_skip_arriving = posted == Posted::Pending;
             if posted == Posted::Done {

@@ -38,7 +38,7 @@ use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{
-    Head, Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Time, Transport, mismatch,
+    Head, Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Time, Transport, mismatch,
 };
 use crate::types::Collective;
 use kept::Kept;
@@ -244,7 +244,7 @@ impl Mailbox {
             bytes: message.region.bytes() as u32,
         };
         let ticket = MAILBOX << 48 | number as u64;
-        let posted = transport.post_send(stream(peer), ticket, header, message.region)?;
+        let posted = transport.post_send(Post(stream(peer), ticket, header), message.region)?;
         if posted == Posted::Done {
             self.finish(number);
         }
@@ -331,7 +331,7 @@ impl Mailbox {
         at.held_back = None;
         at.taken += 1;
         let ticket = MAILBOX << 48 | INCOMING | peer as u64;
-        match transport.post_recv(stream(peer), ticket, header, Sink::Store(sink))? {
+        match transport.post_recv(Post(stream(peer), ticket, header), Sink::Store(sink))? {
             Posted::Done => self.arrived(peer, destination),
             Posted::Pending => self.peers[peer].arriving = Some(destination),
         }

@@ -12,7 +12,9 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::reduce::Store;
 use crate::schedule::{Action, Buffer, Cut, Members, Peers, Span};
-use crate::transport::{Header, P2P_CHANNEL, Posted, Sink, Stream, Ticket, Wake, Work, WorkKind};
+use crate::transport::{
+    Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Wake, Work, WorkKind,
+};
 
 /// The unit that one rank reduces at a time: large enough that claiming it costs little, small
 /// enough that other ranks do not wait long for a rank that loses its core meanwhile.
@@ -50,7 +52,7 @@ impl Channel<'_> {
                 let ticket = self.ticket(slice, index);
                 context
                     .transport
-                    .post_send(stream, ticket, header, payload)?
+                    .post_send(Post(stream, ticket, header), payload)?
             }
             Action::Recv { peer, span } => {
                 let sink = Sink::Store(self.operation.region(span, slice));
@@ -121,7 +123,9 @@ impl Channel<'_> {
             return Ok(Issue::Done);
         };
         let ticket = self.ticket(slice, index);
-        let posted = context.transport.post_recv(stream, ticket, header, sink)?;
+        let posted = context
+            .transport
+            .post_recv(Post(stream, ticket, header), sink)?;
         Ok(if posted == Posted::Done {
             context.lateness.peer_arrived(peer as usize);
             Issue::Done

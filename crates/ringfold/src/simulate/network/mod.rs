@@ -41,7 +41,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::simulate::scenario::Scenario;
-use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work};
+use crate::transport::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work};
 pub(super) use world::World;
 
 /// All simulated machines, as seen by the driver of the ranks.
@@ -86,30 +86,18 @@ fn picoseconds(time: Time) -> u64 {
 }
 
 impl Transport for Sim {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
+    fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         assert_eq!(header.bytes as usize, payload.bytes());
         assert_ne!(stream.peer, self.rank, "a message to oneself");
         let mut world = self.network.world();
-        world.post_send(self.rank, stream, ticket, header, payload)
+        world.post_send(self.rank, Post(stream, ticket, header), payload)
     }
 
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
+    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         assert_eq!(header.bytes as usize, sink.bytes());
         assert_ne!(stream.peer, self.rank, "a message from oneself");
         let mut world = self.network.world();
-        world.post_recv(self.rank, stream, ticket, header, sink)
+        world.post_recv(self.rank, Post(stream, ticket, header), sink)
     }
 
     fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {

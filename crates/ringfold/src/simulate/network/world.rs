@@ -13,7 +13,7 @@ use super::slow_links::SlowLinks;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::simulate::scenario::{Payload, Scenario};
-use crate::transport::{Head, Header, Posted, Sink, Stream, Ticket, Work, WorkKind};
+use crate::transport::{Head, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
 
 /// Something that will happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -172,9 +172,7 @@ impl World {
     pub fn post_send(
         &mut self,
         from: usize,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
+        Post(stream, ticket, header): Post,
         payload: Region,
     ) -> Result<Posted> {
         if self.ranks[stream.peer].has_left {
@@ -226,9 +224,7 @@ impl World {
     pub fn post_recv(
         &mut self,
         to: usize,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
+        Post(stream, ticket, header): Post,
         sink: Sink,
     ) -> Result<Posted> {
         let to = to as u32;

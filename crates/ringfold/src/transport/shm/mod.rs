@@ -29,7 +29,7 @@ pub use segment::{Segment, Shape};
 pub use slots::{PREFETCHED_BYTES_MAX, SlotUse};
 pub use window::{Wake, Windows};
 
-use super::{Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
+use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 
@@ -149,13 +149,7 @@ impl Drop for Shm {
 }
 
 impl Transport for Shm {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
+    fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         let index = self.stream(stream);
         let sender = &mut self.senders[index];
         let was_idle = sender.is_idle();
@@ -173,13 +167,7 @@ impl Transport for Shm {
         Ok(Posted::Pending)
     }
 
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
+    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         let index = self.stream(stream);
         let receiver = &mut self.receivers[index];
         let was_idle = receiver.is_idle();

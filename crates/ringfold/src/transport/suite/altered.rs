@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::transport::{
-    Head, Header, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work,
+    Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows, Work,
 };
 
 /// What another transport does, but for what a test replaces.
@@ -43,27 +43,15 @@ impl Altered {
 }
 
 impl Transport for Altered {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
+    fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted> {
         match (self.sends)() {
-            true => self.inner.post_send(stream, ticket, header, payload),
+            true => self.inner.post_send(post, payload),
             false => Ok(Posted::Done),
         }
     }
 
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
-        self.inner.post_recv(stream, ticket, header, sink)
+    fn post_recv(&mut self, post: Post, sink: Sink) -> Result<Posted> {
+        self.inner.post_recv(post, sink)
     }
 
     fn post_work(&mut self, ticket: Ticket, work: Work) -> Result<Posted> {

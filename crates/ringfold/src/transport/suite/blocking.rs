@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{WATCHDOG, bytes_of, header, pattern};
 use crate::memory::Owned;
-use crate::transport::{Posted, Sink, Stream, Time, Transport};
+use crate::transport::{Post, Posted, Sink, Stream, Time, Transport};
 
 pub fn a_waker_ends_a_block<T: Transport>(make: impl Fn(usize) -> Vec<T>) {
     let mut ranks = make(2);
@@ -52,10 +52,10 @@ fn run_laps<T: Transport>(rank: usize, mut transport: T, laps: u32) {
         };
         let sink = Sink::Store(target.region());
         let recv = transport
-            .post_recv(from, 0, header, sink)
+            .post_recv(Post(from, 0, header), sink)
             .expect("a receive");
         let send = transport
-            .post_send(to, 1, header, source.region())
+            .post_send(Post(to, 1, header), source.region())
             .expect("a send");
         let mut due = [recv, send]
             .iter()

@@ -15,7 +15,7 @@ pub use messages::*;
 
 use std::time::{Duration, Instant};
 
-use super::{Header, Posted, Sink, Stream, Ticket, Time, Transport};
+use super::{Header, Post, Posted, Sink, Stream, Ticket, Time, Transport};
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -119,7 +119,7 @@ impl<T: Transport> World<T> {
     ) -> Posting {
         let stream = Stream { peer, channel };
         let ticket = self.ticket();
-        let posted = self.ranks[from].post_send(stream, ticket, header, payload);
+        let posted = self.ranks[from].post_send(Post(stream, ticket, header), payload);
         self.note(from, ticket, posted)
     }
 
@@ -138,7 +138,7 @@ impl<T: Transport> World<T> {
     ) -> Posting {
         let stream = Stream { peer, channel };
         let ticket = self.ticket();
-        let posted = self.ranks[at].post_recv(stream, ticket, header, sink);
+        let posted = self.ranks[at].post_recv(Post(stream, ticket, header), sink);
         self.note(at, ticket, posted)
     }
 

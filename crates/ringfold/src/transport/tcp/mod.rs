@@ -41,9 +41,7 @@ use self::frame::{Progress, broken};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::readiness::Readiness;
-use super::{
-    Head, Header, PIECE_ALIGN_BYTES, Posted, Sink, Stream, Ticket, Time, Transport, Waker,
-};
+use super::{Head, PIECE_ALIGN_BYTES, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::silence::Silence;
@@ -210,13 +208,7 @@ impl Tcp {
 }
 
 impl Transport for Tcp {
-    fn post_send(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        payload: Region,
-    ) -> Result<Posted> {
+    fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
         assert_eq!(header.bytes as usize, payload.bytes());
         let number = self.activate(stream)?;
         let connection = &mut self.connections[number];
@@ -232,13 +224,7 @@ impl Transport for Tcp {
         Ok(Posted::Pending)
     }
 
-    fn post_recv(
-        &mut self,
-        stream: Stream,
-        ticket: Ticket,
-        header: Header,
-        sink: Sink,
-    ) -> Result<Posted> {
+    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
         assert_eq!(header.bytes as usize, sink.bytes());
         let number = self.activate(stream)?;
         let connection = &mut self.connections[number];

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::super::suite::{self, World, bytes_of, header, pattern};
-use super::super::{HEADER_BYTES, checksum};
+use super::super::{HEADER_BYTES, Post, checksum};
 use super::*;
 
 suite::transport_tests!(ranks);
@@ -334,7 +334,7 @@ fn a_channel_without_a_connection_is_refused() {
         channel: 1,
     };
     let error = world.ranks[0]
-        .post_send(stream, 1, header(0, 0), Region::EMPTY)
+        .post_send(Post(stream, 1, header(0, 0)), Region::EMPTY)
         .unwrap_err();
     assert_eq!(error.class(), "InvalidArgument");
 }
