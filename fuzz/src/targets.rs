@@ -64,7 +64,7 @@ pub fn hub(data: &[u8]) {
             host: HostId::from_bytes([0; HOST_ID_BYTES]),
             pid: rank + 1,
         };
-        assert_eq!(hub.receive(rank, Frame::Join(presence), start), Ok(()));
+        assert_eq!(hub.receive(rank, Frame::Join { presence }, start), Ok(()));
     }
     let mut splitter = Splitter::new(RANK_FRAME_BYTES_MAX);
     let mut now = start;

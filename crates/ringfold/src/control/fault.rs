@@ -1,5 +1,6 @@
 //! The form in which a fatal error travels: the same class everywhere, ranks as world ranks.
 
+use super::wire::{Reader, Wire, Writer, wire_struct};
 use crate::error::Error;
 
 /// The classes of fatal errors.
@@ -18,13 +19,16 @@ pub enum Class {
     Aborted = 5,
 }
 
-impl Class {
-    /// The class with this wire number.
-    pub fn from_wire(number: u32) -> Option<Class> {
+impl Wire for Class {
+    fn write(&self, to: &mut Writer) {
+        to.u32(*self as u32);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Class> {
         use Class::*;
-        [PeerFailed, Timeout, Mismatch, Corrupt, Aborted]
-            .into_iter()
-            .find(|class| *class as u32 == number)
+        let number = from.u32()?;
+        let mut all = [PeerFailed, Timeout, Mismatch, Corrupt, Aborted].into_iter();
+        all.find(|class| *class as u32 == number)
     }
 }
 
@@ -40,6 +44,13 @@ pub struct Fault {
     /// For a timeout, how long was waited.
     pub after_ms: u64,
 }
+
+wire_struct!(Fault {
+    class,
+    after_ms,
+    ranks,
+    text
+});
 
 impl Fault {
     /// A rank that is gone.

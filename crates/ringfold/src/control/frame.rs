@@ -7,14 +7,14 @@
 //! Bodies are written as [`wire`](super::wire) says. What does not decode to the last byte is an
 //! error of the sender.
 
-mod codec;
-
 use std::sync::Arc;
 
 use super::fault::Fault;
 use super::standing::Standing;
-use crate::call::Call;
+use super::wire::{Reader, Wire, Writer, wire_struct};
+use crate::call::{CALL_BYTES, Call};
 use crate::topology::HostId;
+use crate::topology::host::HOST_ID_BYTES;
 
 /// The largest blob a rank may give to an exchange.
 pub const BLOB_BYTES_MAX: usize = 64 << 10;
@@ -24,8 +24,6 @@ pub const KEY_BYTES_MAX: usize = 256;
 pub const RANK_FRAME_BYTES_MAX: usize = BLOB_BYTES_MAX + KEY_BYTES_MAX + (256 << 10) + 64;
 /// The largest frame the server may send: all blobs of an exchange.
 pub const SERVER_FRAME_BYTES_MAX: usize = 256 << 20;
-/// The longest text in a frame; longer ones are cut.
-pub const TEXT_BYTES_MAX: usize = 1024;
 /// Bytes in front of a body.
 pub const FRAME_HEADER_BYTES: usize = 8;
 
@@ -38,13 +36,49 @@ pub struct Presence {
     pub pid: u32,
 }
 
-/// One frame.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Frame {
+/// Defines the frames, and how each is written and read: a kind, and the fields in this order.
+macro_rules! frames {
+    ($(
+        $(#[$doc:meta])*
+        $kind:literal $name:ident $({ $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })?,
+    )*) => {
+        /// One frame.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Frame {
+            $($(#[$doc])* $name $({ $($(#[$field_doc])* $field: $type,)* })?,)*
+        }
+
+        impl Frame {
+            /// Writes the body; the kind.
+            fn write(&self, body: &mut Writer) -> u8 {
+                match self {
+                    $(Frame::$name $({ $($field),* })? => {
+                        $($(Wire::write($field, body);)*)?
+                        $kind
+                    })*
+                }
+            }
+
+            /// Reads the body of a frame of this kind; `None` if there is none.
+            fn read(kind: u8, body: &mut Reader<'_>) -> Option<Frame> {
+                Some(match kind {
+                    $($kind => Frame::$name $({ $($field: Wire::read(body)?,)* })?,)*
+                    _ => return None,
+                })
+            }
+        }
+    };
+}
+
+// The kinds of ranks' frames begin at 1, those of the server's at 32.
+frames! {
     /// Rank to server, first: here I am.
-    Join(Presence),
+    1 Join {
+        /// Where it is.
+        presence: Presence,
+    },
     /// Rank to server: my part of an exchange.
-    Exchange {
+    2 Exchange {
         /// The rank's number for the answer.
         token: u64,
         /// How long the others may take.
@@ -57,31 +91,31 @@ pub enum Frame {
         blob: Vec<u8>,
     },
     /// Rank to server: I am in this communicator from now on.
-    Open {
+    3 Open {
         /// Which.
         communicator: u64,
         /// Its world ranks.
         members: Vec<u32>,
     },
     /// Rank to server: I leave this communicator in good order.
-    Close {
+    4 Close {
         /// Which.
         communicator: u64,
     },
     /// Rank to server: something is wrong in this communicator.
-    Report {
+    5 Report {
         /// Which.
         communicator: u64,
         /// What.
         fault: Fault,
     },
     /// Rank to server: this rank's process, on my host, has ended.
-    Suspect {
+    6 Suspect {
         /// Whose.
         rank: u32,
     },
     /// Rank to server: the answer to an inquiry.
-    Answer {
+    7 Answer {
         /// The communicator.
         communicator: u64,
         /// The inquiry's number.
@@ -90,14 +124,14 @@ pub enum Frame {
         standing: Standing,
     },
     /// Rank to server: I have waited in this call for a while.
-    Claim {
+    11 Claim {
         /// The communicator.
         communicator: u64,
         /// What it is that I wait in.
         call: Call,
     },
     /// Rank to server: how far are the members of this communicator?
-    Ask {
+    10 Ask {
         /// Which.
         communicator: u64,
         /// The rank's number for the answer.
@@ -106,11 +140,11 @@ pub enum Frame {
         timeout_ms: u64,
     },
     /// Rank to server, last: I leave the job in good order.
-    Goodbye,
+    8 Goodbye,
     /// Rank to server: the answer to a ping.
-    Pong,
+    9 Pong,
     /// Server to rank: all are here.
-    Welcome {
+    32 Welcome {
         /// A random number for this job.
         job: u64,
         /// A random secret for this job's other connections, on UNIX sockets; elsewhere zeros.
@@ -121,63 +155,109 @@ pub enum Frame {
         ranks: Vec<Presence>,
     },
     /// Server to rank: not all came.
-    Cancelled {
+    33 Cancelled {
         /// Who is missing or died.
         ranks: Vec<u32>,
         /// Why it ends here.
         reason: String,
     },
     /// Server to rank: an exchange is complete.
-    Gathered {
+    34 Gathered {
         /// The rank's number for it.
         token: u64,
         /// All parts in the order of the members; shared, because every member gets them.
         blobs: Arc<Vec<Vec<u8>>>,
     },
     /// Server to rank: an exchange will not be complete.
-    Ungathered {
+    35 Ungathered {
         /// The rank's number for it.
         token: u64,
         /// Why.
         fault: Fault,
     },
     /// Server to rank: this communicator is dead.
-    Verdict {
+    36 Verdict {
         /// Which.
         communicator: u64,
         /// Why.
         fault: Fault,
     },
     /// Server to rank: that rank left this communicator in good order.
-    Left {
+    37 Left {
         /// Which.
         communicator: u64,
         /// Who.
         rank: u32,
     },
     /// Server to rank: that rank left the job in good order; to the leaver itself: you may go.
-    Departed {
+    38 Departed {
         /// Who.
         rank: u32,
     },
     /// Server to rank: how far are you in this communicator?
-    Inquiry {
+    39 Inquiry {
         /// Which.
         communicator: u64,
         /// A number for the answer.
         inquiry: u64,
     },
     /// Server to rank: how far the members of a communicator are.
-    Standings {
+    42 Standings {
         /// The rank's number for the question.
         token: u64,
         /// In the order of the members; nothing from those that did not answer.
         standings: Vec<Option<Standing>>,
     },
     /// Server to rank: rank 0 leaves in good order, nothing more will come.
-    Closing,
+    40 Closing,
     /// Server to rank: keeps a connection from being silent.
-    Ping,
+    41 Ping,
+}
+
+impl Frame {
+    /// The wire form, header included.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Writer::after(FRAME_HEADER_BYTES);
+        let kind = self.write(&mut body);
+        let mut bytes = body.into_bytes();
+        let length = (bytes.len() - FRAME_HEADER_BYTES) as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        bytes[4] = kind;
+        bytes
+    }
+}
+
+wire_struct!(Presence { host, pid });
+
+impl Wire for HostId {
+    fn write(&self, to: &mut Writer) {
+        self.as_bytes().write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<HostId> {
+        <[u8; HOST_ID_BYTES]>::read(from).map(HostId::from_bytes)
+    }
+}
+
+impl Wire for Call {
+    fn write(&self, to: &mut Writer) {
+        self.encode().write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Call> {
+        Call::decode(&<[u8; CALL_BYTES]>::read(from)?)
+    }
+}
+
+/// A blob of an exchange.
+impl Wire for Vec<u8> {
+    fn write(&self, to: &mut Writer) {
+        to.bytes(self);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Vec<u8>> {
+        from.bytes(BLOB_BYTES_MAX).map(<[u8]>::to_vec)
+    }
 }
 
 /// Cuts a stream of bytes into frames.
@@ -219,7 +299,9 @@ impl Splitter {
         if self.bytes.len() < end {
             return Ok(None);
         }
-        let frame = Frame::decode(kind, &self.bytes[FRAME_HEADER_BYTES..end]).ok_or(Malformed)?;
+        let mut body = Reader::new(&self.bytes[FRAME_HEADER_BYTES..end]);
+        let frame = Frame::read(kind, &mut body).filter(|_| body.is_empty());
+        let frame = frame.ok_or(Malformed)?;
         self.bytes.drain(..end);
         Ok(Some(frame))
     }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::fault::{Class, Fault};
-use super::frame::{Frame, Presence};
+use super::frame::{Frame, KEY_BYTES_MAX, Presence};
 use crate::silence::Silence;
 pub use state::{Hub, ProtocolViolation};
 use state::{Rank, Topic};
@@ -104,7 +104,7 @@ impl Hub {
         frame: Frame,
         now: Instant,
     ) -> Result<(), ProtocolViolation> {
-        if let Frame::Join(presence) = frame {
+        if let Frame::Join { presence } = frame {
             return self.join(rank, presence);
         }
         if !self.is_here(rank) {
@@ -123,6 +123,9 @@ impl Hub {
                 blob,
             } => {
                 self.check_members(rank, &members)?;
+                if key.len() > KEY_BYTES_MAX {
+                    return Err(ProtocolViolation("gave too long a key"));
+                }
                 let patience = Duration::from_millis(timeout_ms).min(EXCHANGE_MAX);
                 return self.gather(rank, (key, members), (token, blob), now + patience);
             }

@@ -170,7 +170,7 @@ impl Session {
         limit: Limit<'_>,
     ) -> Result<Session> {
         let broke = |error| Error::system("the connection to rank 0 broke while joining", error);
-        let join = Frame::Join(presence).encode();
+        let join = Frame::Join { presence }.encode();
         socket.write_all(&join, limit).map_err(broke)?;
         let mut splitter = Splitter::new(SERVER_FRAME_BYTES_MAX);
         let welcome = await_welcome(&socket, &mut splitter, limit.extended(ANSWER));

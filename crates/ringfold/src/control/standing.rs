@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::wire::{Reader, Wire, Writer};
 use crate::call::Call;
 
 /// The longest description of a call on the wire; longer ones are cut.
-pub const CALL_BYTES_MAX: usize = 256;
+const CALL_BYTES_MAX: usize = 256;
 
 /// How far a rank is in a communicator.
 ///
@@ -22,6 +23,22 @@ pub struct Standing {
     /// What it has been waiting in for a while, and for whom, in words; empty if it waits in
     /// nothing.
     pub call: String,
+}
+
+impl Wire for Standing {
+    fn write(&self, to: &mut Writer) {
+        self.finished.write(to);
+        self.begun.write(to);
+        to.text(&self.call, CALL_BYTES_MAX);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Standing> {
+        Some(Standing {
+            finished: Wire::read(from)?,
+            begun: Wire::read(from)?,
+            call: from.text(CALL_BYTES_MAX)?,
+        })
+    }
 }
 
 /// Where a rank notes how far it is: written by the thread that drives its calls, read by any

@@ -142,10 +142,11 @@ impl Puppet {
 
     fn join(rank: u32, world_size: u32, address: &Address) -> Puppet {
         let mut puppet = Puppet::connect(rank, world_size, address, &secret()).unwrap();
-        puppet.say(&Frame::Join(Presence {
+        let presence = Presence {
             host: HostId::here().unwrap(),
             pid: std::process::id(),
-        }));
+        };
+        puppet.say(&Frame::Join { presence });
         puppet.hear(|frame| matches!(frame, Frame::Welcome { .. }));
         puppet
     }

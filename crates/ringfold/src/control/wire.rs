@@ -4,6 +4,137 @@
 //! the bytes that follow before anything is allocated for it. What is read comes from a peer: every
 //! length has a limit, and `None` means that the bytes are not what they should be.
 
+use std::sync::Arc;
+
+/// The longest text, where a value has no limit of its own; longer ones are cut.
+const TEXT_BYTES_MAX: usize = 1024;
+/// The fewest bytes of a list's element.
+const ELEMENT_BYTES_MIN: usize = 4;
+
+/// A value that has one form on the wire.
+pub(crate) trait Wire: Sized {
+    fn write(&self, to: &mut Writer);
+
+    /// `None` if the bytes are not the form of a value.
+    fn read(from: &mut Reader<'_>) -> Option<Self>;
+}
+
+/// The form of a record.
+pub(crate) fn encode(record: &impl Wire) -> Vec<u8> {
+    let mut writer = Writer::after(0);
+    record.write(&mut writer);
+    writer.into_bytes()
+}
+
+/// The record that has this form, to the last byte.
+pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Option<T> {
+    let mut reader = Reader::new(bytes);
+    let record = T::read(&mut reader)?;
+    reader.is_empty().then_some(record)
+}
+
+/// Has a structure written and read field by field, in this order.
+macro_rules! wire_struct {
+    ($name:ident { $($field:ident),* }) => {
+        impl $crate::control::wire::Wire for $name {
+            fn write(&self, to: &mut $crate::control::wire::Writer) {
+                $($crate::control::wire::Wire::write(&self.$field, to);)*
+            }
+
+            fn read(from: &mut $crate::control::wire::Reader<'_>) -> Option<$name> {
+                Some($name { $($field: $crate::control::wire::Wire::read(from)?,)* })
+            }
+        }
+    };
+}
+pub(crate) use wire_struct;
+
+/// Has integers written as little endian.
+macro_rules! wire_integers {
+    ($($integer:ty),*) => {$(
+        impl Wire for $integer {
+            fn write(&self, to: &mut Writer) {
+                to.raw(&self.to_le_bytes());
+            }
+
+            fn read(from: &mut Reader<'_>) -> Option<$integer> {
+                Wire::read(from).map(<$integer>::from_le_bytes)
+            }
+        }
+    )*};
+}
+wire_integers!(u32, u64, i64);
+
+/// Bytes whose number is known.
+impl<const N: usize> Wire for [u8; N] {
+    fn write(&self, to: &mut Writer) {
+        to.raw(self);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<[u8; N]> {
+        from.take(N)?.try_into().ok()
+    }
+}
+
+impl Wire for bool {
+    fn write(&self, to: &mut Writer) {
+        u32::from(*self).write(to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<bool> {
+        match u32::read(from)? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl Wire for String {
+    fn write(&self, to: &mut Writer) {
+        to.text(self, TEXT_BYTES_MAX);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<String> {
+        from.text(TEXT_BYTES_MAX)
+    }
+}
+
+impl<T: Wire> Wire for Option<T> {
+    fn write(&self, to: &mut Writer) {
+        self.is_some().write(to);
+        self.iter().for_each(|value| value.write(to));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Option<T>> {
+        match bool::read(from)? {
+            false => Some(None),
+            true => T::read(from).map(Some),
+        }
+    }
+}
+
+impl<T: Wire> Wire for Vec<T> {
+    fn write(&self, to: &mut Writer) {
+        to.u32(self.len() as u32);
+        self.iter().for_each(|element| element.write(to));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Vec<T>> {
+        from.list(T::read)
+    }
+}
+
+impl<T: Wire> Wire for Arc<T> {
+    fn write(&self, to: &mut Writer) {
+        T::write(self, to);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Arc<T>> {
+        T::read(from).map(Arc::new)
+    }
+}
+
 /// Writes values one after the other.
 pub(crate) struct Writer(Vec<u8>);
 
@@ -14,11 +145,7 @@ impl Writer {
     }
 
     pub fn u32(&mut self, value: u32) {
-        self.raw(&value.to_le_bytes());
-    }
-
-    pub fn u64(&mut self, value: u64) {
-        self.raw(&value.to_le_bytes());
+        value.write(self);
     }
 
     /// Bytes whose number the reader knows.
@@ -66,11 +193,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-
-    pub fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+        u32::read(self)
     }
 
     pub fn bytes(&mut self, limit: usize) -> Option<&'a [u8]> {
@@ -82,15 +205,10 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.bytes(limit)?.to_vec()).ok()
     }
 
-    /// A list whose elements take at least `least` bytes each, so that its count cannot exceed what
-    /// the bytes hold.
-    pub fn list<T>(
-        &mut self,
-        least: usize,
-        mut element: impl FnMut(&mut Self) -> Option<T>,
-    ) -> Option<Vec<T>> {
+    /// A list, whose count cannot exceed what the bytes hold.
+    pub fn list<T>(&mut self, element: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
-        if count > self.0.len() / least {
+        if count > self.0.len() / ELEMENT_BYTES_MIN {
             return None;
         }
         (0..count).map(|_| element(self)).collect()

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use crate::control::mesh::CANDIDATES_MAX;
-use crate::control::wire::{Reader, Writer};
+use crate::control::wire::{self, Reader, Wire, Writer};
 use crate::error::{Error, Result};
 use crate::topology::cores;
 use crate::tune::bounds::Bounds;
@@ -35,7 +35,21 @@ pub struct PeerInfo {
 impl PeerInfo {
     /// The wire form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut record = Writer::after(0);
+        wire::encode(self)
+    }
+
+    /// What `peer` says about itself.
+    pub fn decode(peer: usize, record: &[u8]) -> Result<PeerInfo> {
+        wire::decode(record).ok_or_else(|| Error::Corrupt {
+            peer,
+            what: "a description of itself that cannot be read; use one version everywhere".into(),
+            site: None,
+        })
+    }
+}
+
+impl Wire for PeerInfo {
+    fn write(&self, record: &mut Writer) {
         record.u32(self.addresses.len() as u32);
         for address in &self.addresses {
             record.text(&address.to_string(), TEXT_BYTES_MAX);
@@ -45,21 +59,10 @@ impl PeerInfo {
         record.u32(self.channels.least() as u32);
         record.u32(self.channels.most() as u32);
         record.text(&self.straggler, TEXT_BYTES_MAX);
-        record.into_bytes()
     }
 
-    /// What `peer` says about itself.
-    pub fn decode(peer: usize, record: &[u8]) -> Result<PeerInfo> {
-        PeerInfo::read(record).ok_or_else(|| Error::Corrupt {
-            peer,
-            what: "a description of itself that cannot be read; use one version everywhere".into(),
-            site: None,
-        })
-    }
-
-    fn read(record: &[u8]) -> Option<PeerInfo> {
-        let mut record = Reader::new(record);
-        let addresses = record.list(4, |record| record.text(TEXT_BYTES_MAX)?.parse().ok())?;
+    fn read(record: &mut Reader<'_>) -> Option<PeerInfo> {
+        let addresses = record.list(|record| record.text(TEXT_BYTES_MAX)?.parse().ok())?;
         let memory = record.text(TEXT_BYTES_MAX)?;
         let affinity = cores::parse_list(&record.text(AFFINITY_BYTES_MAX)?)?;
         let (least, most) = (record.u32()? as usize, record.u32()? as usize);
@@ -71,9 +74,8 @@ impl PeerInfo {
             straggler: record.text(TEXT_BYTES_MAX)?,
         };
         let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let is_sound = info.addresses.len() <= CANDIDATES_MAX
-            && info.memory.as_ref().is_none_or(is_name)
-            && record.is_empty();
+        let is_sound =
+            info.addresses.len() <= CANDIDATES_MAX && info.memory.as_ref().is_none_or(is_name);
         is_sound.then_some(info)
     }
 }
@@ -82,20 +84,15 @@ impl PeerInfo {
 /// would wait for connections or messages that the others never make.
 pub(super) fn compare(peers: &[PeerInfo]) -> Result<()> {
     let first = &peers[0];
-    if let Some(rank) = peers
-        .iter()
-        .position(|peer| peer.channels != first.channels)
-    {
+    let other = |differs: &dyn Fn(&PeerInfo) -> bool| peers.iter().position(differs);
+    if let Some(rank) = other(&|peer| peer.channels != first.channels) {
         return Err(Error::InvalidArgument(format!(
             "{} on rank 0 and {} on rank {rank}; set RINGFOLD_MIN_CHANNELS, RINGFOLD_MAX_CHANNELS \
              and RINGFOLD_CHANNELS alike on all ranks",
             first.channels, peers[rank].channels
         )));
     }
-    if let Some(rank) = peers
-        .iter()
-        .position(|peer| peer.straggler != first.straggler)
-    {
+    if let Some(rank) = other(&|peer| peer.straggler != first.straggler) {
         return Err(Error::InvalidArgument(format!(
             "straggler policy `{}` on rank 0 and `{}` on rank {rank}; set RINGFOLD_STRAGGLER and \
              RINGFOLD_LATE_RANK alike on all ranks",

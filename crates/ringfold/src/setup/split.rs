@@ -6,7 +6,7 @@ use super::establish::establish;
 use crate::communicator::Communicator;
 use crate::communicator::group::{Group, Inherited};
 use crate::control::Cancel;
-use crate::control::wire::{Reader, Writer};
+use crate::control::wire::{self, wire_struct};
 use crate::error::{Error, Result};
 
 /// Makes the parts of a communicator; `cancel` ends that.
@@ -76,14 +76,14 @@ fn exchange(
     let deadline = Instant::now() + group.settings.connect_timeout;
     let verdict = || watch.fault();
     let topic = format!("split {number}");
-    let records = group.exchange(&topic, &own.encode(), deadline, &verdict);
+    let records = group.exchange(&topic, &wire::encode(&own), deadline, &verdict);
     let records = records.map_err(|error| match error {
         // It is a member of the parent, which ends with it: by one error on all ranks.
         Error::PeerFailed { .. } => watch.report_fault(error, watch.crash_grace()),
         other => other,
     })?;
     let read = |(peer, record): (usize, &Vec<u8>)| {
-        SplitRequest::decode(record).ok_or_else(|| Error::Corrupt {
+        wire::decode(record).ok_or_else(|| Error::Corrupt {
             peer,
             what: "a request for a split that cannot be read".into(),
             site: None,
@@ -111,29 +111,7 @@ struct SplitRequest {
     key: i64,
 }
 
-impl SplitRequest {
-    fn encode(&self) -> Vec<u8> {
-        let mut record = Writer::after(0);
-        record.u32(u32::from(self.color.is_some()));
-        record.u32(self.color.unwrap_or(0));
-        record.u64(self.key as u64);
-        record.into_bytes()
-    }
-
-    fn decode(record: &[u8]) -> Option<SplitRequest> {
-        let mut record = Reader::new(record);
-        let (has_color, color) = (record.u32()?, record.u32()?);
-        let request = SplitRequest {
-            color: match has_color {
-                0 => None,
-                1 => Some(color),
-                _ => return None,
-            },
-            key: record.u64()? as i64,
-        };
-        record.is_empty().then_some(request)
-    }
-}
+wire_struct!(SplitRequest { color, key });
 
 #[cfg(test)]
 mod tests {
@@ -143,14 +121,15 @@ mod tests {
     fn a_request_reads_back_as_it_was_written_and_as_nothing_else() {
         for color in [None, Some(0), Some(u32::MAX)] {
             let request = SplitRequest { color, key: -7 };
-            let record = request.encode();
-            assert_eq!(SplitRequest::decode(&record), Some(request));
+            let record = wire::encode(&request);
+            assert_eq!(wire::decode(&record), Some(request));
             for length in 0..record.len() {
-                assert_eq!(SplitRequest::decode(&record[..length]), None);
+                assert_eq!(wire::decode::<SplitRequest>(&record[..length]), None);
             }
-            assert_eq!(SplitRequest::decode(&[record, vec![0]].concat()), None);
+            let longer = [record, vec![0]].concat();
+            assert_eq!(wire::decode::<SplitRequest>(&longer), None);
         }
-        assert_eq!(SplitRequest::decode(&[2; 16]), None);
+        assert_eq!(wire::decode::<SplitRequest>(&[2; 16]), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! From a peer a proposal is a claim: it is whole and within bounds, or refused.
 
 use crate::communicator::Communicator;
-use crate::control::wire::{Reader, Writer};
+use crate::control::wire::{Reader, Wire, Writer};
 use crate::error::{Error, Result};
 use crate::topology::layout;
 use crate::tune::constants;
@@ -87,7 +87,7 @@ impl Proposal {
         if let Some(leading) = &self.leading {
             let constants = leading.constants.to_string();
             record.text(&constants, constants::TEXT_BYTES_MAX);
-            record.u32(u32::from(leading.is_probed));
+            leading.is_probed.write(&mut record);
             let rules = match &leading.rules {
                 RulesText::Inline(rules) => rules.to_string(),
                 RulesText::Later(_) => String::new(),
@@ -122,11 +122,7 @@ impl Proposal {
 impl Leading {
     fn read(record: &mut Reader<'_>) -> Option<Leading> {
         let constants = Constants::decode(record.bytes(constants::TEXT_BYTES_MAX)?)?;
-        let is_probed = match record.u32()? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
+        let is_probed = bool::read(record)?;
         let rules = match record.u32()? as usize {
             length if length <= INLINE_RULES_BYTES_MAX => {
                 let text = record.bytes(INLINE_RULES_BYTES_MAX)?;

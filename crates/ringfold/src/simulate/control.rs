@@ -32,7 +32,8 @@ impl Control {
         let mut hub = Hub::new(1, [0; 32], ranks as u32, origin + JOINING);
         let host = HostId::from_bytes([0; _]);
         let members: Vec<u32> = (0..ranks as u32).collect();
-        let join = Frame::Join(Presence { host, pid: 1 });
+        let presence = Presence { host, pid: 1 };
+        let join = Frame::Join { presence };
         let open = Frame::Open {
             communicator: COMMUNICATOR,
             members: members.clone(),

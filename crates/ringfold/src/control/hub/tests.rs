@@ -28,7 +28,12 @@ impl Job {
             now,
         };
         for rank in ALL {
-            job.say(rank, Frame::Join(presence(rank)));
+            job.say(
+                rank,
+                Frame::Join {
+                    presence: presence(rank),
+                },
+            );
         }
         assert!(job.hub.is_complete());
         job.heard();
@@ -254,7 +259,15 @@ fn false_claims_are_violations_or_ignored() {
     let now = job.now;
     let mut lie = |rank, frame| job.hub.receive(rank, frame, now);
     assert!(lie(0, open(&ALL)).is_err());
-    assert!(lie(0, Frame::Join(presence(0))).is_err());
+    assert!(
+        lie(
+            0,
+            Frame::Join {
+                presence: presence(0)
+            }
+        )
+        .is_err()
+    );
     assert!(lie(0, Frame::Departed { rank: 1 }).is_err());
     let standings = vec![Some(standing(1)); 3];
     assert!(
@@ -344,14 +357,26 @@ fn a_rank_that_withdraws_before_all_have_come_may_come_again() {
     let mut hub = Hub::new(1, [0; 32], 3, now + SOON);
     let say = |hub: &mut Hub, rank, frame| assert_eq!(hub.receive(rank, frame, now), Ok(()));
     for rank in [0, 1] {
-        say(&mut hub, rank, Frame::Join(presence(rank)));
+        say(
+            &mut hub,
+            rank,
+            Frame::Join {
+                presence: presence(rank),
+            },
+        );
     }
     say(&mut hub, 1, Frame::Goodbye);
     assert_eq!(told(&mut hub), [(1, "departed")]);
     // Its end is that of a rank that is not here.
     assert!(!hub.is_known(1) && !hub.is_complete());
     for rank in [2, 1] {
-        say(&mut hub, rank, Frame::Join(presence(rank)));
+        say(
+            &mut hub,
+            rank,
+            Frame::Join {
+                presence: presence(rank),
+            },
+        );
     }
     assert_eq!(told(&mut hub), ALL.map(|rank| (rank, "welcome")));
 }
@@ -361,7 +386,16 @@ fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
     let now = Instant::now();
     let mut hub = Hub::new(1, [0; 32], 3, now + SOON);
     for rank in [0, 1] {
-        assert_eq!(hub.receive(rank, Frame::Join(presence(rank)), now), Ok(()));
+        assert_eq!(
+            hub.receive(
+                rank,
+                Frame::Join {
+                    presence: presence(rank)
+                },
+                now
+            ),
+            Ok(())
+        );
     }
     // A launcher, in the place of rank 2.
     let absent = Frame::Cancelled {
@@ -370,7 +404,16 @@ fn who_comes_to_a_job_that_was_given_up_is_told_and_completes_nothing() {
     };
     assert_eq!(hub.receive(2, absent.clone(), now), Ok(()));
     assert_eq!(told(&mut hub), [(0, "cancelled"), (1, "cancelled")]);
-    assert_eq!(hub.receive(2, Frame::Join(presence(2)), now), Ok(()));
+    assert_eq!(
+        hub.receive(
+            2,
+            Frame::Join {
+                presence: presence(2)
+            },
+            now
+        ),
+        Ok(())
+    );
     assert_eq!(told(&mut hub), [(2, "cancelled")]);
     assert!(hub.is_cancelled() && !hub.is_in_use());
     assert_eq!(

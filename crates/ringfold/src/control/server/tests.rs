@@ -16,7 +16,7 @@ fn job() -> (State, Vec<Socket>) {
             host,
             pid: rank + 1,
         };
-        let joined = hub.receive(rank, Frame::Join(presence), deadline);
+        let joined = hub.receive(rank, Frame::Join { presence }, deadline);
         joined.expect("a rank may join");
     }
     for rank in 0..3 {

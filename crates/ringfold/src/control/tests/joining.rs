@@ -161,10 +161,11 @@ fn impossible_claims_are_refused_by_name() {
         assert_eq!(claim(2, 4), Refusal::WorldSize);
         // The rejected ones have not disturbed those that belong here.
         let mut one = one;
-        one.say(&Frame::Join(Presence {
+        let presence = Presence {
             host: HostId::here().unwrap(),
             pid: std::process::id(),
-        }));
+        };
+        one.say(&Frame::Join { presence });
         let _two = Puppet::join(2, 3, &address);
         one.hear(|frame| matches!(frame, Frame::Welcome { .. }));
         zero.join().unwrap();
