@@ -3,127 +3,37 @@
 use std::time::Duration;
 
 use crate::control::Cancel;
-use crate::error::Error;
 use crate::schedule::Weighting;
+pub use crate::topology::binding::Bind;
 use crate::tune::Rules;
-use crate::types::{Method, Protocol};
+use crate::types::{Method, Protocol, named};
 
-/// Which transports a communicator may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum TransportChoice {
-    /// Shared memory to ranks of this host, TCP to the others.
-    #[default]
-    Auto,
-    /// Shared memory only; an error if ranks are on several hosts.
-    Shm,
-    /// TCP to every rank, this host's too.
-    Tcp,
-}
-
-impl TransportChoice {
-    /// The name used in commands and variables.
-    pub fn name(self) -> &'static str {
-        match self {
-            TransportChoice::Auto => "auto",
-            TransportChoice::Shm => "shm",
-            TransportChoice::Tcp => "tcp",
-        }
+named! {
+    /// Which transports a communicator may use.
+    #[derive(Default)]
+    TransportChoice, "transport" {
+        /// Shared memory to ranks of this host, TCP to the others.
+        #[default]
+        Auto, "auto";
+        /// Shared memory only; an error if ranks are on several hosts.
+        Shm, "shm";
+        /// TCP to every rank, this host's too.
+        Tcp, "tcp";
     }
 }
 
-impl std::str::FromStr for TransportChoice {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<TransportChoice, Error> {
-        match text {
-            "auto" => Ok(TransportChoice::Auto),
-            "shm" => Ok(TransportChoice::Shm),
-            "tcp" => Ok(TransportChoice::Tcp),
-            _ => Err(Error::InvalidArgument(format!(
-                "unknown transport `{text}`; one of auto, shm, tcp"
-            ))),
-        }
-    }
-}
-
-/// Whether ranks are bound to cores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Bind {
-    /// Each rank to its share of the cores, unless ranks outnumber cores or another program has
-    /// arranged who runs where.
-    Auto,
-    /// Ranks run where the system puts them.
-    #[default]
-    None,
-    /// Each rank to one core, also where another program has narrowed the affinity; an error
-    /// without a core for each.
-    Core,
-}
-
-impl Bind {
-    /// All of them.
-    pub const ALL: [Bind; 3] = [Bind::Auto, Bind::None, Bind::Core];
-
-    /// The name used in commands and variables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Bind::Auto => "auto",
-            Bind::None => "none",
-            Bind::Core => "core",
-        }
-    }
-}
-
-impl std::str::FromStr for Bind {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Bind, Error> {
-        let known = Bind::ALL.iter().find(|bind| bind.name() == text);
-        known.copied().ok_or_else(|| {
-            let nearest = crate::units::nearest(text, Bind::ALL.iter().map(|bind| bind.name()));
-            Error::InvalidArgument(format!(
-                "unknown binding `{text}`; did you mean {nearest}? One of auto, none, core"
-            ))
-        })
-    }
-}
-
-/// Whether the rings of large `all_reduce` and `reduce_scatter` calls go around a slow rank; see
-/// [`late_ring`](crate::engine::late_ring).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Straggler {
-    /// They wait for it.
-    #[default]
-    Off,
-    /// Its sum goes past the next rank, to the one after that.
-    Next2,
-    /// Its sum goes straight to where the result is made, and no rank between waits for it.
-    Tail,
-}
-
-impl Straggler {
-    /// All of them.
-    pub const ALL: [Straggler; 3] = [Straggler::Off, Straggler::Next2, Straggler::Tail];
-
-    /// The name used in commands and variables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Straggler::Off => "off",
-            Straggler::Next2 => "next2",
-            Straggler::Tail => "tail",
-        }
-    }
-}
-
-impl std::str::FromStr for Straggler {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Straggler, Error> {
-        let known = Straggler::ALL.iter().find(|policy| policy.name() == text);
-        known.copied().ok_or_else(|| {
-            let names = Straggler::ALL.iter().map(|policy| policy.name());
-            let nearest = crate::units::nearest(text, names);
-            Error::InvalidArgument(format!(
-                "unknown straggler policy `{text}`; did you mean {nearest}? One of off, next2, tail"
-            ))
-        })
+named! {
+    /// Whether the rings of large `all_reduce` and `reduce_scatter` calls go around a slow rank;
+    /// see [`late_ring`](crate::engine::late_ring).
+    #[derive(Default)]
+    Straggler, "straggler policy" {
+        /// They wait for it.
+        #[default]
+        Off, "off";
+        /// Its sum goes past the next rank, to the one after that.
+        Next2, "next2";
+        /// Its sum goes straight to where the result is made, and no rank between waits for it.
+        Tail, "tail";
     }
 }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use crate::memory::Region;
+use crate::memory::region::Region;
 
 /// Sends `before`, `body` and `after` in one call, without blocking and without a signal. Returns
 /// how much was taken.

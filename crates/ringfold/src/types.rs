@@ -7,43 +7,66 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
+use crate::units;
 
-/// Builds a one-byte enum whose variants have a wire number and a name, with the conversions both
-/// ways.
-macro_rules! named_byte {
-    ($(#[$meta:meta])* $name:ident, $kind:literal { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
+/// Builds an enum whose variants have a name, with the conversions both ways.
+macro_rules! named {
+    ($(#[$meta:meta])* $name:ident, $kind:literal { $($(#[$vmeta:meta])* $variant:ident $(= $number:literal)?, $text:literal;)* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$vmeta])* $variant = $number,)* }
+        pub enum $name { $($(#[$vmeta])* $variant $(= $number)?,)* }
 
         impl $name {
-            /// Every value, in wire order.
+            /// Every value, in the order above.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
             /// The name used in commands, tables, logs and Python.
             pub const fn name(self) -> &'static str {
                 match self { $($name::$variant => $text,)* }
             }
+        }
 
-            /// The value with this wire number, if there is one.
-            pub const fn from_wire(number: u8) -> Option<$name> {
-                match number { $($number => Some($name::$variant),)* _ => None }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.pad(self.name()) }
-        }
-
-        impl FromStr for $name {
-            type Err = Error;
-            fn from_str(text: &str) -> Result<$name, Error> {
+        impl std::str::FromStr for $name {
+            type Err = $crate::error::Error;
+            fn from_str(text: &str) -> $crate::error::Result<$name> {
                 $name::ALL.iter().copied().find(|v| v.name() == text).ok_or_else(|| {
                     let names: Vec<_> = $name::ALL.iter().map(|v| v.name()).collect();
-                    Error::InvalidArgument(format!(concat!("unknown ", $kind, " `{}`; one of \
-                        {}"), text, names.join(", ")))
+                    $crate::types::unknown($kind, text, &names)
                 })
+            }
+        }
+    };
+}
+pub(crate) use named;
+
+/// The error of a name that means nothing.
+pub(crate) fn unknown(kind: &str, text: &str, names: &[&str]) -> Error {
+    let nearest = units::nearest(text, names.iter().copied());
+    let all = names.join(", ");
+    Error::InvalidArgument(format!(
+        "unknown {kind} `{text}`; did you mean {nearest}? One of {all}"
+    ))
+}
+
+/// Builds an enum of one byte as [`named`] does, whose variants also have a wire number.
+macro_rules! named_byte {
+    ($(#[$meta:meta])* $name:ident, $kind:literal { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
+        named! {
+            $(#[$meta])*
+            #[repr(u8)]
+            $name, $kind { $($(#[$vmeta])* $variant = $number, $text;)* }
+        }
+
+        impl $name {
+            /// The value with this wire number, if there is one.
+            pub const fn from_wire(number: u8) -> Option<$name> {
+                match number { $($number => Some($name::$variant),)* _ => None }
             }
         }
     };

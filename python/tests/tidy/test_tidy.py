@@ -33,8 +33,6 @@ CIRCLES_MAX = 7
 
 ARROWS_UPWARD = {
     "error -> call",
-    "sys -> memory",
-    "topology -> config",
 }
 """Imports against the order of layers that are still there."""
 

@@ -10,7 +10,7 @@ mod fork_guard;
 pub(crate) mod mapping;
 mod owned;
 mod pool;
-mod region;
+pub(crate) mod region;
 mod registered;
 mod registry;
 mod remapped;

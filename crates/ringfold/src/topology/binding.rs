@@ -16,8 +16,24 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::layout::Layout;
-use crate::config::Bind;
 use crate::error::{Error, Result};
+use crate::types::named;
+
+named! {
+    /// Whether ranks are bound to cores.
+    #[derive(Default)]
+    Bind, "binding" {
+        /// Each rank to its share of the cores, unless ranks outnumber cores or another program has
+        /// arranged who runs where.
+        Auto, "auto";
+        /// Ranks run where the system puts them.
+        #[default]
+        None, "none";
+        /// Each rank to one core, also where another program has narrowed the affinity; an error
+        /// without a core for each.
+        Core, "core";
+    }
+}
 
 /// What a binding is decided from.
 #[derive(Clone, Copy, Debug)]
