@@ -1,16 +1,11 @@
 //! The ranks of a communicator within their job: who they are to the control plane, and who shares
 //! a host.
 
-use std::time::Instant;
-
 use super::settings::Settings;
 use crate::control::Session;
+use crate::control::limit::Limit;
 use crate::error::{Error, Result};
 use crate::tune::{Constants, Limits, Rules};
-
-/// Asks for the verdict on the communicator that is being made or used: its ranks are named by
-/// their numbers there.
-pub(crate) type Verdict<'a> = &'a (dyn Fn() -> Option<Error> + Sync);
 
 /// The ranks of a communicator within their job.
 #[derive(Clone)]
@@ -43,24 +38,19 @@ impl Group {
         members
     }
 
-    /// Gives `blob` to all ranks and gets theirs in rank order. Ends early when `verdict` gives an
+    /// Gives `blob` to all ranks and gets theirs in rank order. Ends early when `limit` has an
     /// error.
-    pub fn exchange(
-        &self,
-        what: &str,
-        blob: &[u8],
-        deadline: Instant,
-        verdict: Verdict<'_>,
-    ) -> Result<Vec<Vec<u8>>> {
+    pub fn exchange(&self, what: &str, blob: &[u8], limit: Limit<'_>) -> Result<Vec<Vec<u8>>> {
         let members = self.members();
         let key = format!("{what} {:x}", self.id);
         let member_of_rank = self.member_of_rank();
         // The control plane numbers ranks as members, this module as ranks.
         let to_member = |error: Error| error.renumbered(&member_of_rank);
-        let verdict = || verdict().map(to_member);
+        let verdict = || limit.check().err().map(to_member);
+        let limit = Limit::new(limit.deadline(), &verdict);
         let by_member = self
             .session
-            .exchange_unless(&key, &members, blob, deadline, &verdict)
+            .exchange(&key, &members, blob, limit)
             .map_err(|error| error.renumbered(&self.rank_of_member()))?;
         let of_rank = |member: &usize| by_member[*member].clone();
         Ok(member_of_rank.iter().map(of_rank).collect())

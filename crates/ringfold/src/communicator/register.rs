@@ -21,6 +21,7 @@ use super::lifecycle::ABORT_GRACE;
 use super::registration::{RegisteredMut, Registration};
 use super::{Counts, Request};
 use crate::control::fd::{Failure, FdListener, Handover};
+use crate::control::limit::Limit;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::memory::{Own, Private, Region, Registered, Remapped, Shared};
@@ -261,6 +262,7 @@ impl Communicator {
         let rank = self.place.rank;
         let others: Vec<usize> = (0..records.len()).filter(|peer| *peer != rank).collect();
         let cancelled = || self.driver.watch().fault();
+        let limit = Limit::new(deadline, &cancelled);
         let handover = |leader| Handover {
             communicator: group.id,
             world_size: records.len(),
@@ -269,13 +271,12 @@ impl Communicator {
         };
         let pass = |leader: usize| match leader == rank {
             true => {
-                let own = handover(leader);
-                own.serve(listener, fd.as_fd(), &others, deadline, &cancelled)?;
+                handover(leader).serve(listener, fd.as_fd(), &others, limit)?;
                 Ok(None)
             }
             false => {
                 let name = &records[leader].name;
-                let fetched = handover(leader).fetch(name, rank, deadline, &cancelled)?;
+                let fetched = handover(leader).fetch(name, rank, limit)?;
                 Ok(Some(fetched))
             }
         };

@@ -7,14 +7,11 @@
 
 use std::time::Duration;
 
-use rustix::event::PollFd;
-
 use super::address::Address;
 use super::auth::{self, Claim, Failure, Purpose, Refusal, Secret};
 use super::frame::Frame;
 use super::handshake::{self, HandshakeListener};
 use super::limit::Limit;
-use super::poll::wait_for;
 use super::socket::{Listener, Socket};
 use crate::error::{Error, Result};
 
@@ -95,19 +92,13 @@ impl Absence {
         let mut missed = Some(missed);
         while !limit.is_over() && !handshakes.was_probed() {
             limit.check()?;
-            let mut fds: Vec<PollFd<'_>> = Vec::new();
-            handshakes.add_descriptors(&mut fds);
-            let next = handshakes.next_deadline().unwrap_or(limit.deadline());
-            wait_for(&mut fds, Some(limit.next_look().min(next)))
-                .map_err(|error| Error::system("cannot poll", error))?;
-            let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            handshakes.serve(&is_ready, &mut |claim| {
+            handshakes.wait(None, limit.next_look(), &mut |claim| {
                 // A rank that has ended, too, does not wait.
                 if let Some(missed) = missed.take_if(|_| claim.channel != EXCUSE) {
                     missed();
                 }
                 Err(Refusal::Ended)
-            });
+            })?;
         }
         Ok(())
     }

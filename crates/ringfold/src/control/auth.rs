@@ -66,9 +66,7 @@ impl Secret {
     /// A key for `purpose` in the setting that `context` names: it reveals nothing of
     /// the secret, nor of other keys. A secret of its own, where ranks meet by it.
     pub fn derive(&self, purpose: &str, context: &[u8]) -> [u8; 32] {
-        // HMAC takes keys of any length, so this cannot fail.
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("any key length will do");
-        mac.update(b"ringfold key ");
+        let mut mac = keyed(self, b"ringfold key ");
         mac.update(&(purpose.len() as u64).to_le_bytes());
         mac.update(purpose.as_bytes());
         mac.update(context);
@@ -109,12 +107,8 @@ pub enum Purpose {
 
 impl Purpose {
     fn from_wire(number: u8) -> Option<Purpose> {
-        match number {
-            1 => Some(Purpose::Control),
-            2 => Some(Purpose::Data),
-            3 => Some(Purpose::Memory),
-            _ => None,
-        }
+        let mut all = [Purpose::Control, Purpose::Data, Purpose::Memory].into_iter();
+        all.find(|purpose| *purpose as u8 == number)
     }
 }
 
@@ -140,96 +134,66 @@ pub struct Claim {
     pub world_size: u32,
 }
 
-/// Why a connection was not accepted. One byte on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Refusal {
+/// Defines the refusals: the byte on the wire, the name, and what a user reads.
+macro_rules! refusals {
+    ($($(#[$doc:meta])* $number:literal $name:ident: $text:literal,)*) => {
+        /// Why a connection was not accepted. One byte on the wire.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Refusal {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Refusal {
+            fn from_wire(number: u8) -> Refusal {
+                match number {
+                    $($number => Refusal::$name,)*
+                    _ => Refusal::Nonsense,
+                }
+            }
+        }
+
+        impl fmt::Display for Refusal {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Refusal::$name => $text,)*
+                })
+            }
+        }
+    };
+}
+
+refusals! {
     /// The other end does not speak this protocol.
-    Nonsense = 1,
+    1 Nonsense: "the other end does not speak ringfold's protocol",
     /// The other end is of another version.
-    Version = 2,
+    2 Version: "the other end runs another version of ringfold; install the same one everywhere",
     /// The connection is for something else.
-    Purpose = 3,
+    3 Purpose: "the connection reached a listener for something else; check the address",
     /// The secrets differ.
-    Secret = 4,
+    4 Secret: "the secrets differ; give RINGFOLD_SECRET or RINGFOLD_SECRET_FILE the same content \
+        on all ranks",
     /// There is no such rank, or it does not belong here.
-    Rank = 5,
+    5 Rank: "the rank does not belong there; check the ranks",
     /// That rank is connected already.
-    Duplicate = 6,
+    6 Duplicate: "this rank has connected already; give every process a rank of its own",
     /// The world sizes differ.
-    WorldSize = 7,
+    7 WorldSize: "the world sizes differ; give all ranks the same",
     /// The communicators differ.
-    Communicator = 8,
+    8 Communicator: "the connection is for another communicator or job; check the address",
     /// The acceptor's process has no descriptors left.
-    Descriptors = 9,
+    9 Descriptors: "the process there has no descriptors left for a connection; raise its limit \
+        (ulimit -n)",
     /// Rank 0 has given up bringing the ranks together.
-    GivenUp = 10,
+    10 GivenUp: "rank 0 has given up bringing the ranks together; its own error says why",
     /// Rank 0's process has ended.
-    Ended = 11,
+    11 Ended: "rank 0's process has ended before it joined",
 }
 
 impl Refusal {
-    fn from_wire(number: u8) -> Refusal {
-        use Refusal::*;
-        [
-            Version,
-            Purpose,
-            Secret,
-            Rank,
-            Duplicate,
-            WorldSize,
-            Communicator,
-            Descriptors,
-            GivenUp,
-            Ended,
-        ]
-        .into_iter()
-        .find(|r| *r as u8 == number)
-        .unwrap_or(Nonsense)
-    }
-
     /// Whether another attempt cannot help.
     pub fn is_final(self) -> bool {
         self != Refusal::Nonsense
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Refusal::Nonsense => "the other end does not speak ringfold's protocol",
-            Refusal::Version => {
-                "the other end runs another version of ringfold; install the same \
-                one everywhere"
-            }
-            Refusal::Purpose => {
-                "the connection reached a listener for something else; check the \
-                address"
-            }
-            Refusal::Secret => {
-                "the secrets differ; give RINGFOLD_SECRET or RINGFOLD_SECRET_FILE \
-                the same content on all ranks"
-            }
-            Refusal::Rank => "the rank does not belong there; check the ranks",
-            Refusal::Duplicate => {
-                "this rank has connected already; give every process a rank of \
-                its own"
-            }
-            Refusal::WorldSize => "the world sizes differ; give all ranks the same",
-            Refusal::Communicator => {
-                "the connection is for another communicator or job; check the \
-                address"
-            }
-            Refusal::Descriptors => {
-                "the process there has no descriptors left for a connection; \
-                raise its limit (ulimit -n)"
-            }
-            Refusal::GivenUp => {
-                "rank 0 has given up bringing the ranks together; its own error \
-                says why"
-            }
-            Refusal::Ended => "rank 0's process has ended before it joined",
-        })
     }
 }
 
@@ -461,25 +425,26 @@ fn check_greeting(bytes: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-fn keyed(secret: &Secret, role: &[u8], transcript: &[u8]) -> Hmac<Sha256> {
+fn keyed(secret: &Secret, domain: &[u8]) -> Hmac<Sha256> {
     // HMAC takes keys of any length, so this cannot fail.
     let mut mac = Hmac::<Sha256>::new_from_slice(&secret.0).expect("any key length will do");
-    mac.update(b"ringfold handshake ");
-    mac.update(role);
-    mac.update(transcript);
+    mac.update(domain);
     mac
 }
 
+fn tag(secret: &Secret, role: &[u8], transcript: &[u8]) -> Hmac<Sha256> {
+    keyed(secret, b"ringfold handshake ")
+        .chain_update(role)
+        .chain_update(transcript)
+}
+
 fn sign(secret: &Secret, role: &[u8], transcript: &[u8]) -> [u8; 32] {
-    keyed(secret, role, transcript)
-        .finalize()
-        .into_bytes()
-        .into()
+    tag(secret, role, transcript).finalize().into_bytes().into()
 }
 
 /// Compares in constant time.
-fn verify(secret: &Secret, role: &[u8], transcript: &[u8], tag: &[u8]) -> Result<(), Refusal> {
-    keyed(secret, role, transcript)
-        .verify_slice(tag)
+fn verify(secret: &Secret, role: &[u8], transcript: &[u8], found: &[u8]) -> Result<(), Refusal> {
+    tag(secret, role, transcript)
+        .verify_slice(found)
         .map_err(|_| Refusal::Secret)
 }

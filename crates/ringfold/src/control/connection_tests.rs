@@ -11,6 +11,7 @@ use super::auth::{
     Secret, accept, initiate, parse_hello,
 };
 use super::fd::{Failure, FdListener, Handover};
+use super::limit::Limit;
 use super::mesh::{Mesh, MeshListener, Peer};
 use super::socket::Socket;
 use super::tests::{ample, secret, watched};
@@ -201,7 +202,7 @@ fn a_mesh_joins_the_same_channel_of_each_pair() {
                         secret: &secret(),
                         peers: &peers(addresses, rank),
                     };
-                    let streams = mesh.connect(listener, ample(), &|| None).unwrap();
+                    let streams = mesh.connect(listener, ample().into()).unwrap();
                     assert!(streams[rank].is_empty());
                     for (peer, channels) in streams.iter().enumerate().filter(|(p, _)| *p != rank) {
                         assert_eq!(channels.len(), CHANNELS);
@@ -235,7 +236,8 @@ fn two_ranks(
         peers: &peers(addresses, rank),
     };
     let reason = || cancelled.then_some(Error::Closed);
-    mesh.connect(listener(), deadline, &reason).unwrap_err()
+    mesh.connect(listener(), Limit::new(deadline, &reason))
+        .unwrap_err()
 }
 
 #[test]
@@ -280,7 +282,7 @@ fn loopback_addresses_of_another_host_are_not_tried() {
             secret: &secret(),
             peers: &[peer],
         };
-        let error = mesh.connect(listener(), ample(), &|| None).unwrap_err();
+        let error = mesh.connect(listener(), ample().into()).unwrap_err();
         assert!(error.to_string().contains("no address"), "{error}");
     });
 }
@@ -308,17 +310,17 @@ fn memory_goes_to_each_member_and_to_no_other_rank() {
         };
         thread::scope(|scope| {
             let leader =
-                scope.spawn(|| handover.serve(&listener, file.as_fd(), &[1, 3], ample(), &|| None));
+                scope.spawn(|| handover.serve(&listener, file.as_fd(), &[1, 3], ample().into()));
             // Rank 2 is no member; another secret is no rank.
-            assert!(handover.fetch(&name, 2, ample(), &|| None).is_err());
+            assert!(handover.fetch(&name, 2, ample().into()).is_err());
             let other = Secret::new(*b"another");
             let intruder = Handover {
                 secret: &other,
                 ..handover
             };
-            assert!(intruder.fetch(&name, 1, ample(), &|| None).is_err());
+            assert!(intruder.fetch(&name, 1, ample().into()).is_err());
             for member in [1, 3] {
-                let fd = handover.fetch(&name, member, ample(), &|| None).unwrap();
+                let fd = handover.fetch(&name, member, ample().into()).unwrap();
                 let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
                 assert_eq!(std::fs::read(path).unwrap(), b"shared");
             }
@@ -326,7 +328,7 @@ fn memory_goes_to_each_member_and_to_no_other_rank() {
         });
         drop(listener);
         // The name is gone.
-        assert!(handover.fetch(&name, 1, ample(), &|| None).is_err());
+        assert!(handover.fetch(&name, 1, ample().into()).is_err());
     });
 }
 
@@ -345,16 +347,16 @@ fn a_member_that_was_turned_away_because_it_stood_still_comes_again() {
             secret: &secret,
         };
         thread::scope(|scope| {
-            let member = scope.spawn(|| handover.fetch(&name, 1, ample(), &|| None));
+            let member = scope.spawn(|| handover.fetch(&name, 1, ample().into()));
             listener.turn_one_away();
             handover
-                .serve(&listener, file.as_fd(), &[1], ample(), &|| None)
+                .serve(&listener, file.as_fd(), &[1], ample().into())
                 .unwrap();
             assert!(member.join().unwrap().is_ok());
         });
         // The verdict ends a wait for a leader that stands still.
         let verdict = || Some(Error::Closed);
-        let ended = handover.fetch(&name, 1, ample(), &verdict);
+        let ended = handover.fetch(&name, 1, Limit::new(ample(), &verdict));
         assert!(matches!(ended, Err(Failure::Cancelled(Error::Closed))));
     });
 }

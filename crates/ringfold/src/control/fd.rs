@@ -8,9 +8,7 @@
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Instant;
 
-use rustix::event::PollFd;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -19,8 +17,7 @@ use rustix::net::{
 use super::address::Address;
 use super::auth::{self, Claim, Purpose, Refusal, Secret, initiate};
 use super::handshake::HandshakeListener;
-use super::limit::{Cancelled, GLANCE, Limit};
-use super::poll::{remaining, wait_for};
+use super::limit::{GLANCE, Limit};
 use super::socket::{Listener, Socket, random};
 use crate::error::{Error, Ranks, Result};
 
@@ -72,7 +69,7 @@ pub struct Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// The leader's part: hands `fd` to each of `members` (without the leader) by `deadline`.
+    /// The leader's part: hands `fd` to each of `members` (without the leader) within `limit`.
     /// Members that come while `listener` is there wait, also after a failure, so that this rank
     /// can say what befell it before they see it gone.
     pub fn serve(
@@ -80,8 +77,7 @@ impl Handover<'_> {
         listener: &FdListener,
         fd: BorrowedFd<'_>,
         members: &[usize],
-        deadline: Instant,
-        cancelled: Cancelled<'_>,
+        limit: Limit<'_>,
     ) -> Result<(), Failure> {
         let listener = listener.listener.try_clone();
         let listener =
@@ -90,22 +86,15 @@ impl Handover<'_> {
         let mut is_served: Vec<bool> = members.iter().map(|_| false).collect();
         let mut left = members.len();
         while left > 0 {
-            if let Some(error) = cancelled() {
-                return Err(Failure::Cancelled(error));
-            }
-            if remaining(deadline).is_zero() {
+            limit.check().map_err(Failure::Cancelled)?;
+            if limit.is_over() {
                 let all = members.iter().zip(&is_served);
                 let missing = all.filter(|(_, done)| !**done).map(|(m, _)| *m);
                 return Err(Failure::Late(missing.collect()));
             }
-            let mut fds: Vec<PollFd<'_>> = Vec::new();
-            handshakes.add_descriptors(&mut fds);
-            let limit = deadline.min(Instant::now() + GLANCE);
-            wait_for(&mut fds, Some(limit))
-                .map_err(|e| Failure::Local(Error::system("cannot poll", e)))?;
-            let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut judge = |claim: &Claim| self.judge(claim, members, &mut is_served);
-            for (claim, socket) in handshakes.serve(&is_ready, &mut judge) {
+            let admitted = handshakes.wait(None, limit.next_look(), &mut judge);
+            for (claim, socket) in admitted.map_err(Failure::Local)? {
                 let rank = claim.from as usize;
                 send_fd(&socket, fd)
                     .map_err(|error| Failure::of(rank, "cannot pass memory on", error))?;
@@ -131,20 +120,13 @@ impl Handover<'_> {
         }
     }
 
-    /// A member's part: fetches the descriptor from the leader, who listens on `name`, by
-    /// `deadline`.
+    /// A member's part: fetches the descriptor from the leader, who listens on `name`, within
+    /// `limit`.
     ///
     /// A leader that does not answer is waited for. One that turned this rank away because this
     /// rank itself stood still is asked again, as long as it listens.
-    pub fn fetch(
-        &self,
-        name: &str,
-        rank: usize,
-        deadline: Instant,
-        cancelled: Cancelled<'_>,
-    ) -> Result<OwnedFd, Failure> {
+    pub fn fetch(&self, name: &str, rank: usize, limit: Limit<'_>) -> Result<OwnedFd, Failure> {
         let address: Address = format!("unix:@{name}").parse().map_err(Failure::Local)?;
-        let limit = Limit::new(deadline, cancelled);
         loop {
             let failure = match self.attempt(&address, rank, limit) {
                 Ok(fd) => return Ok(fd),

@@ -4,7 +4,6 @@
 //! The number of strangers is bounded, each has a deadline, and one that is slow, talks nonsense or
 //! does not know the secret is counted, logged once and dropped, and delays no other.
 
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -14,9 +13,9 @@ use super::auth::{
     Secret,
 };
 use super::limit::Limit;
-use super::poll::{EventFd, is_transient};
+use super::poll::{EventFd, is_transient, ready, wait_for};
 use super::socket::{Listener, Socket, random};
-use crate::error::Refused;
+use crate::error::{Error, Refused, Result};
 
 /// How long a stranger has for its handshake. One of this user's on this host may take longer while
 /// there is room: on a machine with far more processes than cores seconds pass before each of them
@@ -136,6 +135,23 @@ impl HandshakeListener {
         self.strangers.len() < STRANGERS_MAX && !has_surplus && self.want.rests_until.is_none()
     }
 
+    /// Waits until `until` at most, or until `wake` is signalled, and [serves](Self::serve).
+    pub fn wait(
+        &mut self,
+        wake: Option<&EventFd>,
+        until: Instant,
+        admit: Admit<'_>,
+    ) -> Result<Vec<(Claim, Socket)>> {
+        let mut fds = Vec::new();
+        self.add_descriptors(&mut fds);
+        // Behind those that are served.
+        fds.extend(wake.map(|wake| PollFd::new(wake, PollFlags::IN)));
+        let until = self.next_deadline().map_or(until, |next| next.min(until));
+        wait_for(&mut fds, Some(until)).map_err(|error| Error::system("cannot poll", error))?;
+        let is_ready = ready(&fds);
+        Ok(self.serve(&is_ready, admit))
+    }
+
     /// Appends the descriptors to poll.
     pub fn add_descriptors<'a>(&'a self, entries: &mut Vec<PollFd<'a>>) {
         // At the limit no connection is accepted; the entries stay, so that their number does not
@@ -144,17 +160,10 @@ impl HandshakeListener {
             true => PollFlags::IN,
             false => PollFlags::empty(),
         };
-        let listeners = self
-            .listeners
-            .iter()
-            .map(|listener| (listener.as_fd(), listening));
+        let listeners = self.listeners.iter();
+        entries.extend(listeners.map(|listener| PollFd::new(listener, listening)));
         let strangers = self.strangers.iter();
-        let strangers = strangers.map(|stranger| (stranger.socket.as_fd(), PollFlags::IN));
-        entries.extend(
-            listeners
-                .chain(strangers)
-                .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)),
-        );
+        entries.extend(strangers.map(|stranger| PollFd::new(&stranger.socket, PollFlags::IN)));
     }
 
     /// When the most impatient stranger's time is over, or a rest.
@@ -176,37 +185,33 @@ impl HandshakeListener {
         let mut admitted = Vec::new();
         // The last one first, because those that are through are taken out.
         for index in (0..strangers.len().min(self.strangers.len())).rev() {
-            if !strangers[index] {
+            let progress = match strangers[index] {
+                true => self.strangers[index].advance(self.purpose, admit),
+                false => Progress::Waiting,
+            };
+            if let Progress::Waiting = progress {
                 continue;
             }
-            match self.strangers[index].advance(self.purpose, admit) {
+            let Stranger { name, socket, .. } = self.strangers.swap_remove(index);
+            match progress {
                 Progress::Waiting => {}
                 Progress::Admitted(claim) => {
-                    let stranger = self.strangers.swap_remove(index);
                     log::debug!(
                         target: "ringfold::control",
-                        "rank {} came from {} for {:?}", claim.from, stranger.name, claim.purpose
+                        "rank {} came from {name} for {:?}", claim.from, claim.purpose
                     );
-                    admitted.push((claim, stranger.socket));
+                    admitted.push((claim, socket));
                 }
-                Progress::TurnedAway(why) => {
-                    let stranger = self.strangers.swap_remove(index);
-                    self.turn_away(&stranger.name, &why);
-                }
+                Progress::TurnedAway(why) => self.turn_away(&name, &why),
                 Progress::Refused(why) => {
-                    let stranger = self.strangers.swap_remove(index);
-                    self.turn_away(&stranger.name, &why);
-                    self.refused = Some(format!("{} {why}", stranger.name));
+                    self.turn_away(&name, &why);
+                    self.refused = Some(format!("{name} {why}"));
                 }
                 Progress::Unseated => {
-                    let stranger = self.strangers.swap_remove(index);
                     self.want.is_serious = true;
-                    self.turn_away(&stranger.name, "there is no descriptor for it");
+                    self.turn_away(&name, "there is no descriptor for it");
                 }
-                Progress::Probed => {
-                    drop(self.strangers.swap_remove(index));
-                    self.was_probed = true;
-                }
+                Progress::Probed => self.was_probed = true,
             }
         }
         let now = Instant::now();

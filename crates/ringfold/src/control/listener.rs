@@ -10,7 +10,7 @@
 //! A rank without the job's secret is refused; one that connects before rank 0 joins waits.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use log::{debug, info};
@@ -18,7 +18,6 @@ use log::{debug, info};
 use super::address::Address;
 use super::connect;
 use super::limit::Limit;
-use super::mesh::CANDIDATES_MAX;
 use super::socket::{Listener, random};
 use crate::error::{Error, Result};
 use crate::topology::interfaces;
@@ -54,44 +53,33 @@ impl RendezvousListener {
         let number = u64::from_le_bytes(random()?);
         let user = rustix::process::getuid().as_raw();
         let name = format!("ringfold-{user}-meeting-{number:016x}");
-        let mut rendezvous = RendezvousListener {
-            listeners: Vec::new(),
-            addresses: Vec::new(),
+        let (mut listeners, bound) = Listener::bind_free(candidates).map_err(|why| {
+            Error::Bootstrap(format!(
+                "no address to be met at ({why}); see RINGFOLD_SOCKET_IFNAME"
+            ))
+        })?;
+        let host = |bound: &SocketAddr| Address::Tcp {
+            host: bound.ip().to_string(),
+            port: bound.port(),
         };
-        let mut failures = Vec::new();
-        if let Err(error) = rendezvous.add_unix(name) {
+        let mut addresses: Vec<Address> = bound.iter().map(host).collect();
+        let address = Address::Unix { name };
+        match Listener::bind(&address) {
+            Ok(listener) => {
+                listeners.insert(0, listener);
+                addresses.insert(0, address);
+            }
             // Only a shortcut; some sandboxes have no such names.
-            debug!(target: "ringfold::control", "no UNIX name to be met at: {error}");
-        }
-        let mut is_reachable = false;
-        for candidate in candidates.iter().take(CANDIDATES_MAX) {
-            match rendezvous.add_tcp(*candidate) {
-                Ok(()) => is_reachable = true,
-                Err(error) => failures.push(format!("{candidate}: {error}")),
+            Err(error) => {
+                debug!(target: "ringfold::control", "no UNIX name to be met at: {error}");
             }
         }
-        if !is_reachable {
-            let failures = failures.join("; ");
-            return Err(Error::Bootstrap(format!(
-                "no address to be met at ({failures}); see RINGFOLD_SOCKET_IFNAME"
-            )));
-        }
+        let rendezvous = RendezvousListener {
+            listeners,
+            addresses,
+        };
         info!(target: "ringfold::control", "rank 0 is met at {rendezvous}");
         Ok(rendezvous)
-    }
-
-    fn add_unix(&mut self, name: String) -> std::io::Result<()> {
-        let address = Address::Unix { name };
-        self.listeners.push(Listener::bind(&address)?);
-        self.addresses.push(address);
-        Ok(())
-    }
-
-    fn add_tcp(&mut self, candidate: IpAddr) -> std::io::Result<()> {
-        let (listener, address) = Listener::bind_free(candidate)?;
-        self.listeners.push(listener);
-        self.addresses.push(address);
-        Ok(())
     }
 
     /// The `address` by which the other ranks join: candidates separated by commas.
@@ -136,10 +124,10 @@ fn route_toward(host: &str) -> Option<IpAddr> {
             return None;
         }
     };
-    let own = |there: std::net::SocketAddr| {
+    let own = |there: SocketAddr| {
         let any: IpAddr = match there {
-            std::net::SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            std::net::SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let socket = UdpSocket::bind((any, 0)).ok()?;
         socket.connect(there).ok()?;
@@ -155,6 +143,7 @@ fn route_toward(host: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::socket::CANDIDATES_MAX;
 
     fn addresses(texts: &[&str]) -> Vec<IpAddr> {
         texts.iter().map(|text| text.parse().unwrap()).collect()

@@ -6,35 +6,29 @@
 //! communicator, ranks and channel; both ends check these. The listeners are bound to the given
 //! addresses alone, and closed when the mesh is complete.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use rustix::event::PollFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::auth::{Claim, Failure, Purpose, Refusal, Secret, initiate};
+use super::connect;
 use super::handshake::{HANDSHAKE, HandshakeListener};
-pub use super::limit::Cancelled;
 use super::limit::{GLANCE, Limit};
-use super::poll::{EventFd, remaining, wait_for};
-use super::socket::{Listener, Socket};
+use super::poll::EventFd;
+use super::socket::{CANDIDATES_MAX, Listener, Socket};
 use crate::error::{Error, Result};
-use crate::sys::fork::Unshared;
 use crate::threads;
 
 /// How long one address of a peer has to answer before the next is tried.
 const CANDIDATE: Duration = Duration::from_secs(3);
 /// Threads that connect at the same time.
 const CONNECTORS_MAX: usize = 16;
-/// The most addresses one rank listens on.
-pub const CANDIDATES_MAX: usize = 16;
 
 /// Where a rank can be reached.
 #[derive(Debug)]
 pub struct MeshListener {
-    listeners: Vec<Unshared<TcpListener>>,
+    listeners: Vec<Listener>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -49,45 +43,22 @@ impl MeshListener {
                     .into(),
             ));
         }
-        let mut bound = MeshListener {
-            listeners: Vec::new(),
-            addresses: Vec::new(),
-        };
-        let mut failures = Vec::new();
-        for candidate in candidates.iter().take(CANDIDATES_MAX) {
-            match listen(*candidate) {
-                Ok((listener, address)) => {
-                    log::info!(target: "ringfold::control", "listening for data on {address}");
-                    bound.listeners.push(Unshared::new(listener));
-                    bound.addresses.push(address);
-                }
-                Err(error) => failures.push(format!("{candidate}: {error}")),
-            }
-        }
-        match bound.listeners.is_empty() {
-            false => Ok(bound),
-            true => Err(Error::Bootstrap(format!(
-                "no address to listen on for data ({}); see RINGFOLD_SOCKET_IFNAME",
-                if failures.is_empty() {
-                    "no interface is left".into()
-                } else {
-                    failures.join("; ")
-                }
-            ))),
-        }
+        let (listeners, addresses) = Listener::bind_free(candidates).map_err(|why| {
+            Error::Bootstrap(format!(
+                "no address to listen on for data ({why}); see RINGFOLD_SOCKET_IFNAME"
+            ))
+        })?;
+        log::info!(target: "ringfold::control", "listening for data on {addresses:?}");
+        Ok(MeshListener {
+            listeners,
+            addresses,
+        })
     }
 
     /// Where it listens, in order of preference: what the other ranks need to know.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
-}
-
-fn listen(candidate: IpAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind((candidate, 0))?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
 }
 
 /// A rank that gets connections.
@@ -119,14 +90,9 @@ pub struct Mesh<'a> {
 }
 
 impl Mesh<'_> {
-    /// Makes all connections by `deadline`: by peer and channel, non-blocking and without delay.
+    /// Makes all connections within `limit`: by peer and channel, non-blocking and without delay.
     /// Ranks that are no peers have none.
-    pub fn connect(
-        &self,
-        listener: MeshListener,
-        deadline: Instant,
-        cancelled: Cancelled<'_>,
-    ) -> Result<Vec<Vec<TcpStream>>> {
+    pub fn connect(&self, listener: MeshListener, limit: Limit<'_>) -> Result<Vec<Vec<TcpStream>>> {
         let made = Made::new(self.world_size, self.channels)?;
         let (above, below): (Vec<&Peer>, Vec<&Peer>) =
             self.peers.iter().partition(|peer| peer.rank > self.rank);
@@ -135,7 +101,7 @@ impl Mesh<'_> {
             let connect = || {
                 // A ticket counter: nothing is published with it.
                 while let Some(peer) = below.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(error) = self.reach(peer, &made, deadline, cancelled) {
+                    if let Err(error) = self.reach(peer, &made, limit) {
                         made.fail(error);
                         return;
                     }
@@ -152,7 +118,7 @@ impl Mesh<'_> {
                     }
                 }
             }
-            if let Err(error) = self.await_peers(&above, listener, &made, deadline, cancelled) {
+            if let Err(error) = self.await_peers(&above, listener, &made, limit) {
                 made.fail(error);
             }
         });
@@ -161,13 +127,7 @@ impl Mesh<'_> {
 
     /// Connects all channels to `peer`, of which is known that it listens: as long as it does and
     /// says nothing, it is waited for.
-    fn reach(
-        &self,
-        peer: &Peer,
-        made: &Made,
-        deadline: Instant,
-        cancelled: Cancelled<'_>,
-    ) -> Result<()> {
+    fn reach(&self, peer: &Peer, made: &Made, limit: Limit<'_>) -> Result<()> {
         let mut addresses = peer.addresses.clone();
         addresses.truncate(CANDIDATES_MAX);
         addresses.retain(|address| peer.is_same_host || !address.ip().is_loopback());
@@ -175,8 +135,13 @@ impl Mesh<'_> {
         addresses.sort_by_key(|address| !address.ip().is_loopback());
         let mut failures;
         // One connection that cannot be made is enough.
-        let is_over = || cancelled().or_else(|| made.is_failed().then_some(Error::Closed));
-        let limit = Limit::new(deadline, &is_over);
+        let is_over = || {
+            limit
+                .check()
+                .err()
+                .or(made.is_failed().then_some(Error::Closed))
+        };
+        let limit = Limit::new(limit.deadline(), &is_over);
         loop {
             failures = Vec::new();
             let mut is_slow = false;
@@ -224,17 +189,18 @@ impl Mesh<'_> {
             if made.has(peer.rank, channel) {
                 continue;
             }
-            let left = remaining(limit.within(CANDIDATE).deadline()).max(Duration::from_millis(1));
-            let here = |error: io::Error| Unreachable::Here(error.to_string());
-            let stream = TcpStream::connect_timeout(&address, left).map_err(here)?;
-            let kept = stream.try_clone().map_err(here)?;
-            let socket = Socket::from_tcp(stream).map_err(here)?;
+            let stream = connect::tcp(&address, limit.within(CANDIDATE));
+            let socket = stream.and_then(Socket::from_tcp);
+            let socket = socket.map_err(|error| match limit.check() {
+                Ok(()) => Unreachable::Here(error.to_string()),
+                Err(over) => Unreachable::Final(over),
+            })?;
             let claim = self.claim(channel, peer.rank);
             initiate(&socket, self.secret, claim, limit).map_err(|failure| match failure {
                 Failure::Broken(error) => Unreachable::Slow(error.to_string()),
                 refused => Unreachable::Here(refused.to_string()),
             })?;
-            made.add(peer.rank, channel, kept);
+            made.add(peer.rank, channel, socket);
         }
         Ok(())
     }
@@ -256,32 +222,23 @@ impl Mesh<'_> {
         above: &[&Peer],
         listener: MeshListener,
         made: &Made,
-        deadline: Instant,
-        cancelled: Cancelled<'_>,
+        limit: Limit<'_>,
     ) -> Result<()> {
-        let listeners = listener.listeners.into_iter().map(Listener::Tcp).collect();
-        let mut handshakes = HandshakeListener::new(listeners, self.secret, Purpose::Data);
+        let mut handshakes = HandshakeListener::new(listener.listeners, self.secret, Purpose::Data);
         let mut is_taken = vec![false; self.world_size * self.channels];
         let mut missing = above.len() * self.channels;
         while missing > 0 {
-            if let Some(error) = cancelled() {
-                return Err(error);
-            }
+            limit.check()?;
             if made.is_failed() {
                 return Ok(());
             }
-            if remaining(deadline).is_zero() {
+            if limit.is_over() {
                 return Err(self.missing_peers(above, &is_taken));
             }
-            let mut fds = vec![PollFd::new(&made.wake, rustix::event::PollFlags::IN)];
-            handshakes.add_descriptors(&mut fds);
-            let limit = deadline.min(Instant::now() + GLANCE);
-            wait_for(&mut fds, Some(limit)).map_err(|e| Error::system("cannot poll", e))?;
-            let is_ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut judge = |claim: &Claim| self.judge(claim, above, &mut is_taken);
-            for (claim, socket) in handshakes.serve(&is_ready, &mut judge) {
-                let stream = TcpStream::from(socket.into_fd());
-                made.add(claim.from as usize, claim.channel as usize, stream);
+            let until = limit.next_look();
+            for (claim, socket) in handshakes.wait(Some(&made.wake), until, &mut judge)? {
+                made.add(claim.from as usize, claim.channel as usize, socket);
                 missing -= 1;
             }
             if let Some(want) = handshakes.want() {
@@ -341,7 +298,7 @@ enum Unreachable {
 
 /// The connections so far, shared by the threads that make them.
 struct Made {
-    streams: Mutex<Vec<Vec<Option<Unshared<TcpStream>>>>>,
+    sockets: Mutex<Vec<Vec<Option<Socket>>>>,
     failure: Mutex<Option<Error>>,
     is_failed: AtomicBool,
     /// Tells the accepting thread of a failure.
@@ -352,7 +309,7 @@ impl Made {
     fn new(world_size: usize, channels: usize) -> Result<Made> {
         let row = || (0..channels).map(|_| None).collect();
         Ok(Made {
-            streams: Mutex::new((0..world_size).map(|_| row()).collect()),
+            sockets: Mutex::new((0..world_size).map(|_| row()).collect()),
             failure: Mutex::new(None),
             is_failed: AtomicBool::new(false),
             wake: EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error))?,
@@ -360,13 +317,15 @@ impl Made {
     }
 
     fn has(&self, peer: usize, channel: usize) -> bool {
-        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams[peer][channel].is_some()
+        self.sockets()[peer][channel].is_some()
     }
 
-    fn add(&self, peer: usize, channel: usize, stream: TcpStream) {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams[peer][channel] = Some(Unshared::new(stream));
+    fn add(&self, peer: usize, channel: usize, socket: Socket) {
+        self.sockets()[peer][channel] = Some(socket);
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Vec<Vec<Option<Socket>>>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first failure stands.
@@ -383,25 +342,14 @@ impl Made {
     }
 
     fn finish(self) -> Result<Vec<Vec<TcpStream>>> {
-        let failure = self
-            .failure
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = failure {
+        let failure = self.failure.into_inner();
+        if let Some(error) = failure.unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
-        let streams = self
-            .streams
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
-        Ok(streams
-            .into_iter()
-            .map(|row| {
-                row.into_iter()
-                    .flatten()
-                    .map(Unshared::into_inner)
-                    .collect()
-            })
-            .collect())
+        let sockets = self.sockets.into_inner();
+        let sockets = sockets.unwrap_or_else(PoisonError::into_inner);
+        let stream = |socket: Socket| TcpStream::from(socket.into_fd());
+        let row = |row: Vec<Option<Socket>>| row.into_iter().flatten().map(stream).collect();
+        Ok(sockets.into_iter().map(row).collect())
     }
 }

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::connection::{ControlConnection, Gathered, Reach};
 use super::frame::{Frame, Presence, Splitter};
 use super::health::OpenCommunicators;
-use super::poll::{is_transient, wait_for};
+use super::poll::{is_transient, ready, wait_for};
 use super::socket::Socket;
 use super::standing::Standing;
 use super::watch::{Watched, watch};
@@ -113,15 +113,10 @@ impl Monitor {
         if !fds[0].revents().is_empty() {
             self.connection.wake.clear();
         }
-        let has_ended: Vec<bool> = fds[1..=self.watched.len()]
-            .iter()
-            .map(|fd| !fd.revents().is_empty())
-            .collect();
-        let mut index = 0;
-        let ended = self.watched.extract_if(.., |_| {
-            index += 1;
-            has_ended[index - 1]
-        });
+        let mut has_ended = ready(&fds[1..=self.watched.len()]).into_iter();
+        let ended = self
+            .watched
+            .extract_if(.., |_| has_ended.next() == Some(true));
         Ok(ended.map(|watched| watched.rank).collect())
     }
 

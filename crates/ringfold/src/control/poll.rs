@@ -53,6 +53,12 @@ pub fn wait_for(entries: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Re
     }
 }
 
+/// Which of `entries` are.
+pub fn ready(entries: &[PollFd<'_>]) -> Vec<bool> {
+    let ready = entries.iter().map(|entry| !entry.revents().is_empty());
+    ready.collect()
+}
+
 /// The time left until `deadline`.
 pub fn remaining(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())

@@ -2,14 +2,14 @@
 //! come.
 
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 use log::{debug, info, warn};
 
 use super::address::Address;
 use super::auth::{self, Claim, Failure, Secret};
-use super::frame::{Frame, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
+use super::frame::{Frame, Malformed, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
 use super::handshake;
 use super::limit::Limit;
 use super::poll::is_transient;
@@ -262,60 +262,56 @@ pub(super) fn await_welcome(
     splitter: &mut Splitter,
     limit: Limit<'_>,
 ) -> Result<(u64, [u8; 32], Silence, Vec<Presence>)> {
-    let mut byte = vec![0; 4096];
+    let failed = |why: &str| Err(Error::Bootstrap(why.into()));
     loop {
-        match splitter.next_frame() {
-            Ok(Some(Frame::Welcome {
+        match next_frame(socket, splitter, limit) {
+            Ok(Frame::Welcome {
                 job,
                 key,
                 silence_ms,
                 ranks,
-            })) => {
+            }) => {
                 let silence = Silence::new(Duration::from_millis(silence_ms))?;
                 return Ok((job, key, silence, ranks));
             }
-            Ok(Some(Frame::Cancelled { ranks, reason })) => {
+            Ok(Frame::Cancelled { ranks, reason }) => {
                 return Err(Error::Bootstrap(format!(
                     "the job did not come together: {reason}; missing ranks: {ranks:?}"
                 )));
             }
-            Ok(Some(Frame::Ping)) => {
-                let pong = Frame::Pong.encode();
-                socket
-                    .write_all(&pong, limit)
-                    .map_err(|error| Error::system("joining", error))?;
-                continue;
+            Ok(Frame::Ping) => {
+                let sent = socket.write_all(&Frame::Pong.encode(), limit);
+                sent.map_err(|error| Error::system("joining", error))?;
             }
-            Ok(Some(Frame::Closing)) => {
-                return Err(Error::Bootstrap(
-                    "rank 0 has left before all ranks joined".into(),
-                ));
-            }
-            Ok(Some(_)) | Err(_) => {
-                return Err(Error::Bootstrap(
-                    "rank 0 does not speak this protocol".into(),
-                ));
-            }
-            Ok(None) => {}
+            Ok(Frame::Closing) => return failed("rank 0 has left before all ranks joined"),
+            Ok(_) => return failed("rank 0 does not speak this protocol"),
+            Err(error) => match error.kind() {
+                ErrorKind::InvalidData => return failed("rank 0 does not speak this protocol"),
+                ErrorKind::UnexpectedEof => return failed("rank 0 ended before all ranks joined"),
+                ErrorKind::TimedOut => {
+                    return failed(&format!("waiting for all ranks to join: {error}"));
+                }
+                _ => return Err(Error::system("joining", error)),
+            },
         }
-        match socket.read(&mut byte) {
-            Ok(0) => {
-                return Err(Error::Bootstrap(
-                    "rank 0 ended before all ranks joined".into(),
-                ));
-            }
-            Ok(count) => splitter.push(&byte[..count]),
-            Err(error) if is_transient(&error) => {
-                socket
-                    .wait_readable(limit)
-                    .map_err(|error| match limit.check() {
-                        Err(given_up) => given_up,
-                        Ok(()) => {
-                            Error::Bootstrap(format!("waiting for all ranks to join: {error}"))
-                        }
-                    })?;
-            }
-            Err(error) => return Err(Error::system("joining", error)),
+    }
+}
+
+/// The next frame of a server. What is none is the error `InvalidData`, the connection's end
+/// `UnexpectedEof`.
+fn next_frame(socket: &Socket, splitter: &mut Splitter, limit: Limit<'_>) -> io::Result<Frame> {
+    let mut buffer = [0; 4096];
+    loop {
+        match splitter.next_frame() {
+            Ok(Some(frame)) => return Ok(frame),
+            Ok(None) => {}
+            Err(Malformed) => return Err(ErrorKind::InvalidData.into()),
+        }
+        match socket.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => splitter.push(&buffer[..count]),
+            Err(error) if is_transient(&error) => socket.wait_readable(limit)?,
+            Err(error) => return Err(error),
         }
     }
 }
@@ -324,22 +320,9 @@ pub(super) fn await_welcome(
 /// waits until rank 0 has heard it.
 pub(super) fn withdraw(socket: &Socket, deadline: Instant) {
     let mut splitter = Splitter::new(SERVER_FRAME_BYTES_MAX);
-    let mut buffer = [0; 4096];
+    let mut frame = || next_frame(socket, &mut splitter, deadline.into());
     // Without a connection there is nothing to leave.
-    if socket
-        .write_all(&Frame::Goodbye.encode(), deadline)
-        .is_err()
-    {
-        return;
-    }
-    while socket.wait_readable(deadline).is_ok()
-        && let Ok(count @ 1..) = socket.read(&mut buffer)
-    {
-        splitter.push(&buffer[..count]);
-        while let Ok(Some(frame)) = splitter.next_frame() {
-            if matches!(frame, Frame::Departed { .. }) {
-                return;
-            }
-        }
+    if socket.write_all(&Frame::Goodbye.encode(), deadline).is_ok() {
+        while frame().is_ok_and(|frame| !matches!(frame, Frame::Departed { .. })) {}
     }
 }

@@ -17,7 +17,7 @@ use super::fault::Class;
 use super::frame::{Frame, RANK_FRAME_BYTES_MAX, Splitter};
 use super::handshake::HandshakeListener;
 use super::hub::Hub;
-use super::poll::{EventFd, is_transient, remaining, wait_for};
+use super::poll::{EventFd, is_transient, ready, remaining, wait_for};
 use super::socket::{Listener, Socket, random};
 use crate::error::{Error, Result};
 use crate::silence::{PING, Silence};
@@ -218,7 +218,7 @@ impl State {
             warn!(target: "ringfold::control", "the rendezvous server stops: {error}");
             return None;
         }
-        let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let is_ready = ready(&fds);
         if is_ready[0] {
             self.stop.clear();
             self.leaving = Some(Instant::now() + LINGER);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
@@ -19,6 +19,9 @@ use crate::error::{Error, Result};
 use crate::silence::Silence;
 use crate::sys::fork::Unshared;
 use crate::sys::{self, TcpState};
+
+/// The most addresses one rank listens on.
+pub const CANDIDATES_MAX: usize = 16;
 
 /// The other end of a UNIX connection that belongs to another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,15 +236,28 @@ impl Listener {
         }
     }
 
-    /// Binds to a free port of `host`; where that is.
-    pub fn bind_free(host: IpAddr) -> io::Result<(Listener, Address)> {
-        let listener = TcpListener::bind((host, 0))?;
-        listener.set_nonblocking(true)?;
-        let address = Address::Tcp {
-            host: host.to_string(),
-            port: listener.local_addr()?.port(),
+    /// Binds to free ports of exactly these `hosts`, [`CANDIDATES_MAX`] at most; where these are.
+    /// One that cannot be bound is left out, unless none can: then the error says why.
+    pub fn bind_free(hosts: &[IpAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
+        let bind = |host: &IpAddr| {
+            let listener = TcpListener::bind((*host, 0))?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok((Listener::Tcp(Unshared::new(listener)), address))
         };
-        Ok((Listener::Tcp(Unshared::new(listener)), address))
+        let mut bound = (Vec::new(), Vec::new());
+        let mut failures = Vec::new();
+        for host in hosts.iter().take(CANDIDATES_MAX) {
+            match bind(host) {
+                Ok(one) => bound.extend([one]),
+                Err::<_, io::Error>(error) => failures.push(format!("{host}: {error}")),
+            }
+        }
+        match (bound.0.is_empty(), failures.is_empty()) {
+            (false, _) => Ok(bound),
+            (true, true) => Err("no interface is left".into()),
+            (true, false) => Err(failures.join("; ")),
+        }
     }
 
     /// Another descriptor of the same queue.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::communicator::group::Group;
 use crate::communicator::watch::{SessionWatch, Watch};
-use crate::control::limit::Cancelled;
+use crate::control::limit::{Cancelled, Limit};
 use crate::control::poll::remaining;
 use crate::control::{Cancel, Forwarding, Health};
 use crate::error::{Error, Result};
@@ -57,15 +57,15 @@ impl<'a> Attempt<'a> {
         cancel.on_cancel(move |reason| health.give_up(reason))
     }
 
-    /// The error that has ended the attempt, if one has.
-    pub fn verdict(&self) -> Option<Error> {
-        self.watch.fault().or_else(self.is_pointless)
+    /// Does `step`, which ends at the attempt's deadline, or with the error that has ended it.
+    pub fn within_limit<T>(&self, step: impl FnOnce(Limit<'_>) -> T) -> T {
+        let verdict = || self.watch.fault().or_else(self.is_pointless);
+        step(Limit::new(self.deadline, &verdict))
     }
 
     /// Gives `record` to all ranks and gets theirs in rank order.
     pub fn exchange(&self, what: &str, record: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let verdict = || self.verdict();
-        self.group.exchange(what, record, self.deadline, &verdict)
+        self.within_limit(|limit| self.group.exchange(what, record, limit))
     }
 
     /// The watch over the communicator, for the communicator itself.

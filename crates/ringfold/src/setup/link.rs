@@ -62,8 +62,7 @@ fn share_memory(
     if members.is_empty() {
         return Ok(None);
     }
-    let (group, deadline) = (&attempt.group, attempt.deadline);
-    let verdict = || attempt.verdict();
+    let group = &attempt.group;
     let handover = Handover {
         communicator: group.id,
         world_size: group.world_ranks.len(),
@@ -73,9 +72,9 @@ fn share_memory(
     let segment = match memory {
         Some(memory) => {
             let fd = memory.fd.as_fd();
-            handover
-                .serve(&memory.listener, fd, members, deadline, &verdict)
-                .map_err(Failure::into_error)?;
+            let served =
+                attempt.within_limit(|limit| handover.serve(&memory.listener, fd, members, limit));
+            served.map_err(Failure::into_error)?;
             memory.segment
         }
         None => {
@@ -85,7 +84,7 @@ fn share_memory(
                      ranks"
                 ))
             })?;
-            let fetched = handover.fetch(name, group.rank, deadline, &verdict);
+            let fetched = attempt.within_limit(|limit| handover.fetch(name, group.rank, limit));
             Segment::open(fetched.map_err(Failure::into_error)?, division.shape(group))?
         }
     };
@@ -118,7 +117,7 @@ fn connect(
         secret: group.session.secret(),
         peers: &peers,
     };
-    let sockets = mesh.connect(listener, attempt.deadline, &|| attempt.verdict())?;
+    let sockets = attempt.within_limit(|limit| mesh.connect(listener, limit))?;
     let options = TcpOptions {
         silence: group.session.silence(),
         ..TcpOptions::default()

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use crate::control::mesh::CANDIDATES_MAX;
+use crate::control::socket::CANDIDATES_MAX;
 use crate::control::wire::{self, Reader, Wire, Writer};
 use crate::error::{Error, Result};
 use crate::topology::cores;

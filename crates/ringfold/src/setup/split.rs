@@ -6,6 +6,7 @@ use super::establish::establish;
 use crate::communicator::Communicator;
 use crate::communicator::group::{Group, Inherited};
 use crate::control::Cancel;
+use crate::control::limit::Limit;
 use crate::control::wire::{self, wire_struct};
 use crate::error::{Error, Result};
 
@@ -76,7 +77,7 @@ fn exchange(
     let deadline = Instant::now() + group.settings.connect_timeout;
     let verdict = || watch.fault();
     let topic = format!("split {number}");
-    let records = group.exchange(&topic, &wire::encode(&own), deadline, &verdict);
+    let records = group.exchange(&topic, &wire::encode(&own), Limit::new(deadline, &verdict));
     let records = records.map_err(|error| match error {
         // It is a member of the parent, which ends with it: by one error on all ranks.
         Error::PeerFailed { .. } => watch.report_fault(error, watch.crash_grace()),

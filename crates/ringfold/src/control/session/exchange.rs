@@ -7,6 +7,7 @@ use super::Session;
 use crate::control::connection::{ANSWER, Gathered, Reach, SEND, State};
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::{BLOB_BYTES_MAX, Frame, KEY_BYTES_MAX};
+use crate::control::limit::Limit;
 use crate::control::poll::remaining;
 use crate::error::{Error, Result};
 
@@ -22,30 +23,19 @@ struct Ended {
 
 impl Session {
     /// Gives `blob` to all `members` (world ranks, ascending, this one among them) and gets theirs,
-    /// in their order.
+    /// in their order. Ends early when `limit` says that the exchange is pointless: by a verdict on
+    /// the communicator that it is for. That is asked after every change.
     ///
     /// All members use the same `key`; a key is used again only after all of them are through. An
     /// error names the ranks that did not come as positions in `members`.
-    pub fn exchange(
+    pub fn exchange<'a>(
         &self,
         key: &str,
         members: &[usize],
         blob: &[u8],
-        deadline: Instant,
+        limit: impl Into<Limit<'a>>,
     ) -> Result<Vec<Vec<u8>>> {
-        self.exchange_unless(key, members, blob, deadline, &|| None)
-    }
-
-    /// Like [`exchange`](Session::exchange), and ends early when `pointless` gives an error: a
-    /// verdict on the communicator that the exchange is for. It is asked after every change.
-    pub fn exchange_unless(
-        &self,
-        key: &str,
-        members: &[usize],
-        blob: &[u8],
-        deadline: Instant,
-        pointless: &dyn Fn() -> Option<Error>,
-    ) -> Result<Vec<Vec<u8>>> {
+        let limit = limit.into();
         let list = self.check_members(members)?;
         if blob.len() > BLOB_BYTES_MAX || key.len() > KEY_BYTES_MAX {
             return Err(Error::InvalidArgument(format!(
@@ -63,17 +53,15 @@ impl Session {
         let token = self.0.exchanges.fetch_add(1, Ordering::Relaxed);
         let frame = Frame::Exchange {
             token,
-            timeout_ms: remaining(deadline).as_millis() as u64,
+            timeout_ms: remaining(limit.deadline()).as_millis() as u64,
             key: key.into(),
             members: list.clone(),
             blob: blob.to_vec(),
         };
-        let ended = self.gather(token, &frame, deadline, pointless);
+        let ended = self.gather(token, &frame, limit);
         // The verdict says why the exchange has failed, and to all ranks the same.
-        if !matches!(ended.answer, Some(Ok(_)))
-            && let Some(error) = pointless()
-        {
-            return Err(error);
+        if !matches!(ended.answer, Some(Ok(_))) {
+            limit.check()?;
         }
         let is_orphaned = ended.answer.is_none() && ended.reach != Reach::Open && list[0] != 0;
         if is_orphaned {
@@ -89,23 +77,17 @@ impl Session {
     }
 
     /// Sends this rank's part and waits for the server's answer.
-    fn gather(
-        &self,
-        token: u64,
-        frame: &Frame,
-        deadline: Instant,
-        pointless: &dyn Fn() -> Option<Error>,
-    ) -> Ended {
+    fn gather(&self, token: u64, frame: &Frame, limit: Limit<'_>) -> Ended {
         let connection = &self.0.connection;
         connection.state().exchanges.insert(token, None);
         let is_sent = connection.send(frame);
         let is_over = |state: &State| {
             let is_answered = state.exchanges.get(&token).is_some_and(Option::is_some);
-            state.reach != Reach::Open || is_answered || pointless().is_some()
+            state.reach != Reach::Open || is_answered || limit.check().is_err()
         };
         // Where it could not be sent, the monitor is about to find out that the server is gone.
         let wait_end = match is_sent {
-            true => deadline + ANSWER,
+            true => limit.deadline() + ANSWER,
             false => Instant::now() + SEND,
         };
         let mut state = connection.wait_until(wait_end, is_over);

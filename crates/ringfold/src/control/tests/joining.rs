@@ -49,7 +49,8 @@ fn ranks_meet_at_any_of_the_places_that_rank_0_has_opened() {
 fn addresses_that_are_closed_silent_or_another_jobs_are_passed_over() {
     watched(|| {
         let closed = tcp_address();
-        let (silent, silent_place) = Listener::bind_free("127.0.0.1".parse().unwrap()).unwrap();
+        let (silent, bound) = Listener::bind_free(&["127.0.0.1".parse().unwrap()]).unwrap();
+        let silent_place = bound[0].to_string().parse().unwrap();
         // Another job's rank 0, still waiting for its ranks.
         let other = RendezvousListener::open(None).unwrap();
         let other_place = addresses(&other.address()).unwrap().remove(0);

@@ -1,6 +1,7 @@
 //! Reports and losses, and the one verdict that follows.
 
 use super::*;
+use crate::control::limit::Limit;
 use crate::control::standing::Standing;
 
 #[test]
@@ -16,7 +17,10 @@ fn a_verdict_ends_the_exchange_for_its_communicator() {
                     health.give_up("no memory left");
                     Ok(vec![])
                 }
-                _ => session.exchange_unless("card", &[0, 1, 2], b"", ample(), &|| health.fault()),
+                _ => {
+                    let verdict = || health.fault();
+                    session.exchange("card", &[0, 1, 2], b"", Limit::new(ample(), &verdict))
+                }
             };
             session.exchange("end", &[0, 1, 2], b"", ample()).unwrap();
             outcome
