@@ -98,6 +98,26 @@ pub enum Error {
 }
 
 impl Error {
+    /// `rank` has failed, known by this.
+    #[cold]
+    pub(crate) fn peer_failed(rank: usize, reason: impl Into<String>) -> Error {
+        Error::PeerFailed {
+            rank,
+            reason: reason.into(),
+            site: None,
+        }
+    }
+
+    /// `peer` sent this.
+    #[cold]
+    pub(crate) fn corrupt(peer: usize, what: impl Into<String>) -> Error {
+        Error::Corrupt {
+            peer,
+            what: what.into(),
+            site: None,
+        }
+    }
+
     /// The error with every rank replaced by its entry in `table`.
     pub(crate) fn renumbered(mut self, table: &[usize]) -> Error {
         let renumber = |rank: &mut usize| *rank = table.get(*rank).copied().unwrap_or(*rank);

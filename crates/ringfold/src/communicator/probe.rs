@@ -121,11 +121,9 @@ fn from_rank_0(communicator: &Communicator, own: &Constants) -> Result<Constants
     text.resize(TEXT_BYTES_MAX, 0);
     communicator.broadcast(&mut text, 0)?;
     let end = text.iter().position(|byte| *byte == 0);
-    Constants::decode(&text[..end.unwrap_or(TEXT_BYTES_MAX)]).ok_or_else(|| Error::Corrupt {
-        peer: 0,
-        what: "constants that mean nothing; use one version everywhere".into(),
-        site: None,
-    })
+    let constants = Constants::decode(&text[..end.unwrap_or(TEXT_BYTES_MAX)]);
+    let what = "constants that mean nothing; use one version everywhere";
+    constants.ok_or_else(|| Error::corrupt(0, what))
 }
 
 fn log_samples(case: &ProbeCase, samples: &[ProbeSamples], elapsed: Duration) {

@@ -107,11 +107,7 @@ impl Fault {
         let first = ranks.first().copied().unwrap_or(0);
         let text = self.text.clone();
         match self.class {
-            Class::PeerFailed => Error::PeerFailed {
-                rank: first,
-                reason: text,
-                site: None,
-            },
+            Class::PeerFailed => Error::peer_failed(first, text),
             Class::Timeout => Error::Timeout {
                 waiting_for: ranks,
                 after_ms: self.after_ms,
@@ -125,11 +121,7 @@ impl Fault {
                     site: None,
                 }
             }
-            Class::Corrupt => Error::Corrupt {
-                peer: first,
-                what: text,
-                site: None,
-            },
+            Class::Corrupt => Error::corrupt(first, text),
             Class::Aborted => Error::Aborted {
                 rank: first,
                 reason: text,

@@ -307,11 +307,7 @@ mod tests {
     #[test]
     fn the_servers_own_end_counts_before_a_suspicion_that_it_did_not_take() {
         let health = orphan();
-        let suspicion = Error::PeerFailed {
-            rank: 1,
-            reason: "closed its connection".into(),
-            site: None,
-        };
+        let suspicion = Error::peer_failed(1, "closed its connection");
         health.report(&suspicion);
         health.mark_dead(0, "its control connection was closed");
         let verdict = health.fault();
@@ -322,11 +318,7 @@ mod tests {
     #[test]
     fn a_suspicion_is_the_verdict_when_no_other_rank_has_one() {
         let health = orphan();
-        let suspicion = Error::PeerFailed {
-            rank: 1,
-            reason: "closed its connection".into(),
-            site: None,
-        };
+        let suspicion = Error::peer_failed(1, "closed its connection");
         let verdict = health.report_fault(suspicion, Duration::from_millis(1));
         let blamed = matches!(verdict, Error::PeerFailed { rank: 1, .. });
         assert!(blamed, "{verdict:?}");

@@ -196,10 +196,10 @@ impl Registry {
                 let end = begin.checked_add(bytes)?;
                 (end <= mapped.bytes()).then(|| mapped.part(begin..end))
             })
-            .ok_or_else(|| Error::Corrupt {
-                peer,
-                what: format!("registered buffer {handle:?} of {bytes} bytes, which there is not"),
-                site: None,
+            .ok_or_else(|| {
+                let what =
+                    format!("registered buffer {handle:?} of {bytes} bytes, which there is not");
+                Error::corrupt(peer, what)
             })
     }
 }

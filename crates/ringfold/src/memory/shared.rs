@@ -61,11 +61,7 @@ impl Shared {
     /// Maps the file of `peer`, which says that it has `data_bytes` bytes of data.
     pub fn open(fd: OwnedFd, peer: usize, data_bytes: usize) -> Result<Shared> {
         let failed = |error| Error::system("cannot look at a peer's registered memory", error);
-        let corrupt = |what: String| Error::Corrupt {
-            peer,
-            what,
-            site: None,
-        };
+        let corrupt = |what: String| Error::corrupt(peer, what);
         let (size, is_sealed) = size_and_seals(&fd).map_err(failed)?;
         let page = rustix::param::page_size();
         let total = data_bytes.checked_add(page);

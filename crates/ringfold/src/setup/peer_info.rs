@@ -40,11 +40,8 @@ impl PeerInfo {
 
     /// What `peer` says about itself.
     pub fn decode(peer: usize, record: &[u8]) -> Result<PeerInfo> {
-        wire::decode(record).ok_or_else(|| Error::Corrupt {
-            peer,
-            what: "a description of itself that cannot be read; use one version everywhere".into(),
-            site: None,
-        })
+        let what = "a description of itself that cannot be read; use one version everywhere";
+        wire::decode(record).ok_or_else(|| Error::corrupt(peer, what))
     }
 }
 

@@ -84,11 +84,8 @@ fn exchange(
         other => other,
     })?;
     let read = |(peer, record): (usize, &Vec<u8>)| {
-        wire::decode(record).ok_or_else(|| Error::Corrupt {
-            peer,
-            what: "a request for a split that cannot be read".into(),
-            site: None,
-        })
+        wire::decode(record)
+            .ok_or_else(|| Error::corrupt(peer, "a request for a split that cannot be read"))
     };
     records.iter().enumerate().map(read).collect()
 }

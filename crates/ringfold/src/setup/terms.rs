@@ -200,11 +200,10 @@ fn read_rules(text: &[u8]) -> Option<Rules> {
 }
 
 fn unreadable(peer: usize) -> Error {
-    Error::Corrupt {
+    Error::corrupt(
         peer,
-        what: "terms that cannot be read; use one version everywhere".into(),
-        site: None,
-    }
+        "terms that cannot be read; use one version everywhere",
+    )
 }
 
 #[cfg(test)]

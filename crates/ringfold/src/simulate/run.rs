@@ -377,11 +377,7 @@ impl Simulation {
             let account = &state.account;
             let outcome = match &member.stage {
                 Stage::Ended(outcome) => outcome.clone(),
-                _ => Err(Error::PeerFailed {
-                    rank,
-                    reason: "its process has ended".into(),
-                    site: None,
-                }),
+                _ => Err(Error::peer_failed(rank, "its process has ended")),
             };
             RankReport {
                 finished_ps: member.finished_ps,

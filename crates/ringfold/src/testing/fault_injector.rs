@@ -302,11 +302,10 @@ impl<T: Transport> Transport for FaultInjector<T> {
         };
         match outer.bytes.checked_sub(ENVELOPE_BYTES as u32) {
             Some(bytes) => Ok(Head::Message(Header { bytes, ..outer })),
-            None => Err(Error::Corrupt {
-                peer: stream.peer,
-                what: "a message shorter than its envelope".into(),
-                site: None,
-            }),
+            None => Err(Error::corrupt(
+                stream.peer,
+                "a message shorter than its envelope",
+            )),
         }
     }
 
@@ -376,11 +375,7 @@ fn open(envelope: Region, [from, to]: [usize; 2], due: &Header, sink: &Sink) -> 
     let mut claimed = [0; CHECKSUM_BYTES];
     envelope.part(end..envelope.bytes()).read(&mut claimed);
     if u64::from_le_bytes(claimed) != sum(envelope.part(0..end)) {
-        return Err(Error::Corrupt {
-            peer: from,
-            what: "the checksum of a message is wrong".into(),
-            site: None,
-        });
+        return Err(Error::corrupt(from, "the checksum of a message is wrong"));
     }
     let mut header = [0; HEADER_BYTES];
     envelope.part(0..HEADER_BYTES).read(&mut header);

@@ -1,5 +1,7 @@
 //! The header of every message, and the comparison of what came with what was due.
 
+use std::fmt;
+
 use crate::call::{CALL_BYTES, Call};
 use crate::error::{Error, Result};
 
@@ -43,7 +45,8 @@ impl Header {
             |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
         let call = Call::decode(received[..CALL_BYTES].try_into().expect("a call's length"));
         Ok(Header {
-            call: call.ok_or_else(|| meaningless(from))?,
+            call: call
+                .ok_or_else(|| Error::corrupt(from, "a message header that means nothing"))?,
             slice: word(24),
             index: word(28),
             bytes: word(32),
@@ -64,37 +67,27 @@ impl Header {
 
     #[cold]
     fn complain(&self, received: &[u8; HEADER_BYTES], from: usize, to: usize) -> Error {
-        let word =
-            |at: usize| u32::from_le_bytes(received[at..at + 4].try_into().expect("four bytes"));
-        let call = Call::decode(received[..CALL_BYTES].try_into().expect("a call's length"));
-        match call {
-            None => meaningless(from),
-            Some(theirs) if theirs != self.call => mismatch([to, from], [&self.call, &theirs]),
-            Some(_) => Error::Corrupt {
-                peer: from,
-                what: format!(
-                    "slice {} message {} of {} bytes came where slice {} message {} of {} bytes \
-                     was \
-                     due",
-                    word(24),
-                    word(28),
-                    word(32),
-                    self.slice,
-                    self.index,
-                    self.bytes
-                ),
-                site: None,
-            },
+        let theirs = match Header::claimed(received, from) {
+            Ok(theirs) => theirs,
+            Err(meaningless) => return meaningless,
+        };
+        if theirs.call != self.call {
+            return mismatch([to, from], [&self.call, &theirs.call]);
         }
+        let what = format!("{theirs} came where {self} was due");
+        Error::corrupt(from, what)
     }
 }
 
-#[cold]
-fn meaningless(from: usize) -> Error {
-    Error::Corrupt {
-        peer: from,
-        what: "a message header that means nothing".into(),
-        site: None,
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Header {
+            slice,
+            index,
+            bytes,
+            ..
+        } = self;
+        write!(f, "slice {slice} message {index} of {bytes} bytes")
     }
 }
 

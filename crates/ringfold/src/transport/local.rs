@@ -177,11 +177,7 @@ const LEFT: &str = "left";
 
 #[cold]
 fn has_left(rank: usize) -> Error {
-    Error::PeerFailed {
-        rank,
-        reason: LEFT.into(),
-        site: None,
-    }
+    Error::peer_failed(rank, LEFT)
 }
 
 impl Transport for Local {

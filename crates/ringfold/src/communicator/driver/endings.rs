@@ -127,15 +127,8 @@ impl Driver {
             Err(error) => Err(self.fail(state, error)),
             Ok(true) => Ok(()),
             Ok(false) if gone(&mut state.engine) == Some(rank) => {
-                let reason = "it left (closed its communicator) while it was still needed".into();
-                Err(self.fail(
-                    state,
-                    Error::PeerFailed {
-                        rank,
-                        reason,
-                        site: None,
-                    },
-                ))
+                let reason = "it left (closed its communicator) while it was still needed";
+                Err(self.fail(state, Error::peer_failed(rank, reason)))
             }
             Ok(false) => Ok(()),
         }

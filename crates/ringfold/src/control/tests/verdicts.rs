@@ -70,11 +70,7 @@ fn the_first_of_many_reports_is_the_verdict_of_all() {
                     rank: 0,
                     reason: "mine".into(),
                 },
-                rank => Error::Corrupt {
-                    peer: (rank + 1) % 4,
-                    what: "bits".into(),
-                    site: None,
-                },
+                rank => Error::corrupt((rank + 1) % 4, "bits"),
             };
             let verdict = health.report_fault(suspicion, AMPLE).to_string();
             session
@@ -209,11 +205,7 @@ fn a_timeout_without_better_knowledge_is_blamed_as_reported() {
 fn errors_keep_class_and_ranks_on_the_wire() {
     let members = [3, 5, 9];
     let errors = [
-        Error::PeerFailed {
-            rank: 2,
-            reason: "gone".into(),
-            site: None,
-        },
+        Error::peer_failed(2, "gone"),
         Error::Timeout {
             waiting_for: vec![0, 2],
             after_ms: 8,
@@ -224,11 +216,7 @@ fn errors_keep_class_and_ranks_on_the_wire() {
             calls: Box::new(["this".into(), "that".into()]),
             site: None,
         },
-        Error::Corrupt {
-            peer: 0,
-            what: "bits".into(),
-            site: None,
-        },
+        Error::corrupt(0, "bits"),
         Error::Aborted {
             rank: 1,
             reason: "enough".into(),

@@ -49,11 +49,7 @@ impl LateRing {
             Head::Message(header) => header,
             Head::End(_) if !self.waiting_for().contains(&peer) => return Ok(false),
             Head::End(reason) => {
-                return Err(Error::PeerFailed {
-                    rank: peer,
-                    reason: reason.into(),
-                    site: None,
-                });
+                return Err(Error::peer_failed(peer, reason));
             }
         };
         let Verdict::Take(label) = self.judge(peer, &header, operation)? else {
@@ -63,7 +59,7 @@ impl LateRing {
         let bytes = operation.region(input(label.chunk as usize), slice).bytes();
         let has_data = matches!(label.kind, Kind::Piece | Kind::Result);
         if header.bytes as usize != if has_data { bytes } else { 0 } {
-            return Err(corrupt(peer, "a chunk of another length"));
+            return Err(Error::corrupt(peer, "a chunk of another length"));
         }
         self.check_sender(peer, &label)?;
         let (posting, into) = self.admit(slice, peer, label, operation, context)?;
@@ -93,7 +89,7 @@ impl LateRing {
                 let station = &mut self.flight_mut(slice).stations[chunk];
                 station
                     .admit(interval)
-                    .map_err(|what| corrupt(peer, what))?;
+                    .map_err(|what| Error::corrupt(peer, what))?;
                 let position = station.position();
                 self.heard(slice, position, true, operation, context);
                 let bytes = operation.region(input(chunk), slice).bytes();
@@ -122,13 +118,13 @@ impl LateRing {
             Kind::Result => {
                 let flight = self.flight_mut(slice);
                 if flight.has_result[chunk] || flight.stations[chunk].has_own() {
-                    return Err(corrupt(peer, "a result that cannot be there"));
+                    return Err(Error::corrupt(peer, "a result that cannot be there"));
                 }
                 flight.has_result[chunk] = true;
                 let into = self.output(operation, chunk, slice);
                 Ok((Posting::Result { slice, chunk, peer }, into))
             }
-            Kind::Skip => Err(corrupt(peer, "a signal among pieces")),
+            Kind::Skip => Err(Error::corrupt(peer, "a signal among pieces")),
         }
     }
 
@@ -139,20 +135,20 @@ impl LateRing {
             return Ok(Verdict::Leave);
         }
         if theirs.sequence < mine.sequence {
-            return Err(corrupt(peer, "a message of a call that is over"));
+            return Err(Error::corrupt(peer, "a message of a call that is over"));
         }
         if theirs != mine {
             return Err(mismatch([self.rank, peer], [mine, theirs]));
         }
         let label = Label::decode(header.index);
         if header.slice >= self.slices || label.chunk as usize >= self.ranks {
-            return Err(corrupt(peer, "a chunk or slice that does not exist"));
+            return Err(Error::corrupt(peer, "a chunk or slice that does not exist"));
         }
         if header.slice >= self.begun {
             return Ok(Verdict::Leave);
         }
         if header.slice < self.retired {
-            return Err(corrupt(peer, "a message of a slice that is over"));
+            return Err(Error::corrupt(peer, "a message of a slice that is over"));
         }
         Ok(Verdict::Take(label))
     }
@@ -172,7 +168,10 @@ impl LateRing {
         if is_sane {
             Ok(())
         } else {
-            Err(corrupt(peer, "a message that is not this rank's to send"))
+            Err(Error::corrupt(
+                peer,
+                "a message that is not this rank's to send",
+            ))
         }
     }
 
@@ -205,7 +204,7 @@ impl LateRing {
             } => station.landed(interval, place, &mut self.orders),
             Posting::Late { interval, .. } => {
                 let heeded = station.on_late(interval, &mut self.orders);
-                heeded.map_err(|what| corrupt(peer, what))?;
+                heeded.map_err(|what| Error::corrupt(peer, what))?;
                 if !station.has_own() {
                     self.carry_out(slice, chunk, operation, context)?;
                     self.heard(slice, position, false, operation, context);
@@ -235,7 +234,7 @@ impl LateRing {
             let label = Label::decode(header.index);
             let is_sane = label.kind == Kind::Skip && header.bytes == 0;
             if !is_sane || (label.chunk as usize) >= self.ranks {
-                return Err(corrupt(stream.peer, "a signal that means nothing"));
+                return Err(Error::corrupt(stream.peer, "a signal that means nothing"));
             }
             let is_ours = theirs == mine;
             if is_ours && header.slice >= self.begun {
@@ -273,14 +272,5 @@ impl LateRing {
         let station = &mut self.flights[slice as usize % flights].stations[chunk];
         station.on_skip(&mut self.orders);
         self.carry_out(slice, chunk, operation, context)
-    }
-}
-
-#[cold]
-fn corrupt(peer: usize, what: &str) -> Error {
-    Error::Corrupt {
-        peer,
-        what: what.into(),
-        site: None,
     }
 }

@@ -78,11 +78,7 @@ impl Mailbox {
         let Some(number) = self.waiting.iter().find(is_missed) else {
             return Ok(false);
         };
-        let error = Error::PeerFailed {
-            rank: peer,
-            reason: reason.into(),
-            site: None,
-        };
+        let error = Error::peer_failed(peer, reason);
         Err(error.at(self.site(*number)))
     }
 

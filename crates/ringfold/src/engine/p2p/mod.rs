@@ -352,11 +352,7 @@ impl Mailbox {
         } else {
             return Ok(());
         };
-        Err(Error::Corrupt {
-            peer,
-            what,
-            site: None,
-        })
+        Err(Error::corrupt(peer, what))
     }
 
     /// The receive that gets `peer`'s message with this tag; it waits no longer.

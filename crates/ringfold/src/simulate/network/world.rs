@@ -60,11 +60,7 @@ pub(super) const LEFT: &str = "left";
 
 #[cold]
 pub(super) fn left(rank: usize) -> Error {
-    Error::PeerFailed {
-        rank,
-        reason: LEFT.into(),
-        site: None,
-    }
+    Error::peer_failed(rank, LEFT)
 }
 
 impl World {

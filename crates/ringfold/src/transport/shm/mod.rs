@@ -124,11 +124,7 @@ impl Shm {
             self.forget_idle_streams();
             return Ok(());
         }
-        Err(Error::PeerFailed {
-            rank: index / channels,
-            reason: LEFT.into(),
-            site: None,
-        })
+        Err(Error::peer_failed(index / channels, LEFT))
     }
 
     fn stream(&self, stream: Stream) -> usize {

@@ -111,11 +111,7 @@ impl Sender {
                 // Once it is seen, the receiver's reads of the cells are over.
                 let consumed = flag::height(segment.ring_consumed(from, to, channel));
                 if consumed > self.produced || consumed < self.consumed_seen {
-                    return Err(Error::Corrupt {
-                        peer: to,
-                        what: "an impossible ring counter".into(),
-                        site: None,
-                    });
+                    return Err(Error::corrupt(to, "an impossible ring counter"));
                 }
                 self.consumed_seen = consumed;
                 if self.produced - consumed >= cells {

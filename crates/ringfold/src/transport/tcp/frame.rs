@@ -27,15 +27,6 @@ pub fn frame_bytes(payload_bytes: usize) -> usize {
     HEADER_BYTES + payload_bytes + trailer
 }
 
-#[cold]
-pub fn corrupt(peer: usize, what: &str) -> Error {
-    Error::Corrupt {
-        peer,
-        what: what.into(),
-        site: None,
-    }
-}
-
 /// What the socket's error says about the peer.
 #[cold]
 pub fn broken(peer: usize, error: io::Error) -> Error {
@@ -49,9 +40,5 @@ pub fn broken(peer: usize, error: io::Error) -> Error {
         }
         _ => error.to_string(),
     };
-    Error::PeerFailed {
-        rank: peer,
-        reason,
-        site: None,
-    }
+    Error::peer_failed(peer, reason)
 }

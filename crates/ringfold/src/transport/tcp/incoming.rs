@@ -15,8 +15,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use super::frame::{CLOSED, Progress, TRAILER_BYTES, broken, corrupt};
-use crate::error::Result;
+use super::frame::{CLOSED, Progress, TRAILER_BYTES, broken};
+use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::sys;
 use crate::transport::checksum::{self, Checksum};
@@ -315,17 +315,10 @@ impl Incoming {
 
     /// Whether the header's bytes were sent at all; whether they were due is another question.
     fn check_header(&self) -> Result<()> {
-        let claimed = u32::from_le_bytes([
-            self.header[36],
-            self.header[37],
-            self.header[38],
-            self.header[39],
-        ]);
-        if claimed != checksum::of(&self.header[..HEADER_BYTES - 4]) {
-            return Err(corrupt(
-                self.peer,
-                "the checksum of a message header is wrong",
-            ));
+        let (covered, claimed) = self.header.split_at(HEADER_BYTES - 4);
+        if claimed != checksum::of(covered).to_le_bytes() {
+            let what = "the checksum of a message header is wrong";
+            return Err(Error::corrupt(self.peer, what));
         }
         Ok(())
     }
@@ -341,10 +334,8 @@ impl Incoming {
 
     fn check_trailer(&self, first: &Recv) -> Result<()> {
         if first.sink.bytes() > 0 && u32::from_le_bytes(self.trailer) != self.sum.value() {
-            return Err(corrupt(
-                self.peer,
-                "the checksum of a message's payload is wrong",
-            ));
+            let what = "the checksum of a message's payload is wrong";
+            return Err(Error::corrupt(self.peer, what));
         }
         Ok(())
     }

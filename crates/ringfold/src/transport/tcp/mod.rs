@@ -196,11 +196,8 @@ impl Tcp {
                 .map_err(|error| Error::system("cannot read a connection's state", error))?;
             let Some(state) = state else { continue };
             if self.silence.is_data_broken(&state) {
-                return Err(Error::PeerFailed {
-                    rank: connection.peer,
-                    reason: format!("its host has been silent for {} ms", state.quiet_ms),
-                    site: None,
-                });
+                let reason = format!("its host has been silent for {} ms", state.quiet_ms);
+                return Err(Error::peer_failed(connection.peer, reason));
             }
         }
         Ok(())
