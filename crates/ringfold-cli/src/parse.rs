@@ -14,19 +14,6 @@ pub enum Selection<T> {
 /// An operation without a factor, which differs between ranks.
 pub type OpName = &'static str;
 
-/// Every operation, in wire order.
-pub const OPS: [OpName; 9] = [
-    "sum",
-    "prod",
-    "min",
-    "max",
-    "avg",
-    "premul_sum",
-    "band",
-    "bor",
-    "bxor",
-];
-
 /// A time: `10` and `2.5s` are seconds, `500ms` milliseconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, seconds) = if let Some(number) = text.strip_suffix("ms") {

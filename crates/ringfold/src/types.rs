@@ -11,7 +11,9 @@ use crate::units;
 
 /// Builds an enum whose variants have a name, with the conversions both ways.
 macro_rules! named {
-    ($(#[$meta:meta])* $name:ident, $kind:literal { $($(#[$vmeta:meta])* $variant:ident $(= $number:literal)?, $text:literal;)* }) => {
+    ($(#[$meta:meta])* $name:ident, $kind:literal {
+        $($(#[$vmeta:meta])* $variant:ident $(= $number:literal)?, $text:literal;)*
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name { $($(#[$vmeta])* $variant $(= $number)?,)* }
@@ -56,7 +58,9 @@ pub(crate) fn unknown(kind: &str, text: &str, names: &[&str]) -> Error {
 
 /// Builds an enum of one byte as [`named`] does, whose variants also have a wire number.
 macro_rules! named_byte {
-    ($(#[$meta:meta])* $name:ident, $kind:literal { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
+    ($(#[$meta:meta])* $name:ident, $kind:literal {
+        $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)*
+    }) => {
         named! {
             $(#[$meta])*
             #[repr(u8)]
@@ -155,6 +159,19 @@ pub enum Op {
 }
 
 impl Op {
+    /// Every operation's name, by wire number.
+    pub const NAMES: [&'static str; 9] = [
+        "sum",
+        "prod",
+        "min",
+        "max",
+        "avg",
+        "premul_sum",
+        "band",
+        "bor",
+        "bxor",
+    ];
+
     /// The wire number; `PremulSum`'s factor is local to its rank and does not travel.
     pub const fn wire(self) -> u8 {
         match self {
@@ -172,19 +189,8 @@ impl Op {
 
     /// The name of a wire number, for messages about a peer's call.
     pub const fn wire_name(number: u8) -> &'static str {
-        const NAMES: [&str; 9] = [
-            "sum",
-            "prod",
-            "min",
-            "max",
-            "avg",
-            "premul_sum",
-            "band",
-            "bor",
-            "bxor",
-        ];
-        if (number as usize) < NAMES.len() {
-            NAMES[number as usize]
+        if (number as usize) < Op::NAMES.len() {
+            Op::NAMES[number as usize]
         } else {
             "?"
         }
@@ -243,11 +249,7 @@ impl FromStr for Op {
             "band" => Op::Band,
             "bor" => Op::Bor,
             "bxor" => Op::Bxor,
-            _ => {
-                return Err(Error::InvalidArgument(format!(
-                    "unknown operation `{text}`; one of sum, prod, min, max, avg, premul_sum, band, bor, bxor"
-                )));
-            }
+            _ => return Err(unknown("operation", text, &Op::NAMES)),
         })
     }
 }

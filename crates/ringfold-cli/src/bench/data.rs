@@ -9,6 +9,7 @@
 //! Values are `i64` in blocks, where the reduction is repeated in rank order, independently of the
 //! library's kernels; `encode` converts them to their type.
 
+use half::{bf16, f16};
 use ringfold::DType;
 use ringfold::internals::random::mix;
 
@@ -181,20 +182,12 @@ fn zip(values: &mut [i64], given: &[i64], combine: impl Fn(i64, i64) -> i64) {
 fn shape(dtype: DType, op: Option<OpName>) -> Shape {
     let Some(op) = op else { return Shape::Bits };
     if dtype == DType::Bool {
-        return match op {
-            "prod" | "min" | "band" => Shape::Rare {
-                usual: 1,
-                combine: |a, b| a & b,
-            },
-            "bxor" => Shape::Rare {
-                usual: 0,
-                combine: |a, b| a ^ b,
-            },
-            _ => Shape::Rare {
-                usual: 0,
-                combine: |a, b| a | b,
-            },
+        let (usual, combine): (_, fn(i64, i64) -> i64) = match op {
+            "prod" | "min" | "band" => (1, |a, b| a & b),
+            "bxor" => (0, |a, b| a ^ b),
+            _ => (0, |a, b| a | b),
         };
+        return Shape::Rare { usual, combine };
     }
     match op {
         "sum" if !dtype.is_float() => Shape::Wrapping(i64::wrapping_add),
@@ -224,18 +217,9 @@ fn is_signed(dtype: DType) -> bool {
 /// Numbers for comparing: what the type holds exactly, both signs where it has them.
 fn within(dtype: DType, pick: fn(i64, i64) -> i64) -> Shape {
     let limit = exact_limit(dtype).min(1 << 30);
-    match is_signed(dtype) {
-        true => Shape::Within {
-            span: 2 * limit as u64 + 1,
-            low: -limit,
-            pick,
-        },
-        false => Shape::Within {
-            span: limit as u64 + 1,
-            low: 0,
-            pick,
-        },
-    }
+    let low = if is_signed(dtype) { -limit } else { 0 };
+    let span = (limit - low + 1) as u64;
+    Shape::Within { span, low, pick }
 }
 
 /// The largest whole number up to which, with either sign, the type holds all whole numbers and
@@ -287,8 +271,8 @@ fn encode_numbers(dtype: DType, values: &[i64], by: u64, bytes: &mut [u8]) {
             (v as f64 * (1.0 / by as f64)).to_ne_bytes()
         }),
         DType::F32 => put(values, bytes, |v| single(v).to_ne_bytes()),
-        DType::BF16 => put(values, bytes, |v| bf16_bits(single(v)).to_ne_bytes()),
-        DType::F16 => put(values, bytes, |v| f16_bits(single(v)).to_ne_bytes()),
+        DType::BF16 => put(values, bytes, |v| bf16::from_f32(single(v)).to_ne_bytes()),
+        DType::F16 => put(values, bytes, |v| f16::from_f32(single(v)).to_ne_bytes()),
         _ if by == 1 => encode_bits(dtype, values, bytes),
         _ => {
             let mut quotients = [0; BLOCK];
@@ -306,25 +290,6 @@ fn put<const N: usize>(values: &[i64], bytes: &mut [u8], encode: impl Fn(i64) ->
     for (element, &value) in elements.iter_mut().zip(values) {
         *element = encode(value);
     }
-}
-
-/// The nearest bfloat16, ties to even, of a number that is not NaN.
-fn bf16_bits(x: f32) -> u16 {
-    let bits = x.to_bits();
-    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
-}
-
-/// The nearest half, ties to even, of zero or a number whose half is normal.
-fn f16_bits(x: f32) -> u16 {
-    let bits = x.to_bits();
-    let sign = (bits >> 16) & 0x8000;
-    let size = bits & 0x7fff_ffff;
-    if size == 0 {
-        return sign as u16;
-    }
-    // The exponent's bias is 127 in one type and 15 in the other.
-    let size = size - ((127 - 15) << 23);
-    (sign | ((size + 0xfff + ((size >> 13) & 1)) >> 13)) as u16
 }
 
 #[cfg(test)]
@@ -412,19 +377,6 @@ mod tests {
                 assert_ne!(whole, without_last, "{dtype} {op}");
             }
         }
-    }
-
-    #[test]
-    fn halves_are_the_nearest() {
-        assert_eq!(f16_bits(1.0), 0x3c00);
-        assert_eq!(f16_bits(-2.0), 0xc000);
-        assert_eq!(f16_bits(2048.0), 0x6800);
-        assert_eq!(f16_bits(1.0 / 3.0), 0x3555);
-        assert_eq!(f16_bits(1.0 + 1.5 / 1024.0), 0x3c02);
-        assert_eq!(f16_bits(1.0 + 0.5 / 1024.0), 0x3c00);
-        assert_eq!(f16_bits(0.0), 0);
-        assert_eq!(bf16_bits(1.0 / 3.0), 0x3eab);
-        assert_eq!(bf16_bits(-256.0), 0xc380);
     }
 
     #[test]

@@ -28,11 +28,12 @@ pub use span::Span;
 use memory::{Memory, carry_out};
 use placement::Placement;
 
-/// The most bytes of a rank's description of itself.
-const INTRODUCTION_BYTES: usize = 64;
+/// The most bytes of a rank's description of itself: the kernel allows 64 for a host's name, each
+/// at most six as JSON.
+const INTRODUCTION_BYTES: usize = 512;
 
 /// A rank's process, as the table names it.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Participant {
     pub rank: usize,
     pub pid: u32,
@@ -211,26 +212,22 @@ impl<'a> Bench<'a> {
 
     /// The participating ranks, in rank order.
     pub fn introduce(&self) -> Result<Vec<Participant>> {
-        let mut own = [0; INTRODUCTION_BYTES];
-        own[..4].copy_from_slice(&std::process::id().to_ne_bytes());
-        let name = hostname();
-        let kept = name.len().min(INTRODUCTION_BYTES - 4);
-        own[4..4 + kept].copy_from_slice(&name.as_bytes()[..kept]);
-        let all = self.gather(&own)?;
-        let introduced = all
-            .chunks(INTRODUCTION_BYTES)
-            .enumerate()
-            .map(|(rank, text)| {
-                let (pid, name) = text.split_at(4);
-                Participant {
-                    rank,
-                    pid: u32::from_ne_bytes([pid[0], pid[1], pid[2], pid[3]]),
-                    hostname: String::from_utf8_lossy(name)
-                        .trim_end_matches('\0')
-                        .to_owned(),
-                }
-            });
-        Ok(introduced.collect())
+        let own = Participant {
+            rank: self.communicator.rank(),
+            pid: std::process::id(),
+            hostname: hostname(),
+        };
+        let mut text = serde_json::to_vec(&own)?;
+        anyhow::ensure!(
+            text.len() <= INTRODUCTION_BYTES,
+            "the host name `{}` is too long",
+            own.hostname
+        );
+        // Space after a value is no part of it.
+        text.resize(INTRODUCTION_BYTES, b' ');
+        let all = self.gather(&text)?;
+        let read = |text| serde_json::from_slice(text).context("a rank's description of itself");
+        all.chunks(INTRODUCTION_BYTES).map(read).collect()
     }
 
     fn next_seed(&mut self) -> u64 {
@@ -260,15 +257,9 @@ impl<'a> Bench<'a> {
     }
 
     fn barrier(&self) -> Result<()> {
-        let nothing = (Counts::Even(0), Region::EMPTY, Region::EMPTY);
-        let (counts, input, output) = nothing;
-        self.call(&Request::new(
-            Collective::Barrier,
-            DType::U8,
-            counts,
-            input,
-            output,
-        ))
+        let (nothing, counts) = (Region::EMPTY, Counts::Even(0));
+        let barrier = Collective::Barrier;
+        self.call(&Request::new(barrier, DType::U8, counts, nothing, nothing))
     }
 
     /// Every rank's numbers, as many from each: no more than were announced.

@@ -72,13 +72,8 @@ impl Placement {
     /// The call.
     pub fn request(&self) -> Request {
         let counts = Counts::Even(self.count);
-        let mut request = Request::new(
-            self.collective,
-            self.case.dtype,
-            counts,
-            self.input,
-            self.output,
-        );
+        let (dtype, input, output) = (self.case.dtype, self.input, self.output);
+        let mut request = Request::new(self.collective, dtype, counts, input, output);
         request.op = match self.case.op {
             Some("premul_sum") => Op::PremulSum(Data::factor(self.rank) as f64),
             // The names come from the operations themselves.
@@ -131,31 +126,23 @@ impl Placement {
             return 0;
         }
         let share = self.count;
-        let n = self.world_size;
+        let (own, n) = (self.rank as u64 * share, self.world_size);
+        let all = |from| self.wrong_in(data, 0, share, Origin::All(from));
+        let one = |rank, from| self.wrong_in(data, 0, share, Origin::One(rank, from));
+        let each = |from| {
+            let wrong = |peer: usize| {
+                self.wrong_in(data, peer as u64 * share, share, Origin::One(peer, from))
+            };
+            (0..n).map(wrong).sum()
+        };
         match self.collective {
-            Collective::AllReduce | Collective::Reduce => {
-                self.wrong_in(data, 0, share, Origin::All(0))
-            }
-            Collective::ReduceScatter => {
-                self.wrong_in(data, 0, share, Origin::All(self.rank as u64 * share))
-            }
-            Collective::Broadcast => self.wrong_in(data, 0, share, Origin::One(self.root(), 0)),
-            Collective::Scatter => {
-                let first = self.rank as u64 * share;
-                self.wrong_in(data, 0, share, Origin::One(self.root(), first))
-            }
-            Collective::SendRecv => {
-                self.wrong_in(data, 0, share, Origin::One((self.rank + n - 1) % n, 0))
-            }
-            Collective::AllGather | Collective::Gather => (0..n)
-                .map(|peer| self.wrong_in(data, peer as u64 * share, share, Origin::One(peer, 0)))
-                .sum(),
-            Collective::AllToAll => (0..n)
-                .map(|peer| {
-                    let origin = Origin::One(peer, self.rank as u64 * share);
-                    self.wrong_in(data, peer as u64 * share, share, origin)
-                })
-                .sum(),
+            Collective::AllReduce | Collective::Reduce => all(0),
+            Collective::ReduceScatter => all(own),
+            Collective::Broadcast => one(self.root(), 0),
+            Collective::Scatter => one(self.root(), own),
+            Collective::SendRecv => one((self.rank + n - 1) % n, 0),
+            Collective::AllGather | Collective::Gather => each(0),
+            Collective::AllToAll => each(own),
             Collective::Barrier | Collective::Send | Collective::Recv => 0,
         }
     }

@@ -15,8 +15,8 @@ use ringfold::{Collective, DType, Op, Weighting};
 use super::refused::Refused;
 use crate::bench::{Case, Job, Method, Span};
 use crate::parse::{
-    OPS, OpName, Selection, parse_algorithm, parse_bytes, parse_collective, parse_dtype,
-    parse_duration, parse_op, parse_root,
+    OpName, Selection, parse_algorithm, parse_bytes, parse_collective, parse_dtype, parse_duration,
+    parse_op, parse_root,
 };
 
 /// The most iterations: their times are kept and gathered.
@@ -345,7 +345,7 @@ impl Arguments {
                 Ok(exists(op).is_ok().then_some(Some(op)).into_iter().collect())
             }
             (Selection::All, _) => {
-                let ops = OPS.into_iter().filter(|&op| exists(op).is_ok());
+                let ops = Op::NAMES.into_iter().filter(|&op| exists(op).is_ok());
                 Ok(ops.map(Some).collect())
             }
         }

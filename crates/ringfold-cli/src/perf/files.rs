@@ -14,29 +14,44 @@ use crate::output::open;
 /// The version of nccl-tests' JSON that ours follows.
 const JSON_VERSION: u32 = 3;
 
+/// What a column holds, for so many ranks.
+type Column = fn(&Arguments, usize, &Measurement) -> String;
+
 /// The columns, in the order that other programs rely on.
-const COLUMNS: [&str; 20] = [
-    "collective",
-    "algorithm",
-    "transport",
-    "ranks",
-    "bytes",
-    "count",
-    "dtype",
-    "op",
-    "in_place",
-    "iterations",
-    "first_us",
-    "min_us",
-    "median_us",
-    "p99_us",
-    "max_us",
-    "algbw_gbps",
-    "busbw_gbps",
-    "wrong",
-    "low_us",
-    "high_us",
+const COLUMNS: [(&str, Column); 20] = [
+    ("collective", |arguments, _, _| {
+        arguments.collective.to_string()
+    }),
+    ("algorithm", |_, _, row| row.algorithm.clone()),
+    ("transport", |_, _, row| row.transport.clone()),
+    ("ranks", |_, ranks, _| ranks.to_string()),
+    ("bytes", |_, _, row| row.size.bytes.to_string()),
+    ("count", |_, _, row| row.size.count.to_string()),
+    ("dtype", |_, _, row| row.case.dtype.to_string()),
+    ("op", |_, _, row| row.case.op.unwrap_or("none").to_owned()),
+    ("in_place", |_, _, row| row.in_place.to_string()),
+    ("iterations", |_, _, row| row.times_us.len().to_string()),
+    ("first_us", |_, _, row| micros(row.first_us)),
+    ("min_us", |_, _, row| micros(row.min_us())),
+    ("median_us", |_, _, row| micros(row.median_us())),
+    ("p99_us", |_, _, row| micros(row.percentile_us(99.0))),
+    ("max_us", |_, _, row| micros(row.max_us())),
+    ("algbw_gbps", |_, _, row| rate(row.algbw_gbps())),
+    ("busbw_gbps", |_, _, row| rate(row.busbw_gbps())),
+    ("wrong", |_, _, row| {
+        row.wrong.map_or(String::new(), |wrong| wrong.to_string())
+    }),
+    ("low_us", |_, _, row| micros(row.estimate_us().low)),
+    ("high_us", |_, _, row| micros(row.estimate_us().high)),
 ];
+
+fn micros(value: f64) -> String {
+    format!("{value:.3}")
+}
+
+fn rate(value: f64) -> String {
+    format!("{value:.6}")
+}
 
 /// A CSV that grows line by line, so that what was measured is there even if the rest never is.
 pub struct Csv {
@@ -46,42 +61,20 @@ pub struct Csv {
 impl Csv {
     /// Begins the file (`-`: standard output) with its heading.
     pub fn create(path: &Path) -> Result<Csv> {
-        let mut writer = csv::Writer::from_writer(open(path)?);
-        writer.write_record(COLUMNS).map_err(std::io::Error::from)?;
-        writer.flush()?;
-        Ok(Csv { writer })
+        let writer = csv::Writer::from_writer(open(path)?);
+        let mut csv = Csv { writer };
+        csv.write(COLUMNS.map(|(name, _)| name))?;
+        Ok(csv)
     }
 
     /// Adds a line.
     pub fn add(&mut self, arguments: &Arguments, ranks: usize, row: &Measurement) -> Result<()> {
-        let micros = |value: f64| format!("{value:.3}");
-        let rate = |value: f64| format!("{value:.6}");
-        let estimate = row.estimate_us();
-        let fields = [
-            arguments.collective.to_string(),
-            row.algorithm.clone(),
-            row.transport.clone(),
-            ranks.to_string(),
-            row.size.bytes.to_string(),
-            row.size.count.to_string(),
-            row.case.dtype.to_string(),
-            row.case.op.unwrap_or("none").to_owned(),
-            row.in_place.to_string(),
-            row.times_us.len().to_string(),
-            micros(row.first_us),
-            micros(row.min_us()),
-            micros(row.median_us()),
-            micros(row.percentile_us(99.0)),
-            micros(row.max_us()),
-            rate(row.algbw_gbps()),
-            rate(row.busbw_gbps()),
-            row.wrong.map_or(String::new(), |wrong| wrong.to_string()),
-            micros(estimate.low),
-            micros(estimate.high),
-        ];
-        self.writer
-            .write_record(fields)
-            .map_err(std::io::Error::from)?;
+        self.write(COLUMNS.map(|(_, column)| column(arguments, ranks, row)))
+    }
+
+    fn write(&mut self, fields: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<()> {
+        let written = self.writer.write_record(fields);
+        written.map_err(std::io::Error::from)?;
         Ok(self.writer.flush()?)
     }
 }

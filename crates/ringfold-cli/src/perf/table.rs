@@ -21,43 +21,28 @@ pub fn header(
         Some(bytes) => format!("{bytes}(bytes)"),
         None => format!("{}(factor)", arguments.span.stepfactor.unwrap_or(2)),
     };
-    line(
-        &mut text,
-        format_args!("# ringfold version {}", env!("CARGO_PKG_VERSION")),
-    );
-    line(
-        &mut text,
-        format_args!("# Collective test starting: {}_perf", arguments.collective),
-    );
-    line(
-        &mut text,
-        format_args!(
-            "# ranks {} minBytes {min} maxBytes {max} step: {step} warmup iters: {} iters: {} \
-             validation: {}",
-            participants.len(),
-            arguments.warmup_iters,
-            arguments.iters,
-            arguments.check,
-        ),
-    );
     let ranks = [
         "rank 0's",
         "mean over the ranks",
         "the fastest rank's",
         "the slowest rank's",
     ];
-    line(
-        &mut text,
-        format_args!(
-            "# time: median over iterations, {}",
-            ranks[usize::from(arguments.average.min(3))],
-        ),
+    text += &format!(
+        "# ringfold version {}\n\
+         # Collective test starting: {}_perf\n\
+         # ranks {} minBytes {min} maxBytes {max} step: {step} warmup iters: {} iters: {} \
+         validation: {}\n\
+         # time: median over iterations, {}\n",
+        env!("CARGO_PKG_VERSION"),
+        arguments.collective,
+        participants.len(),
+        arguments.warmup_iters,
+        arguments.iters,
+        arguments.check,
+        ranks[usize::from(arguments.average.min(3))],
     );
     if let Some(asked) = &arguments.weights {
-        line(
-            &mut text,
-            format_args!("# weights: {}", weights_text(asked, weights)),
-        );
+        text += &format!("# weights: {}\n", weights_text(asked, weights));
     }
     text += "#\n# Using ranks\n";
     for Participant {
@@ -66,10 +51,7 @@ pub fn header(
         hostname,
     } in participants
     {
-        line(
-            &mut text,
-            format_args!("#  Rank {rank:2} Group  0 Pid {pid:6} on {hostname:>10}"),
-        );
+        text += &format!("#  Rank {rank:2} Group  0 Pid {pid:6} on {hostname:>10}\n");
     }
     text += "#\n";
     text + &column_heads(arguments)
@@ -94,52 +76,32 @@ fn column_heads(arguments: &Arguments) -> String {
     let detail = arguments.per_iter_timing == 1;
     // Five columns more in each placement.
     let width = if detail { 5 * 9 } else { 0 };
-    let mut text = format!(
-        "# {:>8} {:>10} {:>8} {:>5} {:>4}  {:^28}{:width$}  {:^28}\n",
-        "", "", "", "", "", "out-of-place", "", "in-place",
-    );
-    let rows = [
-        [
-            "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
-        ],
-        [
-            "(B)",
-            "(elements)",
-            "",
-            "",
-            "",
-            "(us)",
-            "(GB/s)",
-            "(GB/s)",
-            "",
-        ],
-    ];
-    let details = [
-        ["i_min", "i_max", "i_p99", "i_cv", "first"],
-        ["(us)", "(us)", "(us)", "(%)", "(us)"],
-    ];
-    let ours = [["via", "algorithm"], ["", ""]];
-    for ((names, extra), own) in rows.iter().zip(details).zip(ours) {
-        let _ = write!(
-            text,
-            "# {:>8} {:>10} {:>8} {:>5} {:>4}",
-            names[0], names[1], names[2], names[3], names[4]
-        );
-        for _ in 0..2 {
-            let _ = write!(
-                text,
-                "  {:>7} {:>6} {:>6} {:>6}",
-                names[5], names[6], names[7], names[8]
-            );
-            for name in extra.iter().filter(|_| detail) {
-                let _ = write!(text, "  {name:>7}");
-            }
+    let case = |[size, count, dtype, op, root]: [&str; 5]| {
+        format!("# {size:>8} {count:>10} {dtype:>8} {op:>5} {root:>4}")
+    };
+    let placements = |[time, algbw, busbw, wrong]: [&str; 4], details: [&str; 5]| {
+        let mut text = format!("  {time:>7} {algbw:>6} {busbw:>6} {wrong:>6}");
+        for name in details.iter().filter(|_| detail) {
+            text += &format!("  {name:>7}");
         }
-        let _ = write!(text, "  {:<3} {}", own[0], own[1]);
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    }
-    text
+        text.repeat(2)
+    };
+    let above = format!("  {:^28}{:width$}  {:^28}", "out-of-place", "", "in-place");
+    let names = placements(
+        ["time", "algbw", "busbw", "#wrong"],
+        ["i_min", "i_max", "i_p99", "i_cv", "first"],
+    );
+    let units = placements(
+        ["(us)", "(GB/s)", "(GB/s)", ""],
+        ["(us)", "(us)", "(us)", "(%)", "(us)"],
+    );
+    format!(
+        "{}{above}\n{}{names}  via algorithm\n{}{}\n",
+        case([""; 5]),
+        case(["size", "count", "type", "redop", "root"]),
+        case(["(B)", "(elements)", "", "", ""]),
+        units.trim_end(),
+    )
 }
 
 /// The row of one size, in both placements as far as there are two.
@@ -215,39 +177,10 @@ pub fn footer(arguments: &Arguments, wrong: u64, average_busbw_gbps: f64) -> Str
     )
 }
 
-/// `2026-01-31 23:59:59` in UTC: the one time zone that needs no table.
+/// `2026-01-31 23:59:59` in UTC.
 pub fn utc(time: SystemTime) -> String {
-    let since_1970 = time
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let (days, seconds) = (since_1970.as_secs() / 86_400, since_1970.as_secs() % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
-}
-
-/// Year, month and day of the day with this number since 1970 (H. Hinnant, "chrono-Compatible
-/// Low-Level Date Algorithms").
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    (year, month, day)
-}
-
-fn line(text: &mut String, arguments: std::fmt::Arguments) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{arguments}");
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    text.replace('T', " ").replace('Z', "")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::job::{Ending, Job, Plan};
 use crate::random::Random;
-use crate::rank::Script;
+use crate::script::Script;
 
 /// The transports that join the ranks of one host.
 pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::endings::{TRANSPORTS, assert_all_blame, script};
 use crate::job::{Ending, Plan, Rank};
 use crate::random::Random;
-use crate::rank::Script;
+use crate::script::Script;
 
 /// Calls before the one in which a rank freezes: their deadline is far away, however slowly the
 /// ranks start.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use crate::rank::{SCRIPT, Script, monotonic_ns};
+use crate::rank::{SCRIPT, monotonic_ns};
+use crate::script::Script;
 
 /// After this a rank has hung: far longer than anything takes on a busy machine.
 pub const WATCHDOG: Duration = Duration::from_secs(40);

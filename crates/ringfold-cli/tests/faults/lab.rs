@@ -15,7 +15,7 @@ use rustix::fd::AsFd;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::job::{Job, Plan};
-use crate::rank::Script;
+use crate::script::Script;
 use crate::skipped::skipped;
 
 /// The port of the rendezvous: the namespace is new, so every port is free.

@@ -17,6 +17,7 @@ mod netlab;
 mod random;
 mod rank;
 mod remains;
+mod script;
 #[path = "../../../ringfold/tests/skipped/mod.rs"]
 mod skipped;
 mod strangers;

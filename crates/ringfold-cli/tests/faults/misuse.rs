@@ -2,7 +2,7 @@
 
 use crate::endings::{TRANSPORTS, script};
 use crate::job::Plan;
-use crate::rank::Script;
+use crate::script::Script;
 
 /// Has rank `odd` do `act` where the others call `collective`.
 fn mismatch(transport: &'static str, collective: &str, act: &str, bytes: usize, odd: usize) {

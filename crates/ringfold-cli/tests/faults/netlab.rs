@@ -11,7 +11,8 @@ use crate::endings::{assert_all_blame, script};
 use crate::job::{Plan, Rank};
 use crate::lab::{self, Lab};
 use crate::random::Random;
-use crate::rank::{MEETING, Script, monotonic_ns};
+use crate::rank::{MEETING, monotonic_ns};
+use crate::script::Script;
 use crate::skipped::skipped;
 
 const HOSTS: usize = 4;

@@ -18,92 +18,13 @@ use ringfold::{
 use rustix::process::Signal;
 
 use crate::job::WATCHDOG;
+use crate::script::Script;
 
 /// The mark of a process of this binary that is a rank.
 pub const SCRIPT: &str = "RANK_SCRIPT";
 
 /// The file by which rank 0 distributes its address, if the ranks are to join that way.
 pub const MEETING: &str = "RANK_MEETING";
-
-/// What a rank is to do.
-#[derive(Clone, Debug)]
-pub struct Script {
-    /// The collective that is called in a loop.
-    pub collective: String,
-    /// The size of one rank's data.
-    pub bytes: usize,
-    /// Calls; 0 continues until something ends it.
-    pub iterations: u64,
-    /// Whether even and odd ranks call it apart, in communicators of their own.
-    pub in_halves: bool,
-    /// Between two calls.
-    pub pause_us: u64,
-    /// The action in place of the call with number `at`: nothing, or `close`, `abort`, `exit`,
-    /// `count`, `op`, `dtype`, `collective`, `root`; or `stop`, which stops the process and makes
-    /// the call when it is continued; or `fork`, which leaves a child that lives on, and makes the
-    /// call.
-    pub act: String,
-    /// When.
-    pub at: u64,
-    /// The deadline of an `all_reduce` after `stop`; 0 is the communicator's.
-    pub deadline_ms: u64,
-    /// Whether it reports every successful call.
-    pub tells: bool,
-}
-
-impl Default for Script {
-    fn default() -> Script {
-        Script {
-            collective: "all_reduce".into(),
-            bytes: 64 << 10,
-            iterations: 0,
-            in_halves: false,
-            pause_us: 0,
-            act: String::new(),
-            at: 0,
-            deadline_ms: 0,
-            tells: false,
-        }
-    }
-}
-
-impl Script {
-    pub fn encode(&self) -> String {
-        format!(
-            "collective={} bytes={} iterations={} in_halves={} pause_us={} act={} at={} \
-             deadline_ms={} tells={}",
-            self.collective,
-            self.bytes,
-            self.iterations,
-            self.in_halves,
-            self.pause_us,
-            self.act,
-            self.at,
-            self.deadline_ms,
-            self.tells
-        )
-    }
-
-    fn decode(text: &str) -> Script {
-        let word = |name: &str| {
-            let mut words = text.split(' ').filter_map(|word| word.split_once('='));
-            let found = words.find(|(key, _)| *key == name);
-            found.expect("a whole script").1.to_string()
-        };
-        let number = |name: &str| word(name).parse().expect("a number");
-        Script {
-            collective: word("collective"),
-            bytes: number("bytes") as usize,
-            iterations: number("iterations"),
-            in_halves: word("in_halves") == "true",
-            pause_us: number("pause_us"),
-            act: word("act"),
-            at: number("at"),
-            deadline_ms: number("deadline_ms"),
-            tells: word("tells") == "true",
-        }
-    }
-}
 
 /// Nanoseconds of the monotonic clock, which all processes share.
 pub fn monotonic_ns() -> u64 {
@@ -282,6 +203,11 @@ fn element(call: u64, rank: usize, index: usize) -> u64 {
     call * 1_000_003 + rank as u64 * 7_919_000_000_000 + index as u64
 }
 
+/// The sum of what stands at `index` of all ranks' data.
+fn sum(world_size: usize, call: u64, index: usize) -> u64 {
+    (0..world_size).map(|peer| element(call, peer, index)).sum()
+}
+
 impl<'a> Calls<'a> {
     fn new(communicator: &'a Communicator, script: &'a Script) -> Result<Calls<'a>> {
         let world_size = communicator.world_size();
@@ -311,42 +237,12 @@ impl<'a> Calls<'a> {
             *value = element(call, rank, index);
         }
         let block = self.input.len().min(self.output.len());
-        let sum = |index: usize| (0..world_size).map(|peer| element(call, peer, index)).sum();
+        let sum = |index: usize| sum(world_size, call, index);
         let (input, output) = (&self.input, &mut self.output);
         output.fill(u64::MAX);
         match self.collective {
-            "all_reduce" => {
-                let counts = Counts::Even(input.len() as u64);
-                // SAFETY: the vectors outlive the blocking call, and nothing else accesses them
-                // meanwhile.
-                let from = unsafe {
-                    Region::new(input.as_ptr().cast_mut().cast(), size_of_val(&input[..]))
-                };
-                // SAFETY: as above.
-                let into =
-                    unsafe { Region::new(output.as_mut_ptr().cast(), size_of_val(&output[..])) };
-                let mut request =
-                    Request::new(Collective::AllReduce, DType::U64, counts, from, into);
-                request.timeout = self.deadline;
-                // SAFETY: as above.
-                unsafe { self.communicator.run(&request, &mut || Ok(())) }?;
-                expect(output, call, sum);
-            }
-            "all_reduce_registered" => {
-                let memory = self.registered.as_mut().expect("what `new` has made");
-                let both = memory.as_mut_slice::<u64>();
-                both.copy_from_slice(input);
-                say("calling", "", "");
-                let result = self.communicator.all_reduce(both, Op::Sum);
-                if result.is_err() {
-                    let share = block / world_size;
-                    let own = rank * share..(rank + 1) * share;
-                    let done = own.filter(|index| both[*index] == sum(*index)).count();
-                    say("share", &format!("elements={share} done={done}"), "");
-                }
-                result?;
-                expect(both, call, sum);
-            }
+            "all_reduce" => return self.all_reduce(call),
+            "all_reduce_registered" => return self.all_reduce_registered(call),
             "reduce_scatter" => {
                 self.communicator.reduce_scatter(input, output, Op::Sum)?;
                 expect(output, call, |index| sum(rank * block + index));
@@ -376,17 +272,7 @@ impl<'a> Calls<'a> {
                 expect(output, call, |index| element(call, 0, index));
                 self.communicator.barrier()?;
             }
-            "send_and_barrier" => {
-                match rank {
-                    0 => self.communicator.send(input, 1, 0)?,
-                    1 => {
-                        self.communicator.recv(output, 0, 0)?;
-                        expect(output, call, |index| element(call, 0, index));
-                    }
-                    _ => {}
-                }
-                self.communicator.barrier()?;
-            }
+            "send_and_barrier" => return self.send_and_barrier(call),
             "barrier" => self.communicator.barrier()?,
             "alloc" => {
                 let mut memory = self.communicator.alloc(block * 8)?;
@@ -412,6 +298,58 @@ impl<'a> Calls<'a> {
             other => panic!("the script wants {other}"),
         }
         Ok(())
+    }
+
+    /// A sum of ordinary memory, with the script's deadline.
+    fn all_reduce(&mut self, call: u64) -> Result<()> {
+        let (input, output) = (&self.input, &mut self.output);
+        let counts = Counts::Even(input.len() as u64);
+        // SAFETY: the vectors outlive the blocking call, and nothing else accesses them meanwhile.
+        let from =
+            unsafe { Region::new(input.as_ptr().cast_mut().cast(), size_of_val(&input[..])) };
+        // SAFETY: as above.
+        let into = unsafe { Region::new(output.as_mut_ptr().cast(), size_of_val(&output[..])) };
+        let mut request = Request::new(Collective::AllReduce, DType::U64, counts, from, into);
+        request.timeout = self.deadline;
+        // SAFETY: as above.
+        unsafe { self.communicator.run(&request, &mut || Ok(())) }?;
+        let world_size = self.communicator.world_size();
+        expect(output, call, |index| sum(world_size, call, index));
+        Ok(())
+    }
+
+    /// A sum in memory of all ranks; after a failure it reports how much of this rank's share is
+    /// done.
+    fn all_reduce_registered(&mut self, call: u64) -> Result<()> {
+        let (rank, world_size) = (self.communicator.rank(), self.communicator.world_size());
+        let sum = |index: usize| sum(world_size, call, index);
+        let memory = self.registered.as_mut().expect("what `new` has made");
+        let both = memory.as_mut_slice::<u64>();
+        both.copy_from_slice(&self.input);
+        say("calling", "", "");
+        let result = self.communicator.all_reduce(both, Op::Sum);
+        if result.is_err() {
+            let share = both.len() / world_size;
+            let own = rank * share..(rank + 1) * share;
+            let done = own.filter(|index| both[*index] == sum(*index)).count();
+            say("share", &format!("elements={share} done={done}"), "");
+        }
+        result?;
+        expect(both, call, sum);
+        Ok(())
+    }
+
+    /// A message from rank 0 to rank 1, and a barrier of all.
+    fn send_and_barrier(&mut self, call: u64) -> Result<()> {
+        match self.communicator.rank() {
+            0 => self.communicator.send(&self.input, 1, 0)?,
+            1 => {
+                self.communicator.recv(&mut self.output, 0, 0)?;
+                expect(&self.output, call, |index| element(call, 0, index));
+            }
+            _ => {}
+        }
+        self.communicator.barrier()
     }
 
     /// This communicator's error after one of its part, whose ranks are in the opposite order.

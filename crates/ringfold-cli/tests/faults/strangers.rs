@@ -15,7 +15,7 @@ use crate::endings::script;
 use crate::job::{Job, Plan, WATCHDOG};
 use crate::lab::{self, Lab};
 use crate::random::Random;
-use crate::rank::Script;
+use crate::script::Script;
 
 /// Connections that a flood holds open at once: more than a listener lets near at once.
 const FLOOD: usize = 300;
