@@ -107,7 +107,7 @@ loom_models() {
     local log=target/loom.log
     mkdir -p target
     LOOM_MAX_PREEMPTIONS=$1 RUSTFLAGS="--cfg loom" \
-        cargo test --release --target-dir target/loom -p ringfold --lib loom 2>&1 | tee "$log"
+        cargo test --release --target-dir target/loom -p ringfold-loom 2>&1 | tee "$log"
     grep -Eq 'test result: ok\. [1-9]' "$log" || {
         echo "no loom test ran" >&2
         return 1

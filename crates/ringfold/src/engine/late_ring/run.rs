@@ -352,7 +352,7 @@ impl LateRing {
 }
 
 /// What is kept from one such call to the next.
-pub(super) fn state<'a>(context: &'a mut Context) -> &'a mut LateMergeState {
+pub(super) fn state(context: &mut Context) -> &mut LateMergeState {
     let state = context.kept.late_merge.as_deref_mut();
     state.expect("a late-merge call was prepared with it")
 }

@@ -134,14 +134,12 @@ impl Engine {
     /// submitted.
     #[inline]
     pub fn begin_tiny(&mut self, job: &TinyJob) -> Result<Option<JobId>> {
-        if !self.is_idle() || (job.tries_registered && self.context.registry.is_used()) {
-            return Ok(None);
-        }
         let generation = self.generation;
-        let Some(windows) = self.context.windows.as_mut() else {
-            return Ok(None);
-        };
-        if !windows.is_free(generation) {
+        let is_free = |windows: &mut Windows| windows.is_free(generation);
+        if !self.is_idle()
+            || (job.tries_registered && self.context.registry.is_used())
+            || !self.context.windows.as_mut().is_some_and(is_free)
+        {
             return Ok(None);
         }
         let Some(id) = self.select_tiny(job)? else {
