@@ -135,7 +135,7 @@ fn candidates(arguments: &Arguments) -> Result<Vec<(Method, Access)>> {
     let mut served: Vec<(Method, Access)> = Vec::new();
     for &medium in Access::ALL.iter().filter(|medium| asked_medium(medium)) {
         let algorithms = Schedule::methods(collective, medium);
-        served.extend(algorithms.iter().map(|&algorithm| (algorithm, medium)));
+        served.extend(algorithms.map(|algorithm| (algorithm, medium)));
     }
     let Some(algorithm) = arguments.algorithm else {
         return Ok(served);

@@ -194,7 +194,7 @@ fn is_published(collective: Collective, algorithm: Method, transport: &str) -> b
     transport == "shm"
         && [Access::Staged, Access::Registered]
             .iter()
-            .any(|access| Schedule::methods(collective, *access).contains(&algorithm))
+            .any(|access| Schedule::exists(collective, algorithm, *access))
 }
 
 /// Constants that flags give, in microseconds.

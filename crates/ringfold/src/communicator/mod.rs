@@ -359,7 +359,7 @@ impl Communicator {
         let serves = |method: &Method| {
             Access::ALL
                 .iter()
-                .any(|access| Schedule::methods(request.collective, *access).contains(method))
+                .any(|access| Schedule::exists(request.collective, *method, *access))
         };
         request.algorithm.or(self.policy.algorithm.filter(serves))
     }

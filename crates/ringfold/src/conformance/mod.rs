@@ -413,7 +413,7 @@ impl World {
 pub fn ways(collective: Collective, world_size: usize) -> Vec<(Method, Access)> {
     let mut ways = Vec::new();
     for access in [Access::Registered, Access::Staged, Access::Messages] {
-        for &algorithm in Schedule::methods(collective, access) {
+        for algorithm in Schedule::methods(collective, access) {
             let blocks = matches!(
                 collective,
                 Collective::AllGather | Collective::ReduceScatter

@@ -67,7 +67,7 @@ pub struct Operation {
     /// What every element of the result is scaled by at the end.
     pub factor: Option<Factor>,
     /// Whether results that replace nothing are stored past the caches.
-    pub streams: bool,
+    pub non_temporal_stores: bool,
     /// Whose slots are written to.
     pub slot_use: SlotUse,
     /// Whether the call goes through published memory.
@@ -239,7 +239,7 @@ impl Executor {
     /// Its call is done: what peers have stored in registered memory goes where the user reads it.
     pub fn end(&self, operation: &Operation, registry: &Registry) {
         if let Executor::Steps(steps) = self
-            && steps.plan.exposes
+            && steps.plan.is_registered()
         {
             registry.sync_from_file(operation.buffers.output);
         }

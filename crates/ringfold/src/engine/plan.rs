@@ -36,13 +36,6 @@ pub struct Plan {
     pub is_heard: bool,
     /// Whether it waits for every other rank, so that it has seen which call they are in.
     pub hears_all: bool,
-    /// Whether the ranks work in each other's buffers.
-    pub exposes: bool,
-    /// Whether what it publishes may be combined by anybody, so that only the result is waited for.
-    pub is_combined: bool,
-    /// Whether the ranks' buffers are worked in by anybody, so that only the end of that is waited
-    /// for.
-    pub is_served: bool,
     /// Ticks between the starts of consecutive slices: `slices_in_flight * skew >= rounds`, so a
     /// slice ends before the one that takes its place begins.
     pub skew: u32,
@@ -108,9 +101,6 @@ impl Plan {
                     Action::Publish { .. } | Action::GiveBack { .. } | Action::Expose { .. }
                 )
             }),
-            exposes: schedule.exposes(),
-            is_combined: actions().any(|action| matches!(action, Action::Combine { .. })),
-            is_served: actions().any(|action| matches!(action, Action::Serve { .. })),
             hears_all: (0..spec.world_size).all(awaited),
             skew,
             channels,
@@ -118,6 +108,11 @@ impl Plan {
         };
         plan.schedule.channels = Vec::new();
         Ok(plan)
+    }
+
+    /// Whether the ranks work in each other's buffers.
+    pub fn is_registered(&self) -> bool {
+        self.schedule.spec.access == Access::Registered
     }
 
     /// Whether `engine::direct` does the same: the `direct` all-reduce over published memory.

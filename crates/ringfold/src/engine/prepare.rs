@@ -95,7 +95,7 @@ impl Engine {
         if job.way.access.is_shared() && Inline::carries(&call) {
             check_inline(&call, self.context.world_size)?;
         }
-        let scales = plan.exposes || !job.output.is_empty();
+        let scales = plan.is_registered() || !job.output.is_empty();
         let is_divided = self.context.parallel.divides(buffers.bytes());
         let average = (job.op == Op::Avg && kernel.is_some() && scales).then(|| {
             let n = self.context.world_size as u64;
@@ -110,7 +110,7 @@ impl Engine {
             id: 0,
             kernel,
             factor: average,
-            streams: job.way.non_temporal_stores,
+            non_temporal_stores: job.way.non_temporal_stores,
             slot_use: SlotUse::of(&call, self.context.world_size, is_divided),
             publishes: job.way.access.is_shared(),
             hears_all: plan.hears_all,
@@ -171,7 +171,7 @@ impl Engine {
             scratch = block.region();
             owned.push(block);
         }
-        if !plan.exposes {
+        if !plan.is_registered() {
             self.check_slot(job, schedule.apart, &input_cut, &output_cut)?;
         }
         Ok(Buffers {
@@ -347,7 +347,7 @@ fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
         )));
     }
     let longest = job.input_blocks.longest().max(job.output_blocks.longest());
-    let slice_elements = if plan.needs_one_slice || plan.exposes {
+    let slice_elements = if plan.needs_one_slice || plan.is_registered() {
         longest.max(1)
     } else {
         // Blocks of a call of one slice stand close together in their slot.

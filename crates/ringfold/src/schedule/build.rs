@@ -5,37 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Action, Buffer, Cut, Members, Peers, Ranks, Schedule, Span, Spec, Step};
-
-/// `len` chunks of the input.
-#[inline]
-pub(super) fn input(first: u32, len: u32) -> Span {
-    Span {
-        buffer: Buffer::Input,
-        first,
-        len,
-    }
-}
-
-/// `len` chunks of the output.
-#[inline]
-pub(super) fn output(first: u32, len: u32) -> Span {
-    Span {
-        buffer: Buffer::Output,
-        first,
-        len,
-    }
-}
-
-/// `len` chunks of the engine's own memory.
-#[inline]
-pub(super) fn scratch(first: u32, len: u32) -> Span {
-    Span {
-        buffer: Buffer::Scratch,
-        first,
-        len,
-    }
-}
+use super::action::{Action, Buffer, Combine, Members, Peers, Span, Step};
+pub(super) use super::action::{input, output, scratch};
+use super::spec::{Cut, Schedule, Spec};
 
 impl Spec {
     /// The rank `by` places after this one, around the ring.
@@ -66,6 +38,15 @@ impl Spec {
     pub(super) fn others(&self) -> impl Iterator<Item = u32> + use<> {
         let spec = *self;
         (1..self.world_size).map(move |by| spec.after(by))
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.rank == self.root
+    }
+
+    /// Where this rank puts what only the root's caller gets.
+    pub(super) fn result(&self) -> fn(u32, u32) -> Span {
+        if self.is_root() { output } else { scratch }
     }
 
     /// This rank's place when the root is counted as 0.
@@ -109,6 +90,11 @@ impl Builder {
         Builder::new(spec, Cut::Vector(chunks), Cut::Vector(chunks))
     }
 
+    /// Blocks of ranks, so many of input and output.
+    pub(super) fn blocks(spec: &Spec, input: u32, output: u32) -> Builder {
+        Builder::new(spec, Cut::Blocks(input), Cut::Blocks(output))
+    }
+
     /// What follows takes place in `round`.
     pub(super) fn round(&mut self, round: u32) {
         assert!(round >= self.round, "rounds ascend");
@@ -135,6 +121,24 @@ impl Builder {
         self.push(Action::RecvReduce { peer, with, into });
     }
 
+    /// Sends to each of `peers` what `span` says.
+    pub(super) fn send_each(
+        &mut self,
+        peers: impl Iterator<Item = u32>,
+        span: impl Fn(u32) -> Span,
+    ) {
+        peers.for_each(|peer| self.send(peer, span(peer)));
+    }
+
+    /// Receives from each of `peers` what `span` says.
+    pub(super) fn recv_each(
+        &mut self,
+        peers: impl Iterator<Item = u32>,
+        span: impl Fn(u32) -> Span,
+    ) {
+        peers.for_each(|peer| self.recv(peer, span(peer)));
+    }
+
     pub(super) fn copy(&mut self, from: Span, into: Span) {
         self.push(Action::Copy { from, into });
     }
@@ -144,17 +148,25 @@ impl Builder {
     }
 
     pub(super) fn publish(&mut self, span: Span, phase: u8) {
-        self.push(Action::Publish { span, phase });
+        let assignment = self.schedule.spec.assignment;
+        self.push(Action::Publish {
+            span,
+            phase,
+            assignment,
+        });
     }
 
     pub(super) fn wait_for(&mut self, peers: Peers, phase: u8) {
         self.push(Action::Await { peers, phase });
     }
 
-    pub(super) fn copy_from(&mut self, peer: u32, first: u32, into: Span) {
+    /// Copies what `peer` has published in `phase`: its chunks from `first` on.
+    pub(super) fn fetch(&mut self, peer: u32, phase: u8, first: u32, into: Span) {
+        self.wait_for(Peers::One(peer), phase);
         self.push(Action::CopyFrom { peer, first, into });
     }
 
+    /// Reduces what all ranks have published.
     pub(super) fn reduce_from(&mut self, own: Span, into: Span) {
         let among = Members::all(self.schedule.spec.world_size);
         self.reduce_among(among, own, into);
@@ -169,38 +181,34 @@ impl Builder {
         self.schedule.apart = true;
     }
 
-    pub(super) fn combine(&mut self, first: u32, len: u32) {
-        self.push(Action::Combine { first, len });
-    }
-
-    pub(super) fn collect(&mut self, into: Span) {
-        self.push(Action::Collect { into });
-    }
-
     pub(super) fn expose(&mut self, phase: u8) {
-        self.push(Action::Expose { phase });
+        let assignment = self.schedule.spec.assignment;
+        self.push(Action::Expose { phase, assignment });
     }
 
-    pub(super) fn push_from(&mut self, sources: Ranks, from: Span, targets: Ranks, into: Span) {
-        self.push(Action::Push {
+    /// Combines what all have published or exposed, as the spec's access and assignment have it.
+    pub(super) fn combine(
+        &mut self,
+        (sources, from): (Members, Span),
+        (targets, into): (Members, Span),
+    ) {
+        let Spec {
+            access, assignment, ..
+        } = self.schedule.spec;
+        self.push(Action::Combine(Combine {
+            access,
+            assignment,
             sources,
             from,
             targets,
             into,
-        });
+        }));
     }
 
-    pub(super) fn serve(&mut self, sources: Ranks, from: Span, targets: Ranks, into: Span) {
-        self.push(Action::Serve {
-            sources,
-            from,
-            targets,
-            into,
-        });
-    }
-
-    pub(super) fn await_served(&mut self, span: Span) {
-        self.push(Action::AwaitServed { span });
+    /// Waits for the blocks of a dynamic `combine`.
+    pub(super) fn collect(&mut self, into: Span) {
+        let access = self.schedule.spec.access;
+        self.push(Action::Collect { access, into });
     }
 
     pub(super) fn give_back(&mut self, span: Span, phase: u8) {
@@ -233,5 +241,30 @@ impl Builder {
             .any(|span| span.buffer == Buffer::Scratch);
         self.schedule.channels = vec![self.steps];
         self.schedule
+    }
+}
+
+/// An algorithm for two ranks and more whose steps in a round follow from the round. So its
+/// schedules can be generated one round at a time, see [`rounds`](super::rounds).
+pub(super) struct ByRound {
+    /// The cut of input and output for this many ranks.
+    pub cuts: fn(u32) -> (Cut, Cut),
+    /// The number of rounds for this many ranks.
+    pub rounds: fn(u32) -> u32,
+    /// Writes the steps of a rank in a round.
+    pub write: fn(&mut Builder, &Spec, u32),
+}
+
+impl ByRound {
+    /// All rounds.
+    pub fn whole(&self, spec: &Spec) -> Schedule {
+        let (input, output) = (self.cuts)(spec.world_size);
+        let rounds = (self.rounds)(spec.world_size);
+        let mut build = Builder::new(spec, input, output);
+        for round in 0..rounds {
+            build.round(round);
+            (self.write)(&mut build, spec, round);
+        }
+        build.finish(rounds)
     }
 }

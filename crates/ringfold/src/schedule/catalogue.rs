@@ -2,122 +2,143 @@
 
 #![forbid(unsafe_code)]
 
-use super::build::{Builder, input, output};
-use super::rounds::ByRound;
-use super::{Access, Cut, Schedule, Spec};
+use super::build::{Builder, ByRound, input, output};
+use super::spec::{Schedule, Spec};
 use super::{
-    claim, direct, flat, hierarchical, one_shot, point, push, rabenseifner, recursive_doubling,
-    ring, serve, stragglar, tree,
+    direct, flat, hierarchical, one_shot, point, rabenseifner, recursive_doubling, registered,
+    ring, staged, stragglar, tree,
 };
 use crate::error::{Error, Result};
-use crate::types::{Algorithm, Collective, Method};
+use crate::types::{Access, Algorithm, Collective, Method};
 
-use Algorithm::{RecursiveDoubling, Ring, Stragglar};
 use Collective::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
     Scatter, Send, SendRecv,
 };
 
-/// What [`generate`] serves. `recursive_doubling` over blocks needs a power of two ranks besides.
-pub(super) fn methods(collective: Collective, access: Access) -> &'static [Method] {
-    use Method::{
-        Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring,
-        Serve, Stragglar, Tree,
+/// A method that carries out a collective, and who writes the schedules of two ranks and more.
+type Entry = (Collective, Method, fn(&Spec) -> Schedule);
+
+/// Over messages. `recursive_doubling` over blocks needs a power of two ranks besides.
+const MESSAGES: &[Entry] = &[
+    (AllReduce, Method::Flat, flat::all_reduce),
+    (AllReduce, Method::Ring, |spec| ring::ALL_REDUCE.whole(spec)),
+    (AllReduce, Method::Tree, tree::all_reduce),
+    (
+        AllReduce,
+        Method::RecursiveDoubling,
+        recursive_doubling::all_reduce,
+    ),
+    (AllReduce, Method::Rabenseifner, rabenseifner::all_reduce),
+    (AllReduce, Method::Direct, direct::all_reduce),
+    (AllReduce, Method::OneShot, one_shot::all_reduce),
+    (AllReduce, Method::Stragglar, stragglar::all_reduce),
+    (Broadcast, Method::Flat, flat::broadcast),
+    (Broadcast, Method::Ring, ring::broadcast),
+    (Broadcast, Method::Tree, tree::broadcast),
+    (Broadcast, Method::Direct, direct::broadcast),
+    (Reduce, Method::Flat, flat::reduce),
+    (Reduce, Method::Ring, ring::reduce),
+    (Reduce, Method::Tree, tree::reduce),
+    (Reduce, Method::Direct, direct::reduce),
+    (AllGather, Method::Ring, |spec| ring::ALL_GATHER.whole(spec)),
+    (
+        AllGather,
+        Method::RecursiveDoubling,
+        recursive_doubling::all_gather,
+    ),
+    (AllGather, Method::Direct, direct::all_gather),
+    (ReduceScatter, Method::Ring, |spec| {
+        ring::REDUCE_SCATTER.whole(spec)
+    }),
+    (
+        ReduceScatter,
+        Method::RecursiveDoubling,
+        recursive_doubling::reduce_scatter,
+    ),
+    (ReduceScatter, Method::Direct, direct::reduce_scatter),
+    (Gather, Method::Flat, flat::gather),
+    (Gather, Method::Direct, flat::gather),
+    (Scatter, Method::Flat, flat::scatter),
+    (Scatter, Method::Direct, flat::scatter),
+    (AllToAll, Method::Direct, direct::all_to_all),
+    (
+        Barrier,
+        Method::RecursiveDoubling,
+        recursive_doubling::barrier,
+    ),
+    (Barrier, Method::Direct, direct::barrier),
+    (Send, Method::Direct, point::send),
+    (Recv, Method::Direct, point::recv),
+    (SendRecv, Method::Direct, point::sendrecv),
+];
+
+/// Over published memory.
+const STAGED: &[Entry] = &[
+    (AllReduce, Method::Direct, staged::all_reduce),
+    (AllReduce, Method::OneShot, staged::all_reduce_at_once),
+    (AllReduce, Method::Hierarchical, hierarchical::all_reduce),
+    (AllReduce, Method::Claim, staged::all_reduce_by_any),
+    (Broadcast, Method::Direct, staged::broadcast),
+    (Reduce, Method::Flat, staged::reduce_at_root),
+    (Reduce, Method::Direct, staged::reduce),
+    (AllGather, Method::Direct, staged::all_gather),
+    (ReduceScatter, Method::Direct, staged::reduce_scatter),
+    (Gather, Method::Direct, staged::gather),
+    (Scatter, Method::Direct, staged::scatter),
+    (AllToAll, Method::Direct, staged::all_to_all),
+    (Barrier, Method::Direct, staged::barrier),
+];
+
+/// In registered buffers.
+const REGISTERED: &[Entry] = &[
+    (AllReduce, Method::Push, registered::all_reduce),
+    (AllReduce, Method::Serve, registered::all_reduce),
+    (Broadcast, Method::Push, registered::broadcast),
+    (Broadcast, Method::Serve, registered::broadcast),
+    (Reduce, Method::Push, registered::reduce),
+    (Reduce, Method::Serve, registered::reduce),
+    (AllGather, Method::Push, registered::all_gather),
+    (ReduceScatter, Method::Push, registered::reduce_scatter),
+    (Gather, Method::Push, registered::gather),
+    (Scatter, Method::Push, registered::scatter),
+    (AllToAll, Method::Push, registered::all_to_all),
+];
+
+/// What carries out a collective with this access, in the order of [`Method::ALL`].
+fn entries(collective: Collective, access: Access) -> impl Iterator<Item = &'static Entry> {
+    let table = match access {
+        Access::Messages => MESSAGES,
+        Access::Staged => STAGED,
+        Access::Registered => REGISTERED,
     };
-    match (collective, access) {
-        (AllReduce, Access::Messages) => &[
-            Flat,
-            Ring,
-            Tree,
-            RecursiveDoubling,
-            Rabenseifner,
-            Direct,
-            OneShot,
-            Stragglar,
-        ],
-        (AllReduce, Access::Staged) => &[Direct, OneShot, Hierarchical, Claim],
-        (Reduce, Access::Staged) => &[Flat, Direct],
-        (Broadcast | Reduce, Access::Messages) => &[Flat, Ring, Tree, Direct],
-        (AllGather | ReduceScatter, Access::Messages) => &[Ring, RecursiveDoubling, Direct],
-        (Gather | Scatter, Access::Messages) => &[Flat, Direct],
-        (Barrier, Access::Messages) => &[RecursiveDoubling, Direct],
-        (AllToAll | Send | Recv | SendRecv, Access::Messages) => &[Direct],
-        (Send | Recv | SendRecv, Access::Staged) => &[],
-        (_, Access::Staged) => &[Direct],
-        (AllReduce | Broadcast | Reduce, Access::Registered) => &[Push, Serve],
-        (Send | Recv | SendRecv | Barrier, Access::Registered) => &[],
-        (_, Access::Registered) => &[Push],
-    }
+    table
+        .iter()
+        .filter(move |(served, ..)| *served == collective)
 }
 
-/// The schedule that a checked spec asks for.
-pub(super) fn generate(spec: &Spec) -> Result<Schedule> {
-    check(spec)?;
-    let served = methods(spec.collective, spec.access);
-    if !served.contains(&spec.method()) {
-        return Err(unsupported(spec, served));
+impl Schedule {
+    /// The schedule of `spec`'s rank. `Unsupported` when the algorithm does not serve the
+    /// collective with this access.
+    pub fn new(spec: Spec) -> Result<Schedule> {
+        check(&spec)?;
+        let mut served = entries(spec.collective, spec.access);
+        match served.find(|(_, method, _)| *method == spec.method()) {
+            None => Err(unsupported(&spec)),
+            Some(_) if spec.world_size == 1 => Ok(alone(&spec)),
+            Some((.., generate)) => Ok(generate(&spec)),
+        }
     }
-    if spec.world_size == 1 {
-        return Ok(alone(spec));
-    }
-    let generator = generator(spec.collective, spec.method());
-    Ok(generator.ok_or_else(|| unsupported(spec, served))?(spec))
-}
 
-/// Who writes the schedules of two ranks and more.
-fn generator(collective: Collective, method: Method) -> Option<fn(&Spec) -> Schedule> {
-    use Method::{
-        Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring,
-        Serve, Stragglar, Tree,
-    };
-    Some(match (collective, method) {
-        (AllReduce, Flat) => flat::all_reduce,
-        (AllReduce, Ring) => |spec| ring::ALL_REDUCE.whole(spec),
-        (AllReduce, Tree) => tree::all_reduce,
-        (AllReduce, RecursiveDoubling) => recursive_doubling::all_reduce,
-        (AllReduce, Rabenseifner) => rabenseifner::all_reduce,
-        (AllReduce, Direct) => direct::all_reduce,
-        (AllReduce, OneShot) => one_shot::all_reduce,
-        (AllReduce, Stragglar) => stragglar::all_reduce,
-        (AllReduce, Hierarchical) => hierarchical::all_reduce,
-        (AllReduce, Claim) => claim::all_reduce,
-        (Broadcast, Flat) => flat::broadcast,
-        (Broadcast, Ring) => ring::broadcast,
-        (Broadcast, Tree) => tree::broadcast,
-        (Broadcast, Direct) => direct::broadcast,
-        (Reduce, Flat) => flat::reduce,
-        (Reduce, Ring) => ring::reduce,
-        (Reduce, Tree) => tree::reduce,
-        (Reduce, Direct) => direct::reduce,
-        (AllGather, Ring) => |spec| ring::ALL_GATHER.whole(spec),
-        (AllGather, RecursiveDoubling) => recursive_doubling::all_gather,
-        (AllGather, Direct) => direct::all_gather,
-        (ReduceScatter, Ring) => |spec| ring::REDUCE_SCATTER.whole(spec),
-        (ReduceScatter, RecursiveDoubling) => recursive_doubling::reduce_scatter,
-        (ReduceScatter, Direct) => direct::reduce_scatter,
-        (Gather, Flat) => flat::gather,
-        (Gather, Direct) => direct::gather,
-        (Scatter, Flat) => flat::scatter,
-        (Scatter, Direct) => direct::scatter,
-        (AllReduce, Serve) => serve::all_reduce,
-        (Broadcast, Serve) => serve::broadcast,
-        (Reduce, Serve) => serve::reduce,
-        (AllReduce, Push) => push::all_reduce,
-        (Broadcast, Push) => push::broadcast,
-        (Reduce, Push) => push::reduce,
-        (AllGather, Push) => push::all_gather,
-        (ReduceScatter, Push) => push::reduce_scatter,
-        (Gather, Push) => push::gather,
-        (Scatter, Push) => push::scatter,
-        (AllToAll, Push) => push::all_to_all,
-        (AllToAll, Direct) => direct::all_to_all,
-        (Barrier, RecursiveDoubling) => recursive_doubling::barrier,
-        (Barrier, Direct) => direct::barrier,
-        (Send, Direct) => point::send,
-        (Recv, Direct) => point::recv,
-        (SendRecv, Direct) => point::sendrecv,
-        _ => return None,
-    })
+    /// What carries out a collective with this access, in the order of [`Method::ALL`].
+    pub fn methods(collective: Collective, access: Access) -> impl Iterator<Item = Method> {
+        entries(collective, access).map(|(_, method, _)| *method)
+    }
+
+    /// Whether a method carries out a collective with this access.
+    pub fn exists(collective: Collective, method: Method, access: Access) -> bool {
+        Schedule::methods(collective, access).any(|served| served == method)
+    }
 }
 
 /// How a checked spec's schedules are written round by round, if they can be.
@@ -126,9 +147,9 @@ pub(super) fn by_round(spec: &Spec) -> Result<Option<&'static ByRound>> {
     let is_whole = spec.access != Access::Messages || spec.world_size == 1;
     Ok(match (spec.collective, spec.algorithm) {
         _ if is_whole => None,
-        (AllReduce, Ring) => Some(&ring::ALL_REDUCE),
-        (AllGather, Ring) => Some(&ring::ALL_GATHER),
-        (ReduceScatter, Ring) => Some(&ring::REDUCE_SCATTER),
+        (AllReduce, Algorithm::Ring) => Some(&ring::ALL_REDUCE),
+        (AllGather, Algorithm::Ring) => Some(&ring::ALL_GATHER),
+        (ReduceScatter, Algorithm::Ring) => Some(&ring::REDUCE_SCATTER),
         _ => None,
     })
 }
@@ -154,7 +175,7 @@ fn check(spec: &Spec) -> Result<()> {
             spec.rank, spec.collective
         )));
     }
-    if spec.algorithm == RecursiveDoubling
+    if spec.algorithm == Algorithm::RecursiveDoubling
         && matches!(spec.collective, AllGather | ReduceScatter)
         && !n.is_power_of_two()
     {
@@ -163,7 +184,7 @@ fn check(spec: &Spec) -> Result<()> {
             spec.collective
         )));
     }
-    if spec.algorithm == Stragglar && n > stragglar::WORLD_SIZE_MAX {
+    if spec.algorithm == Algorithm::Stragglar && n > stragglar::WORLD_SIZE_MAX {
         return Err(Error::Unsupported(format!(
             "stragglar serves {} ranks at most, not {n}; use ring, rabenseifner",
             stragglar::WORLD_SIZE_MAX
@@ -174,24 +195,21 @@ fn check(spec: &Spec) -> Result<()> {
 
 /// What one rank does without peers: its result is its input.
 fn alone(spec: &Spec) -> Schedule {
-    let cut = cut_alone(spec.collective);
-    let mut build = Builder::new(spec, cut, cut);
+    let mut build = match spec.collective {
+        AllGather | ReduceScatter | Gather | Scatter | AllToAll => Builder::blocks(spec, 1, 1),
+        _ => Builder::vector(spec, 1),
+    };
     if spec.collective != Barrier {
         build.copy(input(0, 1), output(0, 1));
     }
     build.finish(1)
 }
 
-fn cut_alone(collective: Collective) -> Cut {
-    match collective {
-        AllGather | ReduceScatter | Gather | Scatter | AllToAll => Cut::Blocks(1),
-        _ => Cut::Vector(1),
-    }
-}
-
 /// The refusal, with the algorithms that would do.
-fn unsupported(spec: &Spec, served: &[Method]) -> Error {
-    let names: Vec<_> = served.iter().map(|method| method.name()).collect();
+fn unsupported(spec: &Spec) -> Error {
+    let names: Vec<_> = Schedule::methods(spec.collective, spec.access)
+        .map(Method::name)
+        .collect();
     let advice = if names.is_empty() {
         "nothing does; use another medium".to_owned()
     } else {

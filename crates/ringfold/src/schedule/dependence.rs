@@ -11,155 +11,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Access, Action, Buffer, Ranks, Schedule, Span};
-use crate::types::Collective;
+use super::action::{Action, Buffer, Combine, Members, Span, Step};
+use super::spec::Schedule;
+use crate::types::{Access, Collective};
 
 /// A chunk of memory: two spans touch the same memory exactly when they share a place.
 pub type Place = (Buffer, u32);
-
-impl Action {
-    /// What is read, besides messages and published memory.
-    pub fn reads(&self) -> [Option<Span>; 2] {
-        match *self {
-            Action::Send { span, .. }
-            | Action::Publish { span, .. }
-            | Action::GiveBack { span, .. } => [Some(span), None],
-            Action::RecvReduce { with, .. } => [Some(with), None],
-            Action::Copy { from, .. } => [Some(from), None],
-            Action::Reduce { with, from, .. } => [Some(with), Some(from)],
-            Action::ReduceFrom { own, .. } => [Some(own), None],
-            // Of this rank's own memory, if at all.
-            Action::Push { from, .. } | Action::Serve { from, .. } => [Some(from), None],
-            Action::Recv { .. }
-            | Action::Await { .. }
-            | Action::CopyFrom { .. }
-            | Action::TakeBack { .. }
-            | Action::Expose { .. }
-            | Action::Combine { .. }
-            | Action::Collect { .. }
-            | Action::AwaitServed { .. } => [None, None],
-        }
-    }
-
-    /// What is written.
-    pub fn writes(&self) -> Option<Span> {
-        match *self {
-            Action::Recv { span, .. } => Some(span),
-            Action::RecvReduce { into, .. }
-            | Action::Copy { into, .. }
-            | Action::Reduce { into, .. }
-            | Action::CopyFrom { into, .. }
-            | Action::ReduceFrom { into, .. }
-            | Action::TakeBack { into, .. }
-            | Action::Push { into, .. }
-            | Action::Serve { into, .. }
-            | Action::Collect { into } => Some(into),
-            Action::Send { .. }
-            | Action::Publish { .. }
-            | Action::GiveBack { .. }
-            | Action::Await { .. }
-            | Action::Expose { .. }
-            | Action::Combine { .. }
-            | Action::AwaitServed { .. } => None,
-        }
-    }
-
-    /// The same action on other spans. Of published memory, which has no span, the place is left.
-    pub(super) fn with_spans(self, other: impl Fn(Span) -> Span) -> Action {
-        match self {
-            Action::Send { peer, span } => Action::Send {
-                peer,
-                span: other(span),
-            },
-            Action::Recv { peer, span } => Action::Recv {
-                peer,
-                span: other(span),
-            },
-            Action::RecvReduce { peer, with, into } => Action::RecvReduce {
-                peer,
-                with: other(with),
-                into: other(into),
-            },
-            Action::Copy { from, into } => Action::Copy {
-                from: other(from),
-                into: other(into),
-            },
-            Action::Reduce { with, from, into } => Action::Reduce {
-                with: other(with),
-                from: other(from),
-                into: other(into),
-            },
-            Action::Publish { span, phase } => Action::Publish {
-                span: other(span),
-                phase,
-            },
-            Action::Await { .. } | Action::Expose { .. } | Action::Combine { .. } => self,
-            Action::Push {
-                sources,
-                from,
-                targets,
-                into,
-            } => Action::Push {
-                sources,
-                from: other(from),
-                targets,
-                into: other(into),
-            },
-            Action::Serve {
-                sources,
-                from,
-                targets,
-                into,
-            } => Action::Serve {
-                sources,
-                from: other(from),
-                targets,
-                into: other(into),
-            },
-            Action::AwaitServed { span } => Action::AwaitServed { span: other(span) },
-            Action::CopyFrom { peer, first, into } => Action::CopyFrom {
-                peer,
-                first,
-                into: other(into),
-            },
-            Action::ReduceFrom { among, own, into } => Action::ReduceFrom {
-                among,
-                own: other(own),
-                into: other(into),
-            },
-            Action::GiveBack { span, phase } => Action::GiveBack {
-                span: other(span),
-                phase,
-            },
-            Action::TakeBack { peer, into } => Action::TakeBack {
-                peer,
-                into: other(into),
-            },
-            Action::Collect { into } => Action::Collect { into: other(into) },
-        }
-    }
-
-    /// All spans that the action names.
-    pub fn spans(&self) -> impl Iterator<Item = Span> {
-        let [first, second] = self.reads();
-        [first, second, self.writes()].into_iter().flatten()
-    }
-
-    /// Whether the step sends or receives.
-    pub fn is_message(&self) -> bool {
-        matches!(
-            self,
-            Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. }
-        )
-    }
-
-    /// Whether the step may complete after it was issued: messages, and what is computed beside
-    /// them, which a device or virtual time may take a while for.
-    pub fn is_asynchronous(&self, access: Access) -> bool {
-        let computes = matches!(self, Action::Copy { .. } | Action::Reduce { .. });
-        self.is_message() || (computes && access == Access::Messages)
-    }
-}
 
 impl Schedule {
     /// The memory of one chunk. In place, the chunk of `Input` that is the caller's `Output` is
@@ -188,12 +45,14 @@ impl Schedule {
     pub fn is_void(&self, action: &Action, in_place: bool) -> bool {
         let (from, into) = match *action {
             Action::Copy { from, into } => (from, into),
-            Action::Push {
+            Action::Combine(Combine {
+                access: Access::Registered,
                 sources,
                 from,
                 targets,
                 into,
-            } if sources == targets && sources == Ranks::One(self.spec.rank) => (from, into),
+                ..
+            }) if sources == targets && sources == Members::one(self.spec.rank) => (from, into),
             _ => return false,
         };
         let place = |span: Span, i| self.place(span.buffer, span.first + i, in_place);
@@ -237,7 +96,7 @@ struct Pending {
 /// For each channel and each of its steps, the earlier steps of the channel whose completion it
 /// waits for, ascending.
 pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
-    let of_channel = |steps: &Vec<super::Step>| {
+    let of_channel = |steps: &Vec<Step>| {
         let chunks = 2 * schedule.input.chunks() + schedule.output.chunks();
         let mut pending: Vec<Pending> = Vec::new();
         pending.resize_with(chunks as usize, Pending::default);

@@ -7,45 +7,33 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output};
-use super::{Access, Cut, Peers, Schedule, Spec};
+use super::spec::{Schedule, Spec};
 
 /// Reduce to the root, then broadcast from it.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
     reduce_to_root(&mut build, spec);
     build.round(1);
-    if spec.rank == spec.root {
-        for peer in spec.others() {
-            build.send(peer, output(0, 1));
-        }
+    if spec.is_root() {
+        build.send_each(spec.others(), |_| output(0, 1));
     } else {
         build.recv(spec.root, output(0, 1));
     }
     build.finish(2)
 }
 
-/// The workers send or publish, the root folds; published inputs in rank order, as
-/// [`direct`](super::direct) does.
+/// The workers send, the root folds.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
-    match spec.access {
-        Access::Messages => reduce_to_root(&mut build, spec),
-        _ if spec.rank == spec.root => {
-            build.wait_for(Peers::Others, 0);
-            build.reduce_from(input(0, 1), output(0, 1));
-        }
-        _ => build.publish(input(0, 1), 0),
-    }
+    reduce_to_root(&mut build, spec);
     build.finish(1)
 }
 
 /// The root sends to every worker.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
-    if spec.rank == spec.root {
-        for peer in spec.others() {
-            build.send(peer, input(0, 1));
-        }
+    if spec.is_root() {
+        build.send_each(spec.others(), |_| input(0, 1));
         build.copy(input(0, 1), output(0, 1));
     } else {
         build.recv(spec.root, output(0, 1));
@@ -55,11 +43,9 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
 
 /// The root receives every worker's block.
 pub(super) fn gather(spec: &Spec) -> Schedule {
-    let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
-    if spec.rank == spec.root {
-        for peer in spec.others() {
-            build.recv(peer, output(peer, 1));
-        }
+    let mut build = Builder::blocks(spec, 1, spec.world_size);
+    if spec.is_root() {
+        build.recv_each(spec.others(), |peer| output(peer, 1));
         build.copy(input(0, 1), output(spec.rank, 1));
     } else {
         build.send(spec.root, input(0, 1));
@@ -69,11 +55,9 @@ pub(super) fn gather(spec: &Spec) -> Schedule {
 
 /// The root sends every worker its block.
 pub(super) fn scatter(spec: &Spec) -> Schedule {
-    let mut build = Builder::new(spec, Cut::Blocks(spec.world_size), Cut::Blocks(1));
-    if spec.rank == spec.root {
-        for peer in spec.others() {
-            build.send(peer, input(peer, 1));
-        }
+    let mut build = Builder::blocks(spec, spec.world_size, 1);
+    if spec.is_root() {
+        build.send_each(spec.others(), |peer| input(peer, 1));
         build.copy(input(spec.rank, 1), output(0, 1));
     } else {
         build.recv(spec.root, output(0, 1));
@@ -82,7 +66,7 @@ pub(super) fn scatter(spec: &Spec) -> Schedule {
 }
 
 fn reduce_to_root(build: &mut Builder, spec: &Spec) {
-    if spec.rank != spec.root {
+    if !spec.is_root() {
         build.send(spec.root, input(0, 1));
         return;
     }

@@ -7,8 +7,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::Spec;
 use super::build::{Builder, input, output};
+use super::spec::{Schedule, Spec};
 
 /// The part that a rank plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub(super) fn all_reduce(
     chunks: u32,
     core_rounds: u32,
     work: impl Fn(&mut Builder, &Halving, u32, bool),
-) -> super::Schedule {
+) -> Schedule {
     let halving = Halving::new(spec.world_size);
     let (own, result) = (input(0, chunks), output(0, chunks));
     let mut build = Builder::vector(spec, chunks);

@@ -16,8 +16,10 @@
 
 #![forbid(unsafe_code)]
 
+use super::action::{Members, Peers};
 use super::build::{Builder, input, output, scratch};
-use super::{Members, Peers, Schedule, Spec, direct};
+use super::spec::{Schedule, Spec};
+use super::staged;
 
 /// The phase in which all of a rank's inputs are published (the part before its own chunk may come
 /// a phase earlier).
@@ -31,7 +33,7 @@ const RESULT: u8 = 3;
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     let (domains, size) = (spec.domains, spec.world_size / spec.domains);
     if domains == 1 || size == 1 {
-        return direct::all_reduce(spec);
+        return staged::all_reduce(spec);
     }
     let own = spec.rank % size;
     let domain = Members {
@@ -46,7 +48,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     };
     let mut build = Builder::vector(spec, size);
     build.apart();
-    direct::publish_all_but(&mut build, own, size, INPUTS);
+    staged::publish_all_but(&mut build, own, size, INPUTS);
     build.round(1);
     for peer in domain.others(spec.rank) {
         build.wait_for(Peers::One(peer), INPUTS);
@@ -62,8 +64,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
     build.round(3);
     for peer in domain.others(spec.rank) {
         let chunk = peer - domain.first;
-        build.wait_for(Peers::One(peer), RESULT);
-        build.copy_from(peer, chunk, output(chunk, 1));
+        build.fetch(peer, RESULT, chunk, output(chunk, 1));
     }
     build.finish(4)
 }

@@ -7,39 +7,28 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
-use super::{Access, Peers, Schedule, Spec};
+use super::spec::{Schedule, Spec};
 
 /// All ranks reduce everything.
+///
+/// The fold stays in scratch to its end: in place, the result would overwrite what is still being
+/// sent.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
+    let (own, partial, rank) = (input(0, 1), scratch(0, 1), spec.rank);
     let mut build = Builder::vector(spec, 1);
-    let (own, result, partial) = (input(0, 1), output(0, 1), scratch(0, 1));
-    match spec.access {
-        Access::Messages => {
-            // The fold stays in scratch to its end: in place, the result would overwrite what is
-            // still being sent.
-            let rank = spec.rank;
-            if rank == 0 {
-                build.recv_reduce(1, own, partial);
-            } else {
-                build.recv(0, partial);
-            }
-            for peer in spec.others() {
-                build.send(peer, own);
-            }
-            for peer in 1..spec.world_size {
-                if peer == rank {
-                    build.reduce(partial, own, partial);
-                } else if (rank, peer) != (0, 1) {
-                    build.recv_reduce(peer, partial, partial);
-                }
-            }
-            build.copy(partial, result);
-        }
-        _ => {
-            build.publish(own, 0);
-            build.wait_for(Peers::Others, 0);
-            build.reduce_from(own, result);
+    if rank == 0 {
+        build.recv_reduce(1, own, partial);
+    } else {
+        build.recv(0, partial);
+    }
+    build.send_each(spec.others(), |_| own);
+    for peer in 1..spec.world_size {
+        if peer == rank {
+            build.reduce(partial, own, partial);
+        } else if (rank, peer) != (0, 1) {
+            build.recv_reduce(peer, partial, partial);
         }
     }
+    build.copy(partial, output(0, 1));
     build.finish(1)
 }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output};
-use super::{Schedule, Spec};
+use super::spec::{Schedule, Spec};
 
 /// The whole input to the peer.
 pub(super) fn send(spec: &Spec) -> Schedule {

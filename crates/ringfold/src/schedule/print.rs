@@ -8,10 +8,11 @@
 
 use std::fmt;
 
-use super::check::{Proof, Work, check, schedules};
-use super::{Action, Buffer, Cut, Members, Peers, Ranks, Schedule, Span, Spec};
+use super::action::{Action, Buffer, Combine, Members, Peers, Span};
+use super::check::{Proof, check, schedules};
+use super::spec::{Cut, Schedule, Spec};
 use crate::error::Result;
-use crate::types::{Algorithm, Collective};
+use crate::types::{Access, Algorithm, Assignment, Collective};
 
 /// The schedules of a collective, to be displayed.
 #[derive(Clone, Debug)]
@@ -112,33 +113,20 @@ impl Listing {
         writeln!(f, "\neach rank, in messages and bytes ({elements}):")?;
         writeln!(
             f,
-            "{:>4}  {:>5}  {:>5}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}",
-            "rank",
-            "sends",
-            "recvs",
-            "sent",
-            "received",
-            "reduced",
-            "published",
-            "fetched",
-            "stored"
+            "rank  sends  recvs          sent      received       reduced     published       \
+             fetched        stored"
         )?;
         for (rank, work) in self.proof.ranks.iter().enumerate() {
-            let Work {
-                messages_sent,
-                messages_received,
-                ..
-            } = work;
-            write!(f, "{rank:>4}  {messages_sent:>5}  {messages_received:>5}")?;
-            let columns = [
+            let messages = [work.messages_sent, work.messages_received];
+            write!(f, "{rank:>4}  {:>5}  {:>5}", messages[0], messages[1])?;
+            for chunks in [
                 work.chunks_sent,
                 work.chunks_received,
                 work.chunks_reduced,
                 work.chunks_published,
                 work.chunks_fetched,
                 work.chunks_stored,
-            ];
-            for chunks in columns {
+            ] {
                 write!(f, "  {:>12}", self.bytes_of(chunks))?;
             }
             writeln!(f)?;
@@ -203,28 +191,28 @@ impl fmt::Display for Members {
     }
 }
 
-impl fmt::Display for Ranks {
+impl fmt::Display for Combine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ranks::All => f.write_str("all"),
-            Ranks::One(rank) => write!(f, "{rank}"),
+        let chunks = Chunks(self.from.first, self.from.len);
+        if self.access == Access::Staged {
+            return write!(f, "combine blocks of {chunks} of all, in rank order");
+        }
+        if self.assignment == Assignment::Dynamic {
+            f.write_str("blocks of ")?;
+        }
+        write!(f, "{} of {} = ", self.into, one_or_all(self.targets))?;
+        match self.sources.count {
+            1 => write!(f, "{} of {}", self.from, self.sources.first),
+            _ => write!(f, "sum of {} of all, in rank order", self.from),
         }
     }
 }
 
-/// What is stored where, of sources to targets.
-struct Pushed((Ranks, Span), (Ranks, Span));
-
-impl fmt::Display for Pushed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Pushed((sources, from), (targets, into)) = self;
-        match sources {
-            Ranks::All => write!(
-                f,
-                "{into} of {targets} = sum of {from} of all, in rank order"
-            ),
-            Ranks::One(_) => write!(f, "{into} of {targets} = {from} of {sources}"),
-        }
+/// One rank, or all.
+fn one_or_all(ranks: Members) -> String {
+    match ranks.count {
+        1 => ranks.first.to_string(),
+        _ => "all".to_owned(),
     }
 }
 
@@ -242,7 +230,7 @@ impl fmt::Display for Action {
             Action::Copy { from, into } => write!(f, "{into} = {from}"),
             Action::Reduce { with, from, into } if with == into => write!(f, "{into} += {from}"),
             Action::Reduce { with, from, into } => write!(f, "{into} = {with} + {from}"),
-            Action::Publish { span, phase } => write!(f, "publish {span} in phase {phase}"),
+            Action::Publish { span, phase, .. } => write!(f, "publish {span} in phase {phase}"),
             Action::Await {
                 peers: Peers::Others,
                 phase,
@@ -258,39 +246,21 @@ impl fmt::Display for Action {
                 let chunks = Chunks(own.first, own.len);
                 write!(f, "{into} = {own} + {chunks} of {among}, in rank order")
             }
-            Action::Expose { phase } => write!(f, "expose in and out in phase {phase}"),
-            Action::Push {
-                sources,
-                from,
-                targets,
+            Action::Expose { phase, .. } => write!(f, "expose in and out in phase {phase}"),
+            Action::Combine(combine) => combine.fmt(f),
+            Action::Collect {
+                access: Access::Registered,
                 into,
-            } => write!(f, "{}", Pushed((sources, from), (targets, into))),
-            Action::Serve {
-                sources,
-                from,
-                targets,
-                into,
-            } => {
-                let pushed = Pushed((sources, from), (targets, into));
-                write!(f, "blocks of {pushed}")
-            }
-            Action::AwaitServed { span } => write!(f, "await all blocks of {span}"),
+            } => write!(f, "await all blocks of {into}"),
+            Action::Collect { into, .. } => write!(f, "{into} = what was combined"),
             Action::GiveBack { span, phase } => {
                 let chunks = Chunks(span.first, span.len);
                 write!(f, "put {span} into {chunks} of all others in phase {phase}")
             }
             Action::TakeBack { peer, into } => {
-                write!(
-                    f,
-                    "{into} = {} as {peer} put it",
-                    Chunks(into.first, into.len)
-                )
+                let chunks = Chunks(into.first, into.len);
+                write!(f, "{into} = {chunks} as {peer} put it")
             }
-            Action::Combine { first, len } => {
-                let chunks = Chunks(first, len);
-                write!(f, "combine blocks of {chunks} of all, in rank order")
-            }
-            Action::Collect { into } => write!(f, "{into} = what was combined"),
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use super::build::{input, output};
 use super::halving::{self, Halving};
-use super::{Schedule, Spec};
+use super::spec::{Schedule, Spec};
 
 /// Any number of ranks; beyond a power of two they fold.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {

@@ -7,9 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+use super::action::Span;
 use super::build::{Builder, input, output, scratch};
 use super::halving::{self, Halving};
-use super::{Cut, Schedule, Spec};
+use super::spec::{Schedule, Spec};
 
 /// Any number of ranks; beyond a power of two they fold.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
@@ -43,7 +44,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let rank = spec.rank;
     let depth = spec.world_size.ilog2();
-    let mut build = Builder::new(spec, Cut::Blocks(1), Cut::Blocks(spec.world_size));
+    let mut build = Builder::blocks(spec, 1, spec.world_size);
     for bit in 0..depth {
         build.round(bit);
         let peer = rank ^ (1 << bit);
@@ -62,8 +63,8 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let rank = spec.rank;
     let depth = spec.world_size.ilog2();
-    let mut build = Builder::new(spec, Cut::Blocks(spec.world_size), Cut::Blocks(1));
-    let mut partial: fn(u32, u32) -> super::Span = input;
+    let mut build = Builder::blocks(spec, spec.world_size, 1);
+    let mut partial: fn(u32, u32) -> Span = input;
     for bit in (0..depth).rev() {
         build.round(depth - 1 - bit);
         let peer = rank ^ (1 << bit);

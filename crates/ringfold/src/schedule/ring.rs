@@ -9,9 +9,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::build::{Builder, input, output, scratch};
-use super::rounds::ByRound;
-use super::{Cut, Schedule, Spec};
+use super::build::{Builder, ByRound, input, output, scratch};
+use super::spec::{Cut, Schedule, Spec};
 
 /// Reduce-scatter in rounds `0..n-1`, all-gather in rounds `n-1..2n-2`.
 pub(super) const ALL_REDUCE: ByRound = ByRound {
@@ -44,12 +43,8 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
     }
     if place < spec.world_size - 1 {
         build.round(place);
-        let whole = if place == 0 {
-            input(0, 1)
-        } else {
-            output(0, 1)
-        };
-        build.send(spec.after(1), whole);
+        let known = if place == 0 { input } else { output };
+        build.send(spec.after(1), known(0, 1));
     }
     if place == 0 {
         build.copy(input(0, 1), output(0, 1));
@@ -62,11 +57,7 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
     let n = spec.world_size;
     // The hop on which this rank sends; the root, which comes last, has none.
     let place = (spec.relative() + n - 1) % n;
-    let partial = if spec.rank == spec.root {
-        output(0, 1)
-    } else {
-        scratch(0, 1)
-    };
+    let partial = spec.result()(0, 1);
     let mut build = Builder::vector(spec, 1);
     if place > 0 {
         build.round(place - 1);

@@ -4,33 +4,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::build::Builder;
-use super::{Cut, Schedule, Spec, Step, catalogue};
+use super::action::Step;
+use super::build::{Builder, ByRound};
+use super::catalogue;
+use super::spec::{Cut, Spec};
 use crate::error::Result;
-
-/// An algorithm for two ranks and more whose steps in a round follow from the round.
-pub(super) struct ByRound {
-    /// The cut of input and output for this many ranks.
-    pub cuts: fn(u32) -> (Cut, Cut),
-    /// The number of rounds for this many ranks.
-    pub rounds: fn(u32) -> u32,
-    /// Writes the steps of a rank in a round.
-    pub write: fn(&mut Builder, &Spec, u32),
-}
-
-impl ByRound {
-    /// All rounds.
-    pub fn whole(&self, spec: &Spec) -> Schedule {
-        let (input, output) = (self.cuts)(spec.world_size);
-        let rounds = (self.rounds)(spec.world_size);
-        let mut build = Builder::new(spec, input, output);
-        for round in 0..rounds {
-            build.round(round);
-            (self.write)(&mut build, spec, round);
-        }
-        build.finish(rounds)
-    }
-}
 
 /// The steps of all ranks, of which those of one rank in one round exist at a time.
 pub struct Rounds {
@@ -43,7 +21,7 @@ impl Rounds {
     /// The steps of `spec`, whatever its rank; `None` if its schedules exist as a whole only.
     ///
     /// # Errors
-    /// Those of [`Schedule::new`].
+    /// Those of [`Schedule::new`](super::Schedule::new).
     pub fn new(spec: &Spec) -> Result<Option<Rounds>> {
         let algorithm = catalogue::by_round(spec)?;
         Ok(algorithm.map(|algorithm| {
@@ -79,8 +57,8 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Access;
-    use crate::types::{Algorithm, Collective};
+    use crate::schedule::Schedule;
+    use crate::types::{Access, Algorithm, Collective};
 
     #[test]
     fn rounds_one_by_one_are_the_schedule() {

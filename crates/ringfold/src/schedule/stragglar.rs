@@ -35,7 +35,8 @@
 #![forbid(unsafe_code)]
 
 use super::build::{Builder, input, output, scratch};
-use super::{Schedule, Spec, recursive_doubling};
+use super::recursive_doubling;
+use super::spec::{Schedule, Spec};
 
 /// The maximum number of ranks: larger worlds gain little, as all others together need not wait for
 /// one.
@@ -131,18 +132,11 @@ impl Member<'_> {
             build.round(round);
             let (sent, received) = (before(round + 1), before(round + 2));
             // The own sum is on its way out while the late rank's part comes in.
-            let into = if received == own && self.groups.is_one() {
-                scratch(received, 1)
-            } else {
-                output(received, 1)
-            };
-            build.recv_reduce(previous, input(received, 1), into);
-            let known = if round == 0 {
-                input(sent, 1)
-            } else {
-                output(sent, 1)
-            };
-            build.send(next, known);
+            let is_sent_on = received == own && self.groups.is_one();
+            let into = if is_sent_on { scratch } else { output };
+            build.recv_reduce(previous, input(received, 1), into(received, 1));
+            let known = if round == 0 { input } else { output };
+            build.send(next, known(sent, 1));
         }
         let hubs = self.groups.largest().size();
         build.round(m - 1);
@@ -344,7 +338,7 @@ impl Field {
 mod tests {
     use super::*;
     use crate::schedule::check::{Slices, check, check_sliced, schedules};
-    use crate::schedule::{Access, Action};
+    use crate::schedule::{Access, Action, Schedule};
     use crate::types::{Algorithm, Collective};
 
     fn spec(world_size: u32, late: u32) -> Spec {

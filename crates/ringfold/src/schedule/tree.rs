@@ -7,8 +7,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::build::{Builder, input, output, scratch};
-use super::{Schedule, Span, Spec};
+use super::action::Span;
+use super::build::{Builder, input, output};
+use super::spec::{Schedule, Spec};
 
 /// Up to the root and down again.
 pub(super) fn all_reduce(spec: &Spec) -> Schedule {
@@ -22,19 +23,14 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
 /// Up to the root.
 pub(super) fn reduce(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
-    let root = spec.rank == spec.root;
-    up(
-        &mut build,
-        spec,
-        if root { output(0, 1) } else { scratch(0, 1) },
-    );
+    up(&mut build, spec, spec.result()(0, 1));
     build.finish(depth(spec))
 }
 
 /// Down from the root.
 pub(super) fn broadcast(spec: &Spec) -> Schedule {
     let mut build = Builder::vector(spec, 1);
-    if spec.rank == spec.root {
+    if spec.is_root() {
         down(&mut build, spec, 0, input(0, 1));
         build.copy(input(0, 1), output(0, 1));
     } else {
@@ -70,11 +66,7 @@ fn up(build: &mut Builder, spec: &Spec, partial: Span) {
 fn down(build: &mut Builder, spec: &Spec, first_round: u32, whole: Span) {
     let place = spec.relative();
     let depth = depth(spec);
-    let arrival = if place == 0 {
-        depth
-    } else {
-        place.trailing_zeros()
-    };
+    let arrival = place.trailing_zeros().min(depth);
     for bit in (0..depth).rev() {
         build.round(first_round + depth - 1 - bit);
         if bit == arrival {

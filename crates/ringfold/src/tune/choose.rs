@@ -24,7 +24,7 @@ use crate::types::{Algorithm, Collective, Method, Protocol};
 pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
     let mut table = CostTable::unusable();
     for &at in Access::ALL {
-        for &method in Schedule::methods(question.collective, at) {
+        for method in Schedule::methods(question.collective, at) {
             if access(question, method) != at || !is_usable(question, method) {
                 continue;
             }
@@ -239,8 +239,7 @@ fn nothing(question: &Question) -> Error {
 /// speaks against it.
 pub fn access(question: &Question, method: Method) -> Access {
     let is_shared = question.slot_bytes.is_some() && !question.is_pairwise && !question.is_weighted;
-    let serves =
-        |access: &Access| Schedule::methods(question.collective, *access).contains(&method);
+    let serves = |access: &Access| Schedule::exists(question.collective, method, *access);
     [Access::Registered, Access::Staged]
         .into_iter()
         .find(|access| is_shared && serves(access))

@@ -74,7 +74,7 @@ impl Terms {
     pub fn of(spec: &Spec) -> Option<Terms> {
         use Collective::{AllGather, ReduceScatter};
         let (collective, algorithm, n) = (spec.collective, spec.method(), spec.world_size);
-        let is_served = Schedule::methods(collective, spec.access).contains(&algorithm);
+        let is_served = Schedule::exists(collective, algorithm, spec.access);
         // A message holds several blocks, which lie together in a power of two only.
         let is_paired = algorithm == Method::RecursiveDoubling
             && matches!(collective, AllGather | ReduceScatter);

@@ -15,10 +15,11 @@
 //!   bookkeeping are shared.
 //! * Slices retire in order, once all their steps are issued and complete.
 
+mod blocks;
 mod issue;
 mod progress;
-mod push;
-mod serve;
+mod registered;
+mod staged;
 mod waits;
 
 use std::sync::Arc;
@@ -27,11 +28,11 @@ use super::executor::{Context, Operation, windows};
 use super::lateness::Lateness;
 use super::plan::Plan;
 use crate::error::Result;
-use crate::schedule::Action;
+use crate::schedule::{Access, Action, Assignment, Spec};
 use crate::transport::{Ticket, Wake};
 use issue::Issue;
 pub use progress::ChannelProgress;
-pub use push::PushScratch;
+pub use registered::PushScratch;
 
 /// A call that goes by its schedule's steps.
 #[derive(Debug)]
@@ -219,7 +220,7 @@ impl Channel<'_> {
             }
             let slice = at.retired;
             // A push has scaled what it stored.
-            if !self.plan.exposes {
+            if !self.plan.is_registered() {
                 // Channel `j` has the `j`-th part of all chunks, see `Schedule::striped`.
                 let chunks = self.plan.schedule.output.chunks() / self.plan.channels.len() as u32;
                 let first = self.number as u32 * chunks;
@@ -237,17 +238,25 @@ impl Channel<'_> {
     fn finish_generation(&self, slice: u32, context: &mut Context) -> Result<()> {
         let generation = self.operation.generation(slice);
         let windows = windows(&mut context.windows)?;
-        // A rank that collects has heard all others, so it is at most two flights ahead of the last
-        // of them. The last slice wakes: the next call may be one in which not all are heard.
-        let is_near = self.plan.is_combined
-            && slice + 1 < self.operation.slices
-            && windows.slots() >= 2 * self.plan.slices_in_flight as usize;
-        if self.plan.is_served {
-            windows.all_entered(generation);
-        }
-        let wake = match is_near || self.plan.is_served {
-            true => Wake::None,
-            false => Wake::Peers,
+        let Spec {
+            access, assignment, ..
+        } = self.plan.schedule.spec;
+        let wake = match (assignment, access) {
+            (Assignment::Owner, _) => Wake::Peers,
+            (Assignment::Dynamic, Access::Registered) => {
+                windows.all_entered(generation);
+                Wake::None
+            }
+            // A rank that collects has heard all others, so it is at most two flights ahead of the
+            // last of them. The last slice wakes: the next call may be one in which not all are
+            // heard.
+            (Assignment::Dynamic, _)
+                if slice + 1 < self.operation.slices
+                    && windows.slots() >= 2 * self.plan.slices_in_flight as usize =>
+            {
+                Wake::None
+            }
+            (Assignment::Dynamic, _) => Wake::Peers,
         };
         windows.finish(generation, wake);
         Ok(())

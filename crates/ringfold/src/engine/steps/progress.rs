@@ -14,7 +14,7 @@ pub struct ChannelProgress {
     pub(super) retired: u32,
     /// The first peer that an `Await` has not seen arrive.
     pub(super) awaited: u32,
-    /// Bytes that are done of the present `Push`; not 0 while a `Serve` goes on.
+    /// Bytes that are done of the present `Combine`; not 0 while a dynamic one goes on.
     pub(super) pushed: usize,
     /// One a slice in flight, at `slice % slices_in_flight`.
     pub(super) flights: Vec<Flight>,

@@ -68,9 +68,7 @@ impl Steps {
                     .filter(|peer| is_absent(peer))
                     .collect()
             }
-            Some(Action::Collect { .. } | Action::AwaitServed { .. }) => {
-                windows.claimants(generation)
-            }
+            Some(Action::Collect { .. }) => windows.claimants(generation),
             _ => Vec::new(),
         }
     }

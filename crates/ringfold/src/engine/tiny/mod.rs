@@ -229,10 +229,8 @@ impl Tiny {
             return Ok(None);
         }
         let block_bytes = job.count as usize * job.dtype.size_bytes();
-        let kernel = match collective.reduces() {
-            true => Some(Kernel::new(job.op, job.dtype)?),
-            false => None,
-        };
+        let kernel = collective.reduces().then(|| Kernel::new(job.op, job.dtype));
+        let kernel = kernel.transpose()?;
         let slot_use = SlotUse::of(&call, world_size, false);
         let input_blocks = part::input_blocks(collective, world_size);
         let tiny = Tiny {
@@ -485,7 +483,7 @@ fn operation(job: &TinyJob, call: Call, kernel: Option<Kernel>) -> Operation {
         },
         kernel,
         factor: None,
-        streams: false,
+        non_temporal_stores: false,
         slot_use: SlotUse::Own,
         publishes: true,
         hears_all: false,

@@ -145,8 +145,8 @@ mod tests {
         for &collective in Collective::ALL {
             for (rank, root) in [(0, 0), (1, 0), (2, 0), (1, 1), (0, 2)] {
                 let Some(part) = Part::new(collective, rank, root) else {
-                    let shared = Schedule::methods(collective, Access::Staged);
-                    assert!(shared.is_empty(), "{collective}");
+                    let shared = Schedule::methods(collective, Access::Staged).count();
+                    assert_eq!(shared, 0, "{collective}");
                     continue;
                 };
                 let schedule = Schedule::new(Spec {
@@ -164,7 +164,7 @@ mod tests {
                 let mut kept = None;
                 for action in actions {
                     match action {
-                        Action::Publish { span, phase } => {
+                        Action::Publish { span, phase, .. } => {
                             published += span.len;
                             last_phase = Some(phase);
                         }

@@ -8,14 +8,15 @@ mod published;
 
 use std::collections::VecDeque;
 
-use super::combined::Combined;
 use super::exposed::Exposure;
+use super::offers::Offers;
+use super::proof::{Slices, Violation};
 use super::rank::{At, Channel, Rank};
 use super::value::Value;
-use super::{Slices, Violation};
+use crate::schedule::action::{Action, Combine, Peers, Span, Step, input};
 use crate::schedule::dependence::Place;
-use crate::schedule::{Action, Buffer, Peers, Schedule, Span, Step};
-use crate::types::Collective;
+use crate::schedule::spec::Schedule;
+use crate::types::{Access, Collective};
 
 /// One end of a message that waits for the other.
 struct Posted {
@@ -40,8 +41,7 @@ pub(super) struct Execution<'a> {
     /// By sender, receiver and channel.
     pairs: Vec<Pair>,
     exposure: Exposure,
-    combined: Combined,
-    served: Combined,
+    offers: Offers,
     in_place: bool,
     barrier: bool,
     /// Ranks and channels that may be able to make progress.
@@ -60,8 +60,7 @@ impl<'a> Execution<'a> {
             ranks: schedules.iter().map(rank).collect(),
             pairs,
             exposure: Exposure::new(if exposes { schedules.len() } else { 0 }),
-            combined: Combined::new(schedules.len()),
-            served: Combined::new(schedules.len()),
+            offers: Offers::new(schedules.len()),
             in_place,
             barrier,
             ready: VecDeque::new(),
@@ -104,10 +103,9 @@ impl<'a> Execution<'a> {
         for (number, rank) in self.ranks.iter().enumerate() {
             let missing = rank.known[slice as usize].iter().position(|known| !known);
             if let Some(missing) = missing {
-                return Err(Violation {
-                    at: None,
-                    what: format!("rank {number} may leave before rank {missing} has entered"),
-                });
+                return Err(Violation::of_all(format!(
+                    "rank {number} may leave before rank {missing} has entered"
+                )));
             }
         }
         Ok(())
@@ -138,7 +136,11 @@ impl<'a> Execution<'a> {
         let own = &mut self.ranks[rank as usize];
         own.finish_waits(at);
         own.channels[channel as usize].next += 1;
-        if matches!(step.action, Action::Push { .. } | Action::Serve { .. }) {
+        if let Action::Combine(Combine {
+            access: Access::Registered,
+            ..
+        }) = step.action
+        {
             self.check_agreed(at)?;
         }
         let own = &mut self.ranks[rank as usize];
@@ -154,13 +156,9 @@ impl<'a> Execution<'a> {
     fn phase_is_reached(&self, at: At, step: &Step) -> bool {
         let (peers, phase) = match step.action {
             Action::Await { peers, phase } => (peers, phase),
-            Action::Collect { into } => {
-                let is_there = |i| self.combined.value(at.slice, into.first + i).is_some();
-                return (0..into.len).all(is_there);
-            }
-            Action::AwaitServed { span } => {
-                let is_done = |i| self.served.value(at.slice, span.first + i).is_some();
-                return (0..span.len).all(is_done);
+            Action::Collect { into, .. } => {
+                let is_done = |i| self.offers.value(at.slice, into.first + i).is_some();
+                return (0..into.len).all(is_done);
             }
             _ => return true,
         };
@@ -175,83 +173,65 @@ impl<'a> Execution<'a> {
     }
 
     fn issue(&mut self, at: At, step: &Step) -> Result<(), Violation> {
-        let own = &mut self.ranks[at.rank as usize];
         match step.action {
             Action::Send { peer, .. } => self.post(at, at.rank, peer, true),
             Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } => {
                 self.post(at, peer, at.rank, false)
             }
-            Action::Copy { from, into } => {
-                for i in 0..into.len {
-                    let value = own.read(at, from, i)?;
-                    own.write(at, into, i, value)?;
-                }
-                own.put_in_flight(at);
-                Ok(())
-            }
-            Action::Reduce { with, from, into } => {
-                for i in 0..into.len {
-                    let left = own.read(at, with, i)?;
-                    let right = own.read(at, from, i)?;
-                    let value = combine(at, left, right)?;
-                    own.write(at, into, i, value)?;
-                }
-                own.put_in_flight(at);
-                Ok(())
-            }
-            Action::Publish { span, phase } => self.publish(at, span, phase),
+            Action::Copy { from, into } => self.compute(at, into, |own, i| own.read(at, from, i)),
+            Action::Reduce { with, from, into } => self.compute(at, into, |own, i| {
+                combine(at, own.read(at, with, i)?, own.read(at, from, i)?)
+            }),
+            Action::Publish { span, phase, .. } => self.publish(at, span, phase),
             Action::Await { peers, phase } => {
                 self.await_phase(at, peers, phase);
                 Ok(())
             }
-            Action::CopyFrom { peer, first, into } => {
-                for i in 0..into.len {
-                    let value = self.published(at, peer, into.buffer, first + i)?;
-                    self.ranks[at.rank as usize].write(at, into, i, value)?;
-                }
-                Ok(())
+            Action::CopyFrom { peer, first, into } => self.fill(at, into, |ranks, i| {
+                ranks.published(at, peer, into.buffer, first + i)
+            }),
+            Action::ReduceFrom { among, own, into } => {
+                self.fill(at, into, |ranks, i| ranks.reduced(at, among, own, i))
             }
-            Action::ReduceFrom {
-                among,
-                own: span,
-                into,
-            } => self.reduce_from(at, among, span, into),
-            Action::Expose { phase } => {
-                self.exposure.expose(at, phase);
-                let nothing = Span {
-                    buffer: Buffer::Input,
-                    first: 0,
-                    len: 0,
-                };
-                self.publish(at, nothing, phase)
-            }
-            Action::Push {
-                sources,
-                from,
-                targets,
-                into,
-            } => self.push(at, (sources, from), (targets, into)),
             Action::GiveBack { span, phase } => self.give_back(at, span, phase),
-            Action::TakeBack { peer, into } => {
-                for i in 0..into.len {
-                    let value = self.given_back(at, peer, into.first + i)?;
-                    self.ranks[at.rank as usize].write(at, into, i, value)?;
-                }
-                Ok(())
+            Action::TakeBack { peer, into } => self.fill(at, into, |ranks, i| {
+                ranks.given_back(at, peer, into.first + i)
+            }),
+            Action::Expose { phase, .. } => {
+                self.exposure.expose(at, phase);
+                self.publish(at, input(0, 0), phase)
             }
-            Action::Serve {
-                sources,
-                from,
-                targets,
-                into,
-            } => self.serve(at, (sources, from), (targets, into)),
-            Action::AwaitServed { span } => {
-                self.await_served(at, span);
-                Ok(())
-            }
-            Action::Combine { first, len } => self.offer(at, first, len),
-            Action::Collect { into } => self.collect(at, into),
+            Action::Combine(combine) => self.combine(at, &combine),
+            Action::Collect { access, into } => self.collect(at, access, into),
         }
+    }
+
+    /// Writes to `into`, chunk by chunk, what `value` finds.
+    fn fill(
+        &mut self,
+        at: At,
+        into: Span,
+        mut value: impl FnMut(&mut Self, u32) -> Result<Value, Violation>,
+    ) -> Result<(), Violation> {
+        for i in 0..into.len {
+            let value = value(self, i)?;
+            self.ranks[at.rank as usize].write(at, into, i, value)?;
+        }
+        Ok(())
+    }
+
+    /// The same with a rank's own memory alone, which takes a while.
+    fn compute(
+        &mut self,
+        at: At,
+        into: Span,
+        value: impl Fn(&Rank<'_>, u32) -> Result<Value, Violation>,
+    ) -> Result<(), Violation> {
+        self.fill(at, into, |ranks, i| {
+            value(&ranks.ranks[at.rank as usize], i)
+        })?;
+        self.ranks[at.rank as usize].put_in_flight(at);
+        Ok(())
     }
 
     /// One end of the message from `sender` to `receiver`; executes it if the other end is posted.
@@ -340,22 +320,28 @@ impl<'a> Execution<'a> {
         if let Some(index) = lonely {
             let pair = &self.pairs[index];
             let between = index / self.ranks[0].channels.len();
-            return Err(Violation {
-                at: None,
-                what: format!(
-                    "{} messages from rank {} to rank {} lack their {}",
-                    pair.posted.len(),
-                    between / self.ranks.len(),
-                    between % self.ranks.len(),
-                    if pair.sends { "receive" } else { "send" },
-                ),
-            });
+            return Err(Violation::of_all(format!(
+                "{} messages from rank {} to rank {} lack their {}",
+                pair.posted.len(),
+                between / self.ranks.len(),
+                between % self.ranks.len(),
+                if pair.sends { "receive" } else { "send" },
+            )));
         }
         for rank in &mut self.ranks {
             rank.hear_the_rest();
         }
         self.exposure.check_ended()
     }
+}
+
+/// The values of several ranks combined, in their order.
+fn combine_all(
+    at: At,
+    values: impl Iterator<Item = Result<Value, Violation>>,
+) -> Result<Value, Violation> {
+    let sum = values.reduce(|sum, value| combine(at, sum?, value?));
+    sum.expect("one rank at least")
 }
 
 fn combine(at: At, left: Value, right: Value) -> Result<Value, Violation> {

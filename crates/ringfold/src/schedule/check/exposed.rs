@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use super::Violation;
+use super::proof::Violation;
 use super::rank::At;
 
 /// The time of an access to a chunk.
@@ -189,13 +189,10 @@ impl Exposure {
             let mut all = touches.written.iter().chain(&touches.read);
             let late = all.find(|moment| !self.is_known(cell.owner, moment));
             if let Some(late) = late {
-                return Err(Violation {
-                    at: None,
-                    what: format!(
-                        "rank {} may return while {late} still works in its memory",
-                        cell.owner
-                    ),
-                });
+                return Err(Violation::of_all(format!(
+                    "rank {} may return while {late} still works in its memory",
+                    cell.owner
+                )));
             }
         }
         Ok(())

@@ -3,50 +3,45 @@
 
 #![forbid(unsafe_code)]
 
-use crate::schedule::{Action, Buffer, Peers, Ranks, Schedule, Span};
-use crate::types::Collective;
+use crate::schedule::action::{Action, Combine, Members, Peers};
+use crate::schedule::spec::Schedule;
+use crate::types::{Access, Assignment, Collective};
 
 /// What is wrong with an action whatever the others do, if anything.
 pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str> {
-    let chunks = |span: Span| match span.buffer {
-        Buffer::Output => schedule.output.chunks(),
-        Buffer::Input | Buffer::Scratch => schedule.input.chunks(),
-    };
     let barrier = schedule.spec.collective == Collective::Barrier;
     for span in action.spans() {
         if span.len == 0 && !barrier && !matches!(action, Action::Publish { .. }) {
             return Some("an empty span");
         }
-        if span.first.saturating_add(span.len) > chunks(span) {
+        if span.first.saturating_add(span.len) > schedule.cut(span.buffer).chunks() {
             return Some("a span beyond the end of its buffer");
         }
-        let is_elsewhere =
-            matches!(action, Action::Push { .. } | Action::Serve { .. }) || span.len == 0;
+        let is_elsewhere = matches!(action, Action::Combine(_)) || span.len == 0;
         if !schedule.has(span.buffer) && !is_elsewhere {
             return Some("a buffer that this rank does not have");
         }
     }
-    if let Action::Push {
-        sources, targets, ..
-    }
-    | Action::Serve {
-        sources, targets, ..
-    } = *action
-    {
-        let one = [sources, targets];
-        let strange =
-            |ranks: &Ranks| matches!(ranks, Ranks::One(rank) if *rank >= schedule.spec.world_size);
-        if one.iter().any(strange) {
+    let n = schedule.spec.world_size;
+    let is_strange = |members: Members| members.ranks().any(|rank| rank >= n);
+    match *action {
+        Action::Combine(Combine {
+            sources, targets, ..
+        }) if is_strange(sources) || is_strange(targets) => {
             return Some("a rank that does not exist");
         }
-    }
-    if let Action::ReduceFrom { among, .. } = *action {
-        let n = schedule.spec.world_size;
-        if among.ranks().any(|rank| rank >= n)
-            || among.ranks().all(|rank| rank != schedule.spec.rank)
+        Action::Combine(combine)
+            if combine.access == Access::Messages
+                || (combine.access, combine.assignment) == (Access::Staged, Assignment::Owner) =>
+        {
+            return Some("a combination of what is not there for all");
+        }
+        Action::ReduceFrom { among, .. }
+            if is_strange(among) || among.ranks().all(|rank| rank != schedule.spec.rank) =>
         {
             return Some("a reduction among ranks that do not exist, or without this one");
         }
+        _ => {}
     }
     let peer = match *action {
         Action::Send { peer, .. }
@@ -60,7 +55,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         } => Some(peer),
         _ => None,
     };
-    if peer.is_some_and(|peer| peer >= schedule.spec.world_size || peer == schedule.spec.rank) {
+    if peer.is_some_and(|peer| peer >= n || peer == schedule.spec.rank) {
         return Some("a peer that is no other rank");
     }
     let into = action.writes();

@@ -24,101 +24,23 @@
 
 #![forbid(unsafe_code)]
 
-mod combined;
 mod execute;
 mod exposed;
 mod form;
+mod offers;
+mod proof;
 mod rank;
 mod value;
 
-use std::fmt;
-
-use super::{Buffer, Cut, Schedule, Spec};
+use super::action::Buffer;
+use super::spec::{Cut, Schedule, Spec};
 use crate::error::{Error, Result};
 use crate::types::Collective;
+pub use proof::{Proof, Slices, Violation, Work};
 use value::Value;
 
 #[cfg(doc)]
 use super::dependence::dependencies;
-
-/// What the proof counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proof {
-    /// The number of rounds.
-    pub rounds: u32,
-    /// The longest chain of dependent messages and publications.
-    pub hops: u32,
-    /// Each rank's work, for one slice.
-    pub ranks: Vec<Work>,
-}
-
-/// What one rank does in one slice. Chunks are counted, not bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Steps of all kinds.
-    pub steps: u64,
-    /// Messages sent.
-    pub messages_sent: u64,
-    /// Messages received.
-    pub messages_received: u64,
-    /// Chunks in the messages sent.
-    pub chunks_sent: u64,
-    /// Chunks in the messages received.
-    pub chunks_received: u64,
-    /// Pairs of chunks combined.
-    pub chunks_reduced: u64,
-    /// Chunks copied within this rank's memory.
-    pub chunks_copied: u64,
-    /// Chunks published.
-    pub chunks_published: u64,
-    /// Chunks read from the peers' published or exposed memory.
-    pub chunks_fetched: u64,
-    /// Chunks stored into the peers' exposed memory.
-    pub chunks_stored: u64,
-}
-
-/// A schedule that is wrong, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// The rank, channel and step number, where there is one.
-    pub at: Option<(u32, u32, u32)>,
-    /// What is wrong.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((rank, channel, step)) = self.at {
-            write!(f, "rank {rank}, channel {channel}, step {step}: ")?;
-        }
-        f.write_str(&self.what)
-    }
-}
-
-impl std::error::Error for Violation {}
-
-impl From<Violation> for Error {
-    fn from(violation: Violation) -> Error {
-        Error::InvalidArgument(format!("the schedule is wrong: {violation}"))
-    }
-}
-
-/// How many slices are executed, and how many rounds apart they start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slices {
-    /// The number of slices.
-    pub count: u32,
-    /// The rounds between the starts of two slices; at least 1.
-    pub distance: u32,
-}
-
-impl Slices {
-    /// A single slice.
-    pub const ONE: Slices = Slices {
-        count: 1,
-        distance: 1,
-    };
-}
 
 /// Proves the schedules of all ranks. `spec.rank` matters only for `Send` and `Recv`, which two
 /// ranks execute.
@@ -187,18 +109,13 @@ pub fn check_sliced(
     Ok(Proof {
         rounds: schedules[0].rounds,
         hops: execution.hops(),
-        ranks: schedules.iter().map(work).collect(),
+        ranks: schedules.iter().map(Work::of).collect(),
     })
 }
 
 /// What can be seen in one schedule by itself, and its agreement with rank 0's.
 fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), Violation> {
-    let wrong = |what: &str| {
-        Err(Violation {
-            at: None,
-            what: format!("rank {rank}: {what}"),
-        })
-    };
+    let wrong = |what: &str| Err(Violation::of_all(format!("rank {rank}: {what}")));
     if schedule.spec.rank as usize != rank {
         return wrong("the schedule is another rank's");
     }
@@ -249,11 +166,9 @@ fn check_results(
         }
         for chunk in 0..schedule.output.chunks() {
             let value = execution.value(rank, slice, (Buffer::Output, chunk));
-            let wrong = |what: String| {
-                Err(Violation {
-                    at: None,
-                    what: format!("rank {rank} ends with output chunk {chunk} {what}"),
-                })
+            let wrong = |what: &str| {
+                let text = format!("rank {rank} ends with output chunk {chunk} {what}");
+                Err(Violation::of_all(text))
             };
             let (source, of) = promised(schedule, chunk);
             let sum = match source {
@@ -261,14 +176,14 @@ fn check_results(
                 None => Value::everybody(n, of),
             };
             match value {
-                None => return wrong("unwritten".into()),
+                None => return wrong("unwritten"),
                 Some(value) if value.sum != sum => {
-                    return wrong(difference(value, sum, n, of));
+                    return wrong(&difference(value, sum, n, of));
                 }
                 Some(value) if schedule.spec.collective == Collective::AllReduce => {
                     let expected = *expressions[chunk as usize].get_or_insert(value.expression);
                     if value.expression != expected {
-                        return wrong("combined in another order than rank 0's".into());
+                        return wrong("combined in another order than rank 0's");
                     }
                 }
                 Some(_) => {}
@@ -323,77 +238,6 @@ fn difference(value: Value, expected: u128, world_size: u32, chunk: u32) -> Stri
     } else {
         format!("holding something else than chunk {chunk} as promised")
     }
-}
-
-/// Counts a rank's work.
-fn work(schedule: &Schedule) -> Work {
-    use super::{Action, Ranks};
-    let mut work = Work::default();
-    for step in schedule.channels.iter().flatten() {
-        work.steps += 1;
-        match step.action {
-            Action::Send { span, .. } => {
-                work.messages_sent += 1;
-                work.chunks_sent += u64::from(span.len);
-            }
-            Action::Recv { span, .. } => {
-                work.messages_received += 1;
-                work.chunks_received += u64::from(span.len);
-            }
-            Action::RecvReduce { into, .. } => {
-                work.messages_received += 1;
-                work.chunks_received += u64::from(into.len);
-                work.chunks_reduced += u64::from(into.len);
-            }
-            Action::Copy { into, .. } => work.chunks_copied += u64::from(into.len),
-            Action::Reduce { into, .. } => work.chunks_reduced += u64::from(into.len),
-            Action::Publish { span, .. } => work.chunks_published += u64::from(span.len),
-            Action::Await { .. } | Action::Expose { .. } | Action::AwaitServed { .. } => {}
-            Action::CopyFrom { into, .. } | Action::Collect { into } => {
-                work.chunks_fetched += u64::from(into.len);
-            }
-            // As if it were the one that finds all inputs there.
-            Action::Combine { len, .. } => {
-                let peers = u64::from(schedule.spec.world_size - 1);
-                work.chunks_fetched += peers * u64::from(len);
-                work.chunks_reduced += peers * u64::from(len);
-            }
-            Action::ReduceFrom { among, into, .. } => {
-                let peers = u64::from(among.count - 1);
-                work.chunks_fetched += peers * u64::from(into.len);
-                work.chunks_reduced += peers * u64::from(into.len);
-            }
-            // `Serve` as if it were the one that finds all others there.
-            Action::Push {
-                sources,
-                targets,
-                into,
-                ..
-            }
-            | Action::Serve {
-                sources,
-                targets,
-                into,
-                ..
-            } => {
-                let (len, n) = (u64::from(into.len), schedule.spec.world_size);
-                let others = |ranks: Ranks| {
-                    let numbers = ranks.numbers(n);
-                    let own = u32::from(numbers.contains(&schedule.spec.rank));
-                    u64::from(numbers.len() as u32 - own)
-                };
-                work.chunks_fetched += others(sources) * len;
-                work.chunks_reduced += u64::from(sources.count(n) - 1) * len;
-                work.chunks_stored += others(targets) * len;
-            }
-            Action::GiveBack { span, .. } => {
-                let peers = u64::from(schedule.spec.world_size - 1);
-                work.chunks_published += peers * u64::from(span.len);
-            }
-            Action::TakeBack { into, .. } => work.chunks_fetched += u64::from(into.len),
-        }
-    }
-    work
 }
 
 #[cfg(test)]

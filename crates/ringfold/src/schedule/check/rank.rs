@@ -4,11 +4,12 @@
 
 use std::collections::HashMap;
 
+use super::proof::{Slices, Violation};
 use super::value::Value;
-use super::{Slices, Violation};
+use crate::schedule::action::{Action, Buffer, Span, Step};
 use crate::schedule::dependence::{Place, dependencies};
-use crate::schedule::{Access, Action, Buffer, Cut, Schedule, Span, Step};
-use crate::types::Collective;
+use crate::schedule::spec::{Cut, Schedule};
+use crate::types::{Access, Collective};
 
 /// A step of a slice.
 #[derive(Clone, Copy)]
@@ -277,10 +278,7 @@ impl<'a> Rank<'a> {
     pub fn write(&mut self, at: At, span: Span, i: u32, value: Value) -> Result<(), Violation> {
         let chunk = span.first + i;
         let (buffer, _) = self.schedule.place(span.buffer, chunk, self.in_place);
-        let cut = match span.buffer {
-            Buffer::Output => self.schedule.output,
-            Buffer::Input | Buffer::Scratch => self.schedule.input,
-        };
+        let cut = self.schedule.cut(span.buffer);
         let barrier = self.schedule.spec.collective == Collective::Barrier;
         if buffer == Buffer::Input {
             return Err(at.violation("writes the input"));
@@ -306,21 +304,12 @@ impl<'a> Rank<'a> {
         buffer: Buffer,
         chunk: u32,
     ) -> Option<&mut Option<Published>> {
-        let is_behind = self.schedule.apart && buffer == Buffer::Output;
-        let limit = if is_behind {
-            u32::MAX
-        } else {
-            self.schedule.input.chunks()
+        // Chunks of the output stand behind those of the input, if they are apart.
+        let chunk = match (self.schedule.apart, buffer) {
+            (true, Buffer::Output) => self.schedule.input.chunks() + chunk,
+            (true, _) if chunk >= self.schedule.input.chunks() => return None,
+            _ => chunk,
         };
-        if self.schedule.apart && chunk >= limit {
-            return None;
-        }
-        let chunk = chunk
-            + if is_behind {
-                self.schedule.input.chunks()
-            } else {
-                0
-            };
         let count = self.published.len() / self.reached.len();
         self.published[slice as usize * count..][..count].get_mut(chunk as usize)
     }
@@ -351,16 +340,17 @@ impl<'a> Rank<'a> {
     fn mark(&mut self, at: At, in_flight: bool) {
         let change = |count: u32| if in_flight { count + 1 } else { count - 1 };
         let action = self.step(at).action;
-        for span in action.reads().into_iter().flatten() {
+        let reads = action.reads().map(|span| (span, false));
+        for (span, writes) in reads.into_iter().chain([(action.writes(), true)]) {
+            let Some(span) = span else { continue };
             for i in 0..span.len {
                 let index = self.place_index(at, span, i);
-                self.memory[index].readers = change(self.memory[index].readers);
-            }
-        }
-        if let Some(span) = action.writes() {
-            for i in 0..span.len {
-                let index = self.place_index(at, span, i);
-                self.memory[index].writers = change(self.memory[index].writers);
+                let chunk = &mut self.memory[index];
+                let count = match writes {
+                    true => &mut chunk.writers,
+                    false => &mut chunk.readers,
+                };
+                *count = change(*count);
             }
         }
     }

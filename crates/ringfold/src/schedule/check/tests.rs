@@ -12,7 +12,7 @@ use crate::types::{Algorithm, Method};
 fn specs(access: Access, world_size: u32, root: u32) -> Vec<Spec> {
     let mut specs = Vec::new();
     for &collective in Collective::ALL {
-        for &algorithm in Schedule::methods(collective, access) {
+        for algorithm in Schedule::methods(collective, access) {
             let is_late = algorithm == Method::Stragglar;
             if (root != 0 && !collective.has_root() && !is_late)
                 || (is_late && world_size > stragglar::WORLD_SIZE_MAX)
@@ -182,7 +182,7 @@ fn large_worlds_drawn_at_random_keep_the_promises() {
 fn what_is_listed_exists_and_what_is_not_is_refused_with_what_is() {
     for &collective in Collective::ALL {
         for &access in Access::ALL {
-            let listed = Schedule::methods(collective, access);
+            let listed: Vec<_> = Schedule::methods(collective, access).collect();
             for &algorithm in Method::ALL {
                 for world_size in 2..=16 {
                     let spec = Spec {

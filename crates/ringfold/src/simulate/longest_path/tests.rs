@@ -14,7 +14,7 @@ fn scenarios(ranks: usize) -> Vec<Scenario> {
         if matches!(collective, Collective::Send | Collective::Recv) {
             continue;
         }
-        for &algorithm in Schedule::methods(collective, Access::Messages) {
+        for algorithm in Schedule::methods(collective, Access::Messages) {
             let paired = algorithm == Method::RecursiveDoubling
                 && matches!(
                     collective,

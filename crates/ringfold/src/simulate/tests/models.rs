@@ -293,7 +293,7 @@ fn every_collective_is_right_on_every_machine() {
     let mut random = SplitMix64(SEED);
     let collectives = Collective::ALL.iter();
     for &collective in collectives.filter(|c| !matches!(c, Collective::Send | Collective::Recv)) {
-        for &algorithm in Schedule::methods(collective, Access::Messages) {
+        for algorithm in Schedule::methods(collective, Access::Messages) {
             for ranks in [1, 2, 3, 5, 8] {
                 let mut scenario = any_machines(&mut random, ranks);
                 let name = format!("{collective} by {algorithm}, seed {SEED}, {scenario:?}");

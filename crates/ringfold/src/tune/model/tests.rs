@@ -67,17 +67,16 @@ fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) 
     let ways = media
         .iter()
         .flat_map(|access| Schedule::methods(question.collective, *access))
-        .filter(|algorithm| is_usable(**algorithm) && **algorithm != Method::Stragglar)
-        .filter(|algorithm| **algorithm != Method::Hierarchical || question.domains > 1)
+        .filter(|algorithm| is_usable(*algorithm) && *algorithm != Method::Stragglar)
+        .filter(|algorithm| *algorithm != Method::Hierarchical || question.domains > 1)
         .filter(|algorithm| {
-            let (ranks, access) = (question.world_size as u32, access(question, **algorithm));
-            let spec = Spec::new(question.collective, **algorithm, access, ranks);
+            let (ranks, access) = (question.world_size as u32, access(question, *algorithm));
+            let spec = Spec::new(question.collective, *algorithm, access, ranks);
             let serves = Terms::of(&spec);
             serves.is_some()
         });
-    let cost = |algorithm: &&Method| price(question, **algorithm, Protocol::Simple, constants);
-    *ways
-        .min_by(|one, other| cost(one).total_cmp(&cost(other)))
+    let cost = |algorithm: &Method| price(question, *algorithm, Protocol::Simple, constants);
+    ways.min_by(|one, other| cost(one).total_cmp(&cost(other)))
         .expect("a way")
 }
 

@@ -72,7 +72,7 @@ fn doubt<W: PartialEq>(
 /// The way that a rule names, if ringfold could ever go it.
 pub fn way_here(rule: &Rule) -> Option<(Method, Protocol)> {
     let (algorithm, protocol) = rule.way()?;
-    let serves = |access: &Access| Schedule::methods(rule.collective, *access).contains(&algorithm);
+    let serves = |access: &Access| Schedule::exists(rule.collective, algorithm, *access);
     let exists = algorithm.is_registered() == (protocol == Protocol::ZeroCopy)
         && Access::ALL.iter().any(serves);
     exists.then_some((algorithm, protocol))

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::schedule::check::{check, schedules};
-use crate::schedule::{Action, Ranks};
+use crate::schedule::{Access, Action};
 
 /// What the schedules of all ranks need: the sum over rounds of the most that a rank has in it, and
 /// what all have together.
@@ -28,33 +28,24 @@ fn counted(spec: &Spec) -> [Load; 2] {
                 Action::GiveBack { span, .. } => [0, 0, 0, 0, peers * span.len, 0],
                 Action::CopyFrom { into, .. }
                 | Action::TakeBack { into, .. }
-                | Action::Collect { into } => [0, 0, 0, 0, into.len, 0],
-                Action::Combine { len, .. } => [0, 0, 0, 0, 0, peers * len],
+                | Action::Collect {
+                    access: Access::Staged,
+                    into,
+                } => [0, 0, 0, 0, into.len, 0],
                 Action::ReduceFrom { among, into, .. } => {
                     [0, 0, 0, 0, 0, (among.count - 1) * into.len]
                 }
-                Action::Push {
-                    sources,
-                    targets,
-                    into,
-                    ..
-                }
-                | Action::Serve {
-                    sources,
-                    targets,
-                    into,
-                    ..
-                } => {
+                Action::Combine(combine) => {
+                    let reduced = combine.sources.count - 1;
                     // The first store of what was combined goes with the combining.
-                    let (n, reduces) = (spec.world_size, sources == Ranks::All);
-                    let stores = targets.count(n) - u32::from(reduces);
-                    let reduced = sources.count(n) - 1;
-                    [0, 0, 0, 0, stores * into.len, reduced * into.len]
+                    let stores = combine.targets.count - u32::from(reduced > 0);
+                    let len = combine.into.len;
+                    [0, 0, 0, 0, stores * len, reduced * len]
                 }
                 Action::Copy { .. }
                 | Action::Await { .. }
                 | Action::Expose { .. }
-                | Action::AwaitServed { .. } => [0; 6],
+                | Action::Collect { .. } => [0; 6],
             };
             for (load, added) in load.iter_mut().zip(added) {
                 *load += added;

@@ -3,11 +3,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::super::Violation;
+use super::super::exposed::Toucher;
+use super::super::proof::Violation;
 use super::super::rank::{At, Published, Touched};
 use super::super::value::Value;
-use super::{Execution, combine};
-use crate::schedule::{Action, Buffer, Members, Peers, Span};
+use super::{Execution, combine_all};
+use crate::schedule::action::{Action, Buffer, Combine, Members, Peers, Span};
+use crate::types::{Access, Assignment};
 
 impl Execution<'_> {
     pub(super) fn publish(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
@@ -51,20 +53,17 @@ impl Execution<'_> {
             let known = own.known[at.slice as usize].clone();
             own.known_at.insert((at.slice, phase), known);
         }
-        for rank in 0..self.ranks.len() as u32 {
-            self.wake_if_awaiting(rank, at.channel);
-        }
+        self.wake_waiting(at.channel);
         Ok(())
     }
 
-    pub(super) fn wake_if_awaiting(&mut self, rank: u32, channel: u32) {
-        let other = &self.ranks[rank as usize];
-        let awaiting = other.next(channel).map(|at| other.step(at).action);
-        if matches!(
-            awaiting,
-            Some(Action::Await { .. } | Action::Collect { .. } | Action::AwaitServed { .. })
-        ) {
-            self.wake(rank, channel);
+    fn wake_waiting(&mut self, channel: u32) {
+        for rank in 0..self.ranks.len() as u32 {
+            let other = &self.ranks[rank as usize];
+            let next = other.next(channel).map(|at| other.step(at).action);
+            if let Some(Action::Await { .. } | Action::Collect { .. }) = next {
+                self.wake(rank, channel);
+            }
         }
     }
 
@@ -98,7 +97,7 @@ impl Execution<'_> {
         buffer: Buffer,
         chunk: u32,
     ) -> Result<Value, Violation> {
-        if buffer == Buffer::Input && self.combined.is_touched(at.slice, chunk) {
+        if buffer == Buffer::Input && self.offers.is_touched(at.slice, chunk) {
             return Err(at.violation(format!(
                 "chunk {chunk} of rank {peer} is read when it may be combined already"
             )));
@@ -139,7 +138,7 @@ impl Execution<'_> {
     pub(super) fn give_back(&mut self, at: At, span: Span, phase: u8) -> Result<(), Violation> {
         for i in 0..span.len {
             let value = self.ranks[at.rank as usize].read(at, span, i)?;
-            if self.combined.is_touched(at.slice, span.first + i) {
+            if self.offers.is_touched(at.slice, span.first + i) {
                 return Err(at.violation(format!(
                     "chunk {} is given back when it may be combined already",
                     span.first + i
@@ -185,58 +184,69 @@ impl Execution<'_> {
         }
     }
 
-    pub(super) fn reduce_from(
+    /// The `i`-th chunk of `span` of these ranks combined, this rank's own as it has it.
+    pub(super) fn reduced(
         &mut self,
         at: At,
         among: Members,
         span: Span,
-        into: Span,
-    ) -> Result<(), Violation> {
-        for i in 0..into.len {
-            let own = self.ranks[at.rank as usize].read(at, span, i)?;
-            let mut sum = None;
-            for rank in among.ranks() {
-                let value = if rank == at.rank {
-                    own
-                } else {
-                    self.published(at, rank, span.buffer, span.first + i)?
-                };
-                sum = Some(match sum {
-                    None => value,
-                    Some(sum) => combine(at, sum, value)?,
-                });
+        i: u32,
+    ) -> Result<Value, Violation> {
+        let value = |rank: u32| match rank == at.rank {
+            true => self.ranks[at.rank as usize].read(at, span, i),
+            false => self.published(at, rank, span.buffer, span.first + i),
+        };
+        combine_all(at, among.ranks().map(value))
+    }
+
+    /// Combines what all have published or exposed, or offers to. From the first offer on a rank
+    /// may access it; with the last one it is complete.
+    pub(super) fn combine(&mut self, at: At, combine: &Combine) -> Result<(), Violation> {
+        let is_exposed = combine.access == Access::Registered;
+        let by = match combine.assignment {
+            Assignment::Owner => Toucher::Itself,
+            Assignment::Dynamic => Toucher::Anybody,
+        };
+        if is_exposed {
+            self.touch_all(at, by, (combine.sources, combine.from), false)?;
+        }
+        for i in 0..combine.into.len {
+            let value = self.combined(at, combine, i)?;
+            let is_done = match combine.assignment {
+                Assignment::Owner => true,
+                Assignment::Dynamic => self.offer(at, combine.into.first + i, value)?,
+            };
+            if is_done && is_exposed {
+                self.store(at, combine, i, value)?;
             }
-            let sum = sum.expect("there is at least this rank");
-            self.ranks[at.rank as usize].write(at, into, i, sum)?;
+        }
+        if is_exposed {
+            self.touch_all(at, by, (combine.targets, combine.into), true)?;
+        }
+        if combine.assignment == Assignment::Dynamic {
+            self.wake_waiting(at.channel);
         }
         Ok(())
     }
 
-    /// Offers to combine what all have published.
-    pub(super) fn offer(&mut self, at: At, first: u32, len: u32) -> Result<(), Violation> {
+    /// What becomes of the `i`-th chunks of its sources.
+    fn combined(&mut self, at: At, combine: &Combine, i: u32) -> Result<Value, Violation> {
+        let from = combine.from;
+        let value = |rank: u32| match combine.access {
+            Access::Staged if rank == at.rank => self.own_published(at, from.first + i),
+            Access::Staged => self.awaited_value(at, rank, from.buffer, from.first + i),
+            _ => self.ranks[rank as usize].read(At { rank, ..at }, from, i),
+        };
+        combine_all(at, combine.sources.ranks().map(value))
+    }
+
+    /// Offers to combine a chunk; whether all ranks have.
+    fn offer(&mut self, at: At, chunk: u32, value: Value) -> Result<bool, Violation> {
         let hops = self.channel(at.rank, at.channel).hops;
-        for chunk in first..first.saturating_add(len) {
-            let mut sum = None;
-            for rank in 0..self.ranks.len() as u32 {
-                let value = if rank == at.rank {
-                    self.own_published(at, chunk)?
-                } else {
-                    self.awaited_value(at, rank, Buffer::Input, chunk)?
-                };
-                sum = Some(match sum {
-                    None => value,
-                    Some(sum) => combine(at, sum, value)?,
-                });
-            }
-            let sum = sum.expect("there is at least this rank");
-            if !self.combined.offer((at.slice, chunk), at.rank, sum, hops) {
-                return Err(at.violation(format!("offers chunk {chunk} a second time")));
-            }
+        if !self.offers.offer((at.slice, chunk), at.rank, value, hops) {
+            return Err(at.violation(format!("offers chunk {chunk} a second time")));
         }
-        for rank in 0..self.ranks.len() as u32 {
-            self.wake_if_awaiting(rank, at.channel);
-        }
-        Ok(())
+        Ok(self.offers.value(at.slice, chunk).is_some())
     }
 
     fn own_published(&mut self, at: At, chunk: u32) -> Result<Value, Violation> {
@@ -249,13 +259,20 @@ impl Execution<'_> {
             .ok_or_else(|| at.violation(format!("combines chunk {chunk}, which it kept")))
     }
 
-    pub(super) fn collect(&mut self, at: At, into: Span) -> Result<(), Violation> {
+    /// Hears that the chunks of `into` are complete, which `phase_is_reached` has seen, and takes
+    /// them.
+    pub(super) fn collect(&mut self, at: At, access: Access, into: Span) -> Result<(), Violation> {
         for i in 0..into.len {
-            let combined = self.combined.value(at.slice, into.first + i);
+            let combined = self.offers.value(at.slice, into.first + i);
             let (value, hops) = combined.expect("waited for");
             let channel = self.channel(at.rank, at.channel);
             channel.hops = channel.hops.max(hops + 1);
-            self.ranks[at.rank as usize].write(at, into, i, value)?;
+            if access == Access::Staged {
+                self.ranks[at.rank as usize].write(at, into, i, value)?;
+            }
+        }
+        if access == Access::Registered {
+            self.exposure.hear_served(at);
         }
         Ok(())
     }

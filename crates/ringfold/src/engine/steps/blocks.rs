@@ -1,22 +1,21 @@
-//! Pushes that ranks share block by block: any running rank takes the next one.
+//! Work that ranks share block by block: any running rank takes the next one. The last block to be
+//! done wakes all.
 //!
-//! Every rank has a home share of the vector. It first claims the blocks of that, which are in its
-//! core's cache, then those that others have not claimed, its neighbours' first: they may share a
-//! core. No rank is woken when a rank exposes its buffers, because the last to arrive finds all
-//! others there. The last block to be done wakes all.
+//! Staged, the blocks of a slice are claimed in order. In registered buffers every rank has a home
+//! share of the vector. It first claims the blocks of that, which are in its core's cache, then
+//! those that others have not claimed, its neighbours' first: they may share a core.
 
 use std::ops::Range;
 
 use super::Channel;
 use super::issue::Issue;
-use super::push::Push;
 use crate::engine::executor::{Context, windows};
 use crate::error::Result;
-use crate::schedule::Span;
+use crate::schedule::{Access, Buffer, Combine, Span};
 use crate::transport::Windows;
 
-/// The unit that one rank takes at a time: small enough that other ranks do not wait long for a
-/// rank that loses its core meanwhile.
+/// The unit that one rank takes at a time: large enough that claiming it costs little, small enough
+/// that other ranks do not wait long for a rank that loses its core meanwhile.
 const BLOCK_BYTES_MAX: usize = 16 << 10;
 
 /// Less is not worth a claim.
@@ -71,25 +70,51 @@ fn homes(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
         .filter(move |home| *home < ranks)
 }
 
+/// The blocks of a published slice.
+fn staged_blocks(bytes: usize) -> u32 {
+    let blocks = bytes.div_ceil(BLOCK_BYTES_MAX);
+    u32::try_from(blocks).expect("slices are cut to fit slots")
+}
+
 impl Channel<'_> {
-    /// Processes blocks of `push` that no other rank claims.
-    pub(super) fn serve(&mut self, push: Push, slice: u32, context: &mut Context) -> Result<Issue> {
-        if self.at.pushed == 0 && !self.is_agreed(slice, context)? {
-            return Ok(Issue::Refused);
-        }
-        if Self::is_withdrawn(context)? {
-            return Ok(Issue::Blocked);
-        }
+    /// Reduces the published blocks that no other rank claims.
+    pub(super) fn combine_staged(
+        &self,
+        combine: &Combine,
+        slice: u32,
+        context: &mut Context,
+    ) -> Result<Issue> {
         let generation = self.operation.generation(slice);
-        let cuts = [
-            &self.operation.buffers.input_cut,
-            &self.operation.buffers.output_cut,
-        ];
-        let from = cuts[0].range(push.from.first, push.from.len, slice);
-        let into = cuts[1].range(push.into.first, push.into.len, slice);
+        let bytes = self.operation.region(combine.from, slice).bytes();
+        let whole = self.slot_range(combine.from.buffer, combine.from.first, bytes, slice);
+        let blocks = staged_blocks(bytes);
+        let windows = windows(&mut context.windows)?;
+        while let Some(block) = windows.claim(generation, blocks) {
+            let begin = whole.start + block as usize * BLOCK_BYTES_MAX;
+            let range = begin..whole.end.min(begin + BLOCK_BYTES_MAX);
+            let place = |rank: u32| windows.slot(rank as usize, generation, range.clone());
+            let operands = &mut context.kept.operands;
+            operands.clear();
+            operands.extend(combine.sources.ranks().map(place));
+            let target = place(combine.targets.first);
+            self.operation.kernel().fold(target, operands);
+            windows.complete(generation, blocks);
+        }
+        Ok(Issue::Done)
+    }
+
+    /// Processes the blocks of registered buffers that no other rank claims.
+    pub(super) fn serve(
+        &mut self,
+        combine: &Combine,
+        from: Range<usize>,
+        into: Range<usize>,
+        slice: u32,
+        context: &mut Context,
+    ) -> Result<Issue> {
+        let generation = self.operation.generation(slice);
         let blocks = Blocks::new(into.len(), context.world_size);
-        let world_size = context.world_size as u32;
-        let ends = push.sources.count(world_size) + push.targets.count(world_size);
+        let ends = combine.sources.count + combine.targets.count;
         let mut left = ATTEMPT_BYTES;
         for home in homes(context.rank, context.world_size) {
             let of_home = blocks.of(home);
@@ -98,11 +123,10 @@ impl Channel<'_> {
                 windows(&mut context.windows)?.claim_of(home, generation, count)
             {
                 let part = blocks.range(of_home.start + number);
-                let within =
-                    |whole: &Range<usize>| whole.start + part.start..whole.start + part.end;
-                self.push_piece(push, within(&from), within(&into), context)?;
+                let bytes = part.len();
+                self.push_part(combine, &from, &into, part, context)?;
                 windows(&mut context.windows)?.complete(generation, blocks.count());
-                left = left.saturating_sub(part.len() * ends as usize);
+                left = left.saturating_sub(bytes * ends as usize);
                 if left == 0 {
                     // Not 0, so that the ranks' agreement is not queried again.
                     self.at.pushed = 1;
@@ -114,17 +138,35 @@ impl Channel<'_> {
         Ok(Issue::Done)
     }
 
-    /// Whether all blocks are done whose results go to `span`.
-    pub(super) fn is_served(&self, span: Span, slice: u32, context: &mut Context) -> Result<bool> {
+    /// Goes on once all blocks are done whose results are `into`, and takes what is staged: it
+    /// stands where rank 0 published.
+    pub(super) fn collect(
+        &self,
+        access: Access,
+        into: Span,
+        slice: u32,
+        context: &mut Context,
+    ) -> Result<Issue> {
         let generation = self.operation.generation(slice);
-        let into = self
-            .operation
-            .buffers
-            .output_cut
-            .range(span.first, span.len, slice);
-        let count = Blocks::new(into.len(), context.world_size).count();
-        let is_complete = windows(&mut context.windows)?.is_complete(generation, count);
-        Ok(is_complete && !Self::is_withdrawn(context)?)
+        let cut = &self.operation.buffers.output_cut;
+        let bytes = cut.range(into.first, into.len, slice).len();
+        let is_staged = access == Access::Staged;
+        let count = match is_staged {
+            true => staged_blocks(bytes),
+            false => Blocks::new(bytes, context.world_size).count(),
+        };
+        let windows = windows(&mut context.windows)?;
+        if !windows.is_complete(generation, count) {
+            return Ok(Issue::Blocked);
+        }
+        if is_staged {
+            let range = self.slot_range(Buffer::Input, into.first, bytes, slice);
+            let target = self.operation.region(into, slice);
+            target.copy_from(windows.slot(0, generation, range));
+        } else if Self::is_withdrawn(context)? {
+            return Ok(Issue::Blocked);
+        }
+        Ok(Issue::Done)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Work in the peers' buffers: announcing the location of our own, agreeing that all are
-//! registered, and the pieces of a push.
+//! Steps in the peers' registered buffers: announcing the location of our own, agreeing that all
+//! are registered, and the pieces of the work.
 //!
 //! Whether buffers are registered is not known alike on all ranks. So each attaches the handles of
 //! its own to its slot, or marks that it has none, and after seeing all of them all ranks make the
@@ -9,19 +9,21 @@
 //! then write. So a rank checks for that after it has read, and does not use what it may have read
 //! too late.
 //!
-//! A push is done a piece at a time, so that the thread that drives the engine can check for aborts
-//! in between.
+//! The work is done a piece at a time, so that the thread that drives the engine can check for
+//! aborts in between.
 
 use std::ops::Range;
 
 use super::Channel;
 use super::issue::Issue;
+use super::staged::wake;
 use crate::engine::executor::{Context, windows};
+use crate::engine::geometry::Geometry;
 use crate::error::Result;
 use crate::memory::{Handle, Region};
 use crate::reduce::Store;
-use crate::schedule::{Buffer, Ranks, Span};
-use crate::transport::{ATTACHED_WORDS, Wake};
+use crate::schedule::{Assignment, Buffer, Combine, Span};
+use crate::transport::ATTACHED_WORDS;
 
 /// The maximum that one attempt reads and stores: some 100 µs of work, after which a verdict is
 /// seen.
@@ -81,18 +83,14 @@ pub struct PushScratch {
     parts: Vec<Region>,
 }
 
-/// The two ends of a push.
-#[derive(Clone, Copy)]
-pub(super) struct Push {
-    pub sources: Ranks,
-    pub from: Span,
-    pub targets: Ranks,
-    pub into: Span,
-}
-
 impl Channel<'_> {
     /// Attaches the locations of this rank's buffers to the slot, and publishes that.
-    pub(super) fn expose(&self, phase: u8, slice: u32, context: &mut Context) -> Result<()> {
+    pub(super) fn expose(
+        &self,
+        (phase, assignment): (u8, Assignment),
+        slice: u32,
+        context: &mut Context,
+    ) -> Result<Issue> {
         let registry = &context.registry;
         let place = |buffer, region: Region| {
             if region.is_empty() || !self.plan.schedule.has(buffer) {
@@ -113,16 +111,12 @@ impl Channel<'_> {
         let generation = self.operation.generation(slice);
         let windows = windows(&mut context.windows)?;
         windows.attach(generation, &words);
-        let wake = match self.plan.is_served {
-            true => Wake::None,
-            false => Wake::Peers,
-        };
-        windows.publish(generation, phase, &self.operation.call, wake);
-        Ok(())
+        windows.publish(generation, phase, &self.operation.call, wake(assignment));
+        Ok(Issue::Done)
     }
 
     /// Whether all ranks have exposed registered buffers: the same answer on all of them.
-    pub(super) fn is_agreed(&self, slice: u32, context: &mut Context) -> Result<bool> {
+    fn is_agreed(&self, slice: u32, context: &mut Context) -> Result<bool> {
         let generation = self.operation.generation(slice);
         let windows = windows(&mut context.windows)?;
         context.kept.push.exposed.clear();
@@ -136,32 +130,47 @@ impl Channel<'_> {
         Ok(true)
     }
 
-    /// Does the next piece of `push`.
-    pub(super) fn push(&mut self, push: Push, slice: u32, context: &mut Context) -> Result<Issue> {
-        let done = self.at.pushed;
-        if done == 0 && !self.is_agreed(slice, context)? {
+    /// Does what can be done now of `combine`, in all ranks' buffers.
+    pub(super) fn combine_registered(
+        &mut self,
+        combine: &Combine,
+        slice: u32,
+        context: &mut Context,
+    ) -> Result<Issue> {
+        if self.at.pushed == 0 && !self.is_agreed(slice, context)? {
             return Ok(Issue::Refused);
         }
         // Neither does it begin to write there.
         if Self::is_withdrawn(context)? {
             return Ok(Issue::Blocked);
         }
-        let cuts = [
-            &self.operation.buffers.input_cut,
-            &self.operation.buffers.output_cut,
-        ];
-        let from = cuts[0].range(push.from.first, push.from.len, slice);
-        let into = cuts[1].range(push.into.first, push.into.len, slice);
-        let world_size = context.world_size as u32;
-        let ends = push.sources.count(world_size) + push.targets.count(world_size);
-        let piece = (ATTEMPT_BYTES / ends as usize / 64 * 64).max(PIECE_BYTES_MIN);
-        let range = done..into.len().min(done + piece);
-        if !range.is_empty() {
-            let within = |whole: Range<usize>| whole.start + range.start..whole.start + range.end;
-            self.push_piece(push, within(from), within(into.clone()), context)?;
+        let buffers = &self.operation.buffers;
+        let range = |cut: &Geometry, span: Span| cut.range(span.first, span.len, slice);
+        let from = range(&buffers.input_cut, combine.from);
+        let into = range(&buffers.output_cut, combine.into);
+        match combine.assignment {
+            Assignment::Owner => self.push(combine, from, into, context),
+            Assignment::Dynamic => self.serve(combine, from, into, slice, context),
         }
-        let is_done = range.end == into.len();
-        self.at.pushed = if is_done { 0 } else { range.end };
+    }
+
+    /// Does the next piece of `combine`.
+    fn push(
+        &mut self,
+        combine: &Combine,
+        from: Range<usize>,
+        into: Range<usize>,
+        context: &mut Context,
+    ) -> Result<Issue> {
+        let ends = combine.sources.count + combine.targets.count;
+        let piece = (ATTEMPT_BYTES / ends as usize / 64 * 64).max(PIECE_BYTES_MIN);
+        let done = self.at.pushed;
+        let part = done..into.len().min(done + piece);
+        if !part.is_empty() {
+            self.push_part(combine, &from, &into, part.clone(), context)?;
+        }
+        let is_done = part.end == into.len();
+        self.at.pushed = if is_done { 0 } else { part.end };
         if is_done && Self::is_withdrawn(context)? {
             return Ok(Issue::Blocked);
         }
@@ -177,42 +186,36 @@ impl Channel<'_> {
         Ok(peers.any(|peer| windows.has_withdrawn(peer)))
     }
 
-    /// Reduces bytes `from` of all sources' inputs, and stores the result as bytes `into` of all
-    /// targets' outputs.
-    pub(super) fn push_piece(
+    /// Reduces bytes `part` of `from` of all sources' inputs, and stores the result as the same
+    /// part of `into` of all targets' outputs.
+    pub(super) fn push_part(
         &self,
-        push: Push,
-        from: Range<usize>,
-        into: Range<usize>,
+        combine: &Combine,
+        from: &Range<usize>,
+        into: &Range<usize>,
+        part: Range<usize>,
         context: &mut Context,
     ) -> Result<()> {
-        let world_size = context.world_size as u32;
+        let within = |whole: &Range<usize>| whole.start + part.start..whole.start + part.end;
         context.kept.operands.clear();
-        for rank in push.sources.numbers(world_size) {
-            let source = Self::reach(rank as usize, Buffer::Input, from.clone(), context)?;
+        for rank in combine.sources.ranks() {
+            let source = Self::reach(rank as usize, Buffer::Input, within(from), context)?;
             context.kept.operands.push(source);
         }
         context.kept.push.targets.clear();
-        for rank in push.targets.numbers(world_size) {
-            let target = Self::reach(rank as usize, Buffer::Output, into.clone(), context)?;
+        for rank in combine.targets.ranks() {
+            let target = Self::reach(rank as usize, Buffer::Output, within(into), context)?;
             context.kept.push.targets.push(target);
         }
         let PushScratch { targets, parts, .. } = &mut context.kept.push;
-        let replaces = |target: &Region| {
-            context
-                .kept
-                .operands
-                .iter()
-                .any(|from| from.is_same(*target))
-        };
-        let store = if self.operation.streams && !targets.iter().any(replaces) {
-            Store::Streamed
-        } else {
-            Store::Cached
-        };
         let sources = &context.kept.operands;
-        match (&self.operation.kernel, push.sources) {
-            (Some(kernel), Ranks::All) => {
+        let replaces = |target: &Region| sources.iter().any(|from| from.is_same(*target));
+        let store = match self.store() {
+            Store::Streamed if !targets.iter().any(replaces) => Store::Streamed,
+            _ => Store::Cached,
+        };
+        match &self.operation.kernel {
+            Some(kernel) if sources.len() > 1 => {
                 let how = (self.operation.factor, store);
                 context
                     .parallel

@@ -1,0 +1,153 @@
+//! What a proof counts, and how it fails.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use crate::error::Error;
+use crate::schedule::action::{Action, Members};
+use crate::schedule::spec::Schedule;
+use crate::types::Access;
+
+/// What the proof counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The number of rounds.
+    pub rounds: u32,
+    /// The longest chain of dependent messages and publications.
+    pub hops: u32,
+    /// Each rank's work, for one slice.
+    pub ranks: Vec<Work>,
+}
+
+/// What one rank does in one slice. Chunks are counted, not bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Steps of all kinds.
+    pub steps: u64,
+    /// Messages sent.
+    pub messages_sent: u64,
+    /// Messages received.
+    pub messages_received: u64,
+    /// Chunks in the messages sent.
+    pub chunks_sent: u64,
+    /// Chunks in the messages received.
+    pub chunks_received: u64,
+    /// Pairs of chunks combined.
+    pub chunks_reduced: u64,
+    /// Chunks copied within this rank's memory.
+    pub chunks_copied: u64,
+    /// Chunks published.
+    pub chunks_published: u64,
+    /// Chunks read from the peers' published or exposed memory.
+    pub chunks_fetched: u64,
+    /// Chunks stored into the peers' exposed memory.
+    pub chunks_stored: u64,
+}
+
+/// A schedule that is wrong, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The rank, channel and step number, where there is one.
+    pub at: Option<(u32, u32, u32)>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((rank, channel, step)) = self.at {
+            write!(f, "rank {rank}, channel {channel}, step {step}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+impl Violation {
+    /// One that belongs to no step.
+    pub(super) fn of_all(what: String) -> Violation {
+        Violation { at: None, what }
+    }
+}
+
+impl From<Violation> for Error {
+    fn from(violation: Violation) -> Error {
+        Error::InvalidArgument(format!("the schedule is wrong: {violation}"))
+    }
+}
+
+/// How many slices are executed, and how many rounds apart they start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// The number of slices.
+    pub count: u32,
+    /// The rounds between the starts of two slices; at least 1.
+    pub distance: u32,
+}
+
+impl Slices {
+    /// A single slice.
+    pub const ONE: Slices = Slices {
+        count: 1,
+        distance: 1,
+    };
+}
+
+impl Work {
+    /// Counts a rank's work. Where any rank may do the work of all, as if this were the one that
+    /// finds all others there.
+    pub(super) fn of(schedule: &Schedule) -> Work {
+        let mut work = Work::default();
+        for step in schedule.channels.iter().flatten() {
+            work.steps += 1;
+            work.add(schedule, step.action);
+        }
+        work
+    }
+
+    fn add(&mut self, schedule: &Schedule, action: Action) {
+        let chunks = action.writes().or(action.reads()[0]);
+        let len = chunks.map_or(0, |span| u64::from(span.len));
+        let peers = u64::from(schedule.spec.world_size - 1);
+        match action {
+            Action::Send { .. } => {
+                self.messages_sent += 1;
+                self.chunks_sent += len;
+            }
+            Action::Recv { .. } => {
+                self.messages_received += 1;
+                self.chunks_received += len;
+            }
+            Action::RecvReduce { .. } => {
+                self.messages_received += 1;
+                self.chunks_received += len;
+                self.chunks_reduced += len;
+            }
+            Action::Copy { .. } => self.chunks_copied += len,
+            Action::Reduce { .. } => self.chunks_reduced += len,
+            Action::Publish { .. } => self.chunks_published += len,
+            Action::GiveBack { .. } => self.chunks_published += peers * len,
+            Action::CopyFrom { .. } | Action::TakeBack { .. } | Action::Collect { .. } => {
+                self.chunks_fetched += len;
+            }
+            Action::ReduceFrom { among, .. } => {
+                let peers = u64::from(among.count - 1);
+                self.chunks_fetched += peers * len;
+                self.chunks_reduced += peers * len;
+            }
+            Action::Combine(combine) => {
+                let len = u64::from(combine.into.len);
+                let own = schedule.spec.rank;
+                let others = |ranks: Members| ranks.ranks().filter(|rank| *rank != own).count();
+                self.chunks_fetched += others(combine.sources) as u64 * len;
+                self.chunks_reduced += u64::from(combine.sources.count - 1) * len;
+                if combine.access == Access::Registered {
+                    self.chunks_stored += others(combine.targets) as u64 * len;
+                }
+            }
+            Action::Await { .. } | Action::Expose { .. } => {}
+        }
+    }
+}

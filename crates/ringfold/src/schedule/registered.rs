@@ -1,0 +1,139 @@
+//! Registered buffers: the ranks work in each other's, which all of them have mapped.
+//!
+//! By the owner (`push`): each rank announces the location of its input and output, sees those of
+//! all others, and then reads its share of the work from all inputs and stores the result into all
+//! outputs. Every byte is read once and written once, the minimum of an all-reduce: 2·n·S bytes for
+//! all ranks together. No rank returns before all have announced that they are done, because until
+//! then a peer may work in its memory.
+//!
+//! By any rank that runs (`serve`), for ranks that outnumber their cores: a rank that sees the
+//! buffers of all others claims blocks, one after the other, and reads, reduces and stores each. So
+//! a rank that has no core finds everything done when it gets one. No rank returns before all
+//! blocks are done.
+//!
+//! Reductions are in rank order, whatever is claimed, so the bits are those of
+//! [`direct`](super::direct).
+
+#![forbid(unsafe_code)]
+
+use super::action::{Members, Peers, Span};
+use super::build::{Builder, input, output};
+use super::spec::{Schedule, Spec};
+use crate::types::Assignment;
+
+/// The phase in which it is known where the buffers lie.
+const EXPOSED: u8 = 0;
+/// The phase in which a rank is done with the memory of all others.
+const DONE: u8 = 1;
+
+/// All inputs reduced into all outputs.
+pub(super) fn all_reduce(spec: &Spec) -> Schedule {
+    let all = Members::all(spec.world_size);
+    over_vector(spec, all, all)
+}
+
+/// The root's input copied into all outputs.
+pub(super) fn broadcast(spec: &Spec) -> Schedule {
+    over_vector(spec, Members::one(spec.root), Members::all(spec.world_size))
+}
+
+/// All inputs reduced into the root's output.
+pub(super) fn reduce(spec: &Spec) -> Schedule {
+    over_vector(spec, Members::all(spec.world_size), Members::one(spec.root))
+}
+
+/// Each rank gives its block to all.
+pub(super) fn all_gather(spec: &Spec) -> Schedule {
+    let (own, all) = (Members::one(spec.rank), Members::all(spec.world_size));
+    let mut build = exposed(Builder::blocks(spec, 1, spec.world_size));
+    build.combine((own, input(0, 1)), (all, output(spec.rank, 1)));
+    done_with_all(build)
+}
+
+/// Each rank reduces its own block.
+pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
+    let (own, all) = (Members::one(spec.rank), Members::all(spec.world_size));
+    let mut build = exposed(Builder::blocks(spec, spec.world_size, 1));
+    build.combine((all, input(spec.rank, 1)), (own, output(0, 1)));
+    done_with_all(build)
+}
+
+/// Each rank gives its block to the root.
+pub(super) fn gather(spec: &Spec) -> Schedule {
+    let (own, root) = (Members::one(spec.rank), Members::one(spec.root));
+    let build = exposed(Builder::blocks(spec, 1, spec.world_size));
+    with_root(
+        spec,
+        build,
+        (own, input(0, 1)),
+        (root, output(spec.rank, 1)),
+    )
+}
+
+/// Each rank takes its block from the root.
+pub(super) fn scatter(spec: &Spec) -> Schedule {
+    let (own, root) = (Members::one(spec.rank), Members::one(spec.root));
+    let build = exposed(Builder::blocks(spec, spec.world_size, 1));
+    with_root(
+        spec,
+        build,
+        (root, input(spec.rank, 1)),
+        (own, output(0, 1)),
+    )
+}
+
+/// Each rank takes its blocks from all.
+pub(super) fn all_to_all(spec: &Spec) -> Schedule {
+    let (own, n) = (spec.rank, spec.world_size);
+    let mut build = exposed(Builder::blocks(spec, n, n));
+    for peer in std::iter::once(own).chain(spec.others()) {
+        let source = (Members::one(peer), input(own, 1));
+        build.combine(source, (Members::one(own), output(peer, 1)));
+    }
+    done_with_all(build)
+}
+
+/// All of `sources` into all of `targets`: by its owner each rank its chunk, else the whole.
+fn over_vector(spec: &Spec, sources: Members, targets: Members) -> Schedule {
+    let (chunks, own) = match spec.assignment {
+        Assignment::Owner => (spec.world_size, spec.rank),
+        Assignment::Dynamic => (1, 0),
+    };
+    let mut build = exposed(Builder::vector(spec, chunks));
+    build.combine((sources, input(own, 1)), (targets, output(own, 1)));
+    if spec.assignment == Assignment::Owner {
+        return done_with_all(build);
+    }
+    build.collect(output(own, 1));
+    build.finish(1)
+}
+
+/// The beginning of all: all ranks know where the buffers of all lie.
+fn exposed(mut build: Builder) -> Builder {
+    build.expose(EXPOSED);
+    build.wait_for(Peers::Others, EXPOSED);
+    build
+}
+
+/// The end where all ranks work in the memory of all.
+fn done_with_all(mut build: Builder) -> Schedule {
+    build.publish(input(0, 0), DONE);
+    build.wait_for(Peers::Others, DONE);
+    build.finish(1)
+}
+
+/// A block from or to the root, in whose memory alone the others work.
+fn with_root(
+    spec: &Spec,
+    mut build: Builder,
+    source: (Members, Span),
+    target: (Members, Span),
+) -> Schedule {
+    build.combine(source, target);
+    if spec.is_root() {
+        build.wait_for(Peers::Others, DONE);
+    } else {
+        build.publish(input(0, 0), DONE);
+    }
+    build.finish(1)
+}
