@@ -10,6 +10,7 @@
 //! operations are commutative bit for bit (NaN payloads excepted), so that "the result replaces the
 //! first of two" covers both positions.
 
+use std::convert::identity;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
@@ -46,60 +47,59 @@ pub(super) trait Format {
 
     fn widen(stored: Self::Stored) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self::Stored;
+
+    /// A factor as it is held.
+    fn factor(factor: f64) -> Self::Wide;
 }
 
 /// Elements that are combined as they are.
 pub(super) struct Plain<T>(PhantomData<T>);
 
-impl<T: Copy> Format for Plain<T> {
-    type Stored = T;
-    type Wide = T;
-
-    #[inline(always)]
-    fn widen(stored: T) -> T {
-        stored
-    }
-
-    #[inline(always)]
-    fn narrow(wide: T) -> T {
-        wide
-    }
-}
-
 /// Half precision, converted in software.
 pub(super) struct Half;
-
-impl Format for Half {
-    type Stored = u16;
-    type Wide = f32;
-
-    #[inline(always)]
-    fn widen(stored: u16) -> f32 {
-        convert::f16_to_f32(stored)
-    }
-
-    #[inline(always)]
-    fn narrow(wide: f32) -> u16 {
-        convert::f32_to_f16(wide)
-    }
-}
 
 /// bfloat16.
 pub(super) struct Brain;
 
-impl Format for Brain {
-    type Stored = u16;
-    type Wide = f32;
+macro_rules! formats {
+    ($($format:ty: $stored:ty, $wide:ty, $widen:path, $narrow:path;)*) => {
+        $(
+            impl Format for $format {
+                type Stored = $stored;
+                type Wide = $wide;
 
-    #[inline(always)]
-    fn widen(stored: u16) -> f32 {
-        convert::bf16_to_f32(stored)
-    }
+                #[inline(always)]
+                fn widen(stored: $stored) -> $wide {
+                    $widen(stored)
+                }
 
-    #[inline(always)]
-    fn narrow(wide: f32) -> u16 {
-        convert::f32_to_bf16(wide)
-    }
+                #[inline(always)]
+                fn narrow(wide: $wide) -> $stored {
+                    $narrow(wide)
+                }
+
+                #[inline(always)]
+                fn factor(factor: f64) -> $wide {
+                    factor as $wide
+                }
+            }
+        )*
+    };
+}
+
+formats! {
+    Plain<i8>: i8, i8, identity, identity;
+    Plain<u8>: u8, u8, identity, identity;
+    Plain<i16>: i16, i16, identity, identity;
+    Plain<u16>: u16, u16, identity, identity;
+    Plain<i32>: i32, i32, identity, identity;
+    Plain<u32>: u32, u32, identity, identity;
+    Plain<i64>: i64, i64, identity, identity;
+    Plain<u64>: u64, u64, identity, identity;
+    Plain<f32>: f32, f32, identity, identity;
+    Plain<f64>: f64, f64, identity, identity;
+    Half: u16, f32, convert::f16_to_f32, convert::f32_to_f16;
+    Brain: u16, f32, convert::bf16_to_f32, convert::f32_to_bf16;
 }
 
 /// The folding loop of operation `J` over elements of format `F`.

@@ -1,6 +1,6 @@
 //! The table operation × data type × CPU level, and what one entry does.
 
-use super::fold::{Brain, Fold, FoldBrain, Half, Plain, check_regions};
+use super::fold::{Brain, Fold, FoldBrain, Format, Half, Plain, check_regions};
 use super::level::{Level, Run, compiled};
 use super::ops::{Band, Bor, Bxor, Join, Max, Min, Prod, Sum};
 use super::scale::{Factor, scale};
@@ -37,14 +37,14 @@ impl Kernel {
                 level.name()
             )));
         }
-        let run = match op.combining() {
-            Op::Prod => product(dtype, level),
-            Op::Min => minimum(dtype, level),
-            Op::Max => maximum(dtype, level),
-            Op::Band => bytewise::<Band>(level),
-            Op::Bor => bytewise::<Bor>(level),
-            Op::Bxor => bytewise::<Bxor>(level),
-            Op::Sum | Op::Avg | Op::PremulSum(_) => sum(dtype, level),
+        let run = match (op.combining(), dtype) {
+            (Op::Bor, _) | (Op::Max | Op::Sum, DType::Bool) => bytewise::<Bor>(level),
+            (Op::Band, _) | (Op::Min | Op::Prod, DType::Bool) => bytewise::<Band>(level),
+            (Op::Bxor, _) => bytewise::<Bxor>(level),
+            (Op::Min, _) => ordered::<Min>(dtype, level),
+            (Op::Max, _) => ordered::<Max>(dtype, level),
+            (Op::Prod, _) => wrapping::<Prod>(dtype, level),
+            (Op::Sum | Op::Avg | Op::PremulSum(_), _) => wrapping::<Sum>(dtype, level),
         };
         let spread = match op.combining() {
             Op::Sum => spread_sum(dtype, level),
@@ -146,39 +146,17 @@ impl Kernel {
 #[repr(align(64))]
 struct Block([u8; BLOCK_BYTES]);
 
-fn sum(dtype: DType, level: Level) -> Run<()> {
+/// `Sum` or `Prod`, whose bits are the same for signed and unsigned integers.
+fn wrapping<J>(dtype: DType, level: Level) -> Run<()>
+where
+    J: Join<u8> + Join<u16> + Join<u32> + Join<u64> + Join<f32> + Join<f64>,
+{
     match dtype {
-        DType::I8 | DType::U8 => plain::<Sum, u8>(level),
-        DType::I16 | DType::U16 => plain::<Sum, u16>(level),
-        DType::I32 | DType::U32 => plain::<Sum, u32>(level),
-        DType::I64 | DType::U64 => plain::<Sum, u64>(level),
-        DType::Bool => bytewise::<Bor>(level),
-        _ => float::<Sum>(dtype, level),
-    }
-}
-
-fn product(dtype: DType, level: Level) -> Run<()> {
-    match dtype {
-        DType::I8 | DType::U8 => plain::<Prod, u8>(level),
-        DType::I16 | DType::U16 => plain::<Prod, u16>(level),
-        DType::I32 | DType::U32 => plain::<Prod, u32>(level),
-        DType::I64 | DType::U64 => plain::<Prod, u64>(level),
-        DType::Bool => bytewise::<Band>(level),
-        _ => float::<Prod>(dtype, level),
-    }
-}
-
-fn minimum(dtype: DType, level: Level) -> Run<()> {
-    match dtype {
-        DType::Bool => bytewise::<Band>(level),
-        _ => ordered::<Min>(dtype, level),
-    }
-}
-
-fn maximum(dtype: DType, level: Level) -> Run<()> {
-    match dtype {
-        DType::Bool => bytewise::<Bor>(level),
-        _ => ordered::<Max>(dtype, level),
+        DType::I8 | DType::U8 => plain::<J, u8>(level),
+        DType::I16 | DType::U16 => plain::<J, u16>(level),
+        DType::I32 | DType::U32 => plain::<J, u32>(level),
+        DType::I64 | DType::U64 => plain::<J, u64>(level),
+        _ => float::<J>(dtype, level),
     }
 }
 
@@ -224,7 +202,10 @@ fn half<J: Join<f32>>(level: Level) -> Run<()> {
 
 /// Vectors of 256 bits suffice: what is combined comes from memory or from another core, and there
 /// loops of wider ones were a sixth slower than memory where we measured.
-fn plain<J: Join<T>, T: Copy>(level: Level) -> Run<()> {
+fn plain<J: Join<T>, T>(level: Level) -> Run<()>
+where
+    Plain<T>: Format<Wide = T>,
+{
     compiled::<Fold<J, Plain<T>>, ()>(level.min(Level::Avx2))
 }
 

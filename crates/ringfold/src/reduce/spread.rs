@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::ops::Mul;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use super::fold::{Brain, Format, Plain};
+use super::fold::Format;
 use super::level::Body;
 use super::ops::{Join, Sum};
 use super::store::{LINE_BYTES, Store, stream};
@@ -79,40 +79,24 @@ pub(super) trait Rows {
     fn factor(factor: f64) -> Self::Wide;
 }
 
-macro_rules! rows_of_elements {
-    ($($format:ty, $factor:ty;)*) => {
-        $(
-            impl Rows for $format {
-                type Stored = <$format as Format>::Stored;
-                type Wide = <$format as Format>::Wide;
+impl<F: Format> Rows for F {
+    type Stored = F::Stored;
+    type Wide = F::Wide;
 
-                #[inline(always)]
-                unsafe fn widen(stored: [Self::Stored; ROW]) -> [Self::Wide; ROW] {
-                    stored.map(<$format as Format>::widen)
-                }
+    #[inline(always)]
+    unsafe fn widen(stored: [F::Stored; ROW]) -> [F::Wide; ROW] {
+        stored.map(F::widen)
+    }
 
-                #[inline(always)]
-                unsafe fn narrow(wide: [Self::Wide; ROW]) -> [Self::Stored; ROW] {
-                    wide.map(<$format as Format>::narrow)
-                }
+    #[inline(always)]
+    unsafe fn narrow(wide: [F::Wide; ROW]) -> [F::Stored; ROW] {
+        wide.map(F::narrow)
+    }
 
-                #[inline(always)]
-                fn factor(factor: f64) -> Self::Wide {
-                    factor as $factor
-                }
-            }
-        )*
-    };
-}
-
-rows_of_elements! {
-    Plain<u8>, u8;
-    Plain<u16>, u16;
-    Plain<u32>, u32;
-    Plain<u64>, u64;
-    Plain<f32>, f32;
-    Plain<f64>, f64;
-    Brain, f32;
+    #[inline(always)]
+    fn factor(factor: f64) -> F::Wide {
+        F::factor(factor)
+    }
 }
 
 /// Sums that are stored as they are.
