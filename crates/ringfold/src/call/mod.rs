@@ -4,20 +4,24 @@
 //! A [`Call`] is in every message header and on every published slot. Two ranks whose calls differ
 //! never combine their data: the receiver reports `Error::Mismatch` with both.
 
+mod qualifier;
 mod way;
 
 use std::fmt;
 
+pub use qualifier::Qualifier;
 pub use way::Way;
+
+use qualifier::KIND_BITS;
 
 use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method, Op, Protocol};
 
 /// One call as its rank made it. 24 bytes on the wire, little endian:
 ///
 /// ```text
-/// 0 collective  1 dtype  2 op: 7 bits, has lists: 1 bit
+/// 0 collective  1 dtype  2 op: 4 bits, kind of qualifier: 3 bits, has lists: 1 bit
 /// 3 algorithm: 4 bits, assignment: 1 bit, access: 2 bits, inline payload (`ll`): 1 bit
-/// 4 root or tag: u32  8 count: u64; with lists 40 bits, lists: 24 bits  16 sequence: 48 bits
+/// 4 qualifier: u32  8 count: u64; with lists 40 bits, lists: 24 bits  16 sequence: 48 bits
 /// 22 cut: u16
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +42,8 @@ pub struct Call {
     /// How its bytes travel: chosen likewise. [`Protocol::ZeroCopy`] in registered buffers, and
     /// nowhere else.
     pub protocol: Protocol,
-    /// The root, or of `stragglar` the late rank; 0 if there is none, or [`REGISTRATION`], or of
-    /// weighted calls the [mark](crate::schedule::Weights::mark), or of rings that bypass slow
-    /// ranks [`LATE_MERGE`] and a policy. For point-to-point messages the tag.
-    pub root: u32,
+    /// The root, the tag, or what else distinguishes it from calls of the same collective.
+    pub qualifier: Qualifier,
     /// Elements as the collective counts them (see its documentation). Where each rank has a count
     /// of its own, their sum, at most [`LISTED_MAX`].
     pub count: u64,
@@ -62,16 +64,6 @@ pub struct Call {
 /// call, so they also show which rank is behind.
 pub const PREPARED: u64 = 1 << 40;
 
-/// The root in the calls by which memory is registered, so that no call of the user can equal one.
-pub const REGISTRATION: u32 = 0x7265_6769;
-
-/// The root in the rings that bypass slow ranks, with the policy in the lowest [`LATE_MERGE_BITS`],
-/// so that ranks with different policies are in different calls.
-pub const LATE_MERGE: u32 = 0x6c6d_0000;
-
-/// Bits of a policy.
-pub const LATE_MERGE_BITS: u32 = 4;
-
 /// What stands for the digest where each pair of ranks has a count of its own: no rank knows them
 /// all. A message between the two has their count and its digest instead.
 pub const PAIRWISE: u32 = (1 << LIST_BITS) - 1;
@@ -83,8 +75,13 @@ pub const LISTED_MAX: u64 = (1 << LISTED_BITS) - 1;
 const LISTED_BITS: u32 = 64 - LIST_BITS;
 const LIST_BITS: u32 = 24;
 
-/// The bit of the operation's byte that says that a call has lists.
-const LISTS_BIT: u32 = 7;
+/// The bits of byte 2, above those of the operation.
+const OP_BITS: u32 = 4;
+const QUALIFIER_BITS: u32 = OP_BITS;
+const LISTS_BIT: u32 = QUALIFIER_BITS + KIND_BITS;
+
+/// Operations that there are.
+const OPS: u8 = 9;
 
 /// What differs where lists do.
 const COUNTS_BY_RANK: &str = "the counts of the ranks differ: give all ranks the same list";
@@ -123,15 +120,17 @@ impl Call {
     /// loaded as one word stall a processor.
     #[inline]
     pub fn words(&self) -> [u64; CALL_BYTES / 8] {
+        let (qualifier, value) = self.qualifier.encode();
         let kind = self.collective as u64
             | (self.dtype as u64) << 8
             | (self.op as u64) << 16
+            | (qualifier as u64) << (16 + QUALIFIER_BITS)
             | ((self.lists != 0) as u64) << (16 + LISTS_BIT)
             | (self.algorithm as u64) << 24
             | (self.assignment as u64) << (24 + ASSIGNMENT_BIT)
             | (self.access as u64) << (24 + ACCESS_BITS)
             | ((self.protocol == Protocol::Ll) as u64) << (24 + INLINE_BIT)
-            | (self.root as u64) << 32;
+            | (value as u64) << 32;
         let sequence = self.sequence & ((1 << SEQUENCE_BITS) - 1);
         [
             kind,
@@ -179,7 +178,6 @@ impl Call {
     /// What differs in `other`, if these are calls of one collective: the first thing that does,
     /// and where to look for more.
     pub fn difference(&self, other: &Call) -> Option<&'static str> {
-        let is_message = matches!(self.collective, Collective::Send | Collective::Recv);
         if self.collective != other.collective {
             None
         } else if self.dtype != other.dtype {
@@ -193,12 +191,8 @@ impl Call {
             })
         } else if self.count != other.count {
             Some("the counts differ")
-        } else if self.root != other.root && is_message {
-            Some("the tags differ")
-        } else if self.root != other.root && self.collective.has_root() {
-            Some("the roots differ")
         } else {
-            None
+            self.qualifier.difference(other.qualifier)
         }
     }
 
@@ -211,26 +205,28 @@ impl Call {
     /// Whether the two stand at the same place in the order of calls and ask for different things.
     /// Nothing is said of how they are carried out.
     pub fn contradicts(&self, other: &Call) -> bool {
-        let asked = |call: &Call| {
-            let has_root = call.collective.has_root() || call.root == REGISTRATION;
-            let root = has_root.then_some(call.root);
-            (call.collective, call.dtype, call.op, root)
+        let requested = |call: &Call| {
+            let qualifier = match call.qualifier {
+                stated @ (Qualifier::Root(_) | Qualifier::Registration) => stated,
+                _ => Qualifier::None,
+            };
+            (call.collective, call.dtype, call.op, qualifier)
         };
         let counted = |call: &Call| (call.count, call.lists);
         // Counts that each pair has for itself are no two ranks' the same.
         let is_by_pair = self.lists == PAIRWISE || other.lists == PAIRWISE;
         let is_counted_alike = is_by_pair || counted(self) == counted(other);
-        self.sequence == other.sequence && (asked(self) != asked(other) || !is_counted_alike)
+        self.sequence == other.sequence
+            && (requested(self) != requested(other) || !is_counted_alike)
     }
 
     /// The call that `bytes` claim; `None` if a number in them means nothing.
     pub fn decode(bytes: &[u8; CALL_BYTES]) -> Option<Call> {
         let word =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let (has_lists, op) = (
-            bytes[2] >> LISTS_BIT == 1,
-            bytes[2] & ((1 << LISTS_BIT) - 1),
-        );
+        let has_lists = bytes[2] >> LISTS_BIT == 1;
+        let op = bytes[2] & ((1 << OP_BITS) - 1);
+        let qualifier = bytes[2] >> QUALIFIER_BITS & ((1 << KIND_BITS) - 1);
         let (count, lists) = match has_lists {
             true => (word(8) & LISTED_MAX, (word(8) >> LISTED_BITS) as u32),
             false => (word(8), 0),
@@ -249,12 +245,12 @@ impl Call {
         Some(Call {
             collective: Collective::from_wire(bytes[0])?,
             dtype: DType::from_wire(bytes[1])?,
-            op: (op < 9).then_some(op)?,
+            op: (op < OPS).then_some(op)?,
             algorithm: Algorithm::from_wire(bytes[3] & ((1 << ALGORITHM_BITS) - 1))?,
             access,
             assignment: Assignment::from_wire(bytes[3] >> ASSIGNMENT_BIT & 1)?,
             protocol,
-            root: u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")),
+            qualifier: Qualifier::decode(qualifier, (word(0) >> 32) as u32)?,
             count,
             lists,
             sequence: word(16) & ((1 << SEQUENCE_BITS) - 1),
@@ -301,13 +297,11 @@ impl fmt::Display for Call {
         if self.collective.reduces() {
             write!(f, " {}", Op::wire_name(self.op))?;
         }
-        if self.is_message() {
-            return write!(f, " tag {}", self.root);
-        }
-        if self.collective.has_root() {
-            write!(f, " root {}", self.root)?;
-        } else if self.root == REGISTRATION {
-            write!(f, " to register memory")?;
+        match self.qualifier {
+            Qualifier::Tag(tag) => return write!(f, " tag {tag}"),
+            Qualifier::Root(root) => write!(f, " root {root}")?,
+            Qualifier::Registration => write!(f, " to register memory")?,
+            _ => {}
         }
         write!(f, " by {}", self.method())?;
         if self.protocol == Protocol::Ll {
@@ -316,22 +310,16 @@ impl fmt::Display for Call {
         if self.channels() > 1 {
             write!(f, " on {} channels", self.channels())?;
         }
-        if self.collective == Collective::AllReduce
-            && self.algorithm == Algorithm::Direct
-            && self.root > 0
-        {
-            let (epoch, digest) = (self.root >> 16, self.root & 0xffff);
-            write!(f, " with the weights of epoch {epoch} ({digest:04x})")?;
+        match self.qualifier {
+            Qualifier::Weights(mark) => {
+                let (epoch, digest) = (mark >> 16, mark & 0xffff);
+                write!(f, " with the weights of epoch {epoch} ({digest:04x})")
+            }
+            Qualifier::StragglerPolicy(policy) => {
+                write!(f, " around slow ranks (policy {policy:#x})")
+            }
+            Qualifier::LateRank(rank) => write!(f, " with rank {rank} late"),
+            _ => Ok(()),
         }
-        if self.algorithm == Algorithm::Ring
-            && self.root >> LATE_MERGE_BITS == LATE_MERGE >> LATE_MERGE_BITS
-        {
-            let policy = self.root & ((1 << LATE_MERGE_BITS) - 1);
-            write!(f, " around slow ranks (policy {policy:#x})")?;
-        }
-        if self.algorithm == Algorithm::Stragglar {
-            write!(f, " with rank {} late", self.root)?;
-        }
-        Ok(())
     }
 }

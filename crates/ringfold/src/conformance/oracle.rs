@@ -239,7 +239,7 @@ pub fn no_call() -> Call {
         access: crate::Access::Messages,
         assignment: crate::Assignment::Owner,
         protocol: Protocol::Simple,
-        root: 0,
+        qualifier: crate::call::Qualifier::None,
         count: 0,
         lists: 0,
         sequence: 0,

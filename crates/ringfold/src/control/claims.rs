@@ -41,10 +41,10 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{PAIRWISE, REGISTRATION};
+    use crate::call::{PAIRWISE, Qualifier};
     use crate::types::{Algorithm, Collective, DType, Protocol};
 
-    fn call(collective: Collective, root: u32, sequence: u64) -> Call {
+    fn call(collective: Collective, qualifier: Qualifier, sequence: u64) -> Call {
         Call {
             collective,
             dtype: DType::F32,
@@ -53,7 +53,7 @@ mod tests {
             access: crate::Access::Messages,
             assignment: crate::Assignment::Owner,
             protocol: Protocol::Simple,
-            root,
+            qualifier,
             count: 8,
             lists: 0,
             sequence,
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn two_ranks_that_both_wait_for_the_other_are_told() {
         let mut claims = Claims::default();
-        let from = |root| call(Collective::Broadcast, root, 5);
+        let from = |root| call(Collective::Broadcast, Qualifier::Root(root), 5);
         assert!(claims.compare(1, from(0)).is_none());
         assert!(claims.compare(1, from(0)).is_none());
         let error = claims.compare(0, from(1)).expect("they differ");
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn ranks_behind_in_messages_or_on_another_way_are_not_in_different_calls() {
         let mut claims = Claims::default();
-        let sum = call(Collective::AllReduce, 0, 7);
+        let sum = call(Collective::AllReduce, Qualifier::None, 7);
         let other_way = Call {
             algorithm: Algorithm::Direct,
-            root: 3 << 16,
+            qualifier: Qualifier::Weights(3 << 16),
             cut: 9,
             ..sum
         };
@@ -91,21 +91,21 @@ mod tests {
         let by_pair = |count, sequence| Call {
             count,
             lists: PAIRWISE,
-            ..call(Collective::AllToAll, 0, sequence)
+            ..call(Collective::AllToAll, Qualifier::None, sequence)
         };
         for (rank, call) in [
             (0, sum),
             (1, other_way),
             (2, message),
-            (3, call(Collective::Broadcast, 0, 6)),
+            (3, call(Collective::Broadcast, Qualifier::Root(0), 6)),
             (4, by_pair(4, 9)),
             (5, by_pair(5, 9)),
         ] {
             assert!(claims.compare(rank, call).is_none(), "{call}");
         }
-        let registration = call(Collective::AllGather, REGISTRATION, 8);
+        let registration = call(Collective::AllGather, Qualifier::Registration, 8);
         assert!(claims.compare(0, registration).is_none());
-        let error = claims.compare(1, call(Collective::AllGather, 0, 8));
+        let error = claims.compare(1, call(Collective::AllGather, Qualifier::None, 8));
         assert!(matches!(error, Some(Error::Mismatch { .. })));
     }
 }

@@ -13,11 +13,11 @@ use super::steps::Steps;
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
 use super::{Engine, Job};
-use crate::call::{Call, LISTED_MAX, PAIRWISE, REGISTRATION, list_digest};
+use crate::call::{Call, LISTED_MAX, PAIRWISE, Qualifier, list_digest};
 use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
-use crate::schedule::{Cut, LL_SHARED_BYTES, Spec, Weights};
+use crate::schedule::{Cut, LL_SHARED_BYTES, Spec};
 use crate::transport::SlotUse;
 use crate::types::{Access, Algorithm, Collective, Method, Op};
 
@@ -285,16 +285,7 @@ impl Engine {
             access: job.way.access,
             assignment: job.way.assignment,
             protocol: job.way.protocol,
-            root: if job.collective.has_root() || job.way.algorithm == Algorithm::Stragglar {
-                job.root as u32
-            } else if job.registers {
-                REGISTRATION
-            } else if self.bypasses_stragglers(job) {
-                let state = self.context.kept.late_merge.as_ref();
-                state.map_or(0, |state| state.policy.mark())
-            } else {
-                job.weights.as_ref().map_or(0, Weights::mark)
-            },
+            qualifier: self.qualifier(job),
             count: match lists {
                 0 => job.count,
                 _ => job.count.min(LISTED_MAX),
@@ -302,6 +293,19 @@ impl Engine {
             lists,
             sequence: self.sequence,
             cut: job.way.cut(job.dtype),
+        }
+    }
+
+    fn qualifier(&self, job: &Job) -> Qualifier {
+        match (&self.context.kept.late_merge, &job.weights) {
+            _ if job.collective.has_root() => Qualifier::Root(job.root as u32),
+            _ if job.way.algorithm == Algorithm::Stragglar => Qualifier::LateRank(job.root as u32),
+            _ if job.registers => Qualifier::Registration,
+            (Some(state), _) if self.bypasses_stragglers(job) => {
+                Qualifier::StragglerPolicy(state.policy.mark())
+            }
+            (_, Some(weights)) => Qualifier::Weights(weights.mark()),
+            _ => Qualifier::None,
         }
     }
 

@@ -145,7 +145,7 @@ fn a_header_that_contradicts_itself_is_corrupt() {
         access: crate::Access::Messages,
         assignment: crate::Assignment::Owner,
         protocol: Protocol::Simple,
-        root: 1,
+        qualifier: crate::call::Qualifier::Tag(1),
         count: 1 << 62,
         lists: 0,
         sequence: 1,

@@ -47,7 +47,6 @@ use timers::Estimates;
 
 use super::Job;
 use super::executor::Operation;
-use crate::call::{LATE_MERGE, LATE_MERGE_BITS};
 use crate::error::{Error, Result};
 use crate::types::{Access, Algorithm, Collective};
 use crate::units::nearest;
@@ -178,17 +177,15 @@ impl Policy {
         }
     }
 
-    /// What stands for the root in its calls, so that ranks with different policies never combine
-    /// their data.
+    /// A number for it in its calls, so that ranks with different policies never combine their
+    /// data.
     pub fn mark(&self) -> u32 {
         let Signals { late, skip, silent } = self.signals;
         let flags = [self.target == Target::Tail, late, skip, silent];
-        let bits = flags
+        flags
             .iter()
             .rev()
-            .fold(0, |bits, flag| bits << 1 | u32::from(*flag));
-        debug_assert!(bits < 1 << LATE_MERGE_BITS);
-        LATE_MERGE | bits
+            .fold(0, |bits, flag| bits << 1 | u32::from(*flag))
     }
 }
 
@@ -274,7 +271,6 @@ mod tests {
                 assert!(marks.insert(policy.mark()));
             }
         }
-        assert!(!marks.contains(&0) && !marks.contains(&crate::call::REGISTRATION));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use crate::call::Qualifier;
 use crate::memory::{Owned, Region};
 use crate::transport::Header;
 
@@ -54,10 +55,10 @@ impl Kept {
     }
 
     /// The oldest message that has no taker and that a receive `matches` by peer and tag.
-    pub fn find(&self, matches: impl Fn(usize, u32) -> bool) -> Option<(usize, Header)> {
+    pub fn find(&self, matches: impl Fn(usize, Qualifier) -> bool) -> Option<(usize, Header)> {
         let is_free = |message: &&Message| message.taker.is_none();
         let mut free = self.messages.iter().filter(is_free);
-        free.find(|message| matches(message.peer, message.header.call.root))
+        free.find(|message| matches(message.peer, message.header.call.qualifier))
             .map(|message| (message.peer, message.header))
     }
 

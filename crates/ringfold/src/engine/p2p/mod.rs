@@ -34,7 +34,7 @@ use std::time::Duration;
 pub use kept::{KEPT_BYTES_MAX, KEPT_MESSAGES_MAX};
 
 use super::{ANY_SOURCE, Finished, JOBS_MAX, Job, JobId};
-use crate::call::Call;
+use crate::call::{Call, Qualifier};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{
@@ -165,7 +165,7 @@ impl Mailbox {
                 access: job.way.access,
                 assignment: job.way.assignment,
                 protocol: job.way.protocol,
-                root: job.tag,
+                qualifier: Qualifier::Tag(job.tag),
                 count: job.count,
                 lists: 0,
                 sequence: *sequence,
@@ -313,7 +313,7 @@ impl Mailbox {
             Head::Message(header) => header,
         };
         self.check(peer, &header)?;
-        let (sink, destination) = match self.first_waiting(peer, header.call.root) {
+        let (sink, destination) = match self.first_waiting(peer, header.call.qualifier) {
             Some(number) => {
                 self.compare(number, peer, &header)?;
                 self.stop_listening(peer, transport)?;
@@ -343,7 +343,8 @@ impl Mailbox {
         let Header { call, bytes, .. } = header;
         let due = self.peers[peer].taken + 1;
         let elements = call.count.checked_mul(call.dtype.size_bytes() as u64);
-        let what = if call.collective != Collective::Send || call.op != 0 {
+        let is_message = matches!(call.qualifier, Qualifier::Tag(_)) && call.op == 0;
+        let what = if call.collective != Collective::Send || !is_message {
             format!("{call} came where a message was due")
         } else if call.sequence != due {
             format!("message #{} came where #{due} was due", call.sequence)
@@ -356,7 +357,7 @@ impl Mailbox {
     }
 
     /// The receive that gets `peer`'s message with this tag; it waits no longer.
-    fn first_waiting(&mut self, peer: usize, tag: u32) -> Option<usize> {
+    fn first_waiting(&mut self, peer: usize, tag: Qualifier) -> Option<usize> {
         let matches = |number: &usize| self.message(*number).matches(peer, tag);
         let place = self.waiting.iter().position(matches)?;
         let number = self.waiting.remove(place)?;
@@ -433,8 +434,8 @@ impl Message {
         self.call.collective == Collective::Recv
     }
 
-    fn matches(&self, peer: usize, tag: u32) -> bool {
-        self.call.root == tag && self.peer.is_none_or(|mine| mine == peer)
+    fn matches(&self, peer: usize, tag: Qualifier) -> bool {
+        self.call.qualifier == tag && self.peer.is_none_or(|mine| mine == peer)
     }
 }
 

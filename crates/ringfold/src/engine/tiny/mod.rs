@@ -26,7 +26,7 @@ use super::executor::{Buffers, Context, Executor, Operation, Running, windows};
 use super::geometry::{Blocks, Geometry};
 use super::lateness::Lateness;
 use super::{Engine, JobId, announce};
-use crate::call::Call;
+use crate::call::{Call, Qualifier};
 use crate::error::Result;
 use crate::memory::Region;
 use crate::reduce::Kernel;
@@ -87,7 +87,10 @@ impl TinyJob {
             access: Access::Staged,
             assignment: Assignment::Owner,
             protocol: self.protocol,
-            root: self.root as u32,
+            qualifier: match self.collective.has_root() {
+                true => Qualifier::Root(self.root as u32),
+                false => Qualifier::None,
+            },
             count: self.count,
             lists: 0,
             sequence: 0,

@@ -212,7 +212,7 @@ pub fn call(count: u64) -> Call {
         access: crate::Access::Messages,
         assignment: crate::Assignment::Owner,
         protocol: Protocol::Simple,
-        root: 0,
+        qualifier: crate::call::Qualifier::None,
         count,
         lists: 0,
         sequence: 5,

@@ -1,0 +1,115 @@
+//! What distinguishes calls of the same collective, type and size.
+
+#![forbid(unsafe_code)]
+
+/// What a [`Call`](super::Call) says beside its collective, type and counts. On the wire a number
+/// of [`KIND_BITS`] for the kind, and a value of 32 bits, so that no two of them are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Qualifier {
+    /// Nothing.
+    None,
+    /// The root of a collective that has one.
+    Root(u32),
+    /// The tag of a message between two ranks.
+    Tag(u32),
+    /// The rank that is known to come late, of `stragglar`.
+    LateRank(u32),
+    /// The library registers memory by this call.
+    Registration,
+    /// The policy of a ring that bypasses slow ranks.
+    StragglerPolicy(u32),
+    /// The [mark](crate::schedule::Weights::mark) of the ownership weights by which the ranks'
+    /// shares are cut.
+    Weights(u32),
+}
+
+/// Bits of the kind on the wire.
+pub const KIND_BITS: u32 = 3;
+
+impl Qualifier {
+    /// The wire form: the kind, and the value; 0 where there is none.
+    #[inline]
+    pub const fn encode(self) -> (u8, u32) {
+        match self {
+            Qualifier::None => (0, 0),
+            Qualifier::Root(rank) => (1, rank),
+            Qualifier::Tag(tag) => (2, tag),
+            Qualifier::LateRank(rank) => (3, rank),
+            Qualifier::Registration => (4, 0),
+            Qualifier::StragglerPolicy(policy) => (5, policy),
+            Qualifier::Weights(mark) => (6, mark),
+        }
+    }
+
+    /// The qualifier that a peer claims; `None` if the numbers mean nothing.
+    pub const fn decode(kind: u8, value: u32) -> Option<Qualifier> {
+        Some(match (kind, value) {
+            (0, 0) => Qualifier::None,
+            (1, rank) => Qualifier::Root(rank),
+            (2, tag) => Qualifier::Tag(tag),
+            (3, rank) => Qualifier::LateRank(rank),
+            (4, 0) => Qualifier::Registration,
+            (5, policy) => Qualifier::StragglerPolicy(policy),
+            (6, mark) => Qualifier::Weights(mark),
+            _ => return None,
+        })
+    }
+
+    /// The rank that a schedule treats differently: the root, or the late rank; else 0.
+    pub const fn distinguished_rank(self) -> u32 {
+        match self {
+            Qualifier::Root(rank) | Qualifier::LateRank(rank) => rank,
+            _ => 0,
+        }
+    }
+
+    /// What the two differ in, in words.
+    pub fn difference(self, other: Qualifier) -> Option<&'static str> {
+        use Qualifier::{LateRank, Registration, Root, StragglerPolicy, Tag, Weights};
+        match (self, other) {
+            _ if self == other => None,
+            (Tag(_), Tag(_)) => Some("the tags differ"),
+            (Root(_), Root(_)) => Some("the roots differ"),
+            (LateRank(_), LateRank(_)) => Some("the ranks known to be late differ"),
+            (StragglerPolicy(_), StragglerPolicy(_)) => Some("the straggler policies differ"),
+            (Weights(_), Weights(_)) => Some("the ownership weights differ"),
+            (Registration, _) | (_, Registration) => Some("one of them registers memory"),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qualifiers_survive_the_wire_and_nothing_else_is_one() {
+        let mut found = 0;
+        for kind in 0..1 << KIND_BITS {
+            for value in [0, 1, 7, u32::MAX] {
+                if let Some(qualifier) = Qualifier::decode(kind, value) {
+                    assert_eq!(qualifier.encode(), (kind, value));
+                    found += 1;
+                }
+            }
+        }
+        assert_eq!(found, 5 * 4 + 2);
+    }
+
+    #[test]
+    fn equal_values_of_other_kinds_are_different_calls() {
+        let all = [
+            Qualifier::Root(5),
+            Qualifier::Tag(5),
+            Qualifier::LateRank(5),
+            Qualifier::StragglerPolicy(5),
+            Qualifier::Weights(5),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            for other in &all[..index] {
+                assert_ne!(one.encode(), other.encode());
+            }
+        }
+    }
+}
