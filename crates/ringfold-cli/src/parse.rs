@@ -44,13 +44,13 @@ pub fn parse_collective(text: &str) -> Result<Collective, ringfold::Error> {
         .find(|c| bare(c.name()) == bare(alias))
     {
         Some(&collective) => Ok(collective),
-        None => text.parse(),
+        None => Ok(text.parse()?),
     }
 }
 
 /// An algorithm's name, also with hyphens.
 pub fn parse_algorithm(text: &str) -> Result<Method, ringfold::Error> {
-    text.replace('-', "_").parse()
+    Ok(text.replace('-', "_").parse()?)
 }
 
 pub fn parse_op(text: &str) -> Result<Selection<OpName>, ringfold::Error> {
@@ -73,7 +73,7 @@ pub fn parse_dtype(text: &str) -> Result<Selection<DType>, ringfold::Error> {
         "fp8_e5m2" | "f8e5m2" => "float8_e5m2",
         other => other,
     };
-    name.parse().map(Selection::One)
+    Ok(Selection::One(name.parse()?))
 }
 
 pub fn parse_root(text: &str) -> Result<Selection<usize>, String> {

@@ -6,8 +6,8 @@ use pyo3::types::PyType;
 use ringfold::Error;
 
 /// The exception that mirrors `error`.
-pub fn exception(error: Error) -> PyErr {
-    Python::attach(|py| build(py, &error).unwrap_or_else(|failure| failure))
+pub fn exception(error: impl Into<Error>) -> PyErr {
+    Python::attach(|py| build(py, &error.into()).unwrap_or_else(|failure| failure))
 }
 
 /// An exception about the caller's arguments.

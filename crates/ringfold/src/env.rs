@@ -29,6 +29,7 @@ use crate::tune::allowed;
 use crate::tune::bounds::CHANNELS_MAX;
 use crate::tune::calibration::Source;
 use crate::tune::limits::Overrides;
+use crate::types::Unknown;
 use crate::units::{bytes, near};
 
 /// The default deadline of an operation. Long, because a rank may be saving a checkpoint or
@@ -147,7 +148,7 @@ impl Environment {
             connect_timeout: parse(lookup, "RINGFOLD_CONNECT_TIMEOUT_MS", milliseconds)?,
             peer_timeout: parse(lookup, "RINGFOLD_PEER_TIMEOUT_MS", peer_timeout)?,
             transport: parse(lookup, "RINGFOLD_TRANSPORT", |text| {
-                text.parse().map_err(|error: Error| error.to_string())
+                text.parse().map_err(|unknown: Unknown| unknown.to_string())
             })?,
             allowed: AlgoFilter::parse(
                 &lookup(allowed::ALGO).unwrap_or_default(),
@@ -168,10 +169,10 @@ impl Environment {
             })?,
             helpers: parse(lookup, "RINGFOLD_HELPERS", count)?,
             bind: parse(lookup, "RINGFOLD_BIND", |text| {
-                text.parse().map_err(|error: Error| error.to_string())
+                text.parse().map_err(|unknown: Unknown| unknown.to_string())
             })?,
             straggler: parse(lookup, "RINGFOLD_STRAGGLER", |text| {
-                text.parse().map_err(|error: Error| error.to_string())
+                text.parse().map_err(|unknown: Unknown| unknown.to_string())
             })?,
             foreign_binding: FOREIGN_BINDINGS
                 .into_iter()

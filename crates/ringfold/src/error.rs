@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 
 use crate::call::Call;
+use crate::types::Unknown;
 
 /// A result with ringfold's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -247,6 +248,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<Unknown> for Error {
+    fn from(unknown: Unknown) -> Error {
+        Error::InvalidArgument(unknown.to_string())
+    }
+}
 
 /// The system's refusal, with the way out where it is a limit that somebody set.
 pub(crate) struct Refused<'a>(pub(crate) &'a io::Error);

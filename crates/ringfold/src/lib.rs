@@ -62,6 +62,7 @@ mod simulate;
 #[cfg(test)]
 #[path = "../tests/skipped/mod.rs"]
 mod skipped;
+mod spelling;
 mod sync;
 mod sys;
 mod testing;
@@ -82,7 +83,7 @@ pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
 pub use error::{Error, Result};
 pub use memory::{Region, Registered};
 pub use schedule::Weighting;
-pub use types::{Access, Algorithm, Assignment, Collective, DType, Method, Op, Protocol};
+pub use types::{Access, Algorithm, Assignment, Collective, DType, Method, Op, Protocol, Unknown};
 
 /// The README's example, compiled and run with the tests.
 #[cfg(doctest)]

@@ -6,8 +6,20 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::Error;
-use crate::units;
+use crate::spelling;
+
+/// A name or a combination of this vocabulary that does not exist; the text says which, and what
+/// does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown(pub(crate) String);
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unknown {}
 
 /// Builds an enum whose variants have a name, with the conversions both ways.
 macro_rules! named {
@@ -35,8 +47,8 @@ macro_rules! named {
         }
 
         impl std::str::FromStr for $name {
-            type Err = $crate::error::Error;
-            fn from_str(text: &str) -> $crate::error::Result<$name> {
+            type Err = $crate::types::Unknown;
+            fn from_str(text: &str) -> Result<$name, $crate::types::Unknown> {
                 $name::ALL.iter().copied().find(|v| v.name() == text).ok_or_else(|| {
                     let names: Vec<_> = $name::ALL.iter().map(|v| v.name()).collect();
                     $crate::types::unknown($kind, text, &names)
@@ -48,10 +60,10 @@ macro_rules! named {
 pub(crate) use named;
 
 /// The error of a name that means nothing.
-pub(crate) fn unknown(kind: &str, text: &str, names: &[&str]) -> Error {
-    let nearest = units::nearest(text, names.iter().copied());
+pub(crate) fn unknown(kind: &str, text: &str, names: &[&str]) -> Unknown {
+    let nearest = spelling::nearest(text, names.iter().copied());
     let all = names.join(", ");
-    Error::InvalidArgument(format!(
+    Unknown(format!(
         "unknown {kind} `{text}`; did you mean {nearest}? One of {all}"
     ))
 }
@@ -211,7 +223,7 @@ impl Op {
     }
 
     /// Checks that this operation exists for `dtype`.
-    pub fn check(self, dtype: DType) -> Result<(), Error> {
+    pub fn check(self, dtype: DType) -> Result<(), Unknown> {
         let bits = matches!(self, Op::Band | Op::Bor | Op::Bxor);
         let ok = match dtype {
             DType::F8E4M3 | DType::F8E5M2 => false,
@@ -222,7 +234,7 @@ impl Op {
         if ok {
             Ok(())
         } else {
-            Err(Error::InvalidArgument(format!(
+            Err(Unknown(format!(
                 "operation `{}` does not exist for {dtype}",
                 self.name()
             )))
@@ -237,8 +249,8 @@ impl fmt::Display for Op {
 }
 
 impl FromStr for Op {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Op, Error> {
+    type Err = Unknown;
+    fn from_str(text: &str) -> Result<Op, Unknown> {
         Ok(match text {
             "sum" => Op::Sum,
             "prod" => Op::Prod,
@@ -303,30 +315,6 @@ impl Collective {
 }
 
 named_byte! {
-    /// The order in which ranks exchange and combine; see docs/algorithms.md.
-    Algorithm, "algorithm" {
-        /// Master and workers: everything through the root, in place.
-        Flat = 0, "flat";
-        /// Neighbours pass chunks around a ring.
-        Ring = 1, "ring";
-        /// A binomial tree towards and from the root.
-        Tree = 2, "tree";
-        /// Pairs at doubling distance exchange everything.
-        RecursiveDoubling = 3, "recursive_doubling";
-        /// Recursive halving, then recursive doubling.
-        Rabenseifner = 4, "rabenseifner";
-        /// All to all: each rank combines its own chunk for all others.
-        Direct = 5, "direct";
-        /// Every rank gives everything to every rank, and each reduces for itself: one step.
-        OneShot = 6, "one_shot";
-        /// Within domains that share a cache or a socket first, then between them.
-        Hierarchical = 7, "hierarchical";
-        /// One rank is known to come late: the others reduce before it comes.
-        Stragglar = 8, "stragglar";
-    }
-}
-
-named_byte! {
     /// How a rank reaches the data of its peers.
     Access, "access" {
         /// Messages between pairs: any transport.
@@ -364,73 +352,88 @@ named_byte! {
     }
 }
 
-named_byte! {
-    /// The name of a combination of algorithm, access and assignment: what users ask for, and with
-    /// the protocol the key of the tuner's table. Most are named after their algorithm; three of
-    /// `direct` have names of their own.
-    Method, "algorithm" {
-        /// `flat`.
+/// Builds the algorithms and the methods from one table: each algorithm is also a method, and some
+/// combinations with an access and an assignment are methods of their own.
+macro_rules! methods {
+    (
+        algorithms { $($(#[$meta:meta])* $plain:ident = $number:literal, $text:literal;)* }
+        combinations { $(
+            $(#[$own_meta:meta])* $own:ident = $own_number:literal, $own_text:literal:
+                $algorithm:ident, $access:pat, $assignment:ident;
+        )* }
+    ) => {
+        named_byte! {
+            /// The order in which ranks exchange and combine; see docs/algorithms.md.
+            Algorithm, "algorithm" { $($(#[$meta])* $plain = $number, $text;)* }
+        }
+
+        named_byte! {
+            /// The name of a combination of algorithm, access and assignment: what users ask for,
+            /// and with the protocol the key of the tuner's table. Most are named after their
+            /// algorithm; three of `direct` have names of their own.
+            Method, "algorithm" {
+                $($(#[$meta])* $plain = $number, $text;)*
+                $($(#[$own_meta])* $own = $own_number, $own_text;)*
+            }
+        }
+
+        impl Method {
+            /// The name of this combination.
+            pub const fn new(
+                algorithm: Algorithm,
+                access: Access,
+                assignment: Assignment,
+            ) -> Method {
+                match (algorithm, access, assignment) {
+                    $((Algorithm::$algorithm, $access, Assignment::$assignment) => Method::$own,)*
+                    $((Algorithm::$plain, ..) => Method::$plain,)*
+                }
+            }
+
+            /// Its algorithm.
+            pub const fn algorithm(self) -> Algorithm {
+                match self {
+                    $(Method::$plain => Algorithm::$plain,)*
+                    $(Method::$own => Algorithm::$algorithm,)*
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    algorithms {
+        /// Master and workers: everything through the root, in place.
         Flat = 0, "flat";
-        /// `ring`.
+        /// Neighbours pass chunks around a ring.
         Ring = 1, "ring";
-        /// `tree`.
+        /// A binomial tree towards and from the root.
         Tree = 2, "tree";
-        /// `recursive_doubling`.
+        /// Pairs at doubling distance exchange everything.
         RecursiveDoubling = 3, "recursive_doubling";
-        /// `rabenseifner`.
+        /// Recursive halving, then recursive doubling.
         Rabenseifner = 4, "rabenseifner";
-        /// `direct` over messages or staged.
+        /// All to all: each rank combines its own chunk for all others.
         Direct = 5, "direct";
-        /// `one_shot`.
+        /// Every rank gives everything to every rank, and each reduces for itself: one step.
         OneShot = 6, "one_shot";
+        /// Within domains that share a cache or a socket first, then between them.
+        Hierarchical = 7, "hierarchical";
+        /// One rank is known to come late: the others reduce before it comes.
+        Stragglar = 8, "stragglar";
+    }
+    combinations {
         /// `direct` in registered buffers: each rank reads its chunk from all of them and stores
         /// the result into all.
-        Push = 7, "push";
-        /// `hierarchical`.
-        Hierarchical = 8, "hierarchical";
-        /// `direct`, staged, with dynamic assignment.
-        Claim = 9, "claim";
+        Push = 9, "push": Direct, Access::Registered, Owner;
         /// `direct` in registered buffers with dynamic assignment.
-        Serve = 10, "serve";
-        /// `stragglar`.
-        Stragglar = 11, "stragglar";
+        Serve = 10, "serve": Direct, Access::Registered, Dynamic;
+        /// `direct`, staged, with dynamic assignment.
+        Claim = 11, "claim": Direct, _, Dynamic;
     }
 }
 
 impl Method {
-    /// The name of this combination.
-    pub const fn new(algorithm: Algorithm, access: Access, assignment: Assignment) -> Method {
-        match (algorithm, access, assignment) {
-            (Algorithm::Direct, Access::Registered, Assignment::Owner) => Method::Push,
-            (Algorithm::Direct, Access::Registered, Assignment::Dynamic) => Method::Serve,
-            (Algorithm::Direct, _, Assignment::Dynamic) => Method::Claim,
-            (Algorithm::Direct, _, Assignment::Owner) => Method::Direct,
-            (Algorithm::Flat, ..) => Method::Flat,
-            (Algorithm::Ring, ..) => Method::Ring,
-            (Algorithm::Tree, ..) => Method::Tree,
-            (Algorithm::RecursiveDoubling, ..) => Method::RecursiveDoubling,
-            (Algorithm::Rabenseifner, ..) => Method::Rabenseifner,
-            (Algorithm::OneShot, ..) => Method::OneShot,
-            (Algorithm::Hierarchical, ..) => Method::Hierarchical,
-            (Algorithm::Stragglar, ..) => Method::Stragglar,
-        }
-    }
-
-    /// Its algorithm.
-    pub const fn algorithm(self) -> Algorithm {
-        match self {
-            Method::Flat => Algorithm::Flat,
-            Method::Ring => Algorithm::Ring,
-            Method::Tree => Algorithm::Tree,
-            Method::RecursiveDoubling => Algorithm::RecursiveDoubling,
-            Method::Rabenseifner => Algorithm::Rabenseifner,
-            Method::Direct | Method::Push | Method::Claim | Method::Serve => Algorithm::Direct,
-            Method::OneShot => Algorithm::OneShot,
-            Method::Hierarchical => Algorithm::Hierarchical,
-            Method::Stragglar => Algorithm::Stragglar,
-        }
-    }
-
     /// Whether it works in all ranks' registered buffers: it goes by [`Protocol::ZeroCopy`], as no
     /// other does, and falls back to another where they are not all registered.
     pub const fn is_registered(self) -> bool {

@@ -1,6 +1,7 @@
 //! Times and rates as people write them: `5us`, `1.5ms`, `100Gbit/s`, `12.5GB/s`.
 
 use crate::error::{Error, Result};
+pub use crate::spelling::{near, nearest};
 
 /// Units of time and their picoseconds.
 const TIMES: [(&str, f64); 6] = [
@@ -96,37 +97,6 @@ pub fn bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "must be bytes, 1 or more, with K, M or G behind it if you like".into())
 }
 
-/// The one of `known` that `word` is most like.
-pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
-    known
-        .min_by_key(|name| distance(word, name))
-        .unwrap_or_default()
-}
-
-/// The same, if it is likely that this was meant: one begins with the other, or no more than a
-/// third of `word` is wrong.
-pub fn near<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let found = nearest(word, known);
-    let begins = found.starts_with(word) || word.starts_with(found);
-    (begins || distance(word, found) <= word.len() / 3).then_some(found)
-}
-
-/// The number of letters to insert, delete or replace to turn one word into the other (Levenshtein,
-/// 1966).
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (index, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
-        for (at, &candidate) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != candidate);
-            diagonal = row[at + 1];
-            row[at + 1] = replaced.min(diagonal + 1).min(row[at] + 1);
-        }
-    }
-    row[other.len()]
-}
-
 fn invalid(text: String) -> Error {
     Error::InvalidArgument(text)
 }
@@ -168,14 +138,6 @@ mod tests {
         for (result, due) in cases {
             let text = result.unwrap_err().to_string();
             assert!(text.contains(due), "{text}");
-        }
-    }
-
-    #[test]
-    fn the_nearest_word_needs_the_fewest_changes() {
-        let known = ["rank", "step", "delay", "p"];
-        for (word, due) in [("rnak", "rank"), ("steps", "step"), ("dleay", "delay")] {
-            assert_eq!(nearest(word, known.into_iter()), due);
         }
     }
 }

@@ -52,7 +52,7 @@ impl FromStr for Key {
         if parts.next().is_some() {
             return Err(format!("`{text}` is not `collective.algorithm.protocol`"));
         }
-        let say = |error: crate::error::Error| error.to_string();
+        let say = |unknown: crate::types::Unknown| unknown.to_string();
         Ok(Key {
             collective: way.0.parse().map_err(say)?,
             algorithm: way.1.parse().map_err(say)?,
