@@ -31,7 +31,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
+use crate::sync::lock;
 use crate::threads;
+use crate::wait::SPAN_MAX;
 
 /// How long a callback holds up those of its level: well above what one takes that computes or
 /// waits for an interpreter's lock, and well below what a user takes for a hang.
@@ -98,7 +100,7 @@ pub struct Notifier {
 impl Notifier {
     /// This process' notifier.
     pub fn shared() -> Result<Arc<Notifier>> {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&SHARED);
         let process = std::process::id();
         if shared.0 == process
             && let Some(notifier) = shared.1.upgrade()
@@ -155,7 +157,7 @@ enum Next {
 
 impl Pool {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn queue(&self, callback: Callback) {
@@ -209,13 +211,9 @@ impl Pool {
         state: MutexGuard<'a, State>,
         limit: Option<Duration>,
     ) -> MutexGuard<'a, State> {
-        match limit {
-            None => (self.changed.wait(state)).unwrap_or_else(PoisonError::into_inner),
-            Some(limit) => {
-                let woken = self.changed.wait_timeout(state, limit);
-                woken.unwrap_or_else(PoisonError::into_inner).0
-            }
-        }
+        // Without a limit: as good as for ever, and the caller looks again.
+        let woken = self.changed.wait_timeout(state, limit.unwrap_or(SPAN_MAX));
+        woken.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 

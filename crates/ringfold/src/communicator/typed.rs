@@ -14,7 +14,11 @@ use super::{Communicator, Counts, Request};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::types::{Collective, Op};
+use crate::types::Collective::{
+    self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,
+    Scatter, Send, SendRecv,
+};
+use crate::types::Op;
 
 fn readable<T: Element>(slice: &[T]) -> Region {
     // SAFETY: borrowed until the blocking call that uses the region returns, which only reads it.
@@ -30,20 +34,12 @@ impl Communicator {
     /// Replaces `buffer` on every rank by the reduction of all ranks' buffers. The same length on
     /// all ranks.
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: Op) -> Result<()> {
-        let region = writable(buffer);
-        self.reducing::<T>(Collective::AllReduce, buffer.len(), region, region, op, 0)
+        self.in_place(AllReduce, buffer, (op, 0))
     }
 
     /// Sets `output` on every rank to the reduction of all ranks' `input`s. All of one length.
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: Op) -> Result<()> {
-        self.reducing::<T>(
-            Collective::AllReduce,
-            input.len(),
-            readable(input),
-            writable(output),
-            op,
-            0,
-        )
+        self.reducing(AllReduce, input.len(), input, output, (op, 0))
     }
 
     /// Sets `output` on `root` to the reduction of all ranks' `input`s; elsewhere `output` is
@@ -55,69 +51,36 @@ impl Communicator {
         op: Op,
         root: usize,
     ) -> Result<()> {
-        self.reducing::<T>(
-            Collective::Reduce,
-            input.len(),
-            readable(input),
-            writable(output),
-            op,
-            root,
-        )
+        self.reducing(Reduce, input.len(), input, output, (op, root))
     }
 
     /// Sets `output` to this rank's block of the reduction of all ranks' `input`s, which have
     /// `world_size` blocks.
     pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: Op) -> Result<()> {
-        self.reducing::<T>(
-            Collective::ReduceScatter,
-            output.len(),
-            readable(input),
-            writable(output),
-            op,
-            0,
-        )
+        self.reducing(ReduceScatter, output.len(), input, output, (op, 0))
     }
 
     /// Replaces `buffer` on every rank by `root`'s. The same length everywhere.
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
-        let region = writable(buffer);
-        self.moving::<T>(Collective::Broadcast, buffer.len(), region, region, root)
+        self.in_place(Broadcast, buffer, (Op::Sum, root))
     }
 
     /// Sets `output` on every rank to all ranks' `input`s in rank order: `world_size` times as
     /// long.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.moving::<T>(
-            Collective::AllGather,
-            input.len(),
-            readable(input),
-            writable(output),
-            0,
-        )
+        self.moving(AllGather, input.len(), input, output, 0)
     }
 
     /// Sets `output` on `root` to all ranks' `input`s in rank order; elsewhere `output` may be
     /// empty.
     pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
-        self.moving::<T>(
-            Collective::Gather,
-            input.len(),
-            readable(input),
-            writable(output),
-            root,
-        )
+        self.moving(Gather, input.len(), input, output, root)
     }
 
     /// Sets `output` to this rank's block of `root`'s `input`, which has `world_size` blocks;
     /// elsewhere `input` may be empty.
     pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<()> {
-        self.moving::<T>(
-            Collective::Scatter,
-            output.len(),
-            readable(input),
-            writable(output),
-            root,
-        )
+        self.moving(Scatter, output.len(), input, output, root)
     }
 
     /// Sets block `i` of `output` to block `rank` of rank `i`'s `input`. Both have `world_size`
@@ -130,43 +93,24 @@ impl Communicator {
                 "{len} elements do not divide into {ranks} blocks"
             )));
         }
-        self.moving::<T>(
-            Collective::AllToAll,
-            block,
-            readable(input),
-            writable(output),
-            0,
-        )
+        self.moving(AllToAll, block, input, output, 0)
     }
 
     /// Sends to the next rank and receives from the previous one, around the ring of all ranks.
     pub fn sendrecv<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.moving::<T>(
-            Collective::SendRecv,
-            input.len(),
-            readable(input),
-            writable(output),
-            0,
-        )
+        self.moving(SendRecv, input.len(), input, output, 0)
     }
 
     /// Returns when all ranks have called it.
     pub fn barrier(&self) -> Result<()> {
-        self.moving::<u8>(Collective::Barrier, 0, Region::EMPTY, Region::EMPTY, 0)
+        self.moving::<u8>(Barrier, 0, &[], &mut [], 0)
     }
 
     /// Sends `input` to `peer`, which receives as many elements of the same type under the same
     /// `tag`. Runs alongside the collectives and neither waits for the other. May wait until the
     /// peer receives.
     pub fn send<T: Element>(&self, input: &[T], peer: usize, tag: u32) -> Result<()> {
-        let counts = Counts::Even(input.len() as u64);
-        let mut request = Request::new(
-            Collective::Send,
-            T::DTYPE,
-            counts,
-            readable(input),
-            Region::EMPTY,
-        );
+        let mut request = request::<T>(Send, input.len(), readable(input), Region::EMPTY);
         (request.root, request.tag) = (peer, tag);
         // SAFETY: `input` is borrowed until this returns.
         unsafe { self.run(&request, &mut || Ok(())) }.map(|_| ())
@@ -194,14 +138,7 @@ impl Communicator {
         peer: usize,
         tag: u32,
     ) -> Result<Option<usize>> {
-        let counts = Counts::Even(output.len() as u64);
-        let mut request = Request::new(
-            Collective::Recv,
-            T::DTYPE,
-            counts,
-            Region::EMPTY,
-            writable(output),
-        );
+        let mut request = request::<T>(Recv, output.len(), Region::EMPTY, writable(output));
         (request.root, request.tag) = (peer, tag);
         // SAFETY: `output` is borrowed exclusively until this returns.
         unsafe { self.run(&request, &mut || Ok(())) }
@@ -211,31 +148,47 @@ impl Communicator {
         &self,
         collective: Collective,
         count: usize,
-        input: Region,
-        output: Region,
+        input: &[T],
+        output: &mut [T],
         root: usize,
     ) -> Result<()> {
-        self.reducing::<T>(collective, count, input, output, Op::Sum, root)
+        self.reducing(collective, count, input, output, (Op::Sum, root))
     }
 
     fn reducing<T: Element>(
         &self,
         collective: Collective,
         count: usize,
-        input: Region,
-        output: Region,
-        op: Op,
-        root: usize,
+        input: &[T],
+        output: &mut [T],
+        (op, root): (Op, usize),
     ) -> Result<()> {
-        let mut request = Request::new(
-            collective,
-            T::DTYPE,
-            Counts::Even(count as u64),
-            input,
-            output,
-        );
+        let mut request = request::<T>(collective, count, readable(input), writable(output));
         (request.op, request.root) = (op, root);
-        // SAFETY: the public methods above hold the borrows behind both regions until this returns.
+        // SAFETY: both slices are borrowed until this returns, `output` exclusively.
         unsafe { self.run(&request, &mut || Ok(())) }.map(|_| ())
     }
+
+    fn in_place<T: Element>(
+        &self,
+        collective: Collective,
+        buffer: &mut [T],
+        (op, root): (Op, usize),
+    ) -> Result<()> {
+        let region = writable(buffer);
+        let mut request = request::<T>(collective, buffer.len(), region, region);
+        (request.op, request.root) = (op, root);
+        // SAFETY: `buffer` is borrowed exclusively until this returns.
+        unsafe { self.run(&request, &mut || Ok(())) }.map(|_| ())
+    }
+}
+
+fn request<T: Element>(
+    collective: Collective,
+    count: usize,
+    input: Region,
+    output: Region,
+) -> Request {
+    let counts = Counts::Even(count as u64);
+    Request::new(collective, T::DTYPE, counts, input, output)
 }

@@ -11,6 +11,7 @@ use crate::control::claims::Claims;
 use crate::control::standing::{Progress, Standing};
 use crate::control::{Health, Session};
 use crate::error::Error;
+use crate::sync::lock;
 use crate::transport::Waker;
 
 /// The health of a communicator's ranks.
@@ -159,14 +160,8 @@ pub struct ThreadWatch {
 impl ThreadWatch {
     /// The view of the next rank; `waker` is called when a verdict falls or a rank leaves.
     pub fn register(self: &Arc<ThreadWatch>, waker: Waker) -> ThreadRank {
-        self.wakers
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .push(waker);
-        let mut ranks = self
-            .ranks
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        lock(&self.wakers).push(waker);
+        let mut ranks = lock(&self.ranks);
         let progress = Arc::<Progress>::default();
         ranks.push(progress.clone());
         ThreadRank {
@@ -177,12 +172,7 @@ impl ThreadWatch {
     }
 
     fn wake_all(&self) {
-        for waker in self
-            .wakers
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .iter()
-        {
+        for waker in lock(&self.wakers).iter() {
             waker();
         }
     }
@@ -225,11 +215,7 @@ impl Watch for ThreadRank {
     }
 
     fn has_left(&self, rank: usize) -> bool {
-        self.watch
-            .left
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .contains(&rank)
+        lock(&self.watch.left).contains(&rank)
     }
 
     fn progress(&self) -> &Progress {
@@ -237,21 +223,13 @@ impl Watch for ThreadRank {
     }
 
     fn standing(&self, _timeout: Duration) -> Vec<Option<Standing>> {
-        let ranks = self
-            .watch
-            .ranks
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let ranks = lock(&self.watch.ranks);
         let standing = |rank: usize| (!self.has_left(rank)).then(|| ranks[rank].standing());
         (0..ranks.len()).map(standing).collect()
     }
 
     fn claim(&self, call: Call) {
-        let mut claims = self
-            .watch
-            .claims
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut claims = lock(&self.watch.claims);
         let error = claims.compare(self.rank as u32, call);
         drop(claims);
         if let Some(error) = error {
@@ -260,11 +238,7 @@ impl Watch for ThreadRank {
     }
 
     fn leave(&self) {
-        self.watch
-            .left
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .push(self.rank);
+        lock(&self.watch.left).push(self.rank);
         // Pairs with the Acquire load in `anyone_left`.
         self.watch.left_count.fetch_add(1, Ordering::Release);
         self.watch.wake_all();

@@ -14,8 +14,8 @@
 //! them are faster than calls without, which the speeds alone do not show, because calls without
 //! may use another path (published memory).
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::{Communicator, Counts, Request};
@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::reduce::Kernel;
 use crate::schedule::{Weighting, Weights};
+use crate::sync::lock;
 use crate::tune::cost::weighted::Pace;
 use crate::tune::fit::Pairs;
 use crate::tune::weights;
@@ -79,7 +80,7 @@ impl Agreed {
         if !self.is_weighted.load(Ordering::Acquire) {
             return None;
         }
-        self.lock().weights.clone()
+        lock(&self.state).weights.clone()
     }
 
     /// Whether there are any.
@@ -91,17 +92,13 @@ impl Agreed {
 
     /// Sets these weights, in the next epoch.
     fn set(&self, each: Option<&[u32]>) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let epoch = state.epoch.wrapping_add(1);
         let weights = each.map(|each| Weights::new(each, epoch)).transpose()?;
         // Pairs with the load in `weights`.
         self.is_weighted.store(weights.is_some(), Ordering::Release);
         *state = State { epoch, weights };
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

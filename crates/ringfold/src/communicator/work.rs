@@ -1,7 +1,7 @@
 //! A call that is under way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::driver::{Driver, OnWait};
@@ -9,6 +9,7 @@ use super::lifecycle::forked;
 use super::notifier::{OnDone, Promise};
 use crate::error::Result;
 use crate::memory::{ForkGuard, Stage};
+use crate::sync::lock;
 
 /// The end of a call, for threads that wait for it and callbacks that run after it.
 #[derive(Default)]
@@ -80,10 +81,6 @@ impl Completion {
             let _ = self.arrived.wait_timeout(end, timeout);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A call that is under way. Dropping it waits for the call, because the call uses the caller's

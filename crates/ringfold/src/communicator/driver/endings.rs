@@ -6,9 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::Duration;
 
-use super::{Driver, OnWait, State, lock};
+use super::{Driver, OnWait, State};
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
+use crate::sync::lock;
 use crate::types::Collective;
 
 /// How long a rank whose deadline has passed waits for the verdict that names the ranks that all

@@ -5,10 +5,11 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use super::drive::{Pace, Step, Until};
-use super::{Driver, INBOX, lock};
+use super::{Driver, INBOX};
 use crate::communicator::work::Completion;
 use crate::engine::Job;
 use crate::error::Result;
+use crate::sync::lock;
 use crate::threads;
 
 impl Driver {
