@@ -467,3 +467,15 @@ named_byte! {
         ZeroCopy = 2, "zero_copy";
     }
 }
+
+impl Protocol {
+    /// The protocol of calls with this access, and with the payload in the synchronising line or
+    /// not.
+    pub const fn new(access: Access, is_inline: bool) -> Protocol {
+        match (access, is_inline) {
+            (Access::Registered, _) => Protocol::ZeroCopy,
+            (_, true) => Protocol::Ll,
+            (_, false) => Protocol::Simple,
+        }
+    }
+}

@@ -166,7 +166,7 @@ impl<'a> Bench<'a> {
             size,
             in_place,
             algorithm: way.method().to_string(),
-            protocol: way.protocol.to_string(),
+            protocol: way.protocol().to_string(),
             transport: self.communicator.transport().to_owned(),
             first_us: self.unite(&column(iterations)),
             times_us: (0..iterations).map(|i| self.unite(&column(i))).collect(),

@@ -39,9 +39,8 @@ pub struct Call {
     pub access: Access,
     /// Which rank does which part: chosen likewise.
     pub assignment: Assignment,
-    /// How its bytes travel: chosen likewise. [`Protocol::ZeroCopy`] in registered buffers, and
-    /// nowhere else.
-    pub protocol: Protocol,
+    /// Whether the payload stands in the line that says it has come (`ll`): chosen likewise.
+    pub is_inline: bool,
     /// The root, the tag, or what else distinguishes it from calls of the same collective.
     pub qualifier: Qualifier,
     /// Elements as the collective counts them (see its documentation). Where each rank has a count
@@ -129,7 +128,7 @@ impl Call {
             | (self.algorithm as u64) << 24
             | (self.assignment as u64) << (24 + ASSIGNMENT_BIT)
             | (self.access as u64) << (24 + ACCESS_BITS)
-            | ((self.protocol == Protocol::Ll) as u64) << (24 + INLINE_BIT)
+            | (self.is_inline as u64) << (24 + INLINE_BIT)
             | (value as u64) << 32;
         let sequence = self.sequence & ((1 << SEQUENCE_BITS) - 1);
         [
@@ -163,7 +162,7 @@ impl Call {
             algorithm: self.algorithm,
             access: self.access,
             assignment: self.assignment,
-            protocol: self.protocol,
+            is_inline: self.is_inline,
             cut: self.cut,
             ..*other
         };
@@ -232,14 +231,9 @@ impl Call {
             false => (word(8), 0),
         };
         let access = Access::from_wire(bytes[3] >> ACCESS_BITS & 3)?;
-        let protocol = match (access, bytes[3] >> INLINE_BIT == 1) {
-            (Access::Registered, false) => Protocol::ZeroCopy,
-            (Access::Registered, true) => return None,
-            (_, true) => Protocol::Ll,
-            (_, false) => Protocol::Simple,
-        };
-        // Lists without a digest are no call's.
-        if has_lists && lists == 0 {
+        let is_inline = bytes[3] >> INLINE_BIT == 1;
+        // Lists without a digest are no call's, nor is a payload in a line beside the buffers.
+        if (has_lists && lists == 0) || (is_inline && access == Access::Registered) {
             return None;
         }
         Some(Call {
@@ -249,7 +243,7 @@ impl Call {
             algorithm: Algorithm::from_wire(bytes[3] & ((1 << ALGORITHM_BITS) - 1))?,
             access,
             assignment: Assignment::from_wire(bytes[3] >> ASSIGNMENT_BIT & 1)?,
-            protocol,
+            is_inline,
             qualifier: Qualifier::decode(qualifier, (word(0) >> 32) as u32)?,
             count,
             lists,
@@ -304,8 +298,8 @@ impl fmt::Display for Call {
             _ => {}
         }
         write!(f, " by {}", self.method())?;
-        if self.protocol == Protocol::Ll {
-            write!(f, " ({})", self.protocol)?;
+        if self.is_inline {
+            write!(f, " ({})", Protocol::Ll)?;
         }
         if self.channels() > 1 {
             write!(f, " on {} channels", self.channels())?;

@@ -18,8 +18,8 @@ pub struct Way {
     pub access: Access,
     /// Which rank does which part.
     pub assignment: Assignment,
-    /// How its bytes travel: [`Protocol::ZeroCopy`] in registered buffers, and nowhere else.
-    pub protocol: Protocol,
+    /// Whether the payload stands in the line that says it has come (`ll`).
+    pub is_inline: bool,
     /// The pipeline's unit: bytes of the vector, or of each block. A multiple of 64.
     pub slice_bytes: usize,
     /// Independent pipelines.
@@ -40,16 +40,26 @@ impl Way {
         Method::new(self.algorithm, self.access, self.assignment)
     }
 
+    /// How its bytes travel.
+    pub const fn protocol(&self) -> Protocol {
+        Protocol::new(self.access, self.is_inline)
+    }
+
     /// Elements of one slice of the vector, or of each block.
     pub fn slice_elements(&self, dtype: DType) -> u64 {
-        let bytes = self.slice_bytes.max(SLICE_UNIT_BYTES) / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES;
-        (bytes / dtype.size_bytes()).max(1) as u64
+        (self.slice_bytes() / dtype.size_bytes()) as u64
+    }
+
+    /// Bytes of a slice: of lines that no other slice has.
+    #[inline]
+    pub fn slice_bytes(&self) -> usize {
+        self.slice_bytes.max(SLICE_UNIT_BYTES) / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES
     }
 
     /// The cut as sent to the peers, see [`Call::cut`].
-    pub fn cut(&self, dtype: DType) -> u16 {
-        let slice_bytes = self.slice_elements(dtype) * dtype.size_bytes() as u64;
-        Call::cut(self.channels, slice_bytes)
+    #[inline]
+    pub fn cut(&self) -> u16 {
+        Call::cut(self.channels, self.slice_bytes() as u64)
     }
 
     /// The way where not all buffers turn out to be registered, of one that was asked for by name.
@@ -57,7 +67,7 @@ impl Way {
         Way {
             access: Access::Staged,
             assignment: Assignment::Owner,
-            protocol: Protocol::Simple,
+            is_inline: false,
             ..*self
         }
     }
@@ -68,7 +78,7 @@ impl Way {
             algorithm: Algorithm::Direct,
             access: Access::Registered,
             assignment,
-            protocol: Protocol::ZeroCopy,
+            is_inline: false,
             registered: None,
             ..*self
         })

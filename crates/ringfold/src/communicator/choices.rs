@@ -9,12 +9,13 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
 
 use super::request::Request;
 use crate::call::Way;
-use crate::types::{Access, Algorithm, Assignment, Collective, Method, Protocol};
+use crate::sync::lock;
+use crate::types::{Access, Algorithm, Assignment, Collective, Method};
 
 /// How many kinds are remembered, as a power of two: more than a training job's calls have sizes,
 /// and 6 KiB.
@@ -163,7 +164,7 @@ impl Choices {
     /// Whether the log has yet to tell what is chosen for calls of this kind. Asked where a choice
     /// is made, never where it is remembered.
     pub fn is_untold(&self, kind: Kind) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = lock(&self.told);
         told.len() < TOLD_KINDS_MAX && told.insert(kind)
     }
 
@@ -200,7 +201,7 @@ fn pack(way: &Way) -> Option<u64> {
         .put(way.algorithm as u64, 4)
         .put(way.access as u64, 2)
         .put(way.assignment as u64, 1)
-        .put(way.protocol as u64, 2)
+        .put(u64::from(way.is_inline), 1)
         .put(way.channels as u64, 7)
         .put(registered, 2)
         .put(u64::from(way.non_temporal_stores), 1)
@@ -216,7 +217,7 @@ fn unpack(word: u64) -> Option<Way> {
         algorithm: Algorithm::from_wire(word.take(4) as u8)?,
         access: Access::from_wire(word.take(2) as u8)?,
         assignment: Assignment::from_wire(word.take(1) as u8)?,
-        protocol: Protocol::from_wire(word.take(2) as u8)?,
+        is_inline: word.take(1) == 1,
         channels: word.take(7) as usize,
         registered: match word.take(2) {
             0 => None,
@@ -236,7 +237,7 @@ mod tests {
     use crate::communicator::{Communicator, Counts};
     use crate::memory::Region;
     use crate::tune::Rules;
-    use crate::types::DType;
+    use crate::types::{DType, Protocol};
 
     fn request(collective: Collective, group: u32) -> Request {
         let counts = Counts::Even(1);
@@ -252,7 +253,7 @@ mod tests {
             algorithm: Algorithm::Stragglar,
             access: Access::Messages,
             assignment: Assignment::Owner,
-            protocol: Protocol::ZeroCopy,
+            is_inline: true,
             slice_bytes,
             channels: 64,
             registered: Some(Assignment::Dynamic),

@@ -29,7 +29,7 @@ mod worker;
 use std::collections::{HashMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,9 +38,10 @@ use super::waiting::Waiting;
 use super::watch::Watch;
 use super::work::Completion;
 use crate::engine::lateness::Stats;
-use crate::engine::{Engine, Job, JobId, TinyJob};
+use crate::engine::{Engine, Job, JobId};
 use crate::error::{Error, Result};
 use crate::memory::Registry;
+use crate::sync::lock;
 use crate::transport::{Time, Waker};
 use crate::wait::{Patience, Waiter};
 use drive::{Pace, Step, Until};
@@ -172,7 +173,7 @@ impl Driver {
 
     /// Runs a tiny call, if nothing else is under way; false when it is to be run as a job.
     #[inline]
-    pub fn run_tiny(&self, job: &TinyJob, on_wait: OnWait<'_>) -> Result<bool> {
+    pub fn run_tiny(&self, job: &Job, on_wait: OnWait<'_>) -> Result<bool> {
         let mut pace = Pace::brief();
         match self.begin_tiny(job, &mut pace)? {
             None => Ok(false),
@@ -202,7 +203,7 @@ impl Driver {
 
     /// The same for a tiny call; `None` if it cannot begin at once.
     #[inline(always)]
-    fn begin_tiny(&self, job: &TinyJob, pace: &mut Pace) -> Result<Option<Run>> {
+    fn begin_tiny(&self, job: &Job, pace: &mut Pace) -> Result<Option<Run>> {
         let Some(mut state) = self.try_state() else {
             return Ok(None);
         };
@@ -367,9 +368,4 @@ impl Driver {
     fn now(&self) -> Time {
         Time(self.origin.elapsed().as_nanos() * 1000)
     }
-}
-
-/// Locks, also what a thread left in a panic: see [`Driver::caught`].
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -33,7 +33,7 @@ pub use work::Work;
 use crate::call::{PREPARED, Way};
 use crate::control::Standing;
 use crate::engine::lateness::Stats;
-use crate::engine::{Engine, Job, TinyJob, tiny};
+use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Region};
 use crate::schedule::Schedule;
@@ -236,13 +236,10 @@ impl Communicator {
     /// `output` meanwhile.
     pub unsafe fn run(&self, request: &Request, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         self.check_open()?;
-        let way = self.choose(request)?;
-        if let Some(job) = self.tiny(request, &way)
-            && self.driver.run_tiny(&job, on_wait)?
-        {
+        let job = self.job(request)?;
+        if job.is_tiny() && self.driver.run_tiny(&job, on_wait)? {
             return Ok(None);
         }
-        let job = self.job_as(request, &way)?;
         self.driver.run(job, on_wait)
     }
 
@@ -326,25 +323,15 @@ impl Communicator {
         self.driver.reset_stats();
     }
 
-    /// The request as a tiny job, if its choice is what the shortest way does.
-    fn tiny(&self, request: &Request, way: &Way) -> Option<TinyJob> {
-        let algorithm = tiny::part::algorithm(request.collective);
-        if (way.method(), way.access) != (algorithm.into(), Access::Staged) {
-            return None;
-        }
-        let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        request.tiny(self.place.rank, self.place.world_size, way, timeout)
-    }
-
+    /// The request, checked, as it is carried out.
+    #[inline]
     fn job(&self, request: &Request) -> Result<Job> {
-        self.job_as(request, &self.choose(request)?)
-    }
-
-    fn job_as(&self, request: &Request, way: &Way) -> Result<Job> {
+        let way = &self.choose(request)?;
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
         let mut job = request.check(self.place.rank, self.place.world_size, way, timeout)?;
-        let weights = self.weights.weights();
-        job.weights = weights.filter(|_| way.is_weighted && self.place.world_size > 1);
+        if way.is_weighted && self.place.world_size > 1 {
+            job.weights = self.weights.weights();
+        }
         if way.algorithm == Algorithm::Stragglar {
             job.root = self.policy.late_rank.ok_or_else(|| {
                 let text = "`stragglar` does not know which rank is late; set `Config::late_rank` or RINGFOLD_LATE_RANK";

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::call::{Call, Way};
+use crate::call::Way;
 use crate::engine::geometry::Blocks;
-use crate::engine::{self, Job, TinyJob};
+use crate::engine::{self, Job};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::{Collective, DType, Method, Op, Protocol};
@@ -132,6 +132,7 @@ impl Request {
     }
 
     /// Checks the request as `rank` of `world_size` made it, and makes it a job.
+    #[inline]
     pub(crate) fn check(
         &self,
         rank: usize,
@@ -158,49 +159,6 @@ impl Request {
             timeout,
             registers: false,
             weights: None,
-        })
-    }
-
-    /// Checks the request as `rank` of `world_size` made it, and makes it a tiny job: nothing when
-    /// it has to go the usual way, where what may be wrong with it is said. `way` is over published
-    /// memory by the algorithm of tiny calls; its slice is the most that a vector or block may
-    /// have.
-    pub(crate) fn tiny(
-        &self,
-        rank: usize,
-        world_size: usize,
-        way: &Way,
-        timeout: Duration,
-    ) -> Option<TinyJob> {
-        let Counts::Even(count) = &self.counts else {
-            return None;
-        };
-        let count = *count * u64::from(self.collective != Collective::Barrier);
-        let bytes = count.saturating_mul(self.dtype.size_bytes() as u64);
-        let slice_bytes = way.slice_bytes.max(64) / 64 * 64;
-        let is_tiny = bytes <= slice_bytes as u64;
-        let scales = self.collective.reduces() && matches!(self.op, Op::Avg | Op::PremulSum(_));
-        if !is_tiny || scales || (count == 0 && self.collective != Collective::Barrier) {
-            return None;
-        }
-        let blocks = Blocks::Even(count);
-        let (input, output, _) = self.regions(rank, world_size, &blocks, &blocks).ok()?;
-        Some(TinyJob {
-            collective: self.collective,
-            dtype: self.dtype,
-            op: self.op,
-            root: if self.collective.has_root() {
-                self.root
-            } else {
-                0
-            },
-            count,
-            input,
-            output,
-            protocol: way.protocol,
-            cut: Call::cut(way.channels, slice_bytes as u64),
-            tries_registered: way.registered.is_some(),
-            timeout,
         })
     }
 

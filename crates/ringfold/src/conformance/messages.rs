@@ -23,7 +23,7 @@ use crate::testing::fault_injector::Faults;
 use crate::transport::local::{local, rendezvous};
 use crate::transport::{Time, Transport};
 use crate::types::Access;
-use crate::types::{Algorithm, Collective, DType, Protocol};
+use crate::types::{Algorithm, Collective, DType};
 use crate::{Counts, Op};
 
 const SEED: u64 = 20_261_121;
@@ -110,7 +110,7 @@ impl World {
             algorithm: Algorithm::Direct,
             access: Access::Messages,
             assignment: crate::Assignment::Owner,
-            protocol: Protocol::Simple,
+            is_inline: false,
             slice_bytes: 1 << 20,
             channels: 1,
             registered: None,

@@ -67,16 +67,13 @@ impl Case {
 }
 
 impl Case {
-    /// How it is carried out; `protocol` where there is a choice.
-    fn way(&self, protocol: Protocol) -> Way {
+    /// How it is carried out; `is_inline` where there is a choice.
+    fn way(&self, is_inline: bool) -> Way {
         Way {
             algorithm: self.algorithm.algorithm(),
             access: self.access,
             assignment: self.algorithm.assignment(),
-            protocol: match self.access {
-                Access::Registered => Protocol::ZeroCopy,
-                _ => protocol,
-            },
+            is_inline: is_inline && self.access != Access::Registered,
             slice_bytes: self.slice_bytes,
             channels: self.channels,
             registered: self.registered,
@@ -302,7 +299,7 @@ impl World {
 
     /// The job of one rank.
     fn job(&self, case: &Case, rank: usize, (input, output): (Region, Region)) -> Result<Job> {
-        let way = case.way(Protocol::Simple);
+        let way = case.way(false);
         let mut request = Request::new(
             case.collective,
             case.dtype,
@@ -327,11 +324,9 @@ impl World {
                 *input,
                 *output,
             );
-            let protocol = match prefers_ll && goes_by_ll(case, &request, world_size) {
-                true => Protocol::Ll,
-                false => Protocol::Simple,
-            };
-            let way = case.way(case.protocol.unwrap_or(protocol));
+            let prefers_ll = prefers_ll && goes_by_ll(case, &request, world_size);
+            let requested = case.protocol.map(|protocol| protocol == Protocol::Ll);
+            let way = case.way(requested.unwrap_or(prefers_ll));
             request.op = case.op;
             request.root = oracle::root(case, rank, world_size);
             if case.collective == Collective::Send && rank > 1 {
@@ -344,13 +339,10 @@ impl World {
             let mut job = request.check(rank, world_size, &way, timeout)?;
             job.weights = case.weights.clone();
             let as_tiny = self.may_be_tiny(case) && self.random.index(2) == 0;
-            let tiny = as_tiny
-                .then(|| request.tiny(rank, world_size, &way, timeout))
-                .flatten();
             let engine = &mut self.engines[rank];
-            let begun = match tiny {
-                Some(tiny) => engine.begin_tiny(&tiny)?,
-                None => None,
+            let begun = match as_tiny && job.is_tiny() {
+                true => engine.begin_tiny(&job)?,
+                false => None,
             };
             // Half of the ranks run the schedule's steps where another executor would do.
             match begun {

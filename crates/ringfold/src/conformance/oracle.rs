@@ -9,7 +9,7 @@ use crate::call::Call;
 use crate::communicator::Counts;
 use crate::element::{BF16, F8E4M3, F8E5M2, F16};
 use crate::memory::Owned;
-use crate::types::{Algorithm, Collective, DType, Op, Protocol};
+use crate::types::{Algorithm, Collective, DType, Op};
 
 /// The number that element `index` of `rank`'s input holds.
 fn value(rank: usize, index: usize, op: Op, dtype: DType) -> i64 {
@@ -238,7 +238,7 @@ pub fn no_call() -> Call {
         algorithm: Algorithm::Direct,
         access: crate::Access::Messages,
         assignment: crate::Assignment::Owner,
-        protocol: Protocol::Simple,
+        is_inline: false,
         qualifier: crate::call::Qualifier::None,
         count: 0,
         lists: 0,

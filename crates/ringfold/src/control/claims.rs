@@ -42,7 +42,7 @@ impl Claims {
 mod tests {
     use super::*;
     use crate::call::{PAIRWISE, Qualifier};
-    use crate::types::{Algorithm, Collective, DType, Protocol};
+    use crate::types::{Algorithm, Collective, DType};
 
     fn call(collective: Collective, qualifier: Qualifier, sequence: u64) -> Call {
         Call {
@@ -52,7 +52,7 @@ mod tests {
             algorithm: Algorithm::Ring,
             access: crate::Access::Messages,
             assignment: crate::Assignment::Owner,
-            protocol: Protocol::Simple,
+            is_inline: false,
             qualifier,
             count: 8,
             lists: 0,

@@ -1,7 +1,7 @@
 //! What the log says of how calls are carried out: once for each plan, when it is made, so never on
 //! the data path.
 
-use super::{Job, TinyJob, tiny};
+use super::Job;
 use crate::call::Call;
 use crate::types::{Access, Method};
 
@@ -40,13 +40,13 @@ pub fn fallback(refused: Method, fallback: &Call) {
 }
 
 /// The first tiny call goes its own way.
-pub fn tiny(job: &TinyJob, world_size: usize) {
+pub fn tiny(job: &Job, world_size: usize) {
     log::info!(
         target: "ringfold::tuning",
         "{} of {} {}, {world_size} ranks: {} over published memory, without a plan",
         job.collective,
         job.count,
         job.dtype,
-        tiny::part::algorithm(job.collective),
+        job.way.algorithm,
     );
 }

@@ -43,7 +43,6 @@ pub use job::{ANY_SOURCE, Finished, Job, JobId};
 use late_ring::{LateMergeState, Policy};
 use lateness::{Lateness, Stats};
 use p2p::Mailbox;
-pub use tiny::TinyJob;
 use tiny::TinyKinds;
 use unverified::Unverified;
 

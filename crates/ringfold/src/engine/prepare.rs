@@ -50,7 +50,7 @@ impl Engine {
             algorithm: job.way.algorithm,
             access: job.way.access,
             assignment: job.way.assignment,
-            protocol: job.way.protocol,
+            is_inline: job.way.is_inline,
             ..refused.call
         };
         let mut running = self.ready(job, Some(call), None)?;
@@ -284,7 +284,7 @@ impl Engine {
             algorithm: job.way.algorithm,
             access: job.way.access,
             assignment: job.way.assignment,
-            protocol: job.way.protocol,
+            is_inline: job.way.is_inline,
             qualifier: self.qualifier(job),
             count: match lists {
                 0 => job.count,
@@ -292,7 +292,7 @@ impl Engine {
             },
             lists,
             sequence: self.sequence,
-            cut: job.way.cut(job.dtype),
+            cut: job.way.cut(),
         }
     }
 

@@ -130,7 +130,7 @@ pub fn finish(
         algorithm: method.algorithm(),
         access,
         assignment: method.assignment(),
-        protocol,
+        is_inline: protocol == Protocol::Ll,
         slice_bytes: slice_bytes.max(64) / 64 * 64,
         channels,
         registered: None,

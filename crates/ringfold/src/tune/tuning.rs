@@ -113,7 +113,7 @@ impl fmt::Display for Explanation {
             f,
             "{} ({}) over {}, channels: {}, slices of {} bytes, {}; microseconds by the model:",
             way.method(),
-            way.protocol,
+            way.protocol(),
             way.access.medium(),
             way.channels,
             way.slice_bytes,

@@ -66,7 +66,7 @@ pub fn entries(
             };
             communicator.set_rules(rules.clone());
             let choice = communicator.explain(request)?.way;
-            let goes = (choice.method(), choice.protocol) == way;
+            let goes = (choice.method(), choice.protocol()) == way;
             // What is bounded, or has no channels, would be measured several times under one
             // number.
             let is_new = !taken.contains(&choice.channels);

@@ -270,7 +270,7 @@ fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
                 algorithm: crate::Algorithm::Ring,
                 access: Access::Messages,
                 assignment: crate::Assignment::Owner,
-                protocol: crate::types::Protocol::Simple,
+                is_inline: false,
                 slice_bytes: 1 << 10,
                 channels: 1,
                 registered: None,

@@ -144,7 +144,7 @@ fn a_header_that_contradicts_itself_is_corrupt() {
         algorithm: Algorithm::Direct,
         access: crate::Access::Messages,
         assignment: crate::Assignment::Owner,
-        protocol: Protocol::Simple,
+        is_inline: false,
         qualifier: crate::call::Qualifier::Tag(1),
         count: 1 << 62,
         lists: 0,

@@ -164,7 +164,7 @@ impl Mailbox {
                 algorithm: job.way.algorithm,
                 access: job.way.access,
                 assignment: job.way.assignment,
-                protocol: job.way.protocol,
+                is_inline: job.way.is_inline,
                 qualifier: Qualifier::Tag(job.tag),
                 count: job.count,
                 lists: 0,

@@ -10,7 +10,6 @@ use crate::call::Call;
 use crate::memory::{Owned, Region};
 use crate::schedule::LL_SHARED_BYTES;
 use crate::transport::{ATTACHED_WORDS, Windows};
-use crate::types::Protocol;
 
 /// What fits into the words attached to a slot.
 const INLINE_BYTES: usize = ATTACHED_WORDS * 8;
@@ -36,7 +35,7 @@ impl Inline {
     /// same on all ranks.
     #[inline]
     pub(in crate::engine) fn carries(call: &Call) -> bool {
-        call.protocol == Protocol::Ll && call.count > 0
+        call.is_inline && call.count > 0
     }
 
     /// Whether they can.

@@ -20,12 +20,11 @@ pub mod inline;
 pub mod part;
 
 use std::ops::Range;
-use std::time::Duration;
 
 use super::executor::{Buffers, Context, Executor, Operation, Running, windows};
 use super::geometry::{Blocks, Geometry};
 use super::lateness::Lateness;
-use super::{Engine, JobId, announce};
+use super::{Engine, Job, JobId, announce};
 use crate::call::{Call, Qualifier};
 use crate::error::Result;
 use crate::memory::Region;
@@ -33,7 +32,7 @@ use crate::reduce::Kernel;
 use crate::schedule::Cut;
 use crate::transport::shm::PREFETCHED_BYTES_MAX;
 use crate::transport::{ATTACHED_WORDS, SlotUse, Time, Wake, Windows};
-use crate::types::{Access, Assignment, Collective, DType, Op, Protocol};
+use crate::types::{Access, Assignment, Collective, Op};
 use inline::Inline;
 use part::{Consumes, Part, Publishes, WaitsFor};
 
@@ -44,37 +43,27 @@ const PREFETCHED_AHEAD: u64 = 2;
 /// Blocks of a call of one slice begin at multiples of this in their slot.
 pub const BLOCK_ALIGN_BYTES: usize = 64;
 
-/// A tiny call, checked.
-#[derive(Clone, Copy, Debug)]
-pub struct TinyJob {
-    /// What to do.
-    pub collective: Collective,
-    /// The elements' type.
-    pub dtype: DType,
-    /// How they are combined: neither `Avg` nor `PremulSum`, which scale. Ignored where nothing is.
-    pub op: Op,
-    /// The root; 0 where there is none.
-    pub root: usize,
-    /// How many elements: of the vector, or of one block.
-    pub count: u64,
-    /// What is read.
-    pub input: Region,
-    /// What is filled; apart from `input`, or the same memory as the collective's in-place form has
-    /// it.
-    pub output: Region,
-    /// How its bytes travel: [`Protocol::Ll`] or [`Protocol::Simple`].
-    pub protocol: Protocol,
-    /// What the peers see of its cut, see [`Call::cut`].
-    pub cut: u16,
-    /// Whether registered buffers would be worked in directly, in a call of this size.
-    pub tries_registered: bool,
-    /// How long it may take.
-    pub timeout: Duration,
-}
+impl Job {
+    /// Whether it is a tiny call: over published memory, by the algorithm of tiny calls, and with
+    /// all data of a rank in one slice.
+    #[inline]
+    pub fn is_tiny(&self) -> bool {
+        let Blocks::Even(count) = self.input_blocks else {
+            return false;
+        };
+        let is_barrier = self.collective == Collective::Barrier;
+        let bytes = count.saturating_mul(self.dtype.size_bytes() as u64);
+        let scales = self.collective.reduces() && matches!(self.op, Op::Avg | Op::PremulSum(_));
+        (self.way.access, self.way.assignment) == (Access::Staged, Assignment::Owner)
+            && self.way.algorithm == part::algorithm(self.collective)
+            && bytes <= self.way.slice_bytes() as u64
+            && (count > 0 || is_barrier)
+            && !scales
+    }
 
-impl TinyJob {
-    /// What its rank says about it, but for the sequence.
-    fn call(&self) -> Call {
+    /// What its rank says of it as a tiny call, but for the sequence.
+    #[inline]
+    fn tiny_call(&self) -> Call {
         Call {
             collective: self.collective,
             dtype: self.dtype,
@@ -83,10 +72,10 @@ impl TinyJob {
             } else {
                 0
             },
-            algorithm: part::algorithm(self.collective),
-            access: Access::Staged,
-            assignment: Assignment::Owner,
-            protocol: self.protocol,
+            algorithm: self.way.algorithm,
+            access: self.way.access,
+            assignment: self.way.assignment,
+            is_inline: self.way.is_inline,
             qualifier: match self.collective.has_root() {
                 true => Qualifier::Root(self.root as u32),
                 false => Qualifier::None,
@@ -94,7 +83,7 @@ impl TinyJob {
             count: self.count,
             lists: 0,
             sequence: 0,
-            cut: self.cut,
+            cut: self.way.cut(),
         }
     }
 }
@@ -136,11 +125,11 @@ impl Engine {
     /// Begins `job`, unless something else is under way or its slot is not free: then it is to be
     /// submitted.
     #[inline]
-    pub fn begin_tiny(&mut self, job: &TinyJob) -> Result<Option<JobId>> {
+    pub fn begin_tiny(&mut self, job: &Job) -> Result<Option<JobId>> {
         let generation = self.generation;
         let is_free = |windows: &mut Windows| windows.is_free(generation);
         if !self.is_idle()
-            || (job.tries_registered && self.context.registry.is_used())
+            || (job.way.registered.is_some() && self.context.registry.is_used())
             || !self.context.windows.as_mut().is_some_and(is_free)
         {
             return Ok(None);
@@ -180,8 +169,8 @@ impl Engine {
 
     /// The prepared call of the kind of `job`; `None` if there is no such tiny call.
     #[inline]
-    fn select_tiny(&mut self, job: &TinyJob) -> Result<Option<usize>> {
-        let call = job.call();
+    fn select_tiny(&mut self, job: &Job) -> Result<Option<usize>> {
+        let call = job.tiny_call();
         let key = call.words();
         let TinyKinds { kinds, last } = &mut self.tiny;
         if let Some(index) = kinds.iter().position(|(known, _)| *known == key) {
@@ -192,7 +181,7 @@ impl Engine {
     }
 
     #[cold]
-    fn prepare_tiny(&mut self, job: &TinyJob, call: Call) -> Result<Option<usize>> {
+    fn prepare_tiny(&mut self, job: &Job, call: Call) -> Result<Option<usize>> {
         let Some(running) = Tiny::prepare(job, call, self.context.rank, self.context.world_size)?
         else {
             return Ok(None);
@@ -218,12 +207,7 @@ impl Engine {
 
 impl Tiny {
     /// A call of the kind of `job`, which says `call`; nothing if there is no such tiny call.
-    fn prepare(
-        job: &TinyJob,
-        call: Call,
-        rank: usize,
-        world_size: usize,
-    ) -> Result<Option<Running>> {
+    fn prepare(job: &Job, call: Call, rank: usize, world_size: usize) -> Result<Option<Running>> {
         let collective = job.collective;
         let Some(part) = Part::new(collective, rank, job.root) else {
             return Ok(None);
@@ -469,7 +453,7 @@ impl Tiny {
 
 /// What a call of the kind of `job` has in common with other operations. Where its blocks lie is
 /// the executor's own knowledge.
-fn operation(job: &TinyJob, call: Call, kernel: Option<Kernel>) -> Operation {
+fn operation(job: &Job, call: Call, kernel: Option<Kernel>) -> Operation {
     let (vector, size) = (Cut::Vector(1), job.dtype.size_bytes());
     let cut = Geometry::new(vector, Blocks::Even(job.count), size, job.count, 1);
     Operation {

@@ -164,7 +164,7 @@ pub fn a_different_protocol_is_a_mismatch<T: Transport>(make: impl Fn(usize) -> 
         let (source, target) = (pattern(8, 1), Owned::zeroed(8));
         let by = |protocol| {
             let mut header = header(0, 8);
-            header.call.protocol = protocol;
+            header.call.is_inline = protocol == Protocol::Ll;
             header
         };
         let send = world.send_with(0, (1, 0), by(sent), source.region());

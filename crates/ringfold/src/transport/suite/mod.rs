@@ -20,7 +20,7 @@ use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
-use crate::types::{Algorithm, Collective, DType, Op, Protocol};
+use crate::types::{Algorithm, Collective, DType, Op};
 
 /// How long a test may take before it counts as hung.
 const WATCHDOG: Duration = Duration::from_secs(30);
@@ -211,7 +211,7 @@ pub fn call(count: u64) -> Call {
         algorithm: Algorithm::Ring,
         access: crate::Access::Messages,
         assignment: crate::Assignment::Owner,
-        protocol: Protocol::Simple,
+        is_inline: false,
         qualifier: crate::call::Qualifier::None,
         count,
         lists: 0,

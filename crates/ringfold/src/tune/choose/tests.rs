@@ -36,7 +36,7 @@ fn of(bytes: u64, tuning: &Tuning) -> (Method, Protocol, Reason) {
     let explanation = explain(&question, tuning).expect("a choice");
     let choice = choose(&question, tuning).expect("a choice");
     assert_eq!(choice, explanation.way);
-    (choice.method(), choice.protocol, explanation.reason)
+    (choice.method(), choice.protocol(), explanation.reason)
 }
 
 /// Makes one way dear and another cheap, tries to revive a third, and wants channels.

@@ -2,7 +2,6 @@
 
 use super::{Call, Collective, Method};
 use crate::tune::terms::is_hierarchical;
-use crate::types::Protocol;
 
 impl Call<'_> {
     pub(super) fn over_shared_memory(&self) -> f64 {
@@ -86,9 +85,9 @@ impl Call<'_> {
         if constants.is_oversubscribed() {
             return hops * constants.turn_us * constants.load;
         }
-        let inline_us = match self.way.protocol {
-            Protocol::Ll => constants.inline_us,
-            _ => 0.0,
+        let inline_us = match self.way.is_inline {
+            true => constants.inline_us,
+            false => 0.0,
         };
         let hop_us = (constants.hop_us - inline_us).max(0.0);
         let domains = self.question.domains.max(1) as f64;
