@@ -41,7 +41,7 @@ pub fn entries(
     let explanation = communicator.explain(request)?;
     let chosen = explanation.way;
     let mut entries = vec![Entry {
-        way: (chosen.method(), chosen.protocol),
+        way: (chosen.method(), chosen.protocol()),
         channels: Some(u32::try_from(chosen.channels)?),
         is_default: true,
         rules: own.clone(),
