@@ -77,10 +77,10 @@ impl Tuner {
     /// Begins a communicator, and reads the rules.
     pub fn begin(ranks: usize, hosts: usize, journal: Journal) -> Tuner {
         let rules = read(&journal);
-        let doubts = rules.doubts_of("NCCL", ways::of);
+        let warnings = rules.warnings_for("NCCL", ways::of);
         // No more than a note: a rule for where an earlier one's way is missing is doubtful, and
         // may be meant.
-        doubts.iter().for_each(|doubt| journal.info(doubt));
+        warnings.iter().for_each(|warning| journal.info(warning));
         Tuner {
             rules,
             ranks,

@@ -84,14 +84,14 @@ pub enum RuleSource {
 }
 
 impl RuleSource {
-    /// The rules; what is doubtful about them is logged.
+    /// The rules; warnings about them are logged.
     pub fn read(&self) -> Result<Rules> {
         let rules = match self {
             RuleSource::Given(rules) => Rules::clone(rules),
             RuleSource::File(path) => Rules::read(path)?,
         };
-        for doubt in rules.doubts() {
-            log::warn!(target: "ringfold::tuning", "{doubt}");
+        for warning in rules.warnings() {
+            log::warn!(target: "ringfold::tuning", "{warning}");
         }
         Ok(rules)
     }

@@ -46,17 +46,15 @@ impl FromStr for Key {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Key, String> {
-        let mut parts = text.split('.');
-        let mut next = || parts.next().unwrap_or_default();
-        let way = (next(), next(), next());
-        if parts.next().is_some() {
+        let parts: Vec<&str> = text.split('.').collect();
+        let [collective, algorithm, protocol] = parts[..] else {
             return Err(format!("`{text}` is not `collective.algorithm.protocol`"));
-        }
+        };
         let say = |unknown: crate::types::Unknown| unknown.to_string();
         Ok(Key {
-            collective: way.0.parse().map_err(say)?,
-            algorithm: way.1.parse().map_err(say)?,
-            protocol: way.2.parse().map_err(say)?,
+            collective: collective.parse().map_err(say)?,
+            algorithm: algorithm.parse().map_err(say)?,
+            protocol: protocol.parse().map_err(say)?,
         })
     }
 }

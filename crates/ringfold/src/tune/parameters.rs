@@ -157,6 +157,7 @@ pub fn entries<T: Table>(
 }
 
 /// Values for some parameters of a table, each given once.
+#[derive(Clone, Debug)]
 pub struct Overrides<T: Table>(Vec<(&'static Parameter<T>, T::Value)>);
 
 impl<T: Table> Overrides<T> {
@@ -205,21 +206,6 @@ impl<T: Table> FromStr for Overrides<T> {
 impl<T: Table> Default for Overrides<T> {
     fn default() -> Overrides<T> {
         Overrides(Vec::new())
-    }
-}
-
-impl<T: Table> Clone for Overrides<T> {
-    fn clone(&self) -> Overrides<T> {
-        Overrides(self.0.clone())
-    }
-}
-
-impl<T: Table> fmt::Debug for Overrides<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = self.0.iter();
-        f.debug_map()
-            .entries(values.map(|(parameter, value)| (parameter, value.text())))
-            .finish()
     }
 }
 

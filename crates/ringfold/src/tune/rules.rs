@@ -22,25 +22,16 @@
 
 #![forbid(unsafe_code)]
 
-mod doubts;
 mod parse;
 #[cfg(test)]
 mod tests;
+mod warnings;
 
 use std::fmt;
-use std::path::Path;
 
 use super::Question;
 use super::names::{COLLECTIVES, Name};
-use crate::error::{Error, Result};
-use crate::files;
 use crate::types::{Collective, Method, Protocol};
-
-/// The largest file of rules that is read: some hundred thousand lines.
-const FILE_BYTES_MAX: u64 = 8 << 20;
-
-/// The most rules of one table.
-pub const RULES_MAX: usize = 1 << 16;
 
 /// Which calls go which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,57 +120,6 @@ impl fmt::Display for Rule {
 }
 
 impl Rules {
-    /// Reads the text of a file of rules; `source` is what errors and reasons call it.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for the first line that cannot be read, as
-    /// `source:line:column: what is wrong; what would do`.
-    pub fn parse(text: &str, source: &str) -> Result<Rules> {
-        let mut rules = Rules {
-            source: source.to_owned(),
-            ..Rules::default()
-        };
-        for rule in parse::rules(text, source) {
-            let rule = rule?;
-            rules.by_collective[rule.collective as usize].push(rule);
-        }
-        Ok(rules)
-    }
-
-    /// Reads a file of rules.
-    ///
-    /// # Errors
-    ///
-    /// `System` if the file cannot be read, `InvalidArgument` for one that is too large or no text,
-    /// and as
-    /// [`parse`](Rules::parse).
-    pub fn read(path: impl AsRef<Path>) -> Result<Rules> {
-        let path = path.as_ref();
-        let source = path.display().to_string();
-        let failed =
-            |error| Error::system(format!("cannot read the tuner's rules `{source}`"), error);
-        let (file, _) = files::open(path).map_err(failed)?;
-        let bytes = files::content(&file, FILE_BYTES_MAX + 1).map_err(failed)?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(Error::InvalidArgument(format!(
-                "the tuner's rules `{source}` have more than {} MiB; name a file of rules",
-                FILE_BYTES_MAX >> 20
-            )));
-        }
-        let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let line = bytes[..error.valid_up_to()]
-                .iter()
-                .filter(|byte| **byte == b'\n')
-                .count()
-                + 1;
-            Error::InvalidArgument(format!(
-                "{source}:{line}: is not text (UTF-8); name a file of rules"
-            ))
-        })?;
-        Rules::parse(text, &source)
-    }
-
     /// What errors and reasons call the table: its file, if it has one.
     pub fn source(&self) -> &str {
         &self.source
@@ -207,23 +147,6 @@ impl Rules {
         let call = *call;
         let rules = &self.by_collective[call.collective as usize];
         rules.iter().filter(move |rule| rule.matches(&call))
-    }
-
-    /// What is doubtful about them, a sentence each: rules that never hold because an earlier one
-    /// matches all of their calls, or because no way of theirs exists here. For the log,
-    /// when they are loaded.
-    pub fn doubts(&self) -> Vec<String> {
-        self.doubts_of("ringfold", doubts::way_here)
-    }
-
-    /// The same for another library that reads the file. `way` says which way of its own a rule
-    /// names, if that exists for the rule's collective.
-    pub fn doubts_of<W: PartialEq>(
-        &self,
-        library: &str,
-        way: impl Fn(&Rule) -> Option<W>,
-    ) -> Vec<String> {
-        doubts::of(self, library, way)
     }
 }
 

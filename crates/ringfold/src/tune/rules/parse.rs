@@ -1,8 +1,17 @@
-//! Reads lines of rules, and says where one is wrong.
+//! Reads files of rules, and says where a line is wrong.
 
-use super::{RULES_MAX, Rule};
+use std::path::Path;
+
+use super::{Rule, Rules};
 use crate::error::{Error, Result};
+use crate::files;
 use crate::tune::names::{ALGORITHMS, COLLECTIVES, Name, PROTOCOLS};
+
+/// The largest file of rules that is read: some hundred thousand lines.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// The most rules of one table.
+pub const RULES_MAX: usize = 1 << 16;
 
 /// The names of the fields, in their order. The last two may be left out.
 const FIELDS: [&str; 10] = [
@@ -27,8 +36,57 @@ const ANY: &str = "-1";
 /// The first word of the header that NCCL's scripts write above their tables.
 const HEADERS: [&str; 3] = ["collective_type", "collective", "coll_type"];
 
+impl Rules {
+    /// Reads the text of a file of rules; `source` is what errors and reasons call it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for the first line that cannot be read, as
+    /// `source:line:column: what is wrong; what would do`.
+    pub fn parse(text: &str, source: &str) -> Result<Rules> {
+        let mut rules = Rules {
+            source: source.to_owned(),
+            ..Rules::default()
+        };
+        for rule in lines(text, source) {
+            let rule = rule?;
+            rules.by_collective[rule.collective as usize].push(rule);
+        }
+        Ok(rules)
+    }
+
+    /// Reads a file of rules.
+    ///
+    /// # Errors
+    ///
+    /// `System` if the file cannot be read, `InvalidArgument` for one that is too large or no text,
+    /// and as [`parse`](Rules::parse).
+    pub fn read(path: impl AsRef<Path>) -> Result<Rules> {
+        let path = path.as_ref();
+        let source = path.display().to_string();
+        let failed =
+            |error| Error::system(format!("cannot read the tuner's rules `{source}`"), error);
+        let (file, _) = files::open(path).map_err(failed)?;
+        let bytes = files::content(&file, FILE_BYTES_MAX + 1).map_err(failed)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            return Err(Error::InvalidArgument(format!(
+                "the tuner's rules `{source}` have more than {} MiB; name a file of rules",
+                FILE_BYTES_MAX >> 20
+            )));
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let before = bytes[..error.valid_up_to()].iter();
+            let line = before.filter(|byte| **byte == b'\n').count() + 1;
+            Error::InvalidArgument(format!(
+                "{source}:{line}: is not text (UTF-8); name a file of rules"
+            ))
+        })?;
+        Rules::parse(text, &source)
+    }
+}
+
 /// The rules of a text, in file order.
-pub fn rules<'a>(text: &'a str, source: &'a str) -> impl Iterator<Item = Result<Rule>> + 'a {
+fn lines<'a>(text: &'a str, source: &'a str) -> impl Iterator<Item = Result<Rule>> + 'a {
     // A mark that some editors put at the beginning.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().zip(1u32..);

@@ -1,5 +1,6 @@
 //! Rules as operators write them, and as they should not.
 
+use super::parse::RULES_MAX;
 use super::*;
 use crate::random::SplitMix64;
 use crate::tune::names::{ALGORITHMS, PROTOCOLS};
@@ -138,97 +139,99 @@ fn every_field_narrows_and_minus_one_does_not() {
     }
 }
 
+/// Lines that cannot be read, and what is said of them.
+const BAD_LINES: &[(&str, &str)] = &[
+    (
+        "allreduce,0,9,rin,simple,-1,-1,-1",
+        "2:15: `rin` is no algorithm; did you mean `ring`?",
+    ),
+    (
+        "allreduce,0,9,Ring,simple,-1,-1,-1",
+        "2:15: `Ring` is no algorithm; did you mean `ring`?",
+    ),
+    (
+        "allredcue,0,9,ring,simple,-1,-1,-1",
+        "2:1: `allredcue` is no collective; did you mean `allreduce`?",
+    ),
+    (
+        "allreduce,0,9,ring,simpel,-1,-1,-1",
+        "2:20: `simpel` is no protocol; did you mean `simple`?",
+    ),
+    (
+        "allreduce,0,64K,ring,simple,-1,-1,-1",
+        "2:13: `64K` is no bytes_max; write bytes",
+    ),
+    (
+        "allreduce,-1,9,ring,simple,-1,-1,-1",
+        "2:11: `-1` is no bytes_min",
+    ),
+    (
+        "allreduce,10,9,ring,simple,-1,-1,-1",
+        "2:14: `9` is below bytes_min, 10",
+    ),
+    (
+        "allreduce,0,9,ring,simple,two,-1,-1",
+        "2:27: `two` is no number of channels",
+    ),
+    (
+        "allreduce,0,9,ring,simple,-2,-1,-1",
+        "2:27: `-2` is no number of channels",
+    ),
+    (
+        "allreduce,0,9,ring,simple,-1,0,-1",
+        "2:30: `0` is no number of hosts",
+    ),
+    (
+        "allreduce,0,9,ring,simple,-1,-1,x",
+        "2:33: `x` is no number of ranks",
+    ),
+    (
+        "allreduce,0,9,ring,simple,-1,-1,-1,0",
+        "2:36: `0` is no number of calls made together",
+    ),
+    (
+        "allreduce,0,9,ring,simple,-1,-1,-1,-1,2",
+        "2:39: `2` is not 0 (not registered)",
+    ),
+    (
+        "allreduce,0,,ring,simple,-1,-1,-1",
+        "2:13: the bytes_max is empty",
+    ),
+    (
+        "allreduce,0,9,ring,simple,-1,-1",
+        "2:32: 7 fields, and a rule has 8 to 10; what is missing begins with ranks",
+    ),
+    (
+        "allreduce,0,9,ring,simple,-1,-1,-1,-1,-1,5",
+        "2:42: `5` is one field too many",
+    ),
+    (
+        "allreduce,0,9,ring,simple,-1,-1,-1,",
+        "2:36: the group is empty",
+    ),
+    (
+        "\u{e4}\u{f6},0,9,ring,simple,-1,-1,-1",
+        "2:1: `\u{e4}\u{f6}` is no collective",
+    ),
+    (
+        "  allreduce,0,9, ri\u{f1}g,simple,-1,-1,-1",
+        "2:18: `ri\u{f1}g` is no algorithm",
+    ),
+    (
+        "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks",
+        "2:1: `collective_type` is a header",
+    ),
+    (
+        "allreduce,99999999999999999999,-1,ring,simple,-1,-1,-1",
+        "2:11: `99999999999999999999` is no bytes_min",
+    ),
+    ("allreduce", "2:10: 1 fields"),
+];
+
 #[test]
 fn a_bad_line_is_told_with_line_and_column_and_what_would_do() {
     let good = "allreduce,0,65536,tree,simple,2,1,-1\n";
-    let cases = [
-        (
-            "allreduce,0,9,rin,simple,-1,-1,-1",
-            "2:15: `rin` is no algorithm; did you mean `ring`?",
-        ),
-        (
-            "allreduce,0,9,Ring,simple,-1,-1,-1",
-            "2:15: `Ring` is no algorithm; did you mean `ring`?",
-        ),
-        (
-            "allredcue,0,9,ring,simple,-1,-1,-1",
-            "2:1: `allredcue` is no collective; did you mean `allreduce`?",
-        ),
-        (
-            "allreduce,0,9,ring,simpel,-1,-1,-1",
-            "2:20: `simpel` is no protocol; did you mean `simple`?",
-        ),
-        (
-            "allreduce,0,64K,ring,simple,-1,-1,-1",
-            "2:13: `64K` is no bytes_max; write bytes",
-        ),
-        (
-            "allreduce,-1,9,ring,simple,-1,-1,-1",
-            "2:11: `-1` is no bytes_min",
-        ),
-        (
-            "allreduce,10,9,ring,simple,-1,-1,-1",
-            "2:14: `9` is below bytes_min, 10",
-        ),
-        (
-            "allreduce,0,9,ring,simple,two,-1,-1",
-            "2:27: `two` is no number of channels",
-        ),
-        (
-            "allreduce,0,9,ring,simple,-2,-1,-1",
-            "2:27: `-2` is no number of channels",
-        ),
-        (
-            "allreduce,0,9,ring,simple,-1,0,-1",
-            "2:30: `0` is no number of hosts",
-        ),
-        (
-            "allreduce,0,9,ring,simple,-1,-1,x",
-            "2:33: `x` is no number of ranks",
-        ),
-        (
-            "allreduce,0,9,ring,simple,-1,-1,-1,0",
-            "2:36: `0` is no number of calls made together",
-        ),
-        (
-            "allreduce,0,9,ring,simple,-1,-1,-1,-1,2",
-            "2:39: `2` is not 0 (not registered)",
-        ),
-        (
-            "allreduce,0,,ring,simple,-1,-1,-1",
-            "2:13: the bytes_max is empty",
-        ),
-        (
-            "allreduce,0,9,ring,simple,-1,-1",
-            "2:32: 7 fields, and a rule has 8 to 10; what is missing begins with ranks",
-        ),
-        (
-            "allreduce,0,9,ring,simple,-1,-1,-1,-1,-1,5",
-            "2:42: `5` is one field too many",
-        ),
-        (
-            "allreduce,0,9,ring,simple,-1,-1,-1,",
-            "2:36: the group is empty",
-        ),
-        (
-            "\u{e4}\u{f6},0,9,ring,simple,-1,-1,-1",
-            "2:1: `\u{e4}\u{f6}` is no collective",
-        ),
-        (
-            "  allreduce,0,9, ri\u{f1}g,simple,-1,-1,-1",
-            "2:18: `ri\u{f1}g` is no algorithm",
-        ),
-        (
-            "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks",
-            "2:1: `collective_type` is a header",
-        ),
-        (
-            "allreduce,99999999999999999999,-1,ring,simple,-1,-1,-1",
-            "2:11: `99999999999999999999` is no bytes_min",
-        ),
-        ("allreduce", "2:10: 1 fields"),
-    ];
-    for (line, due) in cases {
+    for (line, due) in BAD_LINES {
         let text = refusal(&format!("{good}{line}\n{good}"));
         assert!(text.contains(&format!("tuned.csv:{due}")), "{line}\n{text}");
     }
@@ -276,7 +279,7 @@ fn rules_that_never_hold_are_told() {
          allreduce,50,101,ring,simple,-1,-1,8\n\
          allreduce,0,-1,push,simple,-1,-1,-1\n",
     );
-    let doubts = rules.doubts();
+    let warnings = rules.warnings();
     let due = [
         "tuned.csv:2: `allreduce,10,20,ring,simple,-1,-1,8,-1,-1` never holds: line 1 ",
         "tuned.csv:3: `allreduce,10,20,tree,simple,-1,-1,8,-1,-1` holds only where the way of line \
@@ -286,16 +289,16 @@ fn rules_that_never_hold_are_told() {
         "tuned.csv:6: `reduce,0,100,rabenseifner,simple,-1,-1,-1,-1,-1` never holds: ringfold has no reduce by rabenseifner",
         "tuned.csv:8: `allreduce,0,18446744073709551615,push,simple,",
     ];
-    assert_eq!(doubts.len(), due.len(), "{doubts:#?}");
-    for (doubt, due) in doubts.iter().zip(due) {
-        assert!(doubt.starts_with(due), "{doubt}");
+    assert_eq!(warnings.len(), due.len(), "{warnings:#?}");
+    for (warning, due) in warnings.iter().zip(due) {
+        assert!(warning.starts_with(due), "{warning}");
     }
     let many = "allreduce,0,100,nvls,simple,-1,-1,-1\n".repeat(40);
     assert!(
         read(&many)
-            .doubts()
+            .warnings()
             .last()
-            .expect("doubts")
+            .expect("warnings")
             .ends_with("24 more of this kind")
     );
 }

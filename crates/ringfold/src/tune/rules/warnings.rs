@@ -1,47 +1,54 @@
-//! What is doubtful about a table of rules.
+//! Warnings about a table of rules: what never holds.
 
 use super::{Rule, Rules};
 use crate::schedule::{Access, Schedule};
 use crate::types::{Method, Protocol};
 
 /// The most sentences about one table.
-const DOUBTS_MAX: usize = 16;
+const WARNINGS_MAX: usize = 16;
 
 /// Rules of a collective that are compared with each other; a longer table was not written by hand.
 const COMPARED_MAX: usize = 4096;
 
-/// A sentence for each rule that never holds, in the file's order and up to a limit. `way` says
-/// which way a rule names, if the library could ever go it for the rule's collective.
-pub fn of<W: PartialEq>(
-    rules: &Rules,
-    library: &str,
-    way: impl Fn(&Rule) -> Option<W>,
-) -> Vec<String> {
-    let compared = |list: &'_ [Rule]| list.len().min(COMPARED_MAX);
-    let lists = rules.by_collective.iter();
-    let mut doubts: Vec<_> = lists
-        .flat_map(|list| {
-            let way = &way;
-            (0..compared(list))
-                .filter_map(move |index| doubt(&list[..index], &list[index], library, way))
-        })
-        .collect();
-    doubts.sort();
-    let left_out = doubts.len().saturating_sub(DOUBTS_MAX);
-    doubts.truncate(DOUBTS_MAX);
-    let source = rules.source();
-    let mut sentences: Vec<_> = doubts
-        .into_iter()
-        .map(|(line, why)| format!("{source}:{line}: {why}"))
-        .collect();
-    if left_out > 0 {
-        sentences.push(format!("{source}: {left_out} more of this kind"));
+impl Rules {
+    /// Warnings, a sentence each: of rules that never hold because an earlier one matches all of
+    /// their calls, or because no way of theirs exists here. For the log, when they are loaded.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings_for("ringfold", way_here)
     }
-    sentences
+
+    /// The same for another library that reads the file. `way` says which way of its own a rule
+    /// names, if that exists for the rule's collective. In the file's order and up to a limit.
+    pub fn warnings_for<W: PartialEq>(
+        &self,
+        library: &str,
+        way: impl Fn(&Rule) -> Option<W>,
+    ) -> Vec<String> {
+        let way = &way;
+        let of_list = |list: &'_ [Rule]| {
+            let compared = list.iter().take(COMPARED_MAX).enumerate();
+            let of_rule = |(index, rule)| warning(&list[..index], rule, library, way);
+            compared.filter_map(of_rule).collect::<Vec<_>>()
+        };
+        let lists = self.by_collective.iter();
+        let mut warnings: Vec<_> = lists.flat_map(|list| of_list(list)).collect();
+        warnings.sort();
+        let left_out = warnings.len().saturating_sub(WARNINGS_MAX);
+        let source = self.source();
+        let mut sentences: Vec<_> = warnings
+            .into_iter()
+            .take(WARNINGS_MAX)
+            .map(|(line, why)| format!("{source}:{line}: {why}"))
+            .collect();
+        if left_out > 0 {
+            sentences.push(format!("{source}: {left_out} more of this kind"));
+        }
+        sentences
+    }
 }
 
 /// Why a rule holds never or hardly ever behind these of the same collective, and its line.
-fn doubt<W: PartialEq>(
+fn warning<W: PartialEq>(
     earlier: &[Rule],
     rule: &Rule,
     library: &str,
@@ -70,7 +77,7 @@ fn doubt<W: PartialEq>(
 }
 
 /// The way that a rule names, if ringfold could ever go it.
-pub fn way_here(rule: &Rule) -> Option<(Method, Protocol)> {
+fn way_here(rule: &Rule) -> Option<(Method, Protocol)> {
     let (algorithm, protocol) = rule.way()?;
     let serves = |access: &Access| Schedule::exists(rule.collective, algorithm, *access);
     let exists = algorithm.is_registered() == (protocol == Protocol::ZeroCopy)
