@@ -1,7 +1,6 @@
 //! `ringfold schedule`: shows what an algorithm does, what it should cost, and proves it.
 
 use std::fmt::Write as _;
-use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 use ringfold::internals::schedule::check::{self, Slices};
@@ -12,6 +11,7 @@ use ringfold::internals::tune::terms::Terms;
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 
+use crate::output;
 use crate::parse::{parse_algorithm, parse_bytes, parse_collective};
 
 /// The most ranks: the proof keeps every chunk of every rank in memory.
@@ -117,9 +117,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     } else {
         comparison(&arguments, &candidates)
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("cannot write to standard output")?;
+    output::print(&text)?;
     Ok(0)
 }
 

@@ -53,32 +53,22 @@ struct Row {
 struct Constant {
     sign: &'static str,
     flag: &'static str,
-    /// Whether it is for each byte.
-    per_byte: bool,
+    unit: &'static str,
 }
 
+/// The unit of what is for each byte.
+const PER_BYTE: &str = "us/B";
+
 const CONSTANTS: [Constant; 4] = [
-    Constant {
-        sign: "α",
-        flag: "--alpha",
-        per_byte: false,
-    },
-    Constant {
-        sign: "β",
-        flag: "--bandwidth",
-        per_byte: true,
-    },
-    Constant {
-        sign: "γ",
-        flag: "--reduce-rate",
-        per_byte: true,
-    },
-    Constant {
-        sign: "o",
-        flag: "--overhead",
-        per_byte: false,
-    },
+    constant("α", "--alpha", "us"),
+    constant("β", "--bandwidth", PER_BYTE),
+    constant("γ", "--reduce-rate", PER_BYTE),
+    constant("o", "--overhead", "us"),
 ];
+
+const fn constant(sign: &'static str, flag: &'static str, unit: &'static str) -> Constant {
+    Constant { sign, flag, unit }
+}
 
 /// What a file holds.
 struct Rows {
@@ -199,19 +189,14 @@ fn is_published(collective: Collective, algorithm: Method, transport: &str) -> b
 
 /// Constants that flags give, in microseconds.
 fn known(arguments: &Arguments) -> [Option<f64>; CONSTANTS.len()] {
-    let settings = &arguments.settings;
-    [
-        settings.network.alpha.map(|time| time.ps as f64 / 1e6),
-        settings
-            .network
-            .bandwidth
-            .map(|rate| rate.ps_per_byte as f64 / 1e6),
-        settings
-            .compute
-            .reduce_rate
-            .map(|rate| rate.ps_per_byte as f64 / 1e6),
-        settings.network.overhead.map(|time| time.ps as f64 / 1e6),
-    ]
+    let (network, compute) = (&arguments.settings.network, &arguments.settings.compute);
+    let known_ps = [
+        network.alpha.map(|time| time.ps),
+        network.bandwidth.map(|rate| rate.ps_per_byte),
+        compute.reduce_rate.map(|rate| rate.ps_per_byte),
+        network.overhead.map(|time| time.ps),
+    ];
+    known_ps.map(|ps| Some(ps? as f64 / 1e6))
 }
 
 /// What the known constants explain of a row.
@@ -224,7 +209,7 @@ fn given(row: &Row, known: &[Option<f64>]) -> f64 {
 
 /// A constant as its flag takes it.
 fn flag_value(constant: &Constant, value_us: f64) -> String {
-    if !constant.per_byte {
+    if constant.unit != PER_BYTE {
         return format!("{}us", significant(value_us));
     }
     // Below half a picosecond a byte the simulator has no time for it.
@@ -234,32 +219,88 @@ fn flag_value(constant: &Constant, value_us: f64) -> String {
     }
 }
 
+/// What became of a constant.
+struct Outcome {
+    constant: &'static Constant,
+    /// In microseconds, where there is a value.
+    value: Option<f64>,
+    /// Its standard error, where it was fitted.
+    error: Option<f64>,
+    how: &'static str,
+    /// What stands behind the value.
+    remark: String,
+    /// What to make of a constant that the rows hardly show.
+    note: String,
+}
+
+fn outcomes(fit: &Fit, known: &[Option<f64>]) -> Vec<Outcome> {
+    let values = fit.values.iter().zip(known);
+    let constants = CONSTANTS.iter().zip(values);
+    constants
+        .map(|(constant, (value, known))| outcome(constant, *known, *value))
+        .collect()
+}
+
+fn outcome(constant: &'static Constant, known: Option<f64>, value: Value) -> Outcome {
+    let sign = constant.sign;
+    let outcome = Outcome {
+        constant,
+        value: None,
+        error: None,
+        how: "absent",
+        remark: "no row depends on it".into(),
+        note: String::new(),
+    };
+    match (known, value) {
+        (Some(known), _) => Outcome {
+            value: Some(known),
+            how: "given",
+            remark: "given".into(),
+            ..outcome
+        },
+        (None, Value::Absent) => outcome,
+        (None, Value::Fitted { value, error }) => Outcome {
+            value: Some(value),
+            error: Some(error),
+            how: "fitted",
+            remark: significant(error),
+            note: match value {
+                0.0 => format!(
+                    "# {sign} would be below 0, so it is 0: what it stands for does not show in \
+                     these rows\n"
+                ),
+                _ if error > VAGUE_SHARE * value => format!(
+                    "# {sign} is hardly more than its standard error: measure more sizes where it \
+                     weighs\n"
+                ),
+                _ => String::new(),
+            },
+            ..outcome
+        },
+        (None, Value::Inseparable { from }) => Outcome {
+            how: "inseparable",
+            remark: format!("cannot be told from {}", CONSTANTS[from].sign),
+            note: format!(
+                "# all rows depend on {sign} as they do on {}, which holds both; measure other \
+                 collectives or algorithms, too, or give {}\n",
+                CONSTANTS[from].sign, constant.flag,
+            ),
+            ..outcome
+        },
+    }
+}
+
 fn report(fit: &Fit, known: &[Option<f64>], read: &Rows) -> String {
     let mut text = format!("# {} rows\n", read.rows.len());
     for (why, count) in &read.left_out {
         let _ = writeln!(text, "# left out {count}: {why}");
     }
     text += "#      value          standard error\n";
-    let mut notes = String::new();
-    for ((constant, &value), known) in CONSTANTS.iter().zip(&fit.values).zip(known) {
-        let unit = if constant.per_byte { "us/B" } else { "us" };
-        let (number, remark) = match (known, value) {
-            (Some(known), _) => (significant(*known), "given".to_owned()),
-            (None, Value::Fitted { value, error }) => (significant(value), significant(error)),
-            (None, Value::Absent) => ("-".into(), "no row depends on it".into()),
-            (None, Value::Inseparable { from }) => {
-                let other = CONSTANTS[from].sign;
-                ("-".into(), format!("cannot be told from {other}"))
-            }
-        };
-        let _ = writeln!(
-            text,
-            "  {}  {number:>12} {unit:<4}  {remark}",
-            constant.sign
-        );
-        if known.is_none() {
-            notes += &note(constant, value);
-        }
+    let outcomes = outcomes(fit, known);
+    for outcome in &outcomes {
+        let Constant { sign, unit, .. } = outcome.constant;
+        let number = outcome.value.map_or("-".into(), significant);
+        let _ = writeln!(text, "  {sign}  {number:>12} {unit:<4}  {}", outcome.remark);
     }
     let _ = writeln!(
         text,
@@ -268,29 +309,9 @@ fn report(fit: &Fit, known: &[Option<f64>], read: &Rows) -> String {
         100.0 * fit.mean_error,
         100.0 * fit.worst_error,
     );
-    text += &notes;
+    text.extend(outcomes.iter().map(|outcome| outcome.note.as_str()));
     text += &worst(fit, known, read);
-    text + &flags(fit, known) + "\n"
-}
-
-/// What to make of a constant that the rows hardly show.
-fn note(constant: &Constant, value: Value) -> String {
-    let sign = constant.sign;
-    match value {
-        Value::Fitted { value: 0.0, .. } => format!(
-            "# {sign} would be below 0, so it is 0: what it stands for does not show in these \
-             rows\n"
-        ),
-        Value::Fitted { value, error } if error > VAGUE_SHARE * value => format!(
-            "# {sign} is hardly more than its standard error: measure more sizes where it weighs\n"
-        ),
-        Value::Inseparable { from } => format!(
-            "# all rows depend on {sign} as they do on {}, which holds both; measure other \
-             collectives or algorithms, too, or give {}\n",
-            CONSTANTS[from].sign, constant.flag,
-        ),
-        Value::Fitted { .. } | Value::Absent => String::new(),
-    }
+    text + &flags(&outcomes) + "\n"
 }
 
 /// The rows that the constants explain least.
@@ -321,42 +342,36 @@ fn worst(fit: &Fit, known: &[Option<f64>], read: &Rows) -> String {
 }
 
 /// All constants as flags of `ringfold sim`.
-fn flags(fit: &Fit, known: &[Option<f64>]) -> String {
-    let values = CONSTANTS.iter().zip(&fit.values).zip(known);
-    let flags: Vec<String> = values
-        .filter(|((_, value), known)| known.is_some() || **value != Value::Absent)
-        .map(|((constant, value), known)| {
-            let value = known.unwrap_or(value.number());
-            format!("{} {}", constant.flag, flag_value(constant, value))
-        })
+fn flags(outcomes: &[Outcome]) -> String {
+    let shown = outcomes.iter().filter(|outcome| outcome.how != "absent");
+    let flags: Vec<String> = shown
+        .map(
+            |Outcome {
+                 constant, value, ..
+             }| {
+                let value = flag_value(constant, value.unwrap_or(0.0));
+                format!("{} {value}", constant.flag)
+            },
+        )
         .collect();
     flags.join(" ")
 }
 
 fn write_json(path: &Path, fit: &Fit, known: &[Option<f64>], read: &Rows) -> Result<()> {
-    let constants = CONSTANTS.iter().zip(&fit.values).zip(known);
-    let constants: Vec<_> = constants
-        .map(|((constant, value), known)| {
-            let (number, error, how) = match (known, value) {
-                (Some(known), _) => (Some(*known), None, "given"),
-                (None, Value::Fitted { value, error }) => (Some(*value), Some(*error), "fitted"),
-                (None, Value::Absent) => (None, None, "absent"),
-                (None, Value::Inseparable { .. }) => (None, None, "inseparable"),
-            };
-            let unit = if constant.per_byte { "us/B" } else { "us" };
-            json!({
-                "sign": constant.sign, "value": number, "standard_error": error, "unit": unit,
-                "how": how
-            })
+    let outcomes = outcomes(fit, known);
+    let constant = |outcome: &Outcome| {
+        json!({
+            "sign": outcome.constant.sign, "value": outcome.value,
+            "standard_error": outcome.error, "unit": outcome.constant.unit, "how": outcome.how,
         })
-        .collect();
+    };
     let document = json!({
-        "constants": constants,
+        "constants": outcomes.iter().map(constant).collect::<Vec<_>>(),
         "r_squared": fit.r_squared,
         "mean_error": fit.mean_error,
         "worst_error": fit.worst_error,
         "rows": read.rows.len(),
-        "flags": flags(fit, known),
+        "flags": flags(&outcomes),
     });
     let mut file = output::open(path)?;
     serde_json::to_writer_pretty(&mut file, &document).map_err(std::io::Error::from)?;
