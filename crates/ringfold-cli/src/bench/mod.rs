@@ -9,8 +9,8 @@ mod case;
 mod data;
 mod job;
 pub mod measurement;
-mod memory;
-mod placement;
+pub mod memory;
+pub mod placement;
 mod span;
 pub mod stats;
 

@@ -10,7 +10,7 @@
 mod worker;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -23,9 +23,11 @@ use ringfold::internals::tune::calibration::{self, Calibration, Context};
 use ringfold::internals::tune::fit::calibrate::{Sample, fit};
 use ringfold::internals::tune::parameters::Table;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::launch::{self, Job};
+use crate::output;
+use crate::statistics::percentile;
 
 /// The exit status after Ctrl-C.
 const INTERRUPTED: u8 = 128 + 2;
@@ -190,14 +192,34 @@ fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<Context, (f64, f64
         let factor = sample.residue(&placed, &here).ln().abs().exp();
         factors.entry(sample.context).or_default().push(factor);
     }
-    let quantiles = |mut factors: Vec<f64>| {
-        factors.sort_by(f64::total_cmp);
-        (factors[factors.len() / 2], factors[factors.len() * 9 / 10])
-    };
-    factors
-        .into_iter()
-        .map(|(context, factors)| (context, quantiles(factors)))
+    let misses = factors.into_iter();
+    misses
+        .map(|(context, factors)| {
+            let [half, most] = [50.0, 90.0].map(|percent| percentile(&factors, percent));
+            (context, (half, most))
+        })
         .collect()
+}
+
+/// What is kept, as JSON.
+fn document(kept: &Calibration, path: &Path, machine: &str, samples: usize) -> Value {
+    let constants = Constants::PARAMETERS.iter();
+    let constants: BTreeMap<_, _> = constants
+        .map(|field| (field.name, field.value(&kept.constants)))
+        .collect();
+    let corrections = kept.corrections.iter().map(|(context, factors)| {
+        let points = factors.points().iter().map(|(way, log2_bytes, factor)| {
+            json!({"way": way.to_string(), "log2_bytes": log2_bytes, "factor": factor})
+        });
+        json!({
+            "shared": context.is_shared, "ranks": context.ranks,
+            "factors": points.collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "file": path.display().to_string(), "machine": machine, "samples": samples,
+        "constants": constants, "corrections": corrections.collect::<Vec<_>>(),
+    })
 }
 
 /// Prints what is kept.
@@ -208,56 +230,27 @@ fn say(
     machine: &str,
     samples: &[Sample],
 ) -> Result<()> {
+    if json {
+        let document = document(kept, path, machine, samples.len());
+        return output::print(&format!("{document:#}\n"));
+    }
     let defaults = Constants::default();
-    let misses = misses(kept, samples);
-    let text = match json {
-        true => {
-            let constants: BTreeMap<_, _> = Constants::PARAMETERS
-                .iter()
-                .map(|field| (field.name, field.value(&kept.constants)))
-                .collect();
-            let corrections: Vec<_> = kept
-                .corrections
-                .iter()
-                .map(|(context, factors)| {
-                    let points: Vec<_> = factors.points().iter().map(|(way, log2_bytes, factor)| {
-                    json!({"way": way.to_string(), "log2_bytes": log2_bytes, "factor": factor})
-                }).collect();
-                    json!({"shared": context.is_shared, "ranks": context.ranks, "factors": points})
-                })
-                .collect();
-            let value = json!({
-                "file": path.display().to_string(), "machine": machine, "samples": samples.len(),
-                "constants": constants, "corrections": corrections,
-            });
-            format!("{value:#}\n")
-        }
-        false => {
-            let mut text = format!(
-                "{machine}\n{}\n\n{:<26} {:>12} {:>12}\n",
-                path.display(),
-                "constant",
-                "default",
-                "here"
-            );
-            for field in Constants::PARAMETERS {
-                let values = [field.value(&defaults), field.value(&kept.constants)];
-                text += &format!(
-                    "{:<26} {:>12.4e} {:>12.4e}\n",
-                    field.name, values[0], values[1]
-                );
-            }
-            for (context, (half, most)) in misses {
-                text += &format!(
-                    "\n{context}: before corrections half of all ways are within a factor of \
-                     {half:.2}, nine tenths within {most:.2}"
-                );
-            }
-            text.push('\n');
-            text
-        }
-    };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("cannot write to standard output")
+    let mut text = format!(
+        "{machine}\n{}\n\n{:<26} {:>12} {:>12}\n",
+        path.display(),
+        "constant",
+        "default",
+        "here"
+    );
+    for field in Constants::PARAMETERS {
+        let [default, here] = [&defaults, &kept.constants].map(|table| field.value(table));
+        text += &format!("{:<26} {default:>12.4e} {here:>12.4e}\n", field.name);
+    }
+    for (context, (half, most)) in misses(kept, samples) {
+        text += &format!(
+            "\n{context}: before corrections half of all ways are within a factor of {half:.2}, \
+             nine tenths within {most:.2}"
+        );
+    }
+    output::print(&(text + "\n"))
 }

@@ -8,12 +8,16 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use ringfold::Region;
+use anyhow::{Context as _, Result, bail};
 use ringfold::internals::random::SplitMix64;
 use ringfold::internals::tune::calibration::Context;
 use ringfold::internals::tune::fit::calibrate::Sample;
-use ringfold::{Collective, Communicator, Config, Counts, DType, Method, Op, Protocol, Request};
+use ringfold::{Collective, Communicator, Config, DType, Method, Op, Protocol};
+
+use crate::bench::memory::{Memory, carry_out};
+use crate::bench::placement::Placement;
+use crate::bench::{Case, Size};
+use crate::statistics::median;
 
 /// Sizes of the collective that matters most, and of the others, in bytes.
 const MANY_SIZES: [u64; 9] = [
@@ -45,9 +49,6 @@ const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 50;
 const SIZE_BUDGET: Duration = Duration::from_millis(100);
 
-/// Bytes of a cache line, or fewer.
-const LINE_BYTES: usize = 64;
-
 /// A way at a size, and the times that it took.
 struct Entry {
     way: (Method, Protocol),
@@ -76,7 +77,7 @@ pub fn run(path: &Path) -> Result<u8> {
             for entry in measure(&communicator, collective, bytes)? {
                 if let Some(file) = &mut file {
                     let (algorithm, protocol) = entry.way;
-                    let time_us = median(entry.times_us);
+                    let time_us = median(&entry.times_us);
                     writeln!(
                         file,
                         "{collective} {bytes} {algorithm} {protocol} {time_us}"
@@ -94,49 +95,34 @@ pub fn run(path: &Path) -> Result<u8> {
 
 /// A line that rank 0 has written.
 pub fn parse(line: &str, context: Context) -> Result<Sample> {
-    let mut words = line.split(' ');
-    let mut next = || words.next().unwrap_or_default();
-    let words = [next(), next(), next(), next(), next()];
+    let words: Vec<&str> = line.split(' ').collect();
+    let [collective, bytes, algorithm, protocol, time_us] = words[..] else {
+        bail!("`{line}` is no measurement");
+    };
     Ok(Sample {
         context,
-        collective: words[0].parse()?,
-        bytes: words[1].parse()?,
-        way: (words[2].parse()?, words[3].parse()?),
-        time_us: words[4].parse()?,
+        collective: collective.parse()?,
+        bytes: bytes.parse()?,
+        way: (algorithm.parse()?, protocol.parse()?),
+        time_us: time_us.parse()?,
     })
 }
 
 /// The times of all ways at a size.
 fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> Result<Vec<Entry>> {
-    let ranks = communicator.world_size();
-    let elements = bytes as usize / size_of::<f32>();
-    let block = elements / ranks;
-    // Not zeros, of which the system would give no pages yet.
-    let buffer = || vec![1f32; elements.max(ranks)];
-    let (mut input, mut output) = (buffer(), buffer());
-    let (count, given, got) = match collective {
-        Collective::AllGather => (block, block, block * ranks),
-        Collective::ReduceScatter => (block, block * ranks, block),
-        Collective::AllToAll => (block, block * ranks, block * ranks),
-        _ => (elements, elements, elements),
+    let place = (communicator.rank(), communicator.world_size());
+    let case = Case {
+        dtype: DType::F32,
+        op: collective.reduces().then_some("sum"),
+        root: collective.has_root().then_some(0),
     };
-    let request = |input: &mut [f32], output: &mut [f32]| {
-        let region = |part: &mut [f32]| {
-            let (start, bytes) = (part.as_mut_ptr().cast(), size_of_val(part));
-            // SAFETY: the slices outlive the call that is made with the request, and are not used
-            // otherwise meanwhile.
-            unsafe { Region::new(start, bytes) }
-        };
-        let (input, output) = (region(&mut input[..given]), region(&mut output[..got]));
-        Request::new(
-            collective,
-            DType::F32,
-            Counts::Even(count as u64),
-            input,
-            output,
-        )
-    };
-    let explanation = communicator.explain(&request(&mut input, &mut output))?;
+    let size = Size::nearest(collective, case.dtype, place.1, bytes);
+    let room = usize::try_from(size.bytes)?;
+    let memory = [Memory::new(room)?, Memory::new(room)?];
+    let regions = [memory[0].region(room), memory[1].region(room)];
+    let placement = Placement::new(collective, case, place, size, false, regions)
+        .context("there is no form that is not in place")?;
+    let explanation = communicator.explain(&placement.request())?;
     let mut entries: Vec<Entry> = explanation
         .prices
         .usable()
@@ -145,29 +131,28 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
             times_us: Vec::new(),
         })
         .collect();
+    let time_us = |(algorithm, protocol)| -> Result<f64> {
+        placement.rewrite();
+        // The first finds ranks asleep that waited for the slowest writer; after the second all
+        // are awake.
+        communicator.barrier()?;
+        communicator.barrier()?;
+        let mut request = placement.request();
+        (request.algorithm, request.protocol) = (Some(algorithm), Some(protocol));
+        let begun = Instant::now();
+        carry_out(communicator, &request, &[&memory[0], &memory[1]])?;
+        Ok(begun.elapsed().as_secs_f64() * 1e6)
+    };
     let mut random = SplitMix64(bytes);
     let start = Instant::now();
     for round in 0..=ROUNDS_MAX {
         let mut order: Vec<usize> = (0..entries.len()).collect();
         for last in (1..order.len()).rev() {
-            order.swap(last, random.below(last as u64 + 1) as usize);
+            order.swap(last, random.index(last + 1));
         }
         let mut times_us = vec![0.0; entries.len()];
-        for &index in &order {
-            for line in input.chunks_mut(LINE_BYTES / size_of::<f32>()) {
-                line[0] = 0.0;
-            }
-            // The first finds ranks asleep that waited for the slowest writer; after the second all
-            // are awake.
-            communicator.barrier()?;
-            communicator.barrier()?;
-            let (algorithm, protocol) = entries[index].way;
-            let mut request = request(&mut input, &mut output);
-            (request.algorithm, request.protocol) = (Some(algorithm), Some(protocol));
-            let begun = Instant::now();
-            // SAFETY: the regions' vectors live in this scope.
-            unsafe { communicator.run(&request, &mut || Ok(())) }?;
-            times_us[index] = begun.elapsed().as_secs_f64() * 1e6;
+        for index in order {
+            times_us[index] = time_us(entries[index].way)?;
         }
         // One more number: how long this rank has been at it, so that all end together.
         times_us.push(start.elapsed().as_secs_f64());
@@ -184,9 +169,4 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
         }
     }
     Ok(entries)
-}
-
-fn median(mut times_us: Vec<f64>) -> f64 {
-    times_us.sort_by(f64::total_cmp);
-    times_us.get(times_us.len() / 2).copied().unwrap_or(0.0)
 }
