@@ -28,53 +28,12 @@ struct Variant {
     helpers: usize,
 }
 
+/// A communicator of each variant.
+type Ranks = Vec<(Variant, Communicator)>;
+
 fn main() -> Result<()> {
     init_logging()?;
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let value = |name: &str, default: &'static str| {
-        let word = words
-            .iter()
-            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        word.map_or(default.to_owned(), str::to_owned)
-    };
-    let numbers = |text: String| -> Vec<usize> {
-        let number = |word: &str| {
-            if word == "0" {
-                0
-            } else {
-                bytes(word).expect("a number")
-            }
-        };
-        text.split(',').map(number).collect()
-    };
-    let (place, algorithm) = (value("place", "?"), value("algorithm", "tuner"));
-    let rounds = numbers(value("rounds", "20"))[0];
-    let mut ranks = Vec::new();
-    for channels in numbers(value("channels", "1")) {
-        for chunk_bytes in numbers(value("chunks", "0")) {
-            for helpers in numbers(value("helpers", "0")) {
-                let variant = Variant {
-                    channels,
-                    chunk_bytes,
-                    helpers,
-                };
-                let communicator = Communicator::connect(Config {
-                    address: address(ranks.len()),
-                    transport: Some(value("transport", "auto").parse::<TransportChoice>()?),
-                    algorithm: match algorithm.as_str() {
-                        "tuner" => None,
-                        name => Some(name.parse::<Method>()?),
-                    },
-                    channels: Some(channels),
-                    chunk_bytes: Some(chunk_bytes).filter(|bytes| *bytes > 0),
-                    helpers: Some(helpers),
-                    ..Config::default()
-                })?;
-                ranks.push((variant, communicator));
-            }
-        }
-    }
-    let size = ranks[0].1.world_size();
+    let ranks = connect()?;
     let is_first = ranks[0].1.rank() == 0;
     if is_first {
         println!(
@@ -82,7 +41,8 @@ fn main() -> Result<()> {
              processor_us"
         );
     }
-    for length in numbers(value("sizes", "64K,1M,16M")) {
+    let rounds = numbers("rounds", "20")[0];
+    for length in numbers("sizes", "64K,1M,16M") {
         let input = vec![1f32; length / size_of::<f32>()];
         let mut output = input.clone();
         let mut times = vec![Vec::new(); ranks.len()];
@@ -96,24 +56,79 @@ fn main() -> Result<()> {
                 }
             }
         }
-        for ((variant, _), times) in ranks.iter().zip(&mut times).filter(|_| is_first) {
-            let Variant {
-                channels,
-                chunk_bytes,
-                helpers,
-            } = variant;
-            let (wall, processor): (Vec<f64>, Vec<f64>) = times.iter().copied().unzip();
-            let (least, median) = (sorted(&wall)[0], sorted(&wall)[wall.len() / 2]);
-            let processor = sorted(&processor)[wall.len() / 2];
-            println!(
-                "{place},{size},{algorithm},{length},{channels},{chunk_bytes},{helpers},{rounds},\
-                 {least:.1},{median:.1},{processor:.1}"
-            );
+        if is_first {
+            print(&ranks, length, &times);
         }
     }
     ranks
         .iter()
         .try_for_each(|(_, communicator)| communicator.close())
+}
+
+/// The value of the word `name=value`.
+fn value(name: &str, default: &str) -> String {
+    let mut words = std::env::args().skip(1);
+    let word = words.find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
+    word.unwrap_or_else(|| default.to_owned())
+}
+
+/// The numbers of the word `name=number,number`.
+fn numbers(name: &str, default: &str) -> Vec<usize> {
+    let number = |word: &str| match word {
+        "0" => 0,
+        word => bytes(word).expect("a number"),
+    };
+    value(name, default).split(',').map(number).collect()
+}
+
+/// Joins as every variant.
+fn connect() -> Result<Ranks> {
+    let mut ranks = Ranks::new();
+    for channels in numbers("channels", "1") {
+        for chunk_bytes in numbers("chunks", "0") {
+            for helpers in numbers("helpers", "0") {
+                let variant = Variant {
+                    channels,
+                    chunk_bytes,
+                    helpers,
+                };
+                let communicator = Communicator::connect(Config {
+                    address: address(ranks.len()),
+                    transport: Some(value("transport", "auto").parse::<TransportChoice>()?),
+                    algorithm: match value("algorithm", "tuner").as_str() {
+                        "tuner" => None,
+                        name => Some(name.parse::<Method>()?),
+                    },
+                    channels: Some(channels),
+                    chunk_bytes: Some(chunk_bytes).filter(|bytes| *bytes > 0),
+                    helpers: Some(helpers),
+                    ..Config::default()
+                })?;
+                ranks.push((variant, communicator));
+            }
+        }
+    }
+    Ok(ranks)
+}
+
+/// A line for each variant, by its times of a size.
+fn print(ranks: &Ranks, length: usize, times: &[Vec<(f64, f64)>]) {
+    let (place, algorithm) = (value("place", "?"), value("algorithm", "tuner"));
+    for ((variant, communicator), times) in ranks.iter().zip(times) {
+        let Variant {
+            channels,
+            chunk_bytes,
+            helpers,
+        } = variant;
+        let (size, rounds) = (communicator.world_size(), times.len());
+        let (wall, processor): (Vec<f64>, Vec<f64>) = times.iter().copied().unzip();
+        let (least, median) = (sorted(&wall)[0], sorted(&wall)[rounds / 2]);
+        let processor = sorted(&processor)[rounds / 2];
+        println!(
+            "{place},{size},{algorithm},{length},{channels},{chunk_bytes},{helpers},{rounds},\
+             {least:.1},{median:.1},{processor:.1}"
+        );
+    }
 }
 
 /// The address of the variant with this number: next to the job's own.
