@@ -121,33 +121,33 @@ pub fn run(arguments: Arguments) -> Result<u8> {
     Ok(0)
 }
 
-/// The algorithms and media that were asked for and exist.
-fn candidates(arguments: &Arguments) -> Result<Vec<(Method, Access)>> {
+/// The schedules that were asked for and exist.
+fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
     let collective = arguments.collective;
-    let asked_medium = |access: &Access| {
-        arguments
-            .medium
-            .as_ref()
-            .is_none_or(|name| *name == access.medium())
+    let is_asked_medium = |access: &&Access| {
+        let asked = arguments.medium.as_ref();
+        asked.is_none_or(|name| *name == access.medium())
     };
-    let mut served: Vec<(Method, Access)> = Vec::new();
-    for &medium in Access::ALL.iter().filter(|medium| asked_medium(medium)) {
-        let algorithms = Schedule::methods(collective, medium);
-        served.extend(algorithms.map(|algorithm| (algorithm, medium)));
-    }
+    let spec = |method: Method, access: Access| Spec {
+        rank: arguments.rank.unwrap_or(0),
+        root: arguments.root,
+        domains: arguments.domains,
+        ..Spec::new(collective, method, access, arguments.ranks)
+    };
+    let served: Vec<Spec> = Access::ALL
+        .iter()
+        .filter(is_asked_medium)
+        .flat_map(|&access| {
+            Schedule::methods(collective, access).map(move |method| spec(method, access))
+        })
+        .collect();
     let Some(algorithm) = arguments.algorithm else {
         return Ok(served);
     };
-    let mut chosen: Vec<_> = served
-        .iter()
-        .filter(|(name, _)| *name == algorithm)
-        .copied()
-        .collect();
+    let is_asked = |spec: &&Spec| spec.method() == algorithm;
+    let mut chosen: Vec<Spec> = served.iter().filter(is_asked).copied().collect();
     if chosen.is_empty() {
-        let names: Vec<String> = served
-            .iter()
-            .map(|(name, medium)| format!("{name} over {}", medium.medium()))
-            .collect();
+        let names: Vec<String> = served.iter().map(name).collect();
         bail!(
             "{collective} is not done by `{algorithm}`; there are {}",
             names.join(", ")
@@ -159,40 +159,34 @@ fn candidates(arguments: &Arguments) -> Result<Vec<(Method, Access)>> {
     Ok(chosen)
 }
 
-fn spec(arguments: &Arguments, method: Method, access: Access) -> Spec {
-    Spec {
-        rank: arguments.rank.unwrap_or(0),
-        root: arguments.root,
-        domains: arguments.domains,
-        ..Spec::new(arguments.collective, method, access, arguments.ranks)
-    }
+/// `ring over messages`.
+fn name(spec: &Spec) -> String {
+    format!("{} over {}", spec.method(), spec.access.medium())
 }
 
-fn listings(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<String> {
+fn listings(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
     let mut text = String::new();
-    for &(algorithm, medium) in candidates {
-        let spec = spec(arguments, algorithm, medium);
-        let listing = Listing::new(&spec, arguments.bytes, arguments.rank)?;
+    for spec in candidates {
+        let listing = Listing::new(spec, arguments.bytes, arguments.rank)?;
         let _ = writeln!(text, "{listing}");
-        text += &cost(arguments, algorithm, medium).unwrap_or_default();
+        text += &cost(spec, arguments.bytes).unwrap_or_default();
     }
     Ok(text)
 }
 
 /// The α-β-γ cost in words, if there is a closed form.
-fn cost(arguments: &Arguments, algorithm: Method, medium: Access) -> Option<String> {
-    let Terms { hops, busiest, .. } = Terms::of(&spec(arguments, algorithm, medium))?;
-    let time = predict(arguments, algorithm, medium)?;
+fn cost(spec: &Spec, size: u64) -> Option<String> {
+    let Terms { hops, busiest, .. } = Terms::of(spec)?;
+    let time = predict(spec, size)?;
     Some(format!(
-        "cost: {:.0} α + {:.4} S β + {:.4} S γ ({:.0} messages or publications in all); S = {} \
-         bytes should take {time:.1} us\n",
-        hops, busiest.bytes, busiest.reduced, busiest.messages, arguments.bytes,
+        "cost: {hops:.0} α + {:.4} S β + {:.4} S γ ({:.0} messages or publications in all); S = \
+         {size} bytes should take {time:.1} us\n",
+        busiest.bytes, busiest.reduced, busiest.messages,
     ))
 }
 
-fn predict(arguments: &Arguments, algorithm: Method, medium: Access) -> Option<f64> {
-    let spec = spec(arguments, algorithm, medium);
-    cost::predict(&spec, arguments.bytes, &Costs::default())
+fn predict(spec: &Spec, size: u64) -> Option<f64> {
+    cost::predict(spec, size, &Costs::default())
 }
 
 /// What is priced, and that the two do not compare.
@@ -202,7 +196,7 @@ const MACHINES: &str = "\
 ";
 
 /// All algorithms side by side.
-fn comparison(arguments: &Arguments, candidates: &[(Method, Access)]) -> String {
+fn comparison(arguments: &Arguments, candidates: &[Spec]) -> String {
     let mut text = format!(
         "# {}, {} ranks, S = {} bytes: what each rank needs\n\
          {MACHINES}# {:<20}  {:<8}  {:>6}  {:>8}  {:>9}  {:>9}  {:>10}\n",
@@ -217,10 +211,10 @@ fn comparison(arguments: &Arguments, candidates: &[(Method, Access)]) -> String 
         "γ (S)",
         "time (us)",
     );
-    for &(algorithm, medium) in candidates {
-        let _ = write!(text, "  {:<20}  {:<8}", algorithm.name(), medium.medium());
-        let terms = Terms::of(&spec(arguments, algorithm, medium));
-        match terms.zip(predict(arguments, algorithm, medium)) {
+    for spec in candidates {
+        let (method, medium) = (spec.method().name(), spec.access.medium());
+        let _ = write!(text, "  {method:<20}  {medium:<8}");
+        match Terms::of(spec).zip(predict(spec, arguments.bytes)) {
             Some((Terms { hops, busiest, .. }, time)) => {
                 let _ = writeln!(
                     text,
@@ -234,26 +228,25 @@ fn comparison(arguments: &Arguments, candidates: &[(Method, Access)]) -> String 
     text
 }
 
-fn json(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<Value> {
+fn json(arguments: &Arguments, candidates: &[Spec]) -> Result<Value> {
     let (collective, n) = (arguments.collective, arguments.ranks);
     let mut entries = Vec::new();
-    for &(algorithm, medium) in candidates {
-        let proof = match check::check(&spec(arguments, algorithm, medium), false) {
+    for spec in candidates {
+        let proof = match check::check(spec, false) {
             Ok(proof) => proof,
             Err(Error::Unsupported(_)) if arguments.algorithm.is_none() => continue,
             Err(error) => return Err(error.into()),
         };
-        let terms = Terms::of(&spec(arguments, algorithm, medium));
         entries.push(json!({
-            "algorithm": algorithm.name(),
-            "medium": medium.medium(),
+            "algorithm": spec.method().name(),
+            "medium": spec.access.medium(),
             "rounds": proof.rounds,
-            "cost": terms.map(|terms| json!({
+            "cost": Terms::of(spec).map(|terms| json!({
                 "hops": terms.hops,
                 "messages": terms.busiest.messages,
                 "bytes": terms.busiest.bytes,
                 "reduced": terms.busiest.reduced,
-                "time_us": predict(arguments, algorithm, medium),
+                "time_us": predict(spec, arguments.bytes),
             })),
             "ranks": proof.ranks.iter().map(|work| json!({
                 "steps": work.steps,
@@ -277,19 +270,15 @@ fn json(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<Value>
     }))
 }
 
-fn proofs(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<String> {
+fn proofs(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
     let mut text = String::new();
-    for &(algorithm, medium) in candidates {
-        let spec = spec(arguments, algorithm, medium);
-        let schedules = match check::schedules(&spec) {
+    for spec in candidates {
+        let name = name(spec);
+        let schedules = match check::schedules(spec) {
             Ok(schedules) => schedules,
             // Compared with all others, an algorithm may leave a number of ranks out.
             Err(Error::Unsupported(why)) if arguments.algorithm.is_none() => {
-                let _ = writeln!(
-                    text,
-                    "{algorithm} over {}: not offered: {why}",
-                    medium.medium()
-                );
+                let _ = writeln!(text, "{name}: not offered: {why}");
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -302,7 +291,7 @@ fn proofs(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<Stri
             }
             for in_place in [false, true] {
                 let proof = check::check_sliced(&schedules, in_place, slices)
-                    .with_context(|| format!("{algorithm} over {} is wrong", medium.medium()))?;
+                    .with_context(|| format!("{name} is wrong"))?;
                 rounds = proof.rounds;
             }
         }
@@ -311,8 +300,7 @@ fn proofs(arguments: &Arguments, candidates: &[(Method, Access)]) -> Result<Stri
         let unit = if rounds == 1 { "round" } else { "rounds" };
         let _ = writeln!(
             text,
-            "{collective} by {algorithm} over {}, {ranks} ranks: proved, {rounds} {unit}",
-            medium.medium()
+            "{collective} by {name}, {ranks} ranks: proved, {rounds} {unit}"
         );
     }
     Ok(text)
