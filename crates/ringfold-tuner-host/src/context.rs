@@ -46,7 +46,7 @@ struct NcclCall {
     function: c_int,
     bytes: usize,
     group: c_int,
-    is_registered: c_int,
+    registered: c_int,
 }
 
 // SAFETY: the interface lets a communicator's calls come from different threads, one at a time, and
@@ -132,7 +132,7 @@ impl Plugin for Context {
             function: function.into(),
             bytes: usize::try_from(call.bytes).unwrap_or(usize::MAX),
             group: c_int::try_from(call.group).unwrap_or(c_int::MAX),
-            is_registered: call.is_registered.into(),
+            registered: call.is_registered.into(),
         };
         let offered = offer(table);
         let (mut answered, mut wanted) = (offered, 0);
@@ -266,7 +266,7 @@ fn ask(
         function,
         bytes,
         group,
-        is_registered,
+        registered,
     } = question;
     let (rows, columns) = (NCCL_ALGORITHMS as c_int, NCCL_PROTOCOLS as c_int);
     // The pointer to pointers that the interface declares is one to the first float.
@@ -278,15 +278,7 @@ fn ask(
             // what `begin` got.
             unsafe {
                 price(
-                    context,
-                    function,
-                    bytes,
-                    group,
-                    costs,
-                    rows,
-                    columns,
-                    is_registered,
-                    channels,
+                    context, function, bytes, group, costs, rows, columns, registered, channels,
                 )
             }
         }

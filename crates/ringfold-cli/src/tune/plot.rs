@@ -210,17 +210,16 @@ impl Picture<'_> {
     }
 
     fn draw(&self, series: &Series, curves: Vec<Curve>) -> Result<()> {
-        let (title, legend) = match self.arguments.time {
-            true => ("time (us)", Corner::UpperLeft),
-            false => ("bus bandwidth (GB/s)", Corner::LowerRight),
+        let Arguments { time, linear, .. } = *self.arguments;
+        let title = if time {
+            "time (us)"
+        } else {
+            "bus bandwidth (GB/s)"
         };
-        let legend = match self.arguments.linear {
-            true => Corner::UpperLeft,
-            false => legend,
-        };
-        let scale = match self.arguments.linear {
-            true => Scale::Linear,
-            false => Scale::Logarithmic,
+        let (scale, legend) = match (linear, time) {
+            (true, _) => (Scale::Linear, Corner::UpperLeft),
+            (false, true) => (Scale::Logarithmic, Corner::UpperLeft),
+            (false, false) => (Scale::Logarithmic, Corner::LowerRight),
         };
         let chart = Chart {
             title: series.name(),
