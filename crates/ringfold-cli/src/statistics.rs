@@ -4,15 +4,23 @@
 //! how many of `n` lie below the true median is a throw of `n` coins, so the k-th smallest and the
 //! k-th largest enclose it with a probability by the binomial distribution (W. R. Thompson, 1936).
 
+use serde::{Serialize, Serializer};
+
 /// The chance with which an interval is to hold the true median.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A median, and where the true one lies.
+/// A median, and where the true one lies. Other programs get the three numbers in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub low: f64,
     pub middle: f64,
     pub high: f64,
+}
+
+impl Serialize for Estimate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        [self.low, self.middle, self.high].serialize(serializer)
+    }
 }
 
 impl Estimate {

@@ -81,14 +81,10 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     Ok(u8::from(faults(&judged).next().is_some()))
 }
 
-fn is_fault(finding: &Finding) -> bool {
-    !finding.is_the_machines
-}
-
 /// Everything of all series that another way may mend.
 fn faults<'a>(judged: &'a [(&Series, Vec<Finding>)]) -> impl Iterator<Item = &'a Finding> {
     let found = judged.iter().flat_map(|(_, found)| found);
-    found.filter(|finding| is_fault(finding))
+    found.filter(|finding| finding.is_fault)
 }
 
 fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
@@ -98,7 +94,7 @@ fn report(judged: &[(&Series, Vec<Finding>)], margin: f64) -> String {
         for finding in found {
             text += &sentence(series, finding);
         }
-        let faults = found.iter().filter(|finding| is_fault(finding)).count();
+        let faults = found.iter().filter(|finding| finding.is_fault).count();
         let remarks = found.len() - faults;
         // Writing to a string does not fail.
         let _ = match (faults, remarks) {
@@ -173,11 +169,15 @@ fn heading(series: &Series) -> String {
 /// A finding as a line or, with better ways, several.
 fn sentence(series: &Series, finding: &Finding) -> String {
     let label = |bytes: u64| bytes_label(bytes as f64);
-    let sizes = match finding.from == finding.to {
-        true => label(finding.from),
-        false => format!("{} to {}", label(finding.from), label(finding.to)),
+    let sizes = match finding.from_bytes == finding.to_bytes {
+        true => label(finding.from_bytes),
+        false => format!(
+            "{} to {}",
+            label(finding.from_bytes),
+            label(finding.to_bytes)
+        ),
     };
-    let against = finding.against.map(label).unwrap_or_default();
+    let against = finding.against_bytes.map(label).unwrap_or_default();
     let what = match finding.kind {
         Kind::Dip => format!(
             "{} less bandwidth than at {against}",
@@ -185,14 +185,14 @@ fn sentence(series: &Series, finding: &Finding) -> String {
         ),
         Kind::Plateau => format!(
             "no more than at {against}: {} GB/s, and {} GB/s later",
-            number(busbw_at(series, finding.from), 6),
-            number(top(series, finding.to), 6),
+            number(busbw_at(series, finding.from_bytes), 6),
+            number(top(series, finding.to_bytes), 6),
         ),
         Kind::Inversion => format!("takes {} times as long as {against}", factor(finding.ratio)),
         Kind::WrongChoice => return wrong_choice(&sizes, finding),
     };
     let mut text = format!("  {:<13} {sizes}: {what}", finding.kind.name());
-    if finding.is_the_machines {
+    if !finding.is_fault {
         text += "; no way is better there, so this is the machine's";
     }
     for (at, Better { way, .. }) in finding.better.iter().enumerate() {
@@ -222,7 +222,7 @@ fn wrong_choice(sizes: &str, finding: &Finding) -> String {
             "",
             bytes_label(better.bytes as f64),
             number(better.curve_us, 9),
-            number(better.time_us, 9),
+            number(better.way_us, 9),
             better.way,
         );
     }
@@ -265,33 +265,11 @@ fn top(series: &Series, after: u64) -> f64 {
 }
 
 fn document(judged: &[(&Series, Vec<Finding>)]) -> Value {
-    let interval = |estimate: Estimate| json!([estimate.low, estimate.middle, estimate.high]);
-    let better = |better: &Better| {
-        json!({
-            "bytes": better.bytes,
-            "pick": better.pick.as_ref().map(ToString::to_string),
-            "way": better.way.to_string(),
-            "curve_us": better.curve_us,
-            "way_us": better.time_us,
-            "factor": interval(better.factor),
-        })
-    };
-    let finding = |finding: &Finding| {
-        json!({
-            "kind": finding.kind.name(),
-            "from_bytes": finding.from,
-            "to_bytes": finding.to,
-            "against_bytes": finding.against,
-            "ratio": interval(finding.ratio),
-            "is_fault": is_fault(finding),
-            "better": finding.better.iter().map(better).collect::<Vec<_>>(),
-        })
-    };
-    let series = |(series, found): &(&Series, Vec<Finding>)| {
+    let series = judged.iter().map(|(series, found)| {
         json!({
             "series": series.name(),
-            "findings": found.iter().map(finding).collect::<Vec<_>>(),
+            "findings": found,
         })
-    };
-    json!({ "series": judged.iter().map(series).collect::<Vec<_>>() })
+    });
+    json!({ "series": series.collect::<Vec<_>>() })
 }

@@ -185,7 +185,7 @@ impl Points {
             let values = ways.iter().map(|(way, shots)| (way, shots.median_us()));
             let best = values.clone().map(|(_, value)| value).reduce(better)?;
             for (way, value) in values {
-                let log_loss = metric.loss(value, best).ln();
+                let log_loss = (metric.cost(value) / metric.cost(best)).ln();
                 match entrants.iter_mut().find(|entrant| entrant.way == *way) {
                     Some(entrant) => {
                         entrant.value = better(entrant.value, value);

@@ -13,6 +13,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
+
 use super::rows::{Topic, Way};
 use super::series::{Series, Shots};
 use crate::statistics::Estimate;
@@ -24,11 +26,13 @@ pub const MARGIN_PERCENT: f64 = 5.0;
 const LATER_RISE: f64 = 1.1;
 
 /// What is suspicious.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     Dip,
     Plateau,
     Inversion,
+    #[serde(rename = "wrong choice")]
     WrongChoice,
 }
 
@@ -44,34 +48,34 @@ impl Kind {
 }
 
 /// A way that would have been better, and by what factor.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Better {
     pub bytes: u64,
     pub pick: Option<Way>,
     pub way: Way,
-    pub time_us: f64,
+    pub way_us: f64,
     pub curve_us: f64,
     /// The curve's time over the way's.
     pub factor: Estimate,
 }
 
 /// Something to look at.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub kind: Kind,
     /// The first size at which it is so, and the last.
-    pub from: u64,
-    pub to: u64,
+    pub from_bytes: u64,
+    pub to_bytes: u64,
     /// The size that these are compared with: the top before a dip, the larger call of an
     /// inversion, the place where a plateau begins.
-    pub against: Option<u64>,
+    pub against_bytes: Option<u64>,
     /// The curve's bandwidth at the worst of the sizes over that at `against`; with an inversion
     /// the times' ratio.
     pub ratio: Estimate,
     /// What would have been better there.
     pub better: Vec<Better>,
-    /// Whether ways were measured there and none was better.
-    pub is_the_machines: bool,
+    /// Whether another way may be better there: one is, or not all were measured.
+    pub is_fault: bool,
 }
 
 impl Finding {
@@ -79,12 +83,12 @@ impl Finding {
     fn new(kind: Kind, bytes: u64, against: Option<u64>, ratio: Estimate) -> Finding {
         Finding {
             kind,
-            from: bytes,
-            to: bytes,
-            against,
+            from_bytes: bytes,
+            to_bytes: bytes,
+            against_bytes: against,
             ratio,
             better: Vec::new(),
-            is_the_machines: false,
+            is_fault: true,
         }
     }
 
@@ -102,7 +106,7 @@ impl Finding {
         if is_worse {
             last.ratio = self.ratio;
         }
-        last.to = self.to;
+        last.to_bytes = self.to_bytes;
         last.better.extend(self.better);
     }
 }
@@ -118,7 +122,7 @@ pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
         judge(finding, series, margin);
     }
     found.extend(wrong_choices(series, margin));
-    found.sort_by_key(|finding| finding.from);
+    found.sort_by_key(|finding| finding.from_bytes);
     found
 }
 
@@ -171,7 +175,7 @@ fn dips(curve: &Curve, margin: f64) -> Vec<Finding> {
         if ratio.high < 1.0 - margin {
             let (before, against) = (curve.sizes[at - 1], Some(curve.sizes[top]));
             Finding::new(Kind::Dip, curve.sizes[at], against, ratio)
-                .add_to(&mut found, |last| last.to == before);
+                .add_to(&mut found, |last| last.to_bytes == before);
         } else if curve.rate(at).middle > curve.rate(top).middle {
             top = at;
         }
@@ -182,7 +186,10 @@ fn dips(curve: &Curve, margin: f64) -> Vec<Finding> {
 /// Doublings over which the curve does not rise, though it does later.
 fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
-    let in_dip = |bytes: u64| dips.iter().any(|dip| (dip.from..=dip.to).contains(&bytes));
+    let in_dip = |bytes: u64| {
+        dips.iter()
+            .any(|dip| (dip.from_bytes..=dip.to_bytes).contains(&bytes))
+    };
     for at in 0..curve.sizes.len() {
         let double = curve.sizes[at].saturating_mul(2);
         let Some(next) = curve.sizes.iter().position(|&bytes| bytes >= double) else {
@@ -196,7 +203,11 @@ fn plateaus(curve: &Curve, margin: f64, dips: &[Finding]) -> Vec<Finding> {
         let (from, to) = (curve.sizes[at], curve.sizes[next]);
         if is_still && rises && !in_dip(from) && !in_dip(to) {
             let plateau = Finding::new(Kind::Plateau, from, Some(from), ratio);
-            Finding { to, ..plateau }.add_to(&mut found, |last| last.to >= from);
+            Finding {
+                to_bytes: to,
+                ..plateau
+            }
+            .add_to(&mut found, |last| last.to_bytes >= from);
         }
     }
     found
@@ -215,10 +226,12 @@ fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
         let ratio = over(quickest);
         if ratio.low > 1.0 + margin {
             let against = Some(curve.sizes[quickest]);
-            Finding::new(Kind::Inversion, curve.sizes[at], against, ratio)
-                .add_to(&mut found, |last| {
-                    at > 0 && last.to == curve.sizes[at - 1] && last.against == against
-                });
+            Finding::new(Kind::Inversion, curve.sizes[at], against, ratio).add_to(
+                &mut found,
+                |last| {
+                    at > 0 && last.to_bytes == curve.sizes[at - 1] && last.against_bytes == against
+                },
+            );
         }
     }
     found
@@ -226,12 +239,12 @@ fn inversions(curve: &Curve, margin: f64) -> Vec<Finding> {
 
 /// Notes what would have been better where the curve is suspicious, and whether anything would.
 fn judge(finding: &mut Finding, series: &Series, margin: f64) {
-    let sizes = finding.from..=finding.to;
+    let sizes = finding.from_bytes..=finding.to_bytes;
     let inside = series.measured().filter(|(at, _)| sizes.contains(at));
     let are_known = inside.clone().all(|(_, point)| !point.ways.is_empty());
     let found = inside.filter_map(|(bytes, _)| better(series, bytes, margin));
     finding.better.extend(found);
-    finding.is_the_machines = are_known && finding.better.is_empty();
+    finding.is_fault = !are_known || !finding.better.is_empty();
 }
 
 /// The sizes at which another way is surely better, neighbours with the same two ways as one.
@@ -249,7 +262,7 @@ fn wrong_choices(series: &Series, margin: f64) -> Vec<Finding> {
         };
         wrong.add_to(&mut found, |last| {
             let first = &last.better[0];
-            Some(last.to) == before && first.way == better.way && first.pick == better.pick
+            Some(last.to_bytes) == before && first.way == better.way && first.pick == better.pick
         });
     }
     found
@@ -269,7 +282,7 @@ fn better(series: &Series, bytes: u64, margin: f64) -> Option<Better> {
         bytes,
         pick: point.pick.clone(),
         way: way.clone(),
-        time_us: shots.median_us(),
+        way_us: shots.median_us(),
         curve_us: point.curve.median_us(),
         factor,
     })

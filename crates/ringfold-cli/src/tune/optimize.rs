@@ -172,9 +172,7 @@ fn wrong(
     let all = series_by(&table.rows, &[], |row| {
         let value = row.metric(metric)?;
         let interval_us = row.interval_us.filter(|_| metric == Metric::MedianUs);
-        // What less is better of.
-        let time = if metric.is_rate() { 1.0 / value } else { value };
-        Some((time, interval_us))
+        Some((metric.cost(value), interval_us))
     })?;
     Ok(Some(wrong_sizes(&all, arguments.margin / 100.0)))
 }

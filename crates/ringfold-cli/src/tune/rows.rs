@@ -12,6 +12,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use serde::{Serialize, Serializer};
 
 /// What a way is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
@@ -36,25 +37,17 @@ impl Metric {
         }
     }
 
-    /// Whether more of it is better.
-    pub fn is_rate(self) -> bool {
-        matches!(self, Metric::Busbw | Metric::BandwidthGbps)
+    /// What less is better of: a time, or the inverse of a rate.
+    pub fn cost(self, value: f64) -> f64 {
+        match self {
+            Metric::MedianUs | Metric::P99Us | Metric::LatencyUs => value,
+            Metric::Busbw | Metric::BandwidthGbps => 1.0 / value,
+        }
     }
 
     /// Whether `a` is better than `b`.
     pub fn is_better(self, a: f64, b: f64) -> bool {
-        match self.is_rate() {
-            true => a > b,
-            false => a < b,
-        }
-    }
-
-    /// How many times worse `value` is than `best`: 1 where it is as good.
-    pub fn loss(self, value: f64, best: f64) -> f64 {
-        match self.is_rate() {
-            true => best / value,
-            false => value / best,
-        }
+        self.cost(a) < self.cost(b)
     }
 }
 
@@ -92,6 +85,12 @@ impl Way {
         self.algorithm == other.algorithm
             && self.protocol == other.protocol
             && (a == b || a == ANY || b == ANY)
+    }
+}
+
+impl Serialize for Way {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
