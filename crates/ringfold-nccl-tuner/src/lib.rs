@@ -10,7 +10,7 @@
 //! * No function ever fails or panics through C: NCCL ends a communicator or a call for that,
 //!   whatever its documentation says. What goes wrong is logged, and NCCL decides as without a
 //!   plugin.
-//! * Of a cost table one entry is written, 0 where NCCL can go that way. -1 is never written,
+//! * Of a cost table one entry is written, 0 where NCCL can use that way. -1 is never written,
 //!   because some releases take it for "never" and some for "best". Channels are written where a
 //!   rule says so, and NCCL's constants never are.
 //! * Answers follow from the file and the call only, so that ranks with the same file answer the

@@ -8,7 +8,7 @@
 //! is the machine's, such as the end of a cache, and only remarked.
 //!
 //! Nothing is reported that chance explains: the whole interval of the difference has to lie beyond
-//! the margin. `tune optimize` goes by the same judgement ([`wrong_sizes`]), so that both say the
+//! the margin. `tune optimize` uses the same judgement ([`wrong_sizes`]), so that both say the
 //! same of the same file.
 
 use std::collections::BTreeSet;

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_meets_everybody_once() {
+    fn every_rank_meets_every_other_once() {
         for ranks in 1..=17usize {
             let rounds = ranks - 1 + ranks % 2;
             for rank in 0..ranks {

@@ -211,7 +211,7 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
     })
 }
 
-/// What is said of a way that cannot be gone.
+/// The error for an unusable way.
 fn refusal(question: &Question, usable: &CostTable) -> Error {
     let names: Vec<_> = usable
         .usable()
@@ -246,7 +246,7 @@ pub fn access(question: &Question, method: Method) -> Access {
         .unwrap_or(Access::Messages)
 }
 
-/// Whether a call can go by an algorithm that exists for it.
+/// Whether a call can use a method that exists for its collective.
 fn is_usable(question: &Question, method: Method) -> bool {
     use Collective::{AllGather, ReduceScatter};
     let is_requested = question.algorithm == Some(method);
@@ -272,7 +272,7 @@ fn is_usable(question: &Question, method: Method) -> bool {
     }
 }
 
-/// By which protocols an algorithm can go.
+/// The protocols that a method can use.
 fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
     if method.is_registered() {
         return [Some(Protocol::ZeroCopy), None];

@@ -8,7 +8,7 @@
 
 use crate::types::{Method, Protocol};
 
-/// What stands for a way that cannot be gone.
+/// What stands for an unusable way.
 pub const UNUSABLE: f32 = -1.0;
 
 /// Costs in microseconds by algorithm and protocol, each in wire order.
@@ -29,7 +29,7 @@ impl CostTable {
         CostTable([[UNUSABLE; Protocol::ALL.len()]; Method::ALL.len()])
     }
 
-    /// The cost of a way; `None` if it cannot be gone.
+    /// The cost of a way; `None` if it is unusable.
     pub fn get(&self, algorithm: Method, protocol: Protocol) -> Option<f32> {
         let cost_us = self.0[algorithm as usize][protocol as usize];
         (cost_us >= 0.0).then_some(cost_us)

@@ -1,10 +1,8 @@
-//! What the choice of every call goes by, beside the call itself, and how a choice is explained.
+//! What the choice of every call depends on, beside the call itself, and how a choice is explained.
 //!
 //! A [`Tuning`] is data: constants and limits of the machine, and what an operator wants instead of
-//! what the model says.
-//! [`choose`](super::choose) reads it and changes nothing. A [`Plugin`] is the one part of it that
-//! is code of somebody else's,
-//! and it can only price anew what is usable.
+//! what the model says. [`choose`](super::choose) reads it and changes nothing. A [`Plugin`] is the
+//! one part of it that is foreign code, and it can only reprice usable ways.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +34,7 @@ pub struct Tuning {
     pub chunk_bytes: Option<usize>,
     /// The slice size, if that is configured.
     pub slice_bytes: Option<usize>,
-    /// Somebody else's opinion.
+    /// Foreign code that may reprice usable ways.
     pub plugin: Option<Arc<dyn Plugin>>,
 }
 
@@ -93,8 +91,7 @@ impl fmt::Display for Reason {
 /// A choice, what else there was, and why.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// What every way should cost by the model: all that are usable here, also those that somebody
-    /// bars.
+    /// The modelled cost of each way that is usable here, also of those that are barred.
     pub prices: CostTable,
     /// The same as the choice was made from: what is barred is unusable, and a plugin's costs stand
     /// instead.
