@@ -10,6 +10,7 @@ mod logging;
 mod variables;
 
 use std::os::unix::fs::MetadataExt;
+use std::str::FromStr;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -29,7 +30,6 @@ use crate::tune::allowed;
 use crate::tune::bounds::CHANNELS_MAX;
 use crate::tune::calibration::Source;
 use crate::tune::limits::Overrides;
-use crate::types::Unknown;
 use crate::units::{bytes, near};
 
 /// The default deadline of an operation. Long, because a rank may be saving a checkpoint or
@@ -147,9 +147,7 @@ impl Environment {
             timeout: parse(lookup, "RINGFOLD_TIMEOUT_MS", milliseconds)?,
             connect_timeout: parse(lookup, "RINGFOLD_CONNECT_TIMEOUT_MS", milliseconds)?,
             peer_timeout: parse(lookup, "RINGFOLD_PEER_TIMEOUT_MS", peer_timeout)?,
-            transport: parse(lookup, "RINGFOLD_TRANSPORT", |text| {
-                text.parse().map_err(|unknown: Unknown| unknown.to_string())
-            })?,
+            transport: parse(lookup, "RINGFOLD_TRANSPORT", parsed)?,
             allowed: AlgoFilter::parse(
                 &lookup(allowed::ALGO).unwrap_or_default(),
                 &lookup(allowed::PROTO).unwrap_or_default(),
@@ -164,16 +162,10 @@ impl Environment {
             slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
             shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,
             limits: parse(lookup, "RINGFOLD_LIMITS", str::parse)?,
-            weights: parse(lookup, "RINGFOLD_WEIGHTS", |text| {
-                text.parse().map_err(|error: Error| error.to_string())
-            })?,
+            weights: parse(lookup, "RINGFOLD_WEIGHTS", parsed)?,
             helpers: parse(lookup, "RINGFOLD_HELPERS", count)?,
-            bind: parse(lookup, "RINGFOLD_BIND", |text| {
-                text.parse().map_err(|unknown: Unknown| unknown.to_string())
-            })?,
-            straggler: parse(lookup, "RINGFOLD_STRAGGLER", |text| {
-                text.parse().map_err(|unknown: Unknown| unknown.to_string())
-            })?,
+            bind: parse(lookup, "RINGFOLD_BIND", parsed)?,
+            straggler: parse(lookup, "RINGFOLD_STRAGGLER", parsed)?,
             foreign_binding: FOREIGN_BINDINGS
                 .into_iter()
                 .find(|name| lookup(name).is_some()),
@@ -195,6 +187,11 @@ fn parse<T>(
     read(text.trim())
         .map(Some)
         .map_err(|why| Error::InvalidArgument(format!("{name}=`{text}`: {why}")))
+}
+
+/// What a type of the library reads by itself.
+fn parsed<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
 }
 
 /// A count from 0 on.

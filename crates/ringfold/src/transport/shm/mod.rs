@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use doorbell::Armed;
-use ring::{Lane, Receiver, Sender};
+use ring::{End, Receiver, Sender};
+use segment::Lane;
 pub use segment::{Segment, Shape};
 pub use slots::{PREFETCHED_BYTES_MAX, SlotUse};
 pub use window::{Wake, Windows};
@@ -66,25 +67,12 @@ impl Shm {
         }
         let streams =
             || (0..ranks).flat_map(move |peer| (0..channels).map(move |channel| (peer, channel)));
+        let lane = |from, to, channel| Lane { from, to, channel };
+        let to = |(peer, channel)| End::new(lane(rank, peer, channel));
+        let from = |(peer, channel)| End::new(lane(peer, rank, channel));
         Shm {
-            senders: streams()
-                .map(|(to, channel)| {
-                    Sender::new(Lane {
-                        from: rank,
-                        to,
-                        channel,
-                    })
-                })
-                .collect(),
-            receivers: streams()
-                .map(|(from, channel)| {
-                    Receiver::new(Lane {
-                        from,
-                        to: rank,
-                        channel,
-                    })
-                })
-                .collect(),
+            senders: streams().map(to).collect(),
+            receivers: streams().map(from).collect(),
             domains: 1,
             sending: Vec::with_capacity(ranks * channels),
             receiving: Vec::with_capacity(ranks * channels),

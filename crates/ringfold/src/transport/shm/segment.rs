@@ -129,14 +129,19 @@ impl Shape {
             + rank * self.window_bytes()
     }
 
-    fn ring_offset(&self, from: usize, to: usize, channel: usize) -> usize {
+    fn ring_offset(&self, lane: Lane) -> usize {
+        let Lane { from, to, channel } = lane;
         let index = (from * self.ranks + to) * self.channels + channel;
         self.window_offset(self.ranks) + index * self.ring_bytes().next_multiple_of(APART_BYTES)
     }
 
     fn total_bytes(&self) -> usize {
-        self.ring_offset(self.ranks, 0, 0)
-            .next_multiple_of(PAGE_BYTES)
+        let behind = Lane {
+            from: self.ranks,
+            to: 0,
+            channel: 0,
+        };
+        self.ring_offset(behind).next_multiple_of(PAGE_BYTES)
     }
 
     fn words(&self) -> [u64; 7] {
@@ -158,6 +163,17 @@ impl Shape {
             cell_bytes as u64,
         ]
     }
+}
+
+/// Which ring: the sender, the receiver, the channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane {
+    /// The sender.
+    pub from: usize,
+    /// The receiver.
+    pub to: usize,
+    /// The channel.
+    pub channel: usize,
 }
 
 /// The shared memory.
@@ -377,31 +393,31 @@ impl Segment {
     }
 
     /// The number of cells that the receiver of a ring has emptied.
-    pub fn ring_consumed(&self, from: usize, to: usize, channel: usize) -> &AtomicU64 {
-        self.atomic64(self.shape.ring_offset(from, to, channel))
+    pub fn ring_consumed(&self, lane: Lane) -> &AtomicU64 {
+        self.atomic64(self.shape.ring_offset(lane))
     }
 
     /// The stamp of a ring's cell.
-    pub fn cell_stamp(&self, from: usize, to: usize, channel: usize, cell: usize) -> &AtomicU64 {
-        self.atomic64(self.cell_offset(from, to, channel, cell))
+    pub fn cell_stamp(&self, lane: Lane, cell: usize) -> &AtomicU64 {
+        self.atomic64(self.cell_offset(lane, cell))
     }
 
     /// The header of a ring's cell.
-    pub fn cell_header(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
-        let offset = self.cell_offset(from, to, channel, cell);
+    pub fn cell_header(&self, lane: Lane, cell: usize) -> Region {
+        let offset = self.cell_offset(lane, cell);
         self.map
             .part(offset + 8..offset + HEAD_BYTES - INLINE_BYTES)
     }
 
     /// What follows it in the same line.
-    pub fn cell_inline(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
-        let offset = self.cell_offset(from, to, channel, cell) + HEAD_BYTES;
+    pub fn cell_inline(&self, lane: Lane, cell: usize) -> Region {
+        let offset = self.cell_offset(lane, cell) + HEAD_BYTES;
         self.map.part(offset - INLINE_BYTES..offset)
     }
 
     /// The payload of a ring's cell.
-    pub fn cell(&self, from: usize, to: usize, channel: usize, cell: usize) -> Region {
-        let offset = self.cell_offset(from, to, channel, cell) + HEAD_BYTES;
+    pub fn cell(&self, lane: Lane, cell: usize) -> Region {
+        let offset = self.cell_offset(lane, cell) + HEAD_BYTES;
         self.map.part(offset..offset + self.shape.cell_bytes)
     }
 
@@ -415,8 +431,8 @@ impl Segment {
         first + rank * of_rank + slot * of_slot
     }
 
-    fn cell_offset(&self, from: usize, to: usize, channel: usize, cell: usize) -> usize {
-        self.shape.ring_offset(from, to, channel) + APART_BYTES + cell * self.shape.cell_stride()
+    fn cell_offset(&self, lane: Lane, cell: usize) -> usize {
+        self.shape.ring_offset(lane) + APART_BYTES + cell * self.shape.cell_stride()
     }
 
     #[inline]
