@@ -4,16 +4,16 @@
 
 use std::time::{Duration, Instant};
 
-use ringfold::internals::control::auth::{
+use ringfold::internals::control::Hub;
+use ringfold::internals::control::Standing;
+use ringfold::internals::control::{
     ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, PROOF_BYTES, Purpose,
     Secret, parse_hello,
 };
-use ringfold::internals::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
-use ringfold::internals::control::hub::Hub;
-use ringfold::internals::control::standing::Standing;
-use ringfold::internals::setup::peer_info::PeerInfo;
-use ringfold::internals::setup::terms::{Leading, Proposal, RulesText};
-use ringfold::internals::topology::host::HOST_ID_BYTES;
+use ringfold::internals::control::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
+use ringfold::internals::setup::PeerInfo;
+use ringfold::internals::setup::{Leading, Proposal, RulesText};
+use ringfold::internals::topology::HOST_ID_BYTES;
 use ringfold::internals::topology::{HostId, Machine};
 use ringfold::internals::transport::{HEADER_BYTES, Header};
 use ringfold::internals::tune::{Constants, Limits};

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
+use ringfold::internals::schedule::Listing;
 use ringfold::internals::schedule::check::{self, Slices};
-use ringfold::internals::schedule::print::Listing;
 use ringfold::internals::schedule::{Access, Schedule, Spec};
+use ringfold::internals::tune::Terms;
 use ringfold::internals::tune::cost::{self, Costs};
-use ringfold::internals::tune::terms::Terms;
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 

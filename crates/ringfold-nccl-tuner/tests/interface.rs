@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use ringfold::internals::tune::plugin::{Members, PluginHost};
 use ringfold::internals::tune::{CostTable, Question};
+use ringfold::internals::tune::{Members, PluginHost};
 use ringfold::{Collective, Method, Protocol};
 use ringfold_tuner_host::Host;
 

@@ -7,7 +7,7 @@
 //!
 //! The command and the Python module [`register`] the host. A Rust program does so itself, before
 //! its first communicator. A crate of its own, because it runs foreign code and needs a C compiler
-//! for the logger; the core has only the hook (`ringfold::internals::tune::plugin`).
+//! for the logger; the core has only the hook (`tune::plugin`).
 //!
 //! # Invariants
 //!
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use context::Context;
 use ringfold::internals::tune::Question;
-use ringfold::internals::tune::plugin::{Members, Plugin, PluginHost, register_plugin_host};
+use ringfold::internals::tune::{Members, Plugin, PluginHost, register_plugin_host};
 
 /// Where plugins' lines go in the log, and lines about them.
 const LOG: &str = "ringfold::tuning";

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ringfold::internals::tune::plugin::{Members, PluginHost};
 use ringfold::internals::tune::{CostTable, Plugin, Question};
+use ringfold::internals::tune::{Members, PluginHost};
 use ringfold::{Collective, Method, Protocol};
 use ringfold_tuner_host::Host;
 

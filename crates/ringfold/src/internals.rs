@@ -2,7 +2,8 @@
 //! host of tuner plugins, the plugin for NCCL, and the tests and fuzz targets that look inside.
 //!
 //! Nothing here is promised to others: it changes as the library does. Modules have the names that
-//! they have inside, so that ARCHITECTURE.md is a map of them, too.
+//! they have inside, so that ARCHITECTURE.md is a map of them, too; an item whose name says enough
+//! stands in the outermost.
 
 /// See `call`.
 pub mod call {
@@ -11,53 +12,21 @@ pub mod call {
 
 /// See `control`.
 pub mod control {
-    pub use crate::control::{Address, Health, Launch, Secret, Session};
-    /// See `control::absence`.
-    pub mod absence {
-        pub use crate::control::absence::Absence;
-    }
-
-    /// See `control::auth`.
-    pub mod auth {
-        pub use crate::control::auth::{
-            ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, PROOF_BYTES,
-            Purpose, Secret, parse_hello,
-        };
-    }
-
-    /// See `control::frame`.
-    pub mod frame {
-        pub use crate::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
-    }
-
-    /// See `control::hub`.
-    pub mod hub {
-        pub use crate::control::hub::Hub;
-    }
-
-    /// See `control::limit`.
-    pub mod limit {
-        pub use crate::control::limit::Limit;
-    }
-
-    /// See `control::socket`.
-    pub mod socket {
-        pub use crate::control::socket::random;
-    }
-
-    /// See `control::standing`.
-    pub mod standing {
-        pub use crate::control::standing::Standing;
-    }
+    pub use crate::control::absence::Absence;
+    pub use crate::control::auth::{
+        ANSWER_BYTES, Acceptor, CHALLENGE_BYTES, Claim, HELLO_BYTES, Initiator, PROOF_BYTES,
+        Purpose, parse_hello,
+    };
+    pub use crate::control::frame::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
+    pub use crate::control::hub::Hub;
+    pub use crate::control::limit::Limit;
+    pub use crate::control::socket::random;
+    pub use crate::control::{Address, Health, Launch, Secret, Session, Standing};
 }
 
 /// See `engine`.
 pub mod engine {
-    pub use crate::engine::JOBS_MAX;
-    /// See `engine::plan`.
-    pub mod plan {
-        pub use crate::engine::plan::slices_in_flight;
-    }
+    pub use crate::engine::{JOBS_MAX, plan::slices_in_flight};
 }
 
 /// See `random`.
@@ -72,29 +41,19 @@ pub mod reduce {
 
 /// See `schedule`.
 pub mod schedule {
+    pub use crate::schedule::print::Listing;
     pub use crate::schedule::{Access, Schedule, Spec};
     /// See `schedule::check`.
     pub mod check {
         pub use crate::schedule::check::{Slices, check, check_sliced, schedules};
     }
-
-    /// See `schedule::print`.
-    pub mod print {
-        pub use crate::schedule::print::Listing;
-    }
 }
 
 /// See `setup`.
 pub mod setup {
+    pub use crate::setup::peer_info::PeerInfo;
+    pub use crate::setup::terms::{Leading, Proposal, RulesText};
     pub use crate::setup::{Explicit, Injection, connect_slowed};
-
-    pub mod peer_info {
-        pub use crate::setup::peer_info::PeerInfo;
-    }
-
-    pub mod terms {
-        pub use crate::setup::terms::{Leading, Proposal, RulesText};
-    }
 }
 
 /// See `simulate`.
@@ -118,6 +77,8 @@ pub mod threads {
 
 /// See `topology`.
 pub mod topology {
+    pub use crate::topology::host::HOST_ID_BYTES;
+    pub use crate::topology::layout::Layout;
     pub use crate::topology::{HostId, Machine};
     /// See `topology::binding`.
     pub mod binding {
@@ -131,19 +92,9 @@ pub mod topology {
         };
     }
 
-    /// See `topology::host`.
-    pub mod host {
-        pub use crate::topology::host::HOST_ID_BYTES;
-    }
-
     /// See `topology::interfaces`.
     pub mod interfaces {
         pub use crate::topology::interfaces::{Interface, candidates, interfaces};
-    }
-
-    /// See `topology::layout`.
-    pub mod layout {
-        pub use crate::topology::layout::Layout;
     }
 
     /// See `topology::neighbours`.
@@ -159,15 +110,14 @@ pub mod transport {
 
 /// See `tune`.
 pub mod tune {
+    pub use crate::tune::parameters::Table;
+    pub use crate::tune::plugin::{Members, PluginHost, register_plugin_host};
+    pub use crate::tune::terms::{Load, Terms};
+    pub use crate::tune::weights::balance;
     pub use crate::tune::{Constants, CostTable, Limits, Plugin, Question, Rule, Rules};
     /// See `tune::calibration`.
     pub mod calibration {
         pub use crate::tune::calibration::{Calibration, Context, describe, path};
-    }
-
-    /// See `tune::constants`.
-    pub mod constants {
-        pub use crate::tune::constants::Constants;
     }
 
     /// See `tune::cost`.
@@ -185,26 +135,6 @@ pub mod tune {
         pub use crate::tune::names::{
             ALGORITHMS, COLLECTIVES, NCCL_ALGORITHMS, NCCL_PROTOCOLS, Name, PROTOCOLS,
         };
-    }
-
-    /// See `tune::parameters`.
-    pub mod parameters {
-        pub use crate::tune::parameters::Table;
-    }
-
-    /// See `tune::plugin`.
-    pub mod plugin {
-        pub use crate::tune::plugin::{Members, Plugin, PluginHost, register_plugin_host};
-    }
-
-    /// See `tune::terms`.
-    pub mod terms {
-        pub use crate::tune::terms::{Load, Terms};
-    }
-
-    /// See `tune::weights`.
-    pub mod weights {
-        pub use crate::tune::weights::balance;
     }
 }
 

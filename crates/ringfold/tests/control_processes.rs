@@ -97,7 +97,7 @@ struct Job {
 }
 
 fn job(order: &str) -> Job {
-    let name = u128::from_le_bytes(ringfold::internals::control::socket::random().unwrap());
+    let name = u128::from_le_bytes(ringfold::internals::control::random().unwrap());
     let address = format!("unix:@ringfold-test-{name:x}");
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "as_rank_2", "--ignored", "--quiet"])

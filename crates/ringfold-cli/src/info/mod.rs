@@ -4,7 +4,6 @@ mod facilities;
 mod machine;
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 
@@ -16,7 +15,7 @@ use ringfold::internals::setup::Explicit;
 use ringfold::internals::topology::neighbours::{Neighbour, neighbours};
 use ringfold::internals::topology::{self, cores, interfaces};
 use ringfold::internals::tune::Limits;
-use ringfold::internals::tune::parameters::Table;
+use ringfold::internals::tune::Table;
 use serde_json::{Value, json};
 
 use crate::numbers::bytes_label;
@@ -83,94 +82,66 @@ pub fn memory_available_bytes() -> Option<u64> {
 impl Info {
     /// Each transport: its name, whether it can be used, and how or why not.
     fn transports(&self) -> [(&'static str, bool, String); 2] {
-        let missing: Vec<String> = ["memfd", "futex", "unix sockets"]
-            .iter()
-            .filter_map(|name| {
-                self.facilities
-                    .iter()
-                    .find(|f| f.name == *name && !f.usable)
-            })
+        let needed = ["memfd", "futex", "unix sockets"];
+        let facilities = self.facilities.iter();
+        let missing = facilities.filter(|one| needed.contains(&one.name) && !one.usable);
+        let missing: Vec<String> = missing
             .map(|facility| format!("{}: {}", facility.name, facility.detail))
             .collect();
         let shm = match missing.is_empty() {
-            true => ("shm", true, "between ranks of this host and user".into()),
-            false => ("shm", false, missing.join("; ")),
+            true => (true, "between ranks of this host and user".into()),
+            false => (false, missing.join("; ")),
         };
         let tcp = match interfaces::candidates(chosen_interfaces().as_deref(), false) {
             Ok(addresses) if addresses.is_empty() => {
-                let why = "this host only: no address but loopback's";
-                ("tcp", true, why.to_owned())
+                (true, "this host only: no address but loopback's".into())
             }
-            Ok(addresses) => {
-                let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-                (
-                    "tcp",
-                    true,
-                    format!("between hosts from {}", list.join(", ")),
-                )
-            }
-            Err(error) => ("tcp", false, error.to_string()),
+            Ok(addresses) => (true, format!("between hosts from {}", list(&addresses))),
+            Err(error) => (false, error.to_string()),
         };
-        [shm, tcp]
+        [("shm", shm.0, shm.1), ("tcp", tcp.0, tcp.1)]
     }
 
     fn text(&self) -> String {
-        let mut text = String::new();
         let system = rustix::system::uname();
         let machine = &self.machine;
-        let unknown = || "unknown".to_owned();
-        entry(&mut text, "ringfold", env!("CARGO_PKG_VERSION"));
-        entry(
-            &mut text,
-            "host",
-            &format!(
-                "{}, {} {}, {}",
-                system.nodename().to_string_lossy(),
-                system.sysname().to_string_lossy(),
-                system.release().to_string_lossy(),
-                system.machine().to_string_lossy(),
-            ),
+        let host = format!(
+            "{}, {} {}, {}",
+            system.nodename().to_string_lossy(),
+            system.sysname().to_string_lossy(),
+            system.release().to_string_lossy(),
+            system.machine().to_string_lossy(),
         );
-        entry(
-            &mut text,
-            "cpu",
-            &machine.cpu_model.clone().unwrap_or_else(unknown),
-        );
-        entry(&mut text, "cores", &self.cores());
-        entry(&mut text, "kernels", &level_name());
-        let caches = cores::caches(Path::new(ROOT));
-        let caches: Vec<String> = caches
-            .iter()
-            .filter(|cache| cache.kind != "Instruction")
-            .map(|cache| {
-                let size = bytes_label(cache.bytes as f64);
-                format!(
-                    "L{} {size} for {}",
-                    cache.level,
-                    count(cache.shared_by, "core")
-                )
-            })
-            .collect();
-        entry(&mut text, "caches", &or_unknown(&caches.join(", ")));
-        let nodes = cores::nodes(Path::new(ROOT));
-        let nodes: Vec<String> = nodes
-            .iter()
-            .map(|node| format!("node {} with {}", node.number, count(node.cores, "core")))
-            .collect();
-        entry(&mut text, "numa", &or_unknown(&nodes.join(", ")));
-        let size =
-            |bytes: Option<u64>| bytes.map_or_else(unknown, |bytes| bytes_label(bytes as f64));
-        let memory = (
-            size(machine.memory_bytes),
-            size(machine.memory_available_bytes),
-        );
-        entry(
-            &mut text,
-            "memory",
-            &format!("{}, {} available", memory.0, memory.1),
-        );
-        entry(&mut text, "launcher", &self.launcher());
-        entry(&mut text, "processes", &self.processes());
+        let caches = cores::caches(Path::new(ROOT)).into_iter();
+        let caches = caches.filter(|cache| cache.kind != "Instruction");
+        let caches = list(caches.map(|cache| {
+            let size = bytes_label(cache.bytes as f64);
+            let cores = count(cache.shared_by, "core");
+            format!("L{} {size} for {cores}", cache.level)
+        }));
+        let nodes = cores::nodes(Path::new(ROOT)).into_iter();
+        let nodes = list(nodes.map(|node| {
+            let cores = count(node.cores, "core");
+            format!("node {} with {cores}", node.number)
+        }));
+        let size = |bytes: Option<u64>| or_unknown(bytes.map(|bytes| bytes_label(bytes as f64)));
+        let memory = size(machine.memory_bytes);
+        let available = size(machine.memory_available_bytes);
+        let mut text = String::new();
+        for (name, value) in [
+            ("ringfold", env!("CARGO_PKG_VERSION").into()),
+            ("host", host),
+            ("cpu", or_unknown(machine.cpu_model.clone())),
+            ("cores", self.cores()),
+            ("kernels", level_name()),
+            ("caches", or_unknown(Some(caches))),
+            ("numa", or_unknown(Some(nodes))),
+            ("memory", format!("{memory}, {available} available")),
+            ("launcher", self.launcher()),
+            ("processes", self.processes()),
+        ] {
+            text += &format!("{name:<11}{value}\n");
+        }
         self.lists(&mut text);
         text
     }
@@ -212,18 +183,17 @@ impl Info {
     }
 
     fn cores(&self) -> String {
-        let mut text = format!("{} usable", cores::available());
         let machine = &self.machine;
-        if let Some(allowed) = &machine.cores_allowed {
-            let _ = write!(text, ", affinity {allowed}");
-        }
-        if let Some(online) = &machine.cores_online {
-            let _ = write!(text, ", online {online}");
-        }
-        if let Some(quota) = cores::quota(Path::new(ROOT)) {
-            let _ = write!(text, ", control group's quota {quota:.2}");
-        }
-        text
+        let allowed = machine.cores_allowed.as_ref();
+        let online = machine.cores_online.as_ref();
+        let quota = cores::quota(Path::new(ROOT));
+        let known = [
+            Some(format!("{} usable", cores::available())),
+            allowed.map(|cores| format!("affinity {cores}")),
+            online.map(|cores| format!("online {cores}")),
+            quota.map(|quota| format!("control group's quota {quota:.2}")),
+        ];
+        list(known.into_iter().flatten())
     }
 
     fn processes(&self) -> String {
@@ -324,35 +294,29 @@ fn environment() -> Environment {
 }
 
 fn level_name() -> String {
-    let available: Vec<String> = Level::available()
-        .iter()
-        .map(|level| format!("{level:?}").to_lowercase())
-        .collect();
-    let current = format!("{:?}", Level::current()).to_lowercase();
-    format!("{current} (of {})", available.join(", "))
+    let name = |level: &Level| format!("{level:?}").to_lowercase();
+    let available = list(Level::available().iter().map(name));
+    format!("{} (of {available})", name(&Level::current()))
 }
 
 /// What `/sys` says of an interface.
 fn link(name: &str) -> String {
     let read = |file: &str| machine::text(Path::new("/sys/class/net").join(name).join(file));
-    let mut words = Vec::new();
-    if let Some(mtu) = read("mtu") {
-        words.push(format!("mtu {mtu}"));
-    }
+    let mtu = read("mtu").map(|mtu| format!("mtu {mtu}"));
     // Virtual links have no speed, or -1.
-    if let Some(speed) = read("speed").and_then(|speed| speed.parse::<u32>().ok()) {
-        words.push(format!("{speed} Mbit/s"));
-    }
-    words.join(", ")
-}
-
-fn entry(text: &mut String, name: &str, value: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{name:<11}{value}");
+    let speed = read("speed").and_then(|speed| speed.parse::<u32>().ok());
+    let speed = speed.map(|speed| format!("{speed} Mbit/s"));
+    list([mtu, speed].into_iter().flatten())
 }
 
 fn line(text: &mut String, name: &str, value: &str) {
-    let _ = writeln!(text, "  {name:<18}{}", value.trim_end());
+    *text += &format!("  {name:<18}{}\n", value.trim_end());
+}
+
+/// The words with commas between them.
+fn list(words: impl IntoIterator<Item: ToString>) -> String {
+    let words: Vec<String> = words.into_iter().map(|word| word.to_string()).collect();
+    words.join(", ")
 }
 
 fn count(number: usize, unit: &str) -> String {
@@ -363,10 +327,7 @@ fn yes(usable: bool) -> &'static str {
     if usable { "yes" } else { "no" }
 }
 
-fn or_unknown(text: &str) -> String {
-    if text.is_empty() {
-        "unknown".into()
-    } else {
-        text.into()
-    }
+fn or_unknown(text: Option<String>) -> String {
+    let known = text.filter(|text| !text.is_empty());
+    known.unwrap_or_else(|| "unknown".into())
 }

@@ -8,9 +8,9 @@ use std::process::Command;
 use anyhow::Result;
 use ringfold::Bind;
 use ringfold::env::{Environment, process};
+use ringfold::internals::topology::Layout;
 use ringfold::internals::topology::binding::{self, Decision, Question};
 use ringfold::internals::topology::cores;
-use ringfold::internals::topology::layout::Layout;
 
 /// Where `proc` and `sys` are.
 const ROOT: &str = "/";

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, bail};
 use ringfold::Bind;
+use ringfold::internals::control::Absence;
 use ringfold::internals::control::Secret;
-use ringfold::internals::control::absence::Absence;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 

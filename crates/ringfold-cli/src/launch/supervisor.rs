@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringfold::Error;
-use ringfold::internals::control::limit::Limit;
+use ringfold::internals::control::Limit;
 use ringfold::internals::threads;
 use ringfold::internals::wait::SPAN_MAX;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use ringfold::internals::schedule::{Access, Schedule, Spec};
+use ringfold::internals::tune::Terms;
 use ringfold::internals::tune::fit::least_squares::{self, Fit, Value};
-use ringfold::internals::tune::terms::Terms;
 use ringfold::{Collective, Method};
 use serde::Deserialize;
 use serde_json::json;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use ringfold::Collective;
-use ringfold::internals::engine::plan::slices_in_flight;
+use ringfold::internals::engine::slices_in_flight;
 use ringfold::internals::schedule::Access;
 use ringfold::internals::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
 use serde::Deserialize;

@@ -8,7 +8,7 @@ use ringfold::Weighting;
 use ringfold::internals::simulate::{
     Compute, Delay, Disturbance, Links, Network, Payload, Scenario,
 };
-use ringfold::internals::tune::weights::balance;
+use ringfold::internals::tune::balance;
 use ringfold::internals::units::{nearest, parse_time_ps};
 use ringfold::{Collective, Method};
 

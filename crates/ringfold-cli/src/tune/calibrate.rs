@@ -19,9 +19,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::Bind;
 use ringfold::internals::topology::Machine;
 use ringfold::internals::tune::Constants;
+use ringfold::internals::tune::Table;
 use ringfold::internals::tune::calibration::{self, Calibration, Context};
 use ringfold::internals::tune::fit::calibrate::{Sample, fit};
-use ringfold::internals::tune::parameters::Table;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

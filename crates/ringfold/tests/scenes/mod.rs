@@ -34,8 +34,7 @@ pub fn play(scene: &str, ranks: usize, transport: &str) {
 
 /// Like `play`, with these variables in the ranks' environment.
 pub fn play_with(scene: &str, ranks: usize, variables: &[(&str, &str)]) {
-    let name =
-        u128::from_le_bytes(ringfold::internals::control::socket::random().expect("random bytes"));
+    let name = u128::from_le_bytes(ringfold::internals::control::random().expect("random bytes"));
     let start = |rank: usize| {
         Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "a_rank", "--ignored", "--nocapture"])

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use ringfold::internals::tune::Constants;
 use ringfold::internals::tune::calibration::{Calibration, describe};
-use ringfold::internals::tune::constants::Constants;
 use rustix::process::Signal;
 
 use super::{Folder, tune};
