@@ -55,7 +55,7 @@ fn is_inside(process: u32) -> bool {
 }
 
 /// Calls `call` on a thread that is not Python's own.
-pub fn tell(call: Py<PyAny>) {
+pub fn run_elsewhere(call: Py<PyAny>) {
     let process = std::process::id();
     let entered = |word: u64| {
         let ours = u64::from(process) << 32;
@@ -67,13 +67,13 @@ pub fn tell(call: Py<PyAny>) {
         // No thread is left to take it back.
         std::mem::forget(call);
     } else {
-        Python::try_attach(|py| here(py, call));
+        Python::try_attach(|py| run(py, call));
     }
     INSIDE.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Calls `call` here and now; what it raises goes to `sys.unraisablehook`.
-pub fn here(py: Python<'_>, call: Py<PyAny>) {
+pub fn run(py: Python<'_>, call: Py<PyAny>) {
     if let Err(raised) = call.call0(py) {
         raised.write_unraisable(py, Some(call.bind(py)));
     }

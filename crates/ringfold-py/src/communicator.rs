@@ -1,7 +1,7 @@
 //! A communicator, seen from Python: one method for calls that wait, one for calls that do not.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::exceptions::exception;
 use crate::meeting::Meeting;
 use crate::memory::{Memory, Registration};
-use crate::request::{Request, algorithm_named};
+use crate::request::{Request, named};
 use crate::signals::{Parting, Signals, interruptible, seconds};
 use crate::work::{Call, INTERRUPTED, Work, interrupted};
 
@@ -40,12 +40,14 @@ impl Communicator {
         }
     }
 
-    /// Takes the calls that are done off the books.
-    fn settle(&self) {
-        let mut calls = self
-            .outstanding
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    fn outstanding(&self) -> MutexGuard<'_, Vec<Arc<Call>>> {
+        let calls = self.outstanding.lock();
+        calls.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of the calls that are done.
+    fn release_done(&self) {
+        let mut calls = self.outstanding();
         let done: Vec<_> = calls.extract_if(.., |call| call.is_done()).collect();
         // A call's end may run Python code, which must not find the lock taken.
         drop(calls);
@@ -63,7 +65,7 @@ impl Communicator {
         call: &ringfold::Request,
     ) -> PyResult<Option<usize>> {
         self.core.check()?;
-        self.settle();
+        self.release_done();
         let mut signals = Signals::default();
         let core = &**self.core;
         let outcome = py.detach(|| {
@@ -73,21 +75,10 @@ impl Communicator {
         signals.finish(py, outcome)?.map_err(exception)
     }
 
-    /// The calls that were started and are not known to be done.
-    fn started(&self) -> Vec<Arc<Call>> {
-        self.outstanding
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
     /// The handle of a call that was started; its request is held until it is done.
     fn hold(&self, work: ringfold::Work, request: Py<Request>) -> Work {
         let call = Arc::new(Call::new(work, request));
-        self.outstanding
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(&call));
+        self.outstanding().push(Arc::clone(&call));
         Work::new(call, Arc::clone(&self.core))
     }
 }
@@ -126,8 +117,8 @@ impl Communicator {
         tuner_plugin: Option<String>,
         meeting: Option<Py<Meeting>>,
     ) -> PyResult<Communicator> {
-        let transport = transport.map(str::parse).transpose().map_err(exception)?;
-        let straggler = straggler.map(str::parse).transpose().map_err(exception)?;
+        let rules = tuner_config.map(Rules::read);
+        let cancel = Cancel::new();
         let config = Config {
             rank,
             world_size,
@@ -136,26 +127,19 @@ impl Communicator {
             timeout: seconds(timeout)?,
             connect_timeout: seconds(connect_timeout)?,
             peer_timeout: seconds(peer_timeout)?,
-            transport,
-            algorithm: algorithm_named(algorithm)?,
+            transport: named(transport)?,
+            algorithm: named(algorithm)?,
             channels,
-            straggler,
+            straggler: named(straggler)?,
             deterministic,
-            protocol: protocol.map(str::parse).transpose().map_err(exception)?,
+            protocol: named(protocol)?,
             min_channels,
             max_channels,
             chunk_bytes,
-            tuner_rules: tuner_config
-                .map(Rules::read)
-                .transpose()
-                .map_err(exception)?,
+            tuner_rules: rules.transpose().map_err(exception)?,
             tuner_plugin,
-            ..Config::default()
-        };
-        let cancel = Cancel::new();
-        let config = Config {
             cancel: Some(cancel.clone()),
-            ..config
+            ..Config::default()
         };
         let meeting = meeting.map(|meeting| meeting.get().take()).transpose()?;
         let connect = move || match meeting {
@@ -225,7 +209,7 @@ impl Communicator {
     /// Starts a call and returns its handle at once.
     fn start(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Work> {
         self.core.check()?;
-        self.settle();
+        self.release_done();
         let (core, call) = (&**self.core, request.get().core().clone());
         let started = py.detach(|| {
             // SAFETY: the request is held by the `Call` below, and it by `outstanding`, until the
@@ -242,7 +226,7 @@ impl Communicator {
         requests: Vec<Bound<'_, Request>>,
     ) -> PyResult<Vec<Work>> {
         self.core.check()?;
-        self.settle();
+        self.release_done();
         let core = &**self.core;
         let calls = requests.iter().map(|request| request.get().core().clone());
         let calls: Vec<_> = calls.collect();
@@ -383,7 +367,9 @@ impl Communicator {
         }
         let grace = seconds(grace)?;
         if grace.is_some() {
-            for call in self.started() {
+            // Those that were started and are not known to be done.
+            let started = self.outstanding().clone();
+            for call in started {
                 let _ = call.wait(py)?;
             }
         }
@@ -396,7 +382,7 @@ impl Communicator {
             _ => signals.look(),
         };
         let outcome = py.detach(|| self.core.close_with(&mut look));
-        self.settle();
+        self.release_done();
         // A call's own failure belongs to its handle.
         let _ = signals.finish(py, outcome)?;
         Ok(())

@@ -6,6 +6,7 @@
 //! API.
 
 mod buffer;
+mod callbacks;
 mod communicator;
 mod connection;
 mod diagnosis;
@@ -17,7 +18,6 @@ mod memory;
 mod request;
 mod signals;
 mod sources;
-mod told;
 mod work;
 
 use pyo3::prelude::*;
@@ -42,7 +42,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derived_key, module)?)?;
     module.add_function(wrap_pyfunction!(host_id, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
-    told::prepare_exit(module)?;
+    callbacks::prepare_exit(module)?;
     module.add_function(wrap_pyfunction!(diagnosis::diagnosis, module)?)?;
     module.add_function(wrap_pyfunction!(diagnosis::registers_buckets, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -1,8 +1,9 @@
 //! One call's arguments, as the Python package gives them.
 
+use std::str::FromStr;
+
 use pyo3::prelude::*;
-use ringfold::Region;
-use ringfold::{Collective, Counts, DType, Method, Op};
+use ringfold::{Collective, Counts, DType, Error, Op, Region};
 
 use crate::buffer::Buffer;
 use crate::exceptions::{exception, invalid_argument};
@@ -56,10 +57,10 @@ impl Request {
         timeout: f64,
     ) -> PyResult<ringfold::Request> {
         let dtype = dtype_named(dtype)?;
-        let bytes = usize::try_from(count)
-            .ok()
-            .and_then(|count| count.checked_mul(dtype.size_bytes()))
-            .ok_or_else(|| invalid_argument("a buffer larger than the address space"))?;
+        let bytes = usize::try_from(count).ok();
+        let bytes = bytes.and_then(|count| count.checked_mul(dtype.size_bytes()));
+        let bytes =
+            bytes.ok_or_else(|| invalid_argument("a buffer larger than the address space"))?;
         let memory = region((address, bytes), dtype)?;
         let counts = ringfold::Counts::Even(count);
         let mut request =
@@ -173,7 +174,7 @@ fn core(
     };
     request.tag = u32::try_from(tag)
         .map_err(|_| invalid_argument(format!("tag {tag}; tags are 0 to {}", u32::MAX)))?;
-    request.algorithm = algorithm_named(algorithm)?;
+    request.algorithm = named(algorithm)?;
     request.timeout = seconds(timeout)?;
     Ok(request)
 }
@@ -195,9 +196,9 @@ fn region((address, bytes): Place, dtype: DType) -> PyResult<Region> {
     Ok(unsafe { Region::new(start, bytes) })
 }
 
-/// The algorithm of that name; `None` leaves the choice to the tuner.
-pub fn algorithm_named(name: Option<&str>) -> PyResult<Option<Method>> {
-    name.map(|name| name.parse().map_err(exception)).transpose()
+/// What has this name, of its type's choices; `None` leaves the choice to the library.
+pub fn named<T: FromStr<Err: Into<Error>>>(name: Option<&str>) -> PyResult<Option<T>> {
+    name.map(str::parse::<T>).transpose().map_err(exception)
 }
 
 /// The type of the buffers' elements; a barrier has neither, and no type.

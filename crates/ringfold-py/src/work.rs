@@ -6,11 +6,11 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use crate::callbacks;
 use crate::connection::Connection;
 use crate::exceptions::exception;
 use crate::request::Request;
 use crate::signals::{Signals, seconds};
-use crate::told;
 
 /// A started call and its request, whose memory is held until it completes even without a handle.
 #[derive(Debug)]
@@ -112,11 +112,11 @@ impl Work {
     fn when_done(&self, py: Python<'_>, call: Py<PyAny>) -> PyResult<()> {
         self.call.work.check()?;
         if self.call.is_done() {
-            told::here(py, call);
+            callbacks::run(py, call);
             return Ok(());
         }
         // Threads that complete calls do not wait for the GIL, so it may be held here.
-        let later = move || told::tell(call);
+        let later = move || callbacks::run_elsewhere(call);
         self.call.work.when_done(later).map_err(exception)
     }
 }
