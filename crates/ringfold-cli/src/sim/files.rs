@@ -12,28 +12,38 @@ use super::units::micros;
 use super::vary::Variation;
 use crate::output::open;
 
-/// The columns, in the order that other programs rely on.
-const COLUMNS: [&str; 19] = [
-    "variant",
-    "key",
-    "value",
-    "collective",
-    "algorithm",
-    "ranks",
-    "bytes",
-    "dtype",
-    "op",
-    "seed",
-    "time_us",
-    "results_us",
-    "algbw_gbps",
-    "busbw_gbps",
-    "messages",
-    "sent_bytes",
-    "events",
-    "failed_ranks",
-    "broken_promises",
+/// What a column holds.
+type Column = fn(&Outcome) -> String;
+
+/// The columns behind the variant, the key and the value, in the order that other programs rely on.
+const COLUMNS: [(&str, Column); 16] = [
+    ("collective", |of| of.scenario().collective.to_string()),
+    ("algorithm", |of| of.summary.algorithm()),
+    ("ranks", |of| of.scenario().ranks.to_string()),
+    ("bytes", |of| of.scenario().bytes.to_string()),
+    ("dtype", |of| of.scenario().dtype.to_string()),
+    ("op", |of| of.scenario().op.to_string()),
+    ("seed", |of| of.scenario().seed.to_string()),
+    ("time_us", |of| micros(of.summary.finished_ps)),
+    ("results_us", |of| micros(of.summary.results_ps)),
+    ("algbw_gbps", |of| rate(of.summary.algbw_gbps())),
+    ("busbw_gbps", |of| rate(of.summary.busbw_gbps())),
+    ("messages", |of| of.summary.messages.to_string()),
+    ("sent_bytes", |of| of.summary.sent_bytes.to_string()),
+    ("events", |of| {
+        of.summary
+            .events
+            .map_or(String::new(), |events| events.to_string())
+    }),
+    ("failed_ranks", |of| of.summary.failed_ranks.to_string()),
+    ("broken_promises", |of| {
+        of.summary.broken_promises.to_string()
+    }),
 ];
+
+fn rate(gbps: f64) -> String {
+    format!("{gbps:.6}")
+}
 
 /// A CSV that grows line by line, so that what was simulated is there even if the rest never is.
 pub struct Csv {
@@ -44,42 +54,29 @@ pub struct Csv {
 impl Csv {
     /// Begins the file (`-`: standard output) with its heading. `key` is what a sweep varies.
     pub fn create(path: &Path, key: Option<&str>) -> Result<Csv> {
-        let mut writer = csv::Writer::from_writer(open(path)?);
-        writer.write_record(COLUMNS).map_err(std::io::Error::from)?;
-        writer.flush()?;
+        let writer = csv::Writer::from_writer(open(path)?);
         let key = key.unwrap_or_default().to_owned();
-        Ok(Csv { writer, key })
+        let mut csv = Csv { writer, key };
+        let names = COLUMNS.iter().map(|(name, _)| *name);
+        csv.write(["variant", "key", "value"].into_iter().chain(names))?;
+        Ok(csv)
     }
 
     /// Adds a line.
     pub fn add(&mut self, outcome: &Outcome) -> Result<()> {
-        let summary = &outcome.summary;
-        let scenario = &summary.scenario;
-        let rate = |gbps: f64| format!("{gbps:.6}");
-        let value = outcome.value.as_ref();
-        let fields = [
+        let value = outcome.value.as_ref().map(|value| value.text.clone());
+        let own = [
             outcome.variant.clone(),
             self.key.clone(),
-            value.map_or(String::new(), |value| value.text.clone()),
-            scenario.collective.to_string(),
-            summary.algorithm(),
-            scenario.ranks.to_string(),
-            scenario.bytes.to_string(),
-            scenario.dtype.to_string(),
-            scenario.op.to_string(),
-            scenario.seed.to_string(),
-            micros(summary.finished_ps),
-            micros(summary.results_ps),
-            rate(summary.algbw_gbps()),
-            rate(summary.busbw_gbps()),
-            summary.messages.to_string(),
-            summary.sent_bytes.to_string(),
-            summary
-                .events
-                .map_or(String::new(), |events| events.to_string()),
-            summary.failed_ranks.to_string(),
-            summary.broken_promises.to_string(),
+            value.unwrap_or_default(),
         ];
+        self.write(
+            own.into_iter()
+                .chain(COLUMNS.iter().map(|(_, of)| of(outcome))),
+        )
+    }
+
+    fn write(&mut self, fields: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<()> {
         self.writer
             .write_record(fields)
             .map_err(std::io::Error::from)?;
@@ -102,8 +99,7 @@ pub fn write_json(path: &Path, sweep: Option<&Variation>, outcomes: &[Outcome]) 
 }
 
 fn simulation(outcome: &Outcome) -> Json {
-    let summary = &outcome.summary;
-    let scenario = &summary.scenario;
+    let (summary, scenario) = (&outcome.summary, outcome.scenario());
     let mut simulation = json!({
         "variant": outcome.variant,
         "value": outcome.value.as_ref().map(|value| &value.text),

@@ -54,6 +54,13 @@ pub struct Outcome {
     pub report: Option<Report>,
 }
 
+impl Outcome {
+    /// What was simulated.
+    pub fn scenario(&self) -> &Scenario {
+        &self.summary.scenario
+    }
+}
+
 impl Summary {
     fn of_report(report: &Report) -> Summary {
         let failed = report.ranks.iter().filter(|rank| rank.outcome.is_err());

@@ -33,21 +33,18 @@ pub fn affinity() -> Vec<usize> {
 /// The cores that this process could use without a narrowed affinity: those of its control groups,
 /// otherwise all that are online. `root` as for [`quota`].
 pub fn allowed(root: &Path) -> Option<Vec<usize>> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let base = root.join("sys/fs/cgroup");
-    let effective = groups.lines().flat_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let controllers = parts.next().unwrap_or("").to_string();
-        let path = parts.next().unwrap_or("/").to_string();
-        let read = |group: &Path, file: &str| parse_list(&read_line(&group.join(file))?);
-        match controllers.as_str() {
-            "" => upward(&base, &path, |group| read(group, "cpuset.cpus.effective")),
-            "cpuset" => upward(&base.join("cpuset"), &path, |group| {
-                read(group, "cpuset.effective_cpus")
-            }),
-            _ => Vec::new(),
-        }
-    });
+    let read = |group: &Path, file: &str| parse_list(&read_line(&group.join(file))?);
+    let effective =
+        groups(root)?
+            .into_iter()
+            .flat_map(|(controllers, path)| match controllers.as_str() {
+                "" => upward(&base, &path, |group| read(group, "cpuset.cpus.effective")),
+                "cpuset" => upward(&base.join("cpuset"), &path, |group| {
+                    read(group, "cpuset.effective_cpus")
+                }),
+                _ => Vec::new(),
+            });
     // An empty list means no restriction; the smallest one is the innermost.
     let innermost = effective
         .filter(|list| !list.is_empty())
@@ -58,13 +55,8 @@ pub fn allowed(root: &Path) -> Option<Vec<usize>> {
 /// How many cores' time the control groups of this process grant; `None` without a limit. `root` is
 /// the parent of `proc` and `sys`.
 pub fn quota(root: &Path) -> Option<f64> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let base = root.join("sys/fs/cgroup");
-    let limits = groups.lines().flat_map(|line| {
-        // `hierarchy:controllers:path`
-        let mut parts = line.splitn(3, ':').skip(1);
-        let controllers = parts.next().unwrap_or("").to_string();
-        let path = parts.next().unwrap_or("/").to_string();
+    let limits = groups(root)?.into_iter().flat_map(|(controllers, path)| {
         if controllers.is_empty() {
             return upward(&base, &path, quota_v2);
         }
@@ -78,6 +70,18 @@ pub fn quota(root: &Path) -> Option<f64> {
             .collect()
     });
     limits.min_by(f64::total_cmp)
+}
+
+/// The control groups of this process: the controllers, none in version 2, and the path.
+fn groups(root: &Path) -> Option<Vec<(String, String)>> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    // `hierarchy:controllers:path`
+    let group = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let controllers = parts.next().unwrap_or("").to_string();
+        (controllers, parts.next().unwrap_or("/").to_string())
+    };
+    Some(groups.lines().map(group).collect())
 }
 
 /// The limits of a group and all its ancestors: each limit binds. In a container the path may be

@@ -1,45 +1,30 @@
 //! What is noted while the simulation runs: the chain of parts behind everything, and timelines.
 
-/// What a part of the chain behind an event was spent on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PathKind {
-    /// A rank had not begun its call.
-    Start,
-    /// A processor's overhead for a message.
-    Overhead,
-    /// A message waited for a port, for memory, or for its turn.
-    Port,
-    /// A message left its sender, or entered its receiver.
-    Transmit,
-    /// The latency of a wire.
-    Wire,
-    /// Something that had come waited until it was asked for.
-    Wait,
-    /// Something waited for a processor.
-    Queue,
-    /// A reduction.
-    Reduce,
-    /// What a slow reduction took longer.
-    Slow,
-    /// A copy.
-    Copy,
-}
+use crate::types::named;
 
-impl PathKind {
-    /// The word for tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PathKind::Start => "start",
-            PathKind::Overhead => "overhead",
-            PathKind::Port => "port",
-            PathKind::Transmit => "transmit",
-            PathKind::Wire => "wire",
-            PathKind::Wait => "wait",
-            PathKind::Queue => "queue",
-            PathKind::Reduce => "reduce",
-            PathKind::Slow => "slow",
-            PathKind::Copy => "copy",
-        }
+named! {
+    /// What a part of the chain behind an event was spent on.
+    PathKind, "kind of part" {
+        /// A rank had not begun its call.
+        Start, "start";
+        /// A processor's overhead for a message.
+        Overhead, "overhead";
+        /// A message waited for a port, for memory, or for its turn.
+        Port, "port";
+        /// A message left its sender, or entered its receiver.
+        Transmit, "transmit";
+        /// The latency of a wire.
+        Wire, "wire";
+        /// Something that had come waited until it was asked for.
+        Wait, "wait";
+        /// Something waited for a processor.
+        Queue, "queue";
+        /// A reduction.
+        Reduce, "reduce";
+        /// What a slow reduction took longer.
+        Slow, "slow";
+        /// A copy.
+        Copy, "copy";
     }
 }
 
@@ -58,40 +43,25 @@ pub struct PathPart {
     pub end_ps: u64,
 }
 
-/// A line of a timeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lane {
-    /// The call as a whole.
-    Call,
-    /// The port, sending.
-    Transmit,
-    /// The port, receiving.
-    Receive,
-    /// Reductions.
-    Reduce,
-    /// What slow reductions take longer.
-    Slow,
-    /// Copies.
-    Copy,
-    /// Overheads of messages.
-    Overhead,
-    /// A frozen process.
-    Stall,
-}
-
-impl Lane {
-    /// The word for timelines.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Lane::Call => "call",
-            Lane::Transmit => "transmit",
-            Lane::Receive => "receive",
-            Lane::Reduce => "reduce",
-            Lane::Slow => "slow",
-            Lane::Copy => "copy",
-            Lane::Overhead => "overhead",
-            Lane::Stall => "stall",
-        }
+named! {
+    /// A line of a timeline.
+    Lane, "lane" {
+        /// The call as a whole.
+        Call, "call";
+        /// The port, sending.
+        Transmit, "transmit";
+        /// The port, receiving.
+        Receive, "receive";
+        /// Reductions.
+        Reduce, "reduce";
+        /// What slow reductions take longer.
+        Slow, "slow";
+        /// Copies.
+        Copy, "copy";
+        /// Overheads of messages.
+        Overhead, "overhead";
+        /// A frozen process.
+        Stall, "stall";
     }
 }
 
