@@ -89,20 +89,19 @@ impl Request {
         input: Region,
         output: Region,
     ) -> Request {
-        let (op, root, tag, algorithm, protocol, timeout) = (Op::Sum, 0, 0, None, None, None);
         Request {
             collective,
             dtype,
-            op,
-            root,
-            tag,
+            op: Op::Sum,
+            root: 0,
+            tag: 0,
             counts,
             input,
             output,
-            algorithm,
-            protocol,
+            algorithm: None,
+            protocol: None,
             group: 1,
-            timeout,
+            timeout: None,
         }
     }
 
@@ -112,15 +111,10 @@ impl Request {
     #[inline]
     pub(crate) fn bytes(&self, world_size: usize) -> u64 {
         // Not checked yet: what saturates is refused by `check`.
-        let sum = |counts: &[u64]| {
-            counts
-                .iter()
-                .fold(0u64, |sum, count| sum.saturating_add(*count))
-        };
         let elements = match &self.counts {
             Counts::Even(count) if is_vector(self.collective) => *count,
             Counts::Even(count) => count.saturating_mul(world_size as u64),
-            Counts::PerRank(counts) => sum(counts),
+            Counts::PerRank(counts) => counts.iter().copied().fold(0, u64::saturating_add),
             Counts::Pairwise { .. } => 0,
         };
         elements.saturating_mul(self.dtype.size_bytes() as u64)
@@ -176,18 +170,12 @@ impl Request {
         self.check_root(rank, world_size)?;
         let (gives, gets) = self.roles(rank);
         let size = self.dtype.size_bytes();
-        let input_bytes = if gives {
-            needed_bytes(self.collective, input_blocks, true, world_size, size)?
-        } else {
-            0
+        let needed = |blocks, is_input, is_used: bool| match is_used {
+            true => needed_bytes(self.collective, blocks, is_input, world_size, size),
+            false => Ok(0),
         };
-        let output_bytes = if gets {
-            needed_bytes(self.collective, output_blocks, false, world_size, size)?
-        } else {
-            0
-        };
-        let input = self.exactly("input", self.input, input_bytes)?;
-        let output = self.exactly("output", self.output, output_bytes)?;
+        let input = self.exactly("input", self.input, needed(input_blocks, true, gives)?)?;
+        let output = self.exactly("output", self.output, needed(output_blocks, false, gets)?)?;
         let in_place = self.in_place(rank, input, output, input_blocks, output_blocks)?;
         Ok((input, output, in_place))
     }
@@ -255,21 +243,13 @@ impl Request {
         match (&self.counts, self.collective) {
             (_, Collective::Barrier) => Ok((Blocks::Even(0), Blocks::Even(0))),
             (Counts::Even(count), _) => Ok((Blocks::Even(*count), Blocks::Even(*count))),
-            (Counts::PerRank(counts), AllGather | Gather) => {
+            (Counts::PerRank(counts), AllGather | Gather | ReduceScatter | Scatter) => {
                 lists(counts)?;
-                let (own, all) = (
-                    Blocks::uneven(&counts[rank..rank + 1]),
-                    Blocks::uneven(counts),
-                );
-                Ok((own, all))
-            }
-            (Counts::PerRank(counts), ReduceScatter | Scatter) => {
-                lists(counts)?;
-                let (own, all) = (
-                    Blocks::uneven(&counts[rank..rank + 1]),
-                    Blocks::uneven(counts),
-                );
-                Ok((all, own))
+                let (own, all) = (&counts[rank..=rank], &counts[..]);
+                Ok(match self.collective {
+                    AllGather | Gather => (Blocks::uneven(own), Blocks::uneven(all)),
+                    _ => (Blocks::uneven(all), Blocks::uneven(own)),
+                })
             }
             (Counts::Pairwise { input, output }, AllToAll) => {
                 lists(input)?;

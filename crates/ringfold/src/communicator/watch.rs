@@ -1,7 +1,7 @@
 //! What a communicator asks about its peers' health: of the job's control plane, or of the threads
 //! of a process.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -147,7 +147,6 @@ impl Watch for SessionWatch {
 /// The watch of ranks that are threads of one process.
 #[derive(Default)]
 pub struct ThreadWatch {
-    is_faulty: AtomicBool,
     fault: OnceLock<Error>,
     left_count: AtomicU32,
     left: Mutex<Vec<usize>>,
@@ -172,9 +171,7 @@ impl ThreadWatch {
     }
 
     fn wake_all(&self) {
-        for waker in lock(&self.wakers).iter() {
-            waker();
-        }
+        lock(&self.wakers).iter().for_each(|waker| waker());
     }
 }
 
@@ -188,8 +185,7 @@ pub struct ThreadRank {
 
 impl Watch for ThreadRank {
     fn is_faulty(&self) -> bool {
-        // Pairs with the Release store in `report_fault`.
-        self.watch.is_faulty.load(Ordering::Acquire)
+        self.watch.fault.get().is_some()
     }
 
     fn fault(&self) -> Option<Error> {
@@ -198,8 +194,6 @@ impl Watch for ThreadRank {
 
     fn report_fault(&self, suspicion: Error, _grace: Duration) -> Error {
         let verdict = self.watch.fault.get_or_init(|| suspicion).clone();
-        // Pairs with the Acquire load in `is_faulty`.
-        self.watch.is_faulty.store(true, Ordering::Release);
         self.watch.wake_all();
         verdict
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use super::owned::Owned;
 use super::region::Region;
+use crate::sync::lock;
 
 /// The smallest block: a page.
 const BLOCK_BYTES_MIN: usize = 4096;
@@ -32,10 +33,7 @@ impl Pool {
     /// A block of at least `bytes` bytes.
     pub fn take(&self, bytes: usize) -> Block {
         let size = bytes.max(BLOCK_BYTES_MIN).next_power_of_two();
-        let mut free = self
-            .free
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut free = lock(&self.free);
         let found = free
             .iter()
             .position(|memory| memory.region().bytes() == size);
@@ -65,11 +63,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let mut free = self
-            .pool
-            .free
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut free = lock(&self.pool.free);
         if free.len() < FREE_BLOCKS_MAX {
             free.extend(self.memory.take());
         }
