@@ -29,7 +29,7 @@ UNWANTED_WORDS_MAX = 20
 WIDE_LINES_MAX = 20
 LONG_FILES_MAX = 0
 LONG_FUNCTIONS_MAX = 2
-CIRCLES_MAX = 3
+CIRCLES_MAX = 2
 
 TABLES: dict[str, str] = {}
 """Functions that may be long because they are tables, and what they list."""

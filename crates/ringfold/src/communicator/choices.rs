@@ -22,7 +22,7 @@ use crate::types::{Access, Algorithm, Assignment, Collective, Method};
 const PLACES_LOG2: u32 = 8;
 
 /// The maximum number of kinds that are logged.
-const TOLD_KINDS_MAX: usize = 1 << 12;
+const LOGGED_KINDS_MAX: usize = 1 << 12;
 
 /// Bits of a size that is remembered, ...
 const BYTES_BITS: u32 = 40;
@@ -37,36 +37,7 @@ const _: () =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind(u64);
 
-/// Fields of a packed word, from the lowest bit up: each takes so many bits, and what does not fit
-/// makes the word invalid.
-struct Packer {
-    word: u64,
-    bits: u32,
-    fits: bool,
-}
-
-impl Packer {
-    fn new() -> Packer {
-        Packer {
-            word: 0,
-            bits: 0,
-            fits: true,
-        }
-    }
-
-    fn put(mut self, value: u64, bits: u32) -> Packer {
-        self.fits &= value >> bits == 0;
-        self.word |= value << self.bits;
-        self.bits += bits;
-        self
-    }
-
-    fn word(self) -> Option<u64> {
-        self.fits.then_some(self.word)
-    }
-}
-
-/// The opposite.
+/// Fields of a packed word, from the lowest bit up.
 struct Unpacker(u64);
 
 impl Unpacker {
@@ -119,15 +90,15 @@ struct Place {
 #[derive(Debug)]
 pub struct Choices {
     places: Box<[Place]>,
-    /// The kinds whose choice the log tells, while there is a log.
-    told: Mutex<HashSet<Kind>>,
+    /// The kinds whose choice was logged, while there is a log.
+    logged: Mutex<HashSet<Kind>>,
 }
 
 impl Default for Choices {
     fn default() -> Choices {
         Choices {
             places: (0..1 << PLACES_LOG2).map(|_| Place::default()).collect(),
-            told: Mutex::default(),
+            logged: Mutex::default(),
         }
     }
 }
@@ -161,11 +132,11 @@ impl Choices {
         None
     }
 
-    /// Whether the log has yet to tell what is chosen for calls of this kind. Asked where a choice
+    /// Whether the choice for calls of this kind is still to be logged. Asked where a choice
     /// is made, never where it is remembered.
-    pub fn is_untold(&self, kind: Kind) -> bool {
-        let mut told = lock(&self.told);
-        told.len() < TOLD_KINDS_MAX && told.insert(kind)
+    pub fn is_unlogged(&self, kind: Kind) -> bool {
+        let mut logged = lock(&self.logged);
+        logged.len() < LOGGED_KINDS_MAX && logged.insert(kind)
     }
 
     /// Remembers what was chosen, unless another thread is about to write in the same place.
@@ -195,19 +166,23 @@ impl Choices {
     }
 }
 
+/// One word for a way; `None` if something in it does not fit.
 fn pack(way: &Way) -> Option<u64> {
     let registered = way.registered.map_or(0, |assignment| assignment as u64 + 1);
-    Packer::new()
-        .put(way.algorithm as u64, 4)
-        .put(way.access as u64, 2)
-        .put(way.assignment as u64, 1)
-        .put(u64::from(way.is_inline), 1)
-        .put(way.channels as u64, 7)
-        .put(registered, 2)
-        .put(u64::from(way.non_temporal_stores), 1)
-        .put(u64::from(way.is_weighted), 1)
-        .put(way.slice_bytes as u64 / 64, 42)
-        .word()
+    let fields = [
+        (way.algorithm as u64, 4),
+        (way.access as u64, 2),
+        (way.assignment as u64, 1),
+        (u64::from(way.is_inline), 1),
+        (way.channels as u64, 7),
+        (registered, 2),
+        (u64::from(way.non_temporal_stores), 1),
+        (u64::from(way.is_weighted), 1),
+        (way.slice_bytes as u64 / 64, 42),
+    ];
+    let above =
+        |word, (value, bits): (u64, u32)| (value >> bits == 0).then_some(word << bits | value);
+    fields.into_iter().rev().try_fold(0, above)
 }
 
 #[inline(always)]

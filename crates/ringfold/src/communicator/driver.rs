@@ -22,88 +22,26 @@
 
 mod drive;
 mod endings;
+mod state;
 #[cfg(test)]
 mod tests;
 mod worker;
 
-use std::collections::{HashMap, VecDeque};
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::notifier::Notifier;
-use super::waiting::Waiting;
-use super::watch::Watch;
-use super::work::Completion;
+use super::completion::Completion;
 use crate::engine::lateness::Stats;
-use crate::engine::{Engine, Job, JobId};
+use crate::engine::{Job, JobId};
 use crate::error::{Error, Result};
 use crate::memory::Registry;
 use crate::sync::lock;
-use crate::transport::{Time, Waker};
-use crate::wait::{Patience, Waiter};
 use drive::{Pace, Step, Until};
 pub(super) use endings::TIMEOUT_GRACE;
-
-/// How long a waiting thread goes without calling back (for signals); a sleep may add
-/// [`BLOCK_MAX`](crate::wait::BLOCK_MAX).
-const ON_WAIT_INTERVAL: Duration = Duration::from_millis(20);
-
-/// The bit of [`Driver::attention`] that says that the inbox holds jobs.
-const INBOX: u32 = 1;
-
-/// The bit that says that a thread waits for the state.
-const VISIT: u32 = 2;
-
-/// What a thread calls while it waits; an error ends the wait and the communicator. It may use the
-/// communicator.
-pub type OnWait<'a> = &'a mut dyn FnMut() -> Result<()>;
-
-/// A communicator's engine and the threads that drive it.
-pub struct Driver {
-    rank: usize,
-    state: Mutex<State>,
-    inbox: Mutex<Inbox>,
-    /// What the thread that drives is to look at: [`INBOX`], [`VISIT`]. One load where there is
-    /// nothing.
-    attention: AtomicU32,
-    /// Held by the one thread that visits.
-    turn: Mutex<()>,
-    /// Tells the worker that there is something to do.
-    for_worker: Condvar,
-    watch: Box<dyn Watch>,
-    waker: Waker,
-    /// Held from the first use on, so that its thread is not made anew for every call.
-    notifier: OnceLock<Arc<Notifier>>,
-    origin: Instant,
-}
-
-struct State {
-    engine: Engine,
-    /// Completed when their job is done; the job of a thread that drives is not listed until it
-    /// lets go of the engine.
-    completions: HashMap<JobId, Arc<Completion>>,
-    /// Completed when no job is under way.
-    idle: Vec<Arc<Completion>>,
-    /// Why nothing runs any more.
-    error: Option<Error>,
-    waiter: Waiter,
-    /// Whether the status that others can ask for says what this rank waits in.
-    is_described: bool,
-    /// The call that this rank waits in, and since when.
-    waiting: Option<Waiting>,
-}
-
-#[derive(Default)]
-struct Inbox {
-    jobs: VecDeque<(Job, Arc<Completion>)>,
-    worker: Option<thread::JoinHandle<()>>,
-    /// Jobs handed over that are not done yet.
-    has_work: bool,
-    is_stopped: bool,
-}
+pub use state::{Driver, OnWait};
+use state::{INBOX, ON_WAIT_INTERVAL, State, VISIT};
 
 /// How far a thread came with its own call before it let go of the engine.
 enum Run {
@@ -114,50 +52,6 @@ enum Run {
 }
 
 impl Driver {
-    /// A driver of `engine`.
-    pub fn new(
-        mut engine: Engine,
-        rank: usize,
-        watch: Box<dyn Watch>,
-        patience: Patience,
-    ) -> Driver {
-        let waker = engine.transport().waker();
-        Driver {
-            rank,
-            state: Mutex::new(State {
-                engine,
-                completions: HashMap::new(),
-                idle: Vec::new(),
-                error: None,
-                waiter: Waiter::new(patience),
-                is_described: false,
-                waiting: None,
-            }),
-            inbox: Mutex::new(Inbox::default()),
-            attention: AtomicU32::new(0),
-            turn: Mutex::new(()),
-            for_worker: Condvar::new(),
-            watch,
-            waker,
-            notifier: OnceLock::new(),
-            origin: Instant::now(),
-        }
-    }
-
-    /// The health of the peers.
-    pub fn watch(&self) -> &dyn Watch {
-        self.watch.as_ref()
-    }
-
-    /// The thread that runs the callbacks of calls that are done.
-    pub fn notifier(&self) -> Result<Arc<Notifier>> {
-        if let Some(notifier) = self.notifier.get() {
-            return Ok(notifier.clone());
-        }
-        let notifier = Notifier::shared()?;
-        Ok(self.notifier.get_or_init(|| notifier).clone())
-    }
-
     /// Runs `job` and returns when it is done on this rank. Gives the source, where it was a
     /// receive.
     pub fn run(&self, job: Job, on_wait: OnWait<'_>) -> Result<Option<usize>> {
@@ -353,19 +247,5 @@ impl Driver {
         self.attention.fetch_or(INBOX, Ordering::Release);
         drop(inbox);
         (self.waker)();
-    }
-
-    #[inline(always)]
-    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            // The thread that panicked has ended the communicator before it let go of the state.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    fn now(&self) -> Time {
-        Time(self.origin.elapsed().as_nanos() * 1000)
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Communicator;
 use super::driver::OnWait;
+use super::membership::forked;
 use crate::error::{Error, Result};
 use crate::memory::{Registry, Stage};
 
@@ -106,13 +107,6 @@ impl Communicator {
         }
         self.leave();
     }
-}
-
-/// The error of a forked child.
-pub(super) fn forked() -> Error {
-    let text =
-        "the communicator belongs to the process that forked this one; join a job of your own here";
-    Error::Unsupported(text.into())
 }
 
 impl Drop for Communicator {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::group::Group;
+use crate::error::Error;
 use crate::topology::neighbours::Mark;
 
 /// Says in shared memory that this rank leaves in good order.
@@ -46,4 +47,11 @@ impl Membership {
         // A counter by itself: nothing is published with it.
         self.splits.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+/// The error of a forked child.
+pub(super) fn forked() -> Error {
+    let text =
+        "the communicator belongs to the process that forked this one; join a job of your own here";
+    Error::Unsupported(text.into())
 }

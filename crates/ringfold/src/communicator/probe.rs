@@ -8,7 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Communicator, Counts, Request, TUNING_LOG};
+use super::handle::TUNING_LOG;
+use super::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::tune::Constants;

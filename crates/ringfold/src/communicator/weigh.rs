@@ -14,16 +14,13 @@
 //! them are faster than calls without, which the speeds alone do not show, because calls without
 //! may use another path (published memory).
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::reduce::Kernel;
-use crate::schedule::{Weighting, Weights};
-use crate::sync::lock;
+use crate::schedule::Weighting;
 use crate::tune::cost::weighted::Pace;
 use crate::tune::fit::Pairs;
 use crate::tune::weights;
@@ -57,50 +54,6 @@ const REDUCED_BYTES: usize = 4 << 20;
 
 /// The tag of the messages.
 const TAG: u32 = 0xffff_5772;
-
-/// The weights of a communicator.
-#[derive(Debug, Default)]
-pub(crate) struct Agreed {
-    /// Whether there are any: all that a call without weights reads.
-    is_weighted: AtomicBool,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    epoch: u16,
-    weights: Option<Weights>,
-}
-
-impl Agreed {
-    /// The current weights.
-    pub fn weights(&self) -> Option<Weights> {
-        // Pairs with the store in `set`; a program that sets weights while another thread calls has
-        // to order the two anyway.
-        if !self.is_weighted.load(Ordering::Acquire) {
-            return None;
-        }
-        lock(&self.state).weights.clone()
-    }
-
-    /// Whether there are any.
-    #[inline]
-    pub fn are_there(&self) -> bool {
-        // As in `weights`.
-        self.is_weighted.load(Ordering::Acquire)
-    }
-
-    /// Sets these weights, in the next epoch.
-    fn set(&self, each: Option<&[u32]>) -> Result<()> {
-        let mut state = lock(&self.state);
-        let epoch = state.epoch.wrapping_add(1);
-        let weights = each.map(|each| Weights::new(each, epoch)).transpose()?;
-        // Pairs with the load in `weights`.
-        self.is_weighted.store(weights.is_some(), Ordering::Release);
-        *state = State { epoch, weights };
-        Ok(())
-    }
-}
 
 impl Communicator {
     /// Gives rank `i` `weights[i]` parts of the sum of all weights in large all-reduces from now

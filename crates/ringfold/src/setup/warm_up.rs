@@ -35,7 +35,7 @@ impl Agreed {
             probe::probe(&mut communicator)?;
         }
         communicator.set_rules(rules);
-        communicator.tell_model();
+        communicator.log_model();
         if let Some(settings) = settings {
             // Weights are the job's: its parts have other ranks.
             if let (Some(weighting), true) = (&settings.weights, is_job) {

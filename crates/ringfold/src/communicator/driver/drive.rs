@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use super::{Driver, INBOX, ON_WAIT_INTERVAL, State, VISIT};
+use super::state::{Driver, INBOX, ON_WAIT_INTERVAL, State, VISIT};
+use crate::communicator::completion::Completion;
 use crate::communicator::waiting::Waiting;
-use crate::communicator::work::Completion;
 use crate::engine::lateness::UNTIMED_ATTEMPTS;
 use crate::engine::{Finished, JobId};
 use crate::error::Result;
@@ -38,14 +38,6 @@ impl Until<'_> {
 /// Attempts of a tiny call before its wait begins to look at deadlines and verdicts: a few
 /// microseconds while they spin.
 const TINY_ATTEMPTS: u32 = 200;
-
-/// What other threads ask of the one that drives.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Attention {
-    None,
-    /// To let go of the engine.
-    Visit,
-}
 
 /// Why a thread stopped driving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +112,7 @@ impl Driver {
             let attempted = if pace.is_brief {
                 state.engine.advance_tiny()
             } else {
-                if self.attend(state)? == Attention::Visit {
+                if self.attend(state)? {
                     return Ok(Step::Asked);
                 }
                 if state.engine.needs_clock() {
@@ -162,19 +154,19 @@ impl Driver {
         }
     }
 
-    /// Attends to what other threads ask of the one that drives.
-    fn attend(&self, state: &mut State) -> Result<Attention> {
+    /// Attends to what other threads ask of the one that drives; whether one wants the engine.
+    fn attend(&self, state: &mut State) -> Result<bool> {
         // Pairs with the stores in `enqueue` and `visit`.
         let attention = self.attention.load(Ordering::Acquire);
         if attention & INBOX != 0 {
             self.drain(state);
         }
         if attention & VISIT != 0 {
-            return Ok(Attention::Visit);
+            return Ok(true);
         }
         match &state.error {
             Some(error) => Err(error.clone()),
-            None => Ok(Attention::None),
+            None => Ok(false),
         }
     }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::Duration;
 
-use super::{Driver, OnWait, State};
+use super::state::{Driver, OnWait, State};
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::sync::lock;

@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use super::*;
 use crate::communicator::Communicator;
-use crate::communicator::watch::ThreadWatch;
+use crate::communicator::watch::{ThreadWatch, Watch};
+use crate::engine::Engine;
 use crate::memory::{Pool, Region};
 use crate::schedule::Access;
 use crate::transport::Transport;
 use crate::transport::local::local;
 use crate::transport::suite::altered::Altered;
 use crate::types::{Collective, DType, Op};
+use crate::wait::Patience;
 use crate::{Counts, Request};
 
 /// More than any of these tests takes on a busy machine.

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 
 use super::drive::{Pace, Step, Until};
-use super::{Driver, INBOX};
-use crate::communicator::work::Completion;
+use super::state::{Driver, INBOX, State};
+use crate::communicator::completion::Completion;
 use crate::engine::Job;
 use crate::error::Result;
 use crate::sync::lock;
@@ -88,7 +88,7 @@ impl Driver {
     }
 
     /// Takes over what other threads want done.
-    pub(super) fn drain(&self, state: &mut super::State) {
+    pub(super) fn drain(&self, state: &mut State) {
         let mut inbox = lock(&self.inbox);
         self.attention.fetch_and(!INBOX, Ordering::Relaxed);
         while let Some((job, completion)) = inbox.jobs.pop_front() {

@@ -1,0 +1,53 @@
+//! The ownership weights of a communicator, which all ranks change at the same place in their order
+//! of calls.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::Result;
+use crate::schedule::Weights;
+use crate::sync::lock;
+
+/// The weights of a communicator.
+#[derive(Debug, Default)]
+pub(crate) struct Agreed {
+    /// Whether there are any: all that a call without weights reads.
+    is_weighted: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    epoch: u16,
+    weights: Option<Weights>,
+}
+
+impl Agreed {
+    /// The current weights.
+    pub fn weights(&self) -> Option<Weights> {
+        // Pairs with the store in `set`; a program that sets weights while another thread calls has
+        // to order the two anyway.
+        if !self.is_weighted.load(Ordering::Acquire) {
+            return None;
+        }
+        lock(&self.state).weights.clone()
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub fn are_there(&self) -> bool {
+        // As in `weights`.
+        self.is_weighted.load(Ordering::Acquire)
+    }
+
+    /// Sets these weights, in the next epoch.
+    pub fn set(&self, each: Option<&[u32]>) -> Result<()> {
+        let mut state = lock(&self.state);
+        let epoch = state.epoch.wrapping_add(1);
+        let weights = each.map(|each| Weights::new(each, epoch)).transpose()?;
+        // Pairs with the load in `weights`.
+        self.is_weighted.store(weights.is_some(), Ordering::Release);
+        *state = State { epoch, weights };
+        Ok(())
+    }
+}

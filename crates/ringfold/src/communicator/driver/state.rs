@@ -1,0 +1,134 @@
+//! What the threads that drive share, and which of them may touch it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::communicator::completion::Completion;
+use crate::communicator::notifier::Notifier;
+use crate::communicator::waiting::Waiting;
+use crate::communicator::watch::Watch;
+use crate::engine::{Engine, Job, JobId};
+use crate::error::{Error, Result};
+use crate::transport::{Time, Waker};
+use crate::wait::{Patience, Waiter};
+
+/// How long a waiting thread goes without calling back (for signals); a sleep may add
+/// [`BLOCK_MAX`](crate::wait::BLOCK_MAX).
+pub const ON_WAIT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The bit of [`Driver::attention`] that says that the inbox holds jobs.
+pub const INBOX: u32 = 1;
+
+/// The bit that says that a thread waits for the state.
+pub const VISIT: u32 = 2;
+
+/// What a thread calls while it waits; an error ends the wait and the communicator. It may use the
+/// communicator.
+pub type OnWait<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// A communicator's engine and the threads that drive it.
+pub struct Driver {
+    pub(super) rank: usize,
+    pub(super) state: Mutex<State>,
+    pub(super) inbox: Mutex<Inbox>,
+    /// What the thread that drives is to look at: [`INBOX`], [`VISIT`]. One load where there is
+    /// nothing.
+    pub(super) attention: AtomicU32,
+    /// Held by the one thread that visits.
+    pub(super) turn: Mutex<()>,
+    /// Tells the worker that there is something to do.
+    pub(super) for_worker: Condvar,
+    pub(super) watch: Box<dyn Watch>,
+    pub(super) waker: Waker,
+    /// Held from the first use on, so that its thread is not made anew for every call.
+    pub(super) notifier: OnceLock<Arc<Notifier>>,
+    pub(super) origin: Instant,
+}
+
+pub struct State {
+    pub(super) engine: Engine,
+    /// Completed when their job is done; the job of a thread that drives is not listed until it
+    /// lets go of the engine.
+    pub(super) completions: HashMap<JobId, Arc<Completion>>,
+    /// Completed when no job is under way.
+    pub(super) idle: Vec<Arc<Completion>>,
+    /// Why nothing runs any more.
+    pub(super) error: Option<Error>,
+    pub(super) waiter: Waiter,
+    /// Whether the status that others can ask for says what this rank waits in.
+    pub(super) is_described: bool,
+    /// The call that this rank waits in, and since when.
+    pub(super) waiting: Option<Waiting>,
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    pub(super) jobs: VecDeque<(Job, Arc<Completion>)>,
+    pub(super) worker: Option<thread::JoinHandle<()>>,
+    /// Jobs handed over that are not done yet.
+    pub(super) has_work: bool,
+    pub(super) is_stopped: bool,
+}
+
+impl Driver {
+    /// A driver of `engine`.
+    pub fn new(
+        mut engine: Engine,
+        rank: usize,
+        watch: Box<dyn Watch>,
+        patience: Patience,
+    ) -> Driver {
+        let waker = engine.transport().waker();
+        Driver {
+            rank,
+            state: Mutex::new(State {
+                engine,
+                completions: HashMap::new(),
+                idle: Vec::new(),
+                error: None,
+                waiter: Waiter::new(patience),
+                is_described: false,
+                waiting: None,
+            }),
+            inbox: Mutex::new(Inbox::default()),
+            attention: AtomicU32::new(0),
+            turn: Mutex::new(()),
+            for_worker: Condvar::new(),
+            watch,
+            waker,
+            notifier: OnceLock::new(),
+            origin: Instant::now(),
+        }
+    }
+
+    /// The health of the peers.
+    pub fn watch(&self) -> &dyn Watch {
+        self.watch.as_ref()
+    }
+
+    /// The thread that runs the callbacks of calls that are done.
+    pub fn notifier(&self) -> Result<Arc<Notifier>> {
+        if let Some(notifier) = self.notifier.get() {
+            return Ok(notifier.clone());
+        }
+        let notifier = Notifier::shared()?;
+        Ok(self.notifier.get_or_init(|| notifier).clone())
+    }
+
+    #[inline(always)]
+    pub(super) fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            // The thread that panicked has ended the communicator before it let go of the state.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time(self.origin.elapsed().as_nanos() * 1000)
+    }
+}
