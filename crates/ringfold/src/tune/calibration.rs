@@ -101,21 +101,15 @@ impl Calibration {
                 "it was measured on `{measured}`, and this is `{machine}`"
             ));
         }
-        let mut calibration = Calibration {
-            constants: reader.constants.ok_or("it has no constants")?,
-            corrections: Vec::new(),
+        let corrections = |table: Table| {
+            let (is_shared, ranks) = (table.is_shared?, table.ranks?);
+            Some((Context { is_shared, ranks }, table.factors?))
         };
-        for table in reader.tables {
-            let (Some(is_shared), Some(ranks), Some(factors)) =
-                (table.is_shared, table.ranks, table.factors)
-            else {
-                return Err("corrections need transport, ranks and factors".into());
-            };
-            calibration
-                .corrections
-                .push((Context { is_shared, ranks }, factors));
-        }
-        Ok(calibration)
+        let corrections: Option<Vec<_>> = reader.tables.into_iter().map(corrections).collect();
+        Ok(Calibration {
+            constants: reader.constants.ok_or("it has no constants")?,
+            corrections: corrections.ok_or("corrections need transport, ranks and factors")?,
+        })
     }
 
     /// Reads a file.

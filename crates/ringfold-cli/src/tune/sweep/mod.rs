@@ -63,10 +63,8 @@ fn take_part(arguments: &Arguments, rank: usize) -> Result<u8> {
         communicator.close()?;
         Ok(wrong)
     });
-    match swept {
-        Ok(wrong) => Ok(u8::from(wrong > 0)),
-        Err(error) => Ok(itself::fail_as(rank, error)),
-    }
+    let failed = |error| itself::fail_as(rank, error);
+    Ok(swept.map_or_else(failed, |wrong| u8::from(wrong > 0)))
 }
 
 fn join(arguments: &Arguments) -> Result<Communicator> {
