@@ -2,10 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use ringfold::Bind;
-use ringfold::internals::control::Absence;
-use ringfold::internals::control::Secret;
+use ringfold::internals::control::{Absence, Secret, random};
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -43,8 +42,8 @@ impl Environment {
         }
         Ok(Environment {
             ranks,
-            address: format!("unix:@ringfold-{}", random_hex(NAME_BYTES)?),
-            secret: random_hex(SECRET_BYTES)?,
+            address: format!("unix:@ringfold-{}", random_hex::<NAME_BYTES>()?),
+            secret: random_hex::<SECRET_BYTES>()?,
             master: Port::free(),
         })
     }
@@ -94,14 +93,9 @@ pub fn default_ranks() -> usize {
     ringfold::internals::topology::cores::available().clamp(2, MAX_RANKS)
 }
 
-fn random_hex(bytes: usize) -> Result<String> {
-    let mut random = vec![0; bytes];
-    let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .context("cannot get random bytes")?;
-    if filled != bytes {
-        bail!("got {filled} random bytes of {bytes}");
-    }
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+fn random_hex<const BYTES: usize>() -> Result<String> {
+    let bytes: [u8; BYTES] = random()?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 impl Port {
