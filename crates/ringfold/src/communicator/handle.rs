@@ -212,11 +212,12 @@ impl Communicator {
     /// `output` meanwhile.
     pub unsafe fn run(&self, request: &Request, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         self.check_open()?;
-        let job = self.job(request)?;
-        if job.is_tiny() && self.driver.run_tiny(&job, on_wait)? {
-            return Ok(None);
-        }
-        self.driver.run(job, on_wait)
+        self.with_job(request, |job| {
+            if job.is_tiny() && self.driver.run_tiny(&job, on_wait)? {
+                return Ok(None);
+            }
+            self.driver.run(job, on_wait)
+        })
     }
 
     /// Starts `request` and returns at once; it is carried out by the communicator's own thread.
@@ -300,21 +301,35 @@ impl Communicator {
     }
 
     /// The request, checked, as it is carried out.
-    #[inline]
     pub(super) fn job(&self, request: &Request) -> Result<Job> {
+        self.with_job(request, Ok)
+    }
+
+    /// Does `then` with the request as it is carried out.
+    #[inline(always)]
+    fn with_job<R>(&self, request: &Request, then: impl FnOnce(Job) -> Result<R>) -> Result<R> {
         let way = &self.choose(request)?;
         let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        let mut job = request.check(self.place.rank, self.place.world_size, way, timeout)?;
-        if way.is_weighted && self.place.world_size > 1 {
-            job.weights = self.weights.weights();
-        }
-        if way.algorithm == Algorithm::Stragglar {
-            job.root = self.policy.late_rank.ok_or_else(|| {
-                let text = "`stragglar` does not know which rank is late; set `Config::late_rank` or RINGFOLD_LATE_RANK";
-                Error::InvalidArgument(text.into())
-            })?;
-        }
-        Ok(job)
+        let (rank, world_size) = (self.place.rank, self.place.world_size);
+        request.check_then(rank, world_size, way, timeout, |mut job| {
+            if way.is_weighted && world_size > 1 {
+                job.weights = self.weights.weights();
+            }
+            if way.algorithm == Algorithm::Stragglar {
+                job.root = self.late_rank()?;
+            }
+            then(job)
+        })
+    }
+
+    /// The rank that `stragglar` expects last.
+    #[cold]
+    fn late_rank(&self) -> Result<usize> {
+        self.policy.late_rank.ok_or_else(|| {
+            let text = "`stragglar` does not know which rank is late; set `Config::late_rank` or \
+                        RINGFOLD_LATE_RANK";
+            Error::InvalidArgument(text.into())
+        })
     }
 
     /// The algorithm that is requested. The communicator's is for the collectives that have it.

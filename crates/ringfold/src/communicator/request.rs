@@ -126,7 +126,6 @@ impl Request {
     }
 
     /// Checks the request as `rank` of `world_size` made it, and makes it a job.
-    #[inline]
     pub(crate) fn check(
         &self,
         rank: usize,
@@ -134,10 +133,23 @@ impl Request {
         way: &Way,
         timeout: Duration,
     ) -> Result<Job> {
+        self.check_then(rank, world_size, way, timeout, Ok)
+    }
+
+    /// The same, and does `then` with the job, which is large: it is built where it is used.
+    #[inline(always)]
+    pub(super) fn check_then<R>(
+        &self,
+        rank: usize,
+        world_size: usize,
+        way: &Way,
+        timeout: Duration,
+        then: impl FnOnce(Job) -> Result<R>,
+    ) -> Result<R> {
         let (input_blocks, output_blocks) = self.blocks(rank, world_size)?;
         let (input, output, in_place) =
             self.regions(rank, world_size, &input_blocks, &output_blocks)?;
-        Ok(Job {
+        then(Job {
             collective: self.collective,
             way: *way,
             dtype: self.dtype,
@@ -230,7 +242,19 @@ impl Request {
         }
     }
 
+    #[inline(always)]
     fn blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
+        let count = match self.counts {
+            _ if self.collective == Collective::Barrier => 0,
+            Counts::Even(count) => count,
+            _ => return self.listed_blocks(rank, world_size),
+        };
+        Ok((Blocks::Even(count), Blocks::Even(count)))
+    }
+
+    /// The blocks of a call with a list of counts.
+    #[cold]
+    fn listed_blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         let lists = |list: &[u64]| {
             if list.len() != world_size {
@@ -241,8 +265,6 @@ impl Request {
             bytes_of(list.iter().try_fold(0, add), self.dtype.size_bytes()).map(|_| ())
         };
         match (&self.counts, self.collective) {
-            (_, Collective::Barrier) => Ok((Blocks::Even(0), Blocks::Even(0))),
-            (Counts::Even(count), _) => Ok((Blocks::Even(*count), Blocks::Even(*count))),
             (Counts::PerRank(counts), AllGather | Gather | ReduceScatter | Scatter) => {
                 lists(counts)?;
                 let (own, all) = (&counts[rank..=rank], &counts[..]);
