@@ -118,43 +118,19 @@ pub fn buffers(case: &Case, rank: usize, world_size: usize) -> Buffers {
     };
     let is_root = rank == root;
     let own = block(&per_rank, rank);
+    let all = || {
+        let given = |from: usize| given(from, 0..per_rank[from] as usize);
+        (0..world_size).flat_map(given).collect::<Vec<_>>()
+    };
+    let at_root = |values: Vec<i64>| if is_root { values } else { Vec::new() };
     let (input, output): (Vec<i64>, Vec<i64>) = match case.collective {
         Collective::AllReduce => (given(rank, 0..count), reduced(0..count)),
-        Collective::Reduce => (
-            given(rank, 0..count),
-            if is_root {
-                reduced(0..count)
-            } else {
-                Vec::new()
-            },
-        ),
-        Collective::Broadcast => (
-            if is_root {
-                given(rank, 0..count)
-            } else {
-                Vec::new()
-            },
-            given(root, 0..count),
-        ),
-        Collective::AllGather | Collective::Gather => {
-            let all = (0..world_size)
-                .flat_map(|from| given(from, 0..per_rank[from] as usize))
-                .collect();
-            let gets = is_root || case.collective == Collective::AllGather;
-            (
-                given(rank, 0..own.len()),
-                if gets { all } else { Vec::new() },
-            )
-        }
+        Collective::Reduce => (given(rank, 0..count), at_root(reduced(0..count))),
+        Collective::Broadcast => (at_root(given(rank, 0..count)), given(root, 0..count)),
+        Collective::AllGather => (given(rank, 0..own.len()), all()),
+        Collective::Gather => (given(rank, 0..own.len()), at_root(all())),
         Collective::ReduceScatter => (given(rank, 0..total), reduced(own.clone())),
-        Collective::Scatter => (
-            if is_root {
-                given(rank, 0..total)
-            } else {
-                Vec::new()
-            },
-            given(root, own.clone()),
-        ),
+        Collective::Scatter => (at_root(given(rank, 0..total)), given(root, own.clone())),
         Collective::AllToAll => all_to_all(case, rank, world_size, &given),
         Collective::SendRecv => (
             given(rank, 0..count),

@@ -9,9 +9,10 @@
 //! A block of a sum is stored to its places while it is in the first-level cache. Nothing is stored
 //! past the caches: two cores that share one lose by that what fits it.
 
-use super::executor::{Context, Operation, windows};
+use super::context::{Context, windows};
+use super::operation::Operation;
 use crate::error::Result;
-use crate::schedule::{Buffer, Span};
+use crate::schedule::{Buffer, input, output};
 use crate::transport::Wake;
 
 /// The phases in which inputs and sums are there; `schedule::direct` has the same.
@@ -101,7 +102,7 @@ impl Direct {
         let (own, world_size) = (context.rank as u32, context.world_size as u32);
         for (first, len) in [(0, own), (own + 1, world_size - own - 1)] {
             if len > 0 {
-                let part = span(Buffer::Input, first, len);
+                let part = input(first, len);
                 let offset = operation.slot_offset(Buffer::Input, first, slice);
                 let from = operation.region(part, slice);
                 let slot = windows.slot(context.rank, generation, offset..offset + from.bytes());
@@ -132,8 +133,8 @@ impl Direct {
             }
             self.arrived += 1;
         }
-        let mine = operation.region(span(Buffer::Input, own as u32, 1), slice);
-        let into = operation.region(span(Buffer::Output, own as u32, 1), slice);
+        let mine = operation.region(input(own as u32, 1), slice);
+        let into = operation.region(output(own as u32, 1), slice);
         let offset = operation.slot_offset(Buffer::Input, own as u32, slice);
         let first_peer = usize::from(own == 0);
         for start in (0..mine.bytes()).step_by(BLOCK_BYTES) {
@@ -178,7 +179,7 @@ impl Direct {
                     return Ok(false);
                 }
                 context.lateness.peer_arrived(peer);
-                let into = operation.region(span(Buffer::Output, peer as u32, 1), slice);
+                let into = operation.region(output(peer as u32, 1), slice);
                 let offset = operation.slot_offset(Buffer::Output, peer as u32, slice);
                 into.copy_from(windows.slot(own, generation, offset..offset + into.bytes()));
             }
@@ -190,8 +191,4 @@ impl Direct {
         self.taken_from = 0;
         Ok(true)
     }
-}
-
-fn span(buffer: Buffer, first: u32, len: u32) -> Span {
-    Span { buffer, first, len }
 }

@@ -15,78 +15,17 @@
 //! without them, and is *done* when all slices are. Messages between two ranks run beside them in
 //! [`p2p`](super::p2p), with the same words.
 
-use std::time::Duration;
-
 use super::Job;
+use super::context::{Context, Kept};
 use super::direct::Direct;
-use super::geometry::Geometry;
-use super::late_ring::{LateMergeState, LateRing};
+use super::late_ring::LateRing;
 use super::lateness::Lateness;
-use super::plans::Plans;
-use super::steps::{PushScratch, Steps};
+use super::operation::Operation;
+use super::steps::Steps;
 use super::tiny::Tiny;
-use super::tiny::inline::Inline;
-use super::unverified::Unverified;
-use crate::call::Call;
 use crate::error::{Error, Ranks, Result, Site};
-use crate::memory::{Block, Pool, Region, Registry};
-use crate::reduce::{self, Factor, Kernel, Parallel};
-use crate::schedule::{Buffer, Span};
-use crate::transport::{SlotUse, Ticket, Time, Transport, Windows};
-
-/// The memory of one call and how it is cut.
-#[derive(Debug)]
-pub struct Buffers {
-    /// What is read.
-    pub input: Region,
-    /// What is filled.
-    pub output: Region,
-    /// The engine's memory, `slices_in_flight` slices of `input_cut.slice_bytes()`.
-    pub scratch: Region,
-    /// How `input` and `scratch` are cut.
-    pub input_cut: Geometry,
-    /// How `output` is cut.
-    pub output_cut: Geometry,
-    /// Whether a slot holds the output behind the input.
-    pub is_apart: bool,
-    /// Keeps `scratch`, and a scaled copy of the input, alive.
-    pub owned: Vec<Block>,
-}
-
-/// What all executors need to know of a call.
-#[derive(Debug)]
-pub struct Operation {
-    /// What this rank says it is in.
-    pub call: Call,
-    /// The number under which the engine keeps it, for tickets; set when it gets one.
-    pub id: usize,
-    /// Where the data is.
-    pub buffers: Buffers,
-    /// The combining loop, where something is combined.
-    pub kernel: Option<Kernel>,
-    /// What every element of the result is scaled by at the end.
-    pub factor: Option<Factor>,
-    /// Whether results that replace nothing are stored past the caches.
-    pub non_temporal_stores: bool,
-    /// Whose slots are written to.
-    pub slot_use: SlotUse,
-    /// Whether the call goes through published memory.
-    pub publishes: bool,
-    /// Whether this rank waits for every other one, so that it has seen which call they are in.
-    pub hears_all: bool,
-    /// How many slices.
-    pub slices: u32,
-    /// How many of them may be under way at once.
-    pub slices_in_flight: u32,
-    /// The first window generation, when memory is published; set when the call begins.
-    pub first_generation: u64,
-    /// Whether it has begun.
-    pub is_begun: bool,
-    /// How long it may take once it has begun.
-    pub timeout: Duration,
-    /// When it must be done; unset until the driver first reads the clock.
-    pub deadline: Option<Time>,
-}
+use crate::memory::Registry;
+use crate::transport::{Ticket, Time};
 
 /// How a call is carried out, and how far it has come.
 #[derive(Debug)]
@@ -110,88 +49,6 @@ pub struct Running {
     pub executor: Executor,
     /// What to do in its place where not all ranks' memory can be reached.
     fallback: Option<Job>,
-}
-
-/// What executors keep from one call to the next, so that it is not allocated each time.
-pub struct Kept {
-    /// A list to build operands in.
-    pub operands: Vec<Region>,
-    /// Payloads in the heads of slots.
-    pub inline: Inline,
-    /// Plans, and the bookkeeping of their steps.
-    pub plans: Plans,
-    /// Room for a push.
-    pub push: PushScratch,
-    /// What late-merge calls need, where the communicator has them.
-    pub late_merge: Option<Box<LateMergeState>>,
-}
-
-impl Kept {
-    /// Nothing yet, among `world_size` ranks.
-    pub fn new(world_size: usize) -> Kept {
-        Kept {
-            operands: Vec::new(),
-            inline: Inline::new(world_size),
-            plans: Plans::default(),
-            push: PushScratch::default(),
-            late_merge: None,
-        }
-    }
-}
-
-/// What an executor works with: the rank's, for all its calls.
-pub struct Context {
-    /// Where messages go.
-    pub transport: Box<dyn Transport>,
-    /// Published memory, if all ranks are on one host.
-    pub windows: Option<Windows>,
-    /// This rank.
-    pub rank: usize,
-    /// The number of ranks.
-    pub world_size: usize,
-    /// What was kept of earlier calls.
-    pub kept: Kept,
-    /// What copies and combines, maybe with other threads.
-    pub parallel: Parallel,
-    /// The buffers that peers have mapped, and theirs.
-    pub registry: Registry,
-    /// Learns which peers arrived.
-    pub lateness: Lateness,
-    /// Finished calls in which this rank did not hear from all others, and their generations: the
-    /// newest few.
-    pub unverified: Unverified,
-    /// Memory for what cannot be known beforehand.
-    pub pool: Pool,
-    /// The time of the last attempt.
-    pub now: Time,
-    /// Whether the transport has been polled at this time.
-    pub is_polled: bool,
-}
-
-/// Where a call's number begins in a ticket; what stands below is its executor's.
-const TICKET_CALL_SHIFT: u32 = 48;
-
-/// Stands for the call in the tickets of what no call waits for: no call has this number.
-const UNATTENDED: u64 = 0xfffe;
-
-/// A ticket of call `call`; `rest` is below 2^48.
-pub fn ticket(call: usize, rest: u64) -> Ticket {
-    (call as u64) << TICKET_CALL_SHIFT | rest
-}
-
-/// A ticket of what no call waits for.
-pub fn unattended(rest: u64) -> Ticket {
-    UNATTENDED << TICKET_CALL_SHIFT | rest
-}
-
-/// Whether no call waits for what was posted with this ticket.
-pub fn is_unattended(ticket: Ticket) -> bool {
-    ticket >> TICKET_CALL_SHIFT == UNATTENDED
-}
-
-/// The call that a ticket belongs to.
-pub fn ticket_call(ticket: Ticket) -> usize {
-    (ticket >> TICKET_CALL_SHIFT) as usize
 }
 
 impl Executor {
@@ -373,90 +230,4 @@ impl Running {
             site: Some(self.site(context)),
         })
     }
-}
-
-impl Buffers {
-    /// What a call in these is about: the longer of input and output.
-    pub fn bytes(&self) -> usize {
-        self.input.bytes().max(self.output.bytes())
-    }
-}
-
-impl Operation {
-    /// The window generation of a slice.
-    pub fn generation(&self, slice: u32) -> u64 {
-        self.first_generation + u64::from(slice)
-    }
-
-    /// The last generation of a call through published memory.
-    pub fn last_generation(&self) -> u64 {
-        self.generation(self.slices - 1)
-    }
-
-    /// The combining loop of a call that reduces.
-    pub fn kernel(&self) -> Kernel {
-        self.kernel.expect(
-            "a schedule that reduces belongs to a collective that does, whose kernel was made",
-        )
-    }
-
-    /// The memory of `span` in `slice`.
-    pub fn region(&self, span: Span, slice: u32) -> Region {
-        if span.len == 0 {
-            return Region::EMPTY;
-        }
-        let buffers = &self.buffers;
-        match span.buffer {
-            Buffer::Input => buffers
-                .input
-                .part(buffers.input_cut.range(span.first, span.len, slice)),
-            Buffer::Output => buffers
-                .output
-                .part(buffers.output_cut.range(span.first, span.len, slice)),
-            Buffer::Scratch => {
-                let cut = &buffers.input_cut;
-                let bytes = cut.range(span.first, span.len, slice).len();
-                let base = (slice % self.slices_in_flight) as usize * cut.slice_bytes()
-                    + cut.slot_offset(span.first, slice);
-                buffers.scratch.part(base..base + bytes)
-            }
-        }
-    }
-
-    /// Where chunk `first` of `buffer` stands in a published slot.
-    pub fn slot_offset(&self, buffer: Buffer, first: u32, slice: u32) -> usize {
-        let Buffers {
-            input_cut,
-            output_cut,
-            is_apart,
-            ..
-        } = &self.buffers;
-        match buffer {
-            Buffer::Input | Buffer::Scratch => input_cut.slot_offset(first, slice),
-            Buffer::Output if *is_apart => {
-                input_cut.slice_bytes() + output_cut.slot_offset(first, slice)
-            }
-            Buffer::Output => output_cut.slot_offset(first, slice),
-        }
-    }
-
-    /// Scales `len` chunks of the result of `slice` from `first` on, where the operation asks for
-    /// it.
-    pub fn scale_result(&self, first: u32, len: u32, slice: u32) -> Result<()> {
-        let Some(factor) = self.factor else {
-            return Ok(());
-        };
-        let range = self.buffers.output_cut.range(first, len, slice);
-        let region = self.buffers.output.part(range);
-        reduce::scale(self.call.dtype, region, region, factor)?;
-        Ok(())
-    }
-}
-
-/// The windows of a context that has them.
-#[inline]
-pub fn windows(windows: &mut Option<Windows>) -> Result<&mut Windows> {
-    windows
-        .as_mut()
-        .ok_or_else(|| Error::Unsupported("published memory between ranks of several hosts".into()))
 }

@@ -8,6 +8,9 @@ use crate::memory::Region;
 use crate::schedule::Weights;
 use crate::types::{Collective, DType, Op};
 
+/// Jobs that may be submitted and not finished, at most.
+pub const JOBS_MAX: usize = 4096;
+
 /// What stands for the peer of a `Recv` that takes a message from any of them.
 pub const ANY_SOURCE: usize = usize::MAX;
 

@@ -15,18 +15,21 @@
 //! * After an error nothing runs any more; the transport is only dropped.
 
 mod announce;
+mod context;
 mod direct;
 mod executor;
 pub mod geometry;
 mod job;
 pub mod late_ring;
 pub mod lateness;
+mod operation;
 pub mod p2p;
 pub mod plan;
 mod plans;
 mod prepare;
 mod status;
 mod steps;
+mod tickets;
 pub mod tiny;
 mod unverified;
 
@@ -38,16 +41,14 @@ use crate::memory::{Pool, Registry};
 use crate::reduce::Parallel;
 use crate::transport::{Ticket, Time, Transport, Wake};
 use crate::types::Collective;
-use executor::{Context, Executor, Kept, Running};
-pub use job::{ANY_SOURCE, Finished, Job, JobId};
+use context::{Context, Kept};
+use executor::{Executor, Running};
+pub use job::{ANY_SOURCE, Finished, JOBS_MAX, Job, JobId};
 use late_ring::{LateMergeState, Policy};
 use lateness::{Lateness, Stats};
 use p2p::Mailbox;
 use tiny::TinyKinds;
 use unverified::Unverified;
-
-/// Jobs that may be submitted and not finished, at most.
-pub const JOBS_MAX: usize = 4096;
 
 /// Runs the calls of one rank over one transport.
 pub struct Engine {
@@ -249,8 +250,8 @@ impl Engine {
         for ticket in self.done.drain(..) {
             if p2p::owns(ticket) {
                 self.mailbox.complete(ticket);
-            } else if !executor::is_unattended(ticket) {
-                let call = self.calls.get_mut(executor::ticket_call(ticket));
+            } else if !tickets::is_unattended(ticket) {
+                let call = self.calls.get_mut(tickets::call_of(ticket));
                 let running = call.and_then(Option::as_mut);
                 let running = running.expect("transports report tickets that were posted, once");
                 running.complete(ticket, &mut self.context.lateness);

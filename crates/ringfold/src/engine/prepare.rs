@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::direct::Direct;
-use super::executor::{Buffers, Executor, Operation, Running};
+use super::executor::{Executor, Running};
 use super::geometry::{Blocks, Geometry};
 use super::late_ring::LateMergeState;
+use super::operation::{Buffers, Operation};
 use super::plan::Plan;
 use super::plans::PlanKey;
 use super::steps::Steps;

@@ -2,9 +2,11 @@
 //! stand.
 
 use super::Engine;
-use super::executor::{Context, Running};
+use super::context::Context;
+use super::executor::Running;
+use crate::call::Call;
 use crate::error::{Result, Site};
-use crate::transport::{Time, Transport};
+use crate::transport::{Time, Transport, mismatch};
 
 impl Engine {
     /// The collective that runs.
@@ -98,5 +100,30 @@ impl Engine {
             Some((front, context)) => Some(front.site(context)),
             None => self.mailbox.running_site(),
         }
+    }
+
+    /// Looks whether a peer has published in the call in which this rank waits for messages: each
+    /// would wait for the other in vain. For a rank that has waited for a while.
+    pub fn compare_media(&mut self) -> Result<()> {
+        let (Some(Running { operation, .. }), Some(windows)) =
+            (self.front(), &self.context.windows)
+        else {
+            return Ok(());
+        };
+        if operation.publishes {
+            return Ok(());
+        }
+        for peer in (0..self.context.world_size).filter(|peer| *peer != self.context.rank) {
+            // A peer that is through with this call may have published in a later one.
+            let theirs = windows.entered(peer, self.generation);
+            let in_this = |theirs: &Call| theirs.sequence == operation.call.sequence;
+            if let Some(theirs) = theirs.filter(in_this) {
+                return Err(mismatch(
+                    [self.context.rank, peer],
+                    [&operation.call, &theirs],
+                ));
+            }
+        }
+        Ok(())
     }
 }

@@ -8,11 +8,9 @@
 
 use std::collections::VecDeque;
 
-use super::Engine;
-use super::executor::{Context, Operation, Running};
 use crate::call::Call;
 use crate::error::Result;
-use crate::transport::{Windows, mismatch};
+use crate::transport::Windows;
 
 /// Calls at most: no more than the slots in which they stand.
 const CALLS_MAX: usize = 8;
@@ -77,54 +75,6 @@ impl Unverified {
     pub fn verify_all(&mut self, windows: &Windows) -> Result<()> {
         while let Some((generation, call)) = self.0.pop_front() {
             windows.verify(generation, &call)?;
-        }
-        Ok(())
-    }
-}
-
-impl Context {
-    /// Compares the calls of ranks that do not hear from each other in them (two that both take
-    /// themselves for the root of a broadcast), at the next call in which all meet; notes a call in
-    /// which not all did.
-    #[inline(always)]
-    pub(super) fn compare_calls(&mut self, operation: &Operation) -> Result<()> {
-        if !operation.publishes {
-            return Ok(());
-        }
-        if !operation.hears_all {
-            self.unverified
-                .note(operation.last_generation(), operation.call);
-        } else if !self.unverified.is_empty()
-            && let Some(windows) = &self.windows
-        {
-            self.unverified.verify_all(windows)?;
-        }
-        Ok(())
-    }
-}
-
-impl Engine {
-    /// Looks whether a peer has published in the call in which this rank waits for messages: each
-    /// would wait for the other in vain. For a rank that has waited for a while.
-    pub fn compare_media(&mut self) -> Result<()> {
-        let (Some(Running { operation, .. }), Some(windows)) =
-            (self.front(), &self.context.windows)
-        else {
-            return Ok(());
-        };
-        if operation.publishes {
-            return Ok(());
-        }
-        for peer in (0..self.context.world_size).filter(|peer| *peer != self.context.rank) {
-            // A peer that is through with this call may have published in a later one.
-            let theirs = windows.entered(peer, self.generation);
-            let in_this = |theirs: &Call| theirs.sequence == operation.call.sequence;
-            if let Some(theirs) = theirs.filter(in_this) {
-                return Err(mismatch(
-                    [self.context.rank, peer],
-                    [&operation.call, &theirs],
-                ));
-            }
         }
         Ok(())
     }

@@ -54,6 +54,7 @@ mod tree;
 mod weights;
 
 pub use action::{Action, Buffer, Combine, Members, Peers, Span, Step};
+pub(crate) use action::{input, output};
 pub use protocols::{LL_SHARED_BYTES, ll_bytes_max};
 pub use spec::{Cut, Schedule, Spec};
 pub use weights::{Weighting, Weights};

@@ -2,13 +2,15 @@
 //! is done.
 
 use super::places::Place;
-use super::run::{DATA_CHANNEL, LateRing, Posting, Watch, input, later, state};
+use super::state::{DATA_CHANNEL, LateRing, Posting, Watch, input, later};
 use super::station::{Interval, Order};
 use super::wire::{Kind, Label};
-use crate::engine::executor::{self, Context, Operation};
+use crate::engine::context::Context;
+use crate::engine::operation::Operation;
+use crate::engine::tickets;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::schedule::{Buffer, Span};
+use crate::schedule;
 use crate::transport::{Header, Post, Posted, Stream, Work, WorkKind};
 
 impl LateRing {
@@ -67,7 +69,7 @@ impl LateRing {
         context: &mut Context,
     ) -> Result<()> {
         let bytes = operation.region(input(chunk), slice).bytes();
-        let payload = state(context).places.region(place, bytes);
+        let payload = context.late_merge().places.region(place, bytes);
         let label = label(Kind::Piece, chunk, interval);
         self.send(slice, to, label, (payload, Some(place)), operation, context)
     }
@@ -89,7 +91,7 @@ impl LateRing {
             peer,
             channel: DATA_CHANNEL,
         };
-        let ticket = executor::ticket(operation.id, number.into());
+        let ticket = tickets::ticket(operation.id, number.into());
         let posted = context
             .transport
             .post_send(Post(stream, ticket, header), payload)?;
@@ -108,10 +110,10 @@ impl LateRing {
         let header = header(operation, slice, label, Region::EMPTY)?;
         let stream = Stream {
             peer: (self.rank + self.ranks - 1) % self.ranks,
-            channel: state(context).signal_channel,
+            channel: context.late_merge().signal_channel,
         };
         self.signals = self.signals.wrapping_add(1);
-        let ticket = executor::unattended(self.signals.into());
+        let ticket = tickets::unattended(self.signals.into());
         context
             .transport
             .post_send(Post(stream, ticket, header), Region::EMPTY)?;
@@ -131,7 +133,7 @@ impl LateRing {
         let station = &self.flight(slice).stations[chunk];
         let mut operands = std::mem::take(&mut context.kept.operands);
         operands.clear();
-        let places = &state(context).places;
+        let places = &context.late_merge().places;
         let held = station.held().iter();
         operands.extend(held.map(|(_, place)| places.region(*place, own.bytes())));
         operands.push(own);
@@ -142,8 +144,8 @@ impl LateRing {
         };
         context.parallel.fold(operation.kernel(), into, &operands);
         context.kept.operands = operands;
-        let watch_ps = state(context).estimates.watch_ps(own.bytes());
-        let watches = state(context).policy.signals.watches();
+        let watch_ps = context.late_merge().estimates.watch_ps(own.bytes());
+        let watches = context.late_merge().policy.signals.watches();
         let begin = context.now;
         self.flight_mut(slice).watches.push(Watch {
             chunk,
@@ -157,7 +159,7 @@ impl LateRing {
             dtype: operation.call.dtype,
             bytes: own.bytes(),
         };
-        let ticket = executor::ticket(operation.id, number.into());
+        let ticket = tickets::ticket(operation.id, number.into());
         let posted = context.transport.post_work(ticket, work)?;
         self.note(posted, slice, number);
         Ok(())
@@ -167,8 +169,7 @@ impl LateRing {
     pub(super) fn output(&self, operation: &Operation, chunk: usize, slice: u32) -> Region {
         // A scattered result is one block.
         let first = if self.gathers { chunk as u32 } else { 0 };
-        let (buffer, len) = (Buffer::Output, 1);
-        operation.region(Span { buffer, first, len }, slice)
+        operation.region(schedule::output(first, 1), slice)
     }
 
     pub(super) fn post(&mut self, posting: Posting) -> u32 {
@@ -216,7 +217,7 @@ impl LateRing {
                 context.lateness.send_completed(peer);
                 self.flight_mut(slice).finish_one();
                 if let Some(place) = place {
-                    state(context).places.give_back(place);
+                    context.late_merge().places.give_back(place);
                 }
                 Ok(())
             }
@@ -243,7 +244,7 @@ impl LateRing {
         let station = &flight.stations[chunk];
         let is_owner = station.is_owner();
         let kept = usize::from(!is_owner);
-        let (now, state) = (context.now, state(context));
+        let (now, state) = (context.now, context.late_merge());
         for (_, place) in &station.held()[kept..] {
             state.places.give_back(*place);
         }
@@ -253,9 +254,7 @@ impl LateRing {
             } = watch;
             state.estimates.reduced(bytes, begin, now, was_late);
         }
-        let flights = self.flights.len();
-        let station = &mut self.flights[slice as usize % flights].stations[chunk];
-        station.combined(&mut self.orders);
+        self.station(slice, chunk, |station, orders| station.combined(orders));
         self.carry_out(slice, chunk, operation, context)?;
         if is_owner && self.gathers {
             self.flight_mut(slice).has_result[chunk] = true;

@@ -1,8 +1,9 @@
 //! When something takes too long: what a slice waits for, in order, and since when.
 
-use super::run::{LateRing, input, later, state};
+use super::state::{LateRing, input, later};
 use super::timers::Gap;
-use crate::engine::executor::{Context, Operation};
+use crate::engine::context::Context;
+use crate::engine::operation::Operation;
 use crate::error::Result;
 use crate::transport::Time;
 
@@ -34,7 +35,7 @@ impl LateRing {
         }
         flight.heard[position as usize] = Some(now);
         if position == flight.step && is_heard {
-            state(context).estimates.heard(gap, flight.since, now);
+            context.late_merge().estimates.heard(gap, flight.since, now);
         }
         self.arm(slice, operation, context);
     }
@@ -52,7 +53,7 @@ impl LateRing {
         }
         let (step, since) = (flight.step, flight.since);
         let gap = self.gap(slice, step, operation);
-        let state = state(context);
+        let state = context.late_merge();
         let waits = step < owner && state.policy.signals.times_out();
         let patience_ps = state.estimates.patience_ps(gap).filter(|_| waits);
         self.flight_mut(slice).until = patience_ps.map(|ps| later(since, ps));
@@ -115,10 +116,8 @@ impl LateRing {
         let position = self.flight(slice).step;
         let chunk = self.chunk_at(position);
         let gap = self.gap(slice, position, operation);
-        state(context).estimates.gave_up(gap);
-        let flights = self.flights.len();
-        let station = &mut self.flights[slice as usize % flights].stations[chunk];
-        station.is_overdue(&mut self.orders);
+        context.late_merge().estimates.gave_up(gap);
+        self.station(slice, chunk, |station, orders| station.is_overdue(orders));
         self.carry_out(slice, chunk, operation, context)?;
         self.heard(slice, position, false, operation, context);
         Ok(())

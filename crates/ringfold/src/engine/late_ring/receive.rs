@@ -1,9 +1,12 @@
 //! What comes to a late-merge call, and what is made of it. Everything in a header is a claim until
 //! it is checked here.
 
-use super::run::{DATA_CHANNEL, LateRing, Posting, input, state};
+use super::state::{DATA_CHANNEL, LateRing, Posting, input};
+use super::station::Station;
 use super::wire::{Kind, Label};
-use crate::engine::executor::{self, Context, Operation};
+use crate::engine::context::Context;
+use crate::engine::operation::Operation;
+use crate::engine::tickets;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::transport::{Head, Header, Post, Posted, Sink, Stream, mismatch};
@@ -64,7 +67,7 @@ impl LateRing {
         self.check_sender(peer, &label)?;
         let (posting, into) = self.admit(slice, peer, label, operation, context)?;
         let number = self.post(posting);
-        let ticket = executor::ticket(operation.id, number.into());
+        let ticket = tickets::ticket(operation.id, number.into());
         let sink = Sink::Store(into);
         let posted = context
             .transport
@@ -94,7 +97,7 @@ impl LateRing {
                 self.heard(slice, position, true, operation, context);
                 let bytes = operation.region(input(chunk), slice).bytes();
                 let pool = context.pool.clone();
-                let places = &mut state(context).places;
+                let places = &mut context.late_merge().places;
                 let place = places.take(&pool);
                 let into = places.region(place, bytes);
                 let piece = Posting::Piece {
@@ -182,8 +185,6 @@ impl LateRing {
         operation: &Operation,
         context: &mut Context,
     ) -> Result<()> {
-        let flights = self.flights.len();
-        let at = |slice: u32| slice as usize % flights;
         let (slice, chunk, peer) = match posting {
             Posting::Piece {
                 slice, chunk, peer, ..
@@ -195,17 +196,22 @@ impl LateRing {
             _ => return Ok(()),
         };
         context.lateness.peer_arrived(peer);
-        self.flights[at(slice)].finish_one();
-        let station = &mut self.flights[at(slice)].stations[chunk];
-        let position = station.position();
+        self.flight_mut(slice).finish_one();
         match posting {
             Posting::Piece {
                 interval, place, ..
-            } => station.landed(interval, place, &mut self.orders),
+            } => self.station(slice, chunk, |station, orders| {
+                station.landed(interval, place, orders);
+            }),
             Posting::Late { interval, .. } => {
-                let heeded = station.on_late(interval, &mut self.orders);
-                heeded.map_err(|what| Error::corrupt(peer, what))?;
-                if !station.has_own() {
+                let late = |station: &mut Station, orders: &mut _| {
+                    let heeded = station.on_late(interval, orders);
+                    heeded.map(|()| (station.position(), station.has_own()))
+                };
+                let (position, has_own) = self
+                    .station(slice, chunk, late)
+                    .map_err(|what| Error::corrupt(peer, what))?;
+                if !has_own {
                     self.carry_out(slice, chunk, operation, context)?;
                     self.heard(slice, position, false, operation, context);
                 }
@@ -222,7 +228,7 @@ impl LateRing {
         context: &mut Context,
     ) -> Result<bool> {
         let mut progressed = false;
-        let stream = self.skip_stream(state(context));
+        let stream = self.skip_stream(context.late_merge());
         while !self.is_skip_arriving {
             let Head::Message(header) = context.transport.head(stream)? else {
                 break;
@@ -242,7 +248,7 @@ impl LateRing {
             }
             let skipped = is_ours.then_some((header.slice, label.chunk as usize));
             let number = self.post(Posting::Skip(skipped));
-            let ticket = executor::ticket(operation.id, number.into());
+            let ticket = tickets::ticket(operation.id, number.into());
             let sink = Sink::Store(Region::EMPTY);
             let posted = context
                 .transport
@@ -268,9 +274,7 @@ impl LateRing {
         let Some((slice, chunk)) = skipped.filter(|(slice, _)| *slice >= self.retired) else {
             return Ok(());
         };
-        let flights = self.flights.len();
-        let station = &mut self.flights[slice as usize % flights].stations[chunk];
-        station.on_skip(&mut self.orders);
+        self.station(slice, chunk, |station, orders| station.on_skip(orders));
         self.carry_out(slice, chunk, operation, context)
     }
 }

@@ -19,134 +19,18 @@
 //! * Time decides only when a station splits or asks another to; messages that came at the same
 //!   time come first.
 
-use std::collections::VecDeque;
-
-use super::LateMergeState;
-use super::places::Place;
-use super::station::{Interval, Order, Station};
-use crate::engine::executor::{Context, Operation};
+use super::policy::Target;
+use super::state::{DATA_CHANNEL, Flight, LateMergeState, LateRing, Posting, input};
+use super::station::{Order, Station};
+use crate::engine::context::Context;
+use crate::engine::operation::Operation;
 use crate::error::Result;
-use crate::schedule::{Buffer, Span};
-use crate::transport::{P2P_CHANNEL, Stream, Ticket, Time};
+use crate::transport::{Stream, Ticket};
 use crate::types::Collective;
-
-/// The channel of all but `SKIP`.
-pub(super) const DATA_CHANNEL: usize = P2P_CHANNEL + 1;
-
-/// A late-merge call under way.
-#[derive(Debug, Default)]
-pub struct LateRing {
-    pub(super) rank: usize,
-    pub(super) ranks: usize,
-    pub(super) gathers: bool,
-    pub(super) slices: u32,
-    pub(super) begun: u32,
-    /// Slices whose origin has sent what it has.
-    pub(super) started: u32,
-    pub(super) retired: u32,
-    /// Of slices under way, at `slice % flights.len()`.
-    pub(super) flights: Vec<Flight>,
-    /// What is posted, by the number in its ticket.
-    pub(super) postings: Vec<Option<Posting>>,
-    pub(super) free: Vec<u32>,
-    /// The numbers of what is complete, oldest first.
-    pub(super) done: VecDeque<u32>,
-    /// The ranks from which pieces can come.
-    pub(super) peers: Vec<usize>,
-    /// Whether a receive is posted, by rank.
-    pub(super) is_arriving: Vec<bool>,
-    /// The same for `SKIP`.
-    pub(super) is_skip_arriving: bool,
-    pub(super) is_listening: bool,
-    pub(super) orders: Vec<Order>,
-    pub(super) signals: u32,
-}
-
-/// One slice under way.
-#[derive(Debug, Default)]
-pub(super) struct Flight {
-    /// By chunk.
-    pub(super) stations: Vec<Station>,
-    pub(super) has_left: Vec<bool>,
-    /// Stations that have not left.
-    pub(super) open: usize,
-    /// Whether the chunk's result is here or comes.
-    pub(super) has_result: Vec<bool>,
-    /// Results that are not here.
-    pub(super) results_due: usize,
-    /// Messages and reductions that are posted and not complete.
-    pub(super) pending: usize,
-    /// The position from which something is due next.
-    pub(super) step: u32,
-    /// Since when.
-    pub(super) since: Time,
-    /// Until when it is waited for.
-    pub(super) until: Option<Time>,
-    /// When something first came from each position, or it was given up.
-    pub(super) heard: Vec<Option<Time>>,
-    pub(super) watches: Vec<Watch>,
-}
-
-impl Flight {
-    /// Something that was posted is complete.
-    pub(super) fn finish_one(&mut self) {
-        self.pending -= 1;
-    }
-}
-
-/// A reduction under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Watch {
-    pub(super) chunk: usize,
-    pub(super) begin: Time,
-    /// When it takes too long.
-    pub(super) until: Option<Time>,
-    pub(super) was_late: bool,
-}
-
-/// Something posted.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Posting {
-    Send {
-        slice: u32,
-        peer: usize,
-        place: Option<Place>,
-    },
-    Combine {
-        slice: u32,
-        chunk: usize,
-    },
-    Piece {
-        slice: u32,
-        chunk: usize,
-        peer: usize,
-        interval: Interval,
-        place: Place,
-    },
-    Late {
-        slice: u32,
-        chunk: usize,
-        peer: usize,
-        interval: Interval,
-    },
-    Result {
-        slice: u32,
-        chunk: usize,
-        peer: usize,
-    },
-    /// For a chunk of this call, or for one that is over.
-    Skip(Option<(u32, usize)>),
-}
 
 impl LateRing {
     /// Makes it the executor of a call that has not begun; what it had is kept for this one.
-    pub fn reset(
-        &mut self,
-        operation: &Operation,
-        rank: usize,
-        ranks: usize,
-        target: super::Target,
-    ) {
+    pub fn reset(&mut self, operation: &Operation, rank: usize, ranks: usize, target: Target) {
         let gathers = operation.call.collective == Collective::AllReduce;
         let flights = operation.slices_in_flight.min(operation.slices) as usize;
         (self.rank, self.ranks, self.gathers) = (rank, ranks, gathers);
@@ -159,8 +43,8 @@ impl LateRing {
         self.peers.clear();
         let others = (1..ranks).map(|distance| (rank + ranks - distance) % ranks);
         self.peers.extend(others.take(match target {
-            super::Target::Next2 => 2,
-            super::Target::Tail => ranks,
+            Target::Next2 => 2,
+            Target::Tail => ranks,
         }));
     }
 
@@ -170,7 +54,10 @@ impl LateRing {
             // What has come by now is seen at the next attempt, before anything is sent.
             let chunks = (0..self.ranks).map(|chunk| operation.region(input(chunk), 0).bytes());
             // The first slice has the longest chunks.
-            state(context).places.resize(chunks.max().unwrap_or(0));
+            context
+                .late_merge()
+                .places
+                .resize(chunks.max().unwrap_or(0));
             self.listen(true, context)?;
             return Ok(true);
         }
@@ -240,6 +127,18 @@ impl LateRing {
         &mut self.flights[slice as usize % flights]
     }
 
+    /// Has a station do something, which may order something.
+    pub(super) fn station<R>(
+        &mut self,
+        slice: u32,
+        chunk: usize,
+        act: impl FnOnce(&mut Station, &mut Vec<Order>) -> R,
+    ) -> R {
+        let flights = self.flights.len();
+        let flight = &mut self.flights[slice as usize % flights];
+        act(&mut flight.stations[chunk], &mut self.orders)
+    }
+
     /// The position of `rank` for `chunk`, and of this rank's chunk at a position.
     pub(super) fn position(&self, rank: usize, chunk: usize) -> u32 {
         ((rank + self.ranks - 1 - chunk) % self.ranks) as u32
@@ -263,7 +162,7 @@ impl LateRing {
             };
             context.transport.listen(stream, is_wanted)?;
         }
-        let stream = self.skip_stream(state(context));
+        let stream = self.skip_stream(context.late_merge());
         context.transport.listen(stream, is_wanted)
     }
 
@@ -296,9 +195,7 @@ impl LateRing {
             let slice = self.started;
             self.started += 1;
             let origin = self.chunk_at(0);
-            let flights = self.flights.len();
-            let station = &mut self.flights[slice as usize % flights].stations[origin];
-            station.begin(&mut self.orders);
+            self.station(slice, origin, |station, orders| station.begin(orders));
             self.carry_out(slice, origin, operation, context)?;
         }
         Ok(progressed)
@@ -306,7 +203,7 @@ impl LateRing {
 
     fn begin_slice(&mut self, slice: u32, context: &mut Context) {
         let (rank, ranks, gathers) = (self.rank, self.ranks, self.gathers);
-        let policy = state(context).policy;
+        let policy = context.late_merge().policy;
         let now = context.now;
         let flight = self.flight_mut(slice);
         let new = || Station::new(0, ranks as u32, policy.target, policy.signals);
@@ -349,22 +246,4 @@ impl LateRing {
         }
         Ok(progressed)
     }
-}
-
-/// What is kept from one such call to the next.
-pub(super) fn state(context: &mut Context) -> &mut LateMergeState {
-    let state = context.kept.late_merge.as_deref_mut();
-    state.expect("a late-merge call was prepared with it")
-}
-
-pub(super) fn input(chunk: usize) -> Span {
-    Span {
-        buffer: Buffer::Input,
-        first: chunk as u32,
-        len: 1,
-    }
-}
-
-pub(super) fn later(time: Time, ps: u64) -> Time {
-    Time(time.0 + u128::from(ps))
 }

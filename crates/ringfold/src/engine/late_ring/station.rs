@@ -14,7 +14,7 @@
 //! error.
 
 use super::places::Place;
-use super::{Signals, Target};
+use super::policy::{Signals, Target};
 
 /// Positions `first..=last` of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

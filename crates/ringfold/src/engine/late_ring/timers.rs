@@ -8,7 +8,7 @@
 //!
 //! Times are arguments; nothing here reads a clock, and nothing but speed depends on it.
 
-use super::Timers;
+use super::policy::Timers;
 use crate::transport::Time;
 
 /// Powers of two of a chunk's bytes that are told apart.

@@ -15,7 +15,7 @@ use crate::transport::Header;
 pub const KEPT_BYTES_MAX: usize = 256 << 20;
 
 /// Messages that are kept, at most: as many as there are calls under way.
-pub const KEPT_MESSAGES_MAX: usize = super::JOBS_MAX;
+pub const KEPT_MESSAGES_MAX: usize = crate::engine::job::JOBS_MAX;
 
 /// The messages that are kept.
 #[derive(Default)]

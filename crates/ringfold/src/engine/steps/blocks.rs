@@ -7,9 +7,8 @@
 
 use std::ops::Range;
 
-use super::Channel;
-use super::issue::Issue;
-use crate::engine::executor::{Context, windows};
+use super::channel::{Channel, Issue};
+use crate::engine::context::{Context, windows};
 use crate::error::Result;
 use crate::schedule::{Access, Buffer, Combine, Span};
 use crate::transport::Windows;

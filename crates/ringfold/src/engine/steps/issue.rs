@@ -1,34 +1,14 @@
 //! Executing one step: messages and local work, and which other step goes where.
 
-use super::Channel;
+use super::channel::{Channel, Issue};
 use super::progress::ticket;
 use crate::call::{Call, LISTED_MAX, PAIRWISE, list_digest};
-use crate::engine::executor::Context;
+use crate::engine::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::reduce::Store;
 use crate::schedule::{Access, Action, Buffer, Span};
 use crate::transport::{Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
-
-/// The result of an attempt to issue a step.
-pub(super) enum Issue {
-    Done,
-    Pending,
-    Blocked,
-    /// A piece of it is done; the rest does not wait for any rank.
-    Begun,
-    /// It cannot be done, which all ranks know alike.
-    Refused,
-}
-
-impl From<Posted> for Issue {
-    fn from(posted: Posted) -> Issue {
-        match posted {
-            Posted::Done => Issue::Done,
-            Posted::Pending => Issue::Pending,
-        }
-    }
-}
 
 impl Channel<'_> {
     /// Executes step `index` of `slice`, or starts it.

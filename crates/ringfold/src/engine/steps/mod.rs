@@ -16,6 +16,8 @@
 //! * Slices retire in order, once all their steps are issued and complete.
 
 mod blocks;
+mod channel;
+mod exposed;
 mod issue;
 mod progress;
 mod registered;
@@ -24,15 +26,16 @@ mod waits;
 
 use std::sync::Arc;
 
-use super::executor::{Context, Operation, windows};
+use super::context::{Context, windows};
 use super::lateness::Lateness;
+use super::operation::Operation;
 use super::plan::Plan;
 use crate::error::Result;
 use crate::schedule::{Access, Action, Assignment, Spec};
 use crate::transport::{Ticket, Wake};
-use issue::Issue;
+use channel::{Channel, Issue};
+pub use exposed::PushScratch;
 pub use progress::ChannelProgress;
-pub use registered::PushScratch;
 
 /// A call that goes by its schedule's steps.
 #[derive(Debug)]
@@ -43,14 +46,6 @@ pub struct Steps {
     pub channels: Vec<ChannelProgress>,
     /// Whether it has turned out that not all ranks' memory can be reached.
     fell_back: bool,
-}
-
-/// One channel of a call, for the time of one attempt.
-struct Channel<'a> {
-    number: usize,
-    plan: &'a Plan,
-    operation: &'a Operation,
-    at: &'a mut ChannelProgress,
 }
 
 impl Steps {

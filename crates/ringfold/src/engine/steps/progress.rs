@@ -1,6 +1,6 @@
 //! How far a channel has come, and the tickets of what it has posted.
 
-use crate::engine::executor;
+use crate::engine::tickets;
 use crate::transport::Ticket;
 
 /// How far one channel has come.
@@ -32,7 +32,7 @@ pub(super) struct Flight {
 /// The ticket of a step: channel 8 bits, slice in flight 8, step 32.
 pub(super) fn ticket(call: usize, channel: usize, flight: u32, step: u32) -> Ticket {
     let rest = (channel as u64) << 40 | u64::from(flight) << 32 | u64::from(step);
-    executor::ticket(call, rest)
+    tickets::ticket(call, rest)
 }
 
 /// The channel, the slice in flight and the step that a ticket belongs to.

@@ -14,10 +14,10 @@
 
 use std::ops::Range;
 
-use super::Channel;
-use super::issue::Issue;
+use super::channel::{Channel, Issue};
+use super::exposed::{Exposed, NOWHERE, PushScratch};
 use super::staged::wake;
-use crate::engine::executor::{Context, windows};
+use crate::engine::context::{Context, windows};
 use crate::engine::geometry::Geometry;
 use crate::error::Result;
 use crate::memory::{Handle, Region};
@@ -32,56 +32,6 @@ const ATTEMPT_BYTES: usize = 4 << 20;
 /// The minimum that one attempt processes of a chunk, however many ranks there are: the start of
 /// each source has a cost.
 const PIECE_BYTES_MIN: usize = 16 << 10;
-
-/// The locations of a rank's buffers, for peers that have mapped them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exposed {
-    input: Handle,
-    output: Handle,
-}
-
-/// Handle of an absent buffer.
-const NOWHERE: Handle = Handle {
-    registration: 0,
-    offset: 0,
-};
-
-impl Exposed {
-    /// The mark in the slot when buffers are registered; zeros mean that they are not.
-    fn encode(self) -> [u64; ATTACHED_WORDS] {
-        let registrations =
-            self.input.registration as u64 | (self.output.registration as u64) << 32;
-        [registrations, self.input.offset, self.output.offset, 1]
-    }
-
-    fn decode(words: [u64; ATTACHED_WORDS]) -> Option<Exposed> {
-        let [registrations, input, output, is_registered] = words;
-        let handle = |registration: u64, offset| Handle {
-            registration: registration as u32,
-            offset,
-        };
-        (is_registered != 0).then_some(Exposed {
-            input: handle(registrations, input),
-            output: handle(registrations >> 32, output),
-        })
-    }
-
-    fn handle(&self, buffer: Buffer) -> Handle {
-        match buffer {
-            Buffer::Output => self.output,
-            Buffer::Input | Buffer::Scratch => self.input,
-        }
-    }
-}
-
-/// Scratch of a push, kept so that it is not allocated each time.
-#[derive(Debug, Default)]
-pub struct PushScratch {
-    /// By rank.
-    exposed: Vec<Exposed>,
-    targets: Vec<Region>,
-    parts: Vec<Region>,
-}
 
 impl Channel<'_> {
     /// Attaches the locations of this rank's buffers to the slot, and publishes that.
@@ -242,24 +192,5 @@ impl Channel<'_> {
             offset: offset.saturating_add(range.start as u64),
         };
         context.registry.resolve(rank, place, range.len())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_attached_is_read_as_it_was_meant() {
-        let handle = |registration, offset| Handle {
-            registration,
-            offset,
-        };
-        let exposed = Exposed {
-            input: handle(7, u64::MAX - 1),
-            output: handle(u32::MAX, 64),
-        };
-        assert_eq!(Exposed::decode(exposed.encode()), Some(exposed));
-        assert_eq!(Exposed::decode([0; ATTACHED_WORDS]), None);
     }
 }

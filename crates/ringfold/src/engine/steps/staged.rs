@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use super::Channel;
-use super::issue::Issue;
-use crate::engine::executor::{Context, windows};
+use super::channel::{Channel, Issue};
+use crate::engine::context::{Context, windows};
 use crate::engine::tiny::inline::Inline;
 use crate::error::Result;
 use crate::reduce::Store;

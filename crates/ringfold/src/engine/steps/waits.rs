@@ -1,7 +1,8 @@
 //! The ranks that a schedule's steps wait for: for errors, not on the data path.
 
 use super::Steps;
-use crate::engine::executor::{Context, Operation};
+use crate::engine::context::Context;
+use crate::engine::operation::Operation;
 use crate::schedule::{Action, Peers};
 
 impl Steps {

@@ -25,7 +25,7 @@ pub struct Inline {
 
 impl Inline {
     /// Places for the payloads of `world_size` ranks.
-    pub(in crate::engine) fn new(world_size: usize) -> Inline {
+    pub fn new(world_size: usize) -> Inline {
         Inline {
             places: Owned::zeroed(world_size * INLINE_BYTES),
         }
@@ -34,19 +34,19 @@ impl Inline {
     /// Whether the inputs of this call travel in the heads, whole and as they lie in memory: the
     /// same on all ranks.
     #[inline]
-    pub(in crate::engine) fn carries(call: &Call) -> bool {
+    pub fn carries(call: &Call) -> bool {
         call.is_inline && call.count > 0
     }
 
     /// Whether they can.
-    pub(in crate::engine) fn fits(call: &Call, world_size: usize) -> bool {
+    pub fn fits(call: &Call, world_size: usize) -> bool {
         let blocks = input_blocks(call.collective, world_size) as u64;
         let most = (INLINE_BYTES / call.dtype.size_bytes()) as u64;
         call.count.saturating_mul(blocks) <= most && call.algorithm == algorithm(call.collective)
     }
 
     /// Attaches `payload` to this rank's slot.
-    pub(in crate::engine) fn send(windows: &mut Windows, generation: u64, payload: Region) {
+    pub fn send(windows: &mut Windows, generation: u64, payload: Region) {
         let mut words = [0; ATTACHED_WORDS];
         windows.attach(generation, Inline::words(payload, &mut words));
     }
@@ -61,7 +61,7 @@ impl Inline {
     }
 
     /// The bytes `range` of what `peer` attached. Valid until the next one from that peer is taken.
-    pub(in crate::engine) fn take(
+    pub fn take(
         &self,
         windows: &Windows,
         peer: usize,

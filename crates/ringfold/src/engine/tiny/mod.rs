@@ -6,7 +6,7 @@
 //! other; a test holds the two together. A rank that waits for none (the root of a broadcast)
 //! returns as soon as it has published, as long as its slots are free.
 //!
-//! What a kind of call needs is made once and kept: [`Engine::begin_tiny`] only fills in what
+//! What a kind of call needs is made once and kept: [`Engine::begin_tiny`](super::Engine::begin_tiny) only fills in what
 //! differs between its calls.
 //!
 //! A store waits until its line has come from the core that read it last, as long as the whole rest
@@ -16,15 +16,17 @@
 //! By the protocol `ll` the payload travels beside the call in the slot's head: one line says that
 //! the rank has come and what it brings.
 
+mod begin;
 pub mod inline;
 pub mod part;
 
 use std::ops::Range;
 
-use super::executor::{Buffers, Context, Executor, Operation, Running, windows};
+use super::context::{Context, windows};
 use super::geometry::{Blocks, Geometry};
+use super::job::Job;
 use super::lateness::Lateness;
-use super::{Engine, Job, JobId, announce};
+use super::operation::{Buffers, Operation};
 use crate::call::{Call, Qualifier};
 use crate::error::Result;
 use crate::memory::Region;
@@ -88,9 +90,6 @@ impl Job {
     }
 }
 
-/// Kinds of tiny calls whose preparations are kept, at most: programs alternate between a few.
-const KINDS_MAX: usize = 4;
-
 /// The kinds of tiny calls that are prepared: the words of their calls, in which the sequence is 0,
 /// and the number under which the engine keeps them.
 #[derive(Debug, Default)]
@@ -121,93 +120,14 @@ pub struct Tiny {
     last: Option<usize>,
 }
 
-impl Engine {
-    /// Begins `job`, unless something else is under way or its slot is not free: then it is to be
-    /// submitted.
-    #[inline]
-    pub fn begin_tiny(&mut self, job: &Job) -> Result<Option<JobId>> {
-        let generation = self.generation;
-        let is_free = |windows: &mut Windows| windows.is_free(generation);
-        if !self.is_idle()
-            || (job.way.registered.is_some() && self.context.registry.is_used())
-            || !self.context.windows.as_mut().is_some_and(is_free)
-        {
-            return Ok(None);
-        }
-        let Some(id) = self.select_tiny(job)? else {
-            return Ok(None);
-        };
-        let Some(windows) = self.context.windows.as_mut() else {
-            return Ok(None);
-        };
-        self.context.unverified.verify_before(windows, generation)?;
-        let Some(Running {
-            operation,
-            executor: Executor::Tiny(tiny),
-            ..
-        }) = &mut self.calls[id]
-        else {
-            return Ok(None);
-        };
-        self.sequence += 1;
-        self.generation += 1;
-        let buffers = &mut operation.buffers;
-        (buffers.input, buffers.output) = (job.input, job.output);
-        (operation.timeout, operation.deadline) = (job.timeout, None);
-        (operation.call.sequence, operation.first_generation) = (self.sequence, generation);
-        (tiny.arrived, tiny.last) = (0, None);
-        (tiny.is_done, tiny.is_timed) = (false, false);
-        self.queue.push_back(id);
-        tiny.publish(
-            operation,
-            windows,
-            self.context.rank,
-            self.context.world_size,
-        );
-        Ok(Some(JobId(id)))
-    }
-
-    /// The prepared call of the kind of `job`; `None` if there is no such tiny call.
-    #[inline]
-    fn select_tiny(&mut self, job: &Job) -> Result<Option<usize>> {
-        let call = job.tiny_call();
-        let key = call.words();
-        let TinyKinds { kinds, last } = &mut self.tiny;
-        if let Some(index) = kinds.iter().position(|(known, _)| *known == key) {
-            *last = index;
-            return Ok(Some(kinds[index].1));
-        }
-        self.prepare_tiny(job, call)
-    }
-
-    #[cold]
-    fn prepare_tiny(&mut self, job: &Job, call: Call) -> Result<Option<usize>> {
-        let Some(running) = Tiny::prepare(job, call, self.context.rank, self.context.world_size)?
-        else {
-            return Ok(None);
-        };
-        let key = call.words();
-        let count = self.tiny.kinds.len();
-        if count == 0 {
-            announce::tiny(job, self.context.world_size);
-        }
-        if count < KINDS_MAX {
-            let id = self.place(running);
-            self.tiny.kinds.push((key, id));
-            self.tiny.last = count;
-            return Ok(Some(id));
-        }
-        self.tiny.last = (self.tiny.last + 1) % KINDS_MAX;
-        let (known, id) = &mut self.tiny.kinds[self.tiny.last];
-        *known = key;
-        self.calls[*id] = Some(running);
-        Ok(Some(*id))
-    }
-}
-
 impl Tiny {
     /// A call of the kind of `job`, which says `call`; nothing if there is no such tiny call.
-    fn prepare(job: &Job, call: Call, rank: usize, world_size: usize) -> Result<Option<Running>> {
+    fn prepare(
+        job: &Job,
+        call: Call,
+        rank: usize,
+        world_size: usize,
+    ) -> Result<Option<(Operation, Tiny)>> {
         let collective = job.collective;
         let Some(part) = Part::new(collective, rank, job.root) else {
             return Ok(None);
@@ -244,7 +164,7 @@ impl Tiny {
         operation.slot_use = slot_use;
         operation.hears_all =
             (0..world_size).all(|peer| peer == rank || part.waits_for(peer, rank, job.root));
-        Ok(Some(Running::new(operation, Executor::Tiny(tiny))))
+        Ok(Some((operation, tiny)))
     }
 
     /// Ends the call if all peers that it waits for are there; whether it is over.

@@ -1,0 +1,34 @@
+//! One channel of a call, and what became of an attempt to issue one of its steps.
+
+use super::progress::ChannelProgress;
+use crate::engine::operation::Operation;
+use crate::engine::plan::Plan;
+use crate::transport::Posted;
+
+/// One channel of a call, for the time of one attempt.
+pub(super) struct Channel<'a> {
+    pub number: usize,
+    pub plan: &'a Plan,
+    pub operation: &'a Operation,
+    pub at: &'a mut ChannelProgress,
+}
+
+/// The result of an attempt to issue a step.
+pub(super) enum Issue {
+    Done,
+    Pending,
+    Blocked,
+    /// A piece of it is done; the rest does not wait for any rank.
+    Begun,
+    /// It cannot be done, which all ranks know alike.
+    Refused,
+}
+
+impl From<Posted> for Issue {
+    fn from(posted: Posted) -> Issue {
+        match posted {
+            Posted::Done => Issue::Done,
+            Posted::Pending => Issue::Pending,
+        }
+    }
+}

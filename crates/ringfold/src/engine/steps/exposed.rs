@@ -1,0 +1,74 @@
+//! Where ranks' buffers lie, as they tell each other, and the room in which this is read.
+
+use crate::memory::{Handle, Region};
+use crate::schedule::Buffer;
+use crate::transport::ATTACHED_WORDS;
+
+/// The locations of a rank's buffers, for peers that have mapped them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exposed {
+    pub input: Handle,
+    pub output: Handle,
+}
+
+/// Handle of an absent buffer.
+pub(super) const NOWHERE: Handle = Handle {
+    registration: 0,
+    offset: 0,
+};
+
+impl Exposed {
+    /// The mark in the slot when buffers are registered; zeros mean that they are not.
+    pub fn encode(self) -> [u64; ATTACHED_WORDS] {
+        let registrations =
+            self.input.registration as u64 | (self.output.registration as u64) << 32;
+        [registrations, self.input.offset, self.output.offset, 1]
+    }
+
+    pub fn decode(words: [u64; ATTACHED_WORDS]) -> Option<Exposed> {
+        let [registrations, input, output, is_registered] = words;
+        let handle = |registration: u64, offset| Handle {
+            registration: registration as u32,
+            offset,
+        };
+        (is_registered != 0).then_some(Exposed {
+            input: handle(registrations, input),
+            output: handle(registrations >> 32, output),
+        })
+    }
+
+    pub fn handle(&self, buffer: Buffer) -> Handle {
+        match buffer {
+            Buffer::Output => self.output,
+            Buffer::Input | Buffer::Scratch => self.input,
+        }
+    }
+}
+
+/// Scratch of a push, kept so that it is not allocated each time.
+#[derive(Debug, Default)]
+pub struct PushScratch {
+    /// By rank.
+    pub(super) exposed: Vec<Exposed>,
+    pub(super) targets: Vec<Region>,
+    pub(super) parts: Vec<Region>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_attached_is_read_as_it_was_meant() {
+        let handle = |registration, offset| Handle {
+            registration,
+            offset,
+        };
+        let exposed = Exposed {
+            input: handle(7, u64::MAX - 1),
+            output: handle(u32::MAX, 64),
+        };
+        assert_eq!(Exposed::decode(exposed.encode()), Some(exposed));
+        assert_eq!(Exposed::decode([0; ATTACHED_WORDS]), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! The engine's side of tiny calls: the kinds that it has prepared, and beginning one.
+
+use super::{Tiny, TinyKinds};
+use crate::call::Call;
+use crate::engine::executor::{Executor, Running};
+use crate::engine::{Engine, Job, JobId, announce};
+use crate::error::Result;
+use crate::transport::Windows;
+
+/// Kinds of tiny calls whose preparations are kept, at most: programs alternate between a few.
+const KINDS_MAX: usize = 4;
+
+impl Engine {
+    /// Begins `job`, unless something else is under way or its slot is not free: then it is to be
+    /// submitted.
+    #[inline]
+    pub fn begin_tiny(&mut self, job: &Job) -> Result<Option<JobId>> {
+        let generation = self.generation;
+        let is_free = |windows: &mut Windows| windows.is_free(generation);
+        if !self.is_idle()
+            || (job.way.registered.is_some() && self.context.registry.is_used())
+            || !self.context.windows.as_mut().is_some_and(is_free)
+        {
+            return Ok(None);
+        }
+        let Some(id) = self.select_tiny(job)? else {
+            return Ok(None);
+        };
+        let Some(windows) = self.context.windows.as_mut() else {
+            return Ok(None);
+        };
+        self.context.unverified.verify_before(windows, generation)?;
+        let Some(Running {
+            operation,
+            executor: Executor::Tiny(tiny),
+            ..
+        }) = &mut self.calls[id]
+        else {
+            return Ok(None);
+        };
+        self.sequence += 1;
+        self.generation += 1;
+        let buffers = &mut operation.buffers;
+        (buffers.input, buffers.output) = (job.input, job.output);
+        (operation.timeout, operation.deadline) = (job.timeout, None);
+        (operation.call.sequence, operation.first_generation) = (self.sequence, generation);
+        (tiny.arrived, tiny.last) = (0, None);
+        (tiny.is_done, tiny.is_timed) = (false, false);
+        self.queue.push_back(id);
+        tiny.publish(
+            operation,
+            windows,
+            self.context.rank,
+            self.context.world_size,
+        );
+        Ok(Some(JobId(id)))
+    }
+
+    /// The prepared call of the kind of `job`; `None` if there is no such tiny call.
+    #[inline]
+    fn select_tiny(&mut self, job: &Job) -> Result<Option<usize>> {
+        let call = job.tiny_call();
+        let key = call.words();
+        let TinyKinds { kinds, last } = &mut self.tiny;
+        if let Some(index) = kinds.iter().position(|(known, _)| *known == key) {
+            *last = index;
+            return Ok(Some(kinds[index].1));
+        }
+        self.prepare_tiny(job, call)
+    }
+
+    #[cold]
+    fn prepare_tiny(&mut self, job: &Job, call: Call) -> Result<Option<usize>> {
+        let (rank, world_size) = (self.context.rank, self.context.world_size);
+        let Some((operation, tiny)) = Tiny::prepare(job, call, rank, world_size)? else {
+            return Ok(None);
+        };
+        let running = Running::new(operation, Executor::Tiny(tiny));
+        let key = call.words();
+        let count = self.tiny.kinds.len();
+        if count == 0 {
+            announce::tiny(job, world_size);
+        }
+        if count < KINDS_MAX {
+            let id = self.place(running);
+            self.tiny.kinds.push((key, id));
+            self.tiny.last = count;
+            return Ok(Some(id));
+        }
+        self.tiny.last = (self.tiny.last + 1) % KINDS_MAX;
+        let (known, id) = &mut self.tiny.kinds[self.tiny.last];
+        *known = key;
+        self.calls[*id] = Some(running);
+        Ok(Some(*id))
+    }
+}
