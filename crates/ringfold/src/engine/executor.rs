@@ -15,12 +15,15 @@
 //! without them, and is *done* when all slices are. Messages between two ranks run beside them in
 //! [`p2p`](super::p2p), with the same words.
 
+use std::sync::Arc;
+
 use super::Job;
 use super::context::{Context, Kept};
 use super::direct::Direct;
-use super::late_ring::LateRing;
+use super::late_ring::{LateMergeState, LateRing};
 use super::lateness::Lateness;
 use super::operation::Operation;
+use super::plan::Plan;
 use super::steps::Steps;
 use super::tiny::Tiny;
 use crate::error::{Error, Ranks, Result, Site};
@@ -40,6 +43,48 @@ pub enum Executor {
     LateRing(Box<LateRing>),
 }
 
+/// The executor of a job, as far as the job alone decides it, and what that asks of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The one that suits its plan.
+    Planned,
+    /// A ring that bypasses stragglers, by the policy with this mark.
+    LateRing(u32),
+}
+
+impl Kind {
+    /// That of `job`.
+    pub fn of(job: &Job, context: &Context) -> Kind {
+        match &context.kept.late_merge {
+            Some(state) if LateMergeState::serves(job, context.world_size) => {
+                Kind::LateRing(state.policy.mark())
+            }
+            _ => Kind::Planned,
+        }
+    }
+
+    /// How many of `channels` it can use.
+    pub fn channels(self, channels: usize) -> usize {
+        match self {
+            Kind::Planned => channels,
+            Kind::LateRing(_) => 1,
+        }
+    }
+
+    /// Whether it uses the scratch memory of its schedule.
+    pub fn uses_scratch(self) -> bool {
+        self == Kind::Planned
+    }
+
+    /// What its peers must have in common with it, besides the call.
+    pub fn mark(self) -> Option<u32> {
+        match self {
+            Kind::Planned => None,
+            Kind::LateRing(mark) => Some(mark),
+        }
+    }
+}
+
 /// A collective call under way.
 #[derive(Debug)]
 pub struct Running {
@@ -52,6 +97,27 @@ pub struct Running {
 }
 
 impl Executor {
+    /// That of `operation`, at its beginning.
+    pub fn new(
+        kind: Kind,
+        plan: Arc<Plan>,
+        operation: &Operation,
+        is_divided: bool,
+        context: &mut Context,
+    ) -> Result<Executor> {
+        if kind != Kind::Planned {
+            let (rank, world_size) = (context.rank, context.world_size);
+            let ring = context.late_merge().ring(operation, rank, world_size)?;
+            return Ok(Executor::LateRing(ring));
+        }
+        // Steps can be divided among threads, blocks of the written-out loop are too small.
+        if plan.has_direct_loop() && !is_divided {
+            return Ok(Executor::Direct(Direct::default()));
+        }
+        let channels = context.kept.plans.progress(&plan);
+        Ok(Executor::Steps(Steps::new(plan, channels)))
+    }
+
     /// Does what can be done without waiting; whether that was anything.
     #[inline]
     fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {

@@ -3,14 +3,11 @@
 
 use std::sync::Arc;
 
-use super::direct::Direct;
-use super::executor::{Executor, Running};
+use super::executor::{Executor, Kind, Running};
 use super::geometry::{Blocks, Geometry};
-use super::late_ring::LateMergeState;
 use super::operation::{Buffers, Operation};
 use super::plan::Plan;
 use super::plans::PlanKey;
-use super::steps::Steps;
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
 use super::{Engine, Job};
@@ -61,12 +58,6 @@ impl Engine {
         Ok(running)
     }
 
-    /// Whether `job` is a ring that bypasses slow ranks.
-    fn bypasses_stragglers(&self, job: &Job) -> bool {
-        self.context.kept.late_merge.is_some()
-            && LateMergeState::serves(job, self.context.world_size)
-    }
-
     /// Makes `job` ready to run as it says; `call` is what the peers see, unless it is a new
     /// call.
     fn ready(
@@ -75,9 +66,8 @@ impl Engine {
         call: Option<Call>,
         mut fallback: Option<Job>,
     ) -> Result<Running> {
-        if self.bypasses_stragglers(&job) {
-            job.way.channels = 1;
-        }
+        let kind = Kind::of(&job, &self.context);
+        job.way.channels = kind.channels(job.way.channels);
         let kernel = if job.collective.reduces() {
             Some(Kernel::new(job.op, job.dtype)?)
         } else {
@@ -91,8 +81,8 @@ impl Engine {
         if let Some(fallback) = &mut fallback {
             fallback.continue_after_scaling(job.input);
         }
-        let buffers = self.buffers(&job, &plan, (slice_elements, slices), owned)?;
-        let call = call.unwrap_or_else(|| self.call(&job));
+        let buffers = self.buffers(&job, kind, &plan, (slice_elements, slices), owned)?;
+        let call = call.unwrap_or_else(|| self.call(&job, kind));
         if job.way.access.is_shared() && Inline::carries(&call) {
             check_inline(&call, self.context.world_size)?;
         }
@@ -123,36 +113,15 @@ impl Engine {
             deadline: None,
             buffers,
         };
-        let executor = self.executor(&job, plan, &operation, is_divided)?;
+        let executor = Executor::new(kind, plan, &operation, is_divided, &mut self.context)?;
         Ok(Running::new(operation, executor).or(fallback))
-    }
-
-    /// What carries out `job`.
-    fn executor(
-        &mut self,
-        job: &Job,
-        plan: Arc<Plan>,
-        operation: &Operation,
-        is_divided: bool,
-    ) -> Result<Executor> {
-        if let Some(state) = &mut self.context.kept.late_merge
-            && LateMergeState::serves(job, self.context.world_size)
-        {
-            let ring = state.ring(operation, self.context.rank, self.context.world_size)?;
-            return Ok(Executor::LateRing(ring));
-        }
-        // Steps can be divided among threads, blocks of the written-out loop are too small.
-        if plan.has_direct_loop() && !is_divided {
-            return Ok(Executor::Direct(Direct::default()));
-        }
-        let channels = self.context.kept.plans.progress(&plan);
-        Ok(Executor::Steps(Steps::new(plan, channels)))
     }
 
     /// The memory of `job` and how it is cut.
     fn buffers(
         &mut self,
         job: &Job,
+        kind: Kind,
         plan: &Plan,
         (slice_elements, slices): (u64, u32),
         mut owned: Vec<Block>,
@@ -166,7 +135,7 @@ impl Engine {
         let input_cut = cut(schedule.input, &job.input_blocks);
         let output_cut = cut(schedule.output, &job.output_blocks);
         let mut scratch = Region::EMPTY;
-        if schedule.scratch && !self.bypasses_stragglers(job) {
+        if schedule.scratch && kind.uses_scratch() {
             let in_flight = plan.slices_in_flight.min(slices) as usize;
             let block = self.context.pool.take(input_cut.slice_bytes() * in_flight);
             scratch = block.region();
@@ -271,7 +240,7 @@ impl Engine {
         Ok(())
     }
 
-    fn call(&mut self, job: &Job) -> Call {
+    fn call(&mut self, job: &Job, kind: Kind) -> Call {
         self.sequence += 1;
         let lists = lists(job);
         Call {
@@ -286,7 +255,7 @@ impl Engine {
             access: job.way.access,
             assignment: job.way.assignment,
             is_inline: job.way.is_inline,
-            qualifier: self.qualifier(job),
+            qualifier: qualifier(job, kind),
             count: match lists {
                 0 => job.count,
                 _ => job.count.min(LISTED_MAX),
@@ -294,19 +263,6 @@ impl Engine {
             lists,
             sequence: self.sequence,
             cut: job.way.cut(),
-        }
-    }
-
-    fn qualifier(&self, job: &Job) -> Qualifier {
-        match (&self.context.kept.late_merge, &job.weights) {
-            _ if job.collective.has_root() => Qualifier::Root(job.root as u32),
-            _ if job.way.algorithm == Algorithm::Stragglar => Qualifier::LateRank(job.root as u32),
-            _ if job.registers => Qualifier::Registration,
-            (Some(state), _) if self.bypasses_stragglers(job) => {
-                Qualifier::StragglerPolicy(state.policy.mark())
-            }
-            (_, Some(weights)) => Qualifier::Weights(weights.mark()),
-            _ => Qualifier::None,
         }
     }
 
@@ -340,6 +296,19 @@ impl Job {
             self.input = input;
             self.in_place |= input.is_same(self.output);
         }
+    }
+}
+
+fn qualifier(job: &Job, kind: Kind) -> Qualifier {
+    match &job.weights {
+        _ if job.collective.has_root() => Qualifier::Root(job.root as u32),
+        _ if job.way.algorithm == Algorithm::Stragglar => Qualifier::LateRank(job.root as u32),
+        _ if job.registers => Qualifier::Registration,
+        weights => match (kind.mark(), weights) {
+            (Some(mark), _) => Qualifier::StragglerPolicy(mark),
+            (None, Some(weights)) => Qualifier::Weights(weights.mark()),
+            (None, None) => Qualifier::None,
+        },
     }
 }
 
