@@ -212,12 +212,12 @@ impl Communicator {
     /// `output` meanwhile.
     pub unsafe fn run(&self, request: &Request, on_wait: OnWait<'_>) -> Result<Option<usize>> {
         self.check_open()?;
-        self.with_job(request, |job| {
-            if job.is_tiny() && self.driver.run_tiny(&job, on_wait)? {
-                return Ok(None);
-            }
-            self.driver.run(job, on_wait)
-        })
+        let mut job = request.draft(&self.choose(request)?, self.timeout(request));
+        self.complete(request, &mut job)?;
+        if job.is_tiny() && self.driver.run_tiny(&job, on_wait)? {
+            return Ok(None);
+        }
+        self.driver.run(job, on_wait)
     }
 
     /// Starts `request` and returns at once; it is carried out by the communicator's own thread.
@@ -302,24 +302,26 @@ impl Communicator {
 
     /// The request, checked, as it is carried out.
     pub(super) fn job(&self, request: &Request) -> Result<Job> {
-        self.with_job(request, Ok)
+        let mut job = request.draft(&self.choose(request)?, self.timeout(request));
+        self.complete(request, &mut job)?;
+        Ok(job)
     }
 
-    /// Does `then` with the request as it is carried out.
+    fn timeout(&self, request: &Request) -> Duration {
+        request.timeout.unwrap_or(self.policy.timeout)
+    }
+
+    /// Checks the request and completes its draft.
     #[inline(always)]
-    fn with_job<R>(&self, request: &Request, then: impl FnOnce(Job) -> Result<R>) -> Result<R> {
-        let way = &self.choose(request)?;
-        let timeout = request.timeout.unwrap_or(self.policy.timeout);
-        let (rank, world_size) = (self.place.rank, self.place.world_size);
-        request.check_then(rank, world_size, way, timeout, |mut job| {
-            if way.is_weighted && world_size > 1 {
-                job.weights = self.weights.weights();
-            }
-            if way.algorithm == Algorithm::Stragglar {
-                job.root = self.late_rank()?;
-            }
-            then(job)
-        })
+    fn complete(&self, request: &Request, job: &mut Job) -> Result<()> {
+        request.check_into(self.place.rank, self.place.world_size, job)?;
+        if job.way.is_weighted && self.place.world_size > 1 {
+            job.weights = self.weights.weights();
+        }
+        if job.way.algorithm == Algorithm::Stragglar {
+            job.root = self.late_rank()?;
+        }
+        Ok(())
     }
 
     /// The rank that `stragglar` expects last.

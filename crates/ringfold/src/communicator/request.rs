@@ -133,39 +133,44 @@ impl Request {
         way: &Way,
         timeout: Duration,
     ) -> Result<Job> {
-        self.check_then(rank, world_size, way, timeout, Ok)
+        let mut job = self.draft(way, timeout);
+        self.check_into(rank, world_size, &mut job)?;
+        Ok(job)
     }
 
-    /// The same, and does `then` with the job, which is large: it is built where it is used.
+    /// The job as far as nothing has to be checked, for `check_into`. A job is large: it is filled
+    /// in where it is used, because to copy what was just written stalls a small call.
     #[inline(always)]
-    pub(super) fn check_then<R>(
-        &self,
-        rank: usize,
-        world_size: usize,
-        way: &Way,
-        timeout: Duration,
-        then: impl FnOnce(Job) -> Result<R>,
-    ) -> Result<R> {
-        let (input_blocks, output_blocks) = self.blocks(rank, world_size)?;
-        let (input, output, in_place) =
-            self.regions(rank, world_size, &input_blocks, &output_blocks)?;
-        then(Job {
+    pub(super) fn draft(&self, way: &Way, timeout: Duration) -> Job {
+        let count = self.count();
+        Job {
             collective: self.collective,
             way: *way,
             dtype: self.dtype,
             op: self.op,
             root: self.root,
             tag: self.tag,
-            count: self.count(),
-            input,
-            output,
-            input_blocks,
-            output_blocks,
-            in_place,
+            count,
+            input: Region::EMPTY,
+            output: Region::EMPTY,
+            input_blocks: Blocks::Even(count),
+            output_blocks: Blocks::Even(count),
+            in_place: false,
             timeout,
             registers: false,
             weights: None,
-        })
+        }
+    }
+
+    /// Checks the request, of which `job` is the draft, and fills in what is read and written.
+    #[inline(always)]
+    pub(super) fn check_into(&self, rank: usize, world_size: usize, job: &mut Job) -> Result<()> {
+        if self.is_uneven() && self.collective != Collective::Barrier {
+            (job.input_blocks, job.output_blocks) = self.listed_blocks(rank, world_size)?;
+        }
+        let (input, output) = (&job.input_blocks, &job.output_blocks);
+        (job.input, job.output, job.in_place) = self.regions(rank, world_size, input, output)?;
+        Ok(())
     }
 
     /// What `rank` of `world_size` reads and fills, checked, and whether that is the same memory.
@@ -240,16 +245,6 @@ impl Request {
             Collective::Recv => (false, true),
             _ => (true, true),
         }
-    }
-
-    #[inline(always)]
-    fn blocks(&self, rank: usize, world_size: usize) -> Result<(Blocks, Blocks)> {
-        let count = match self.counts {
-            _ if self.collective == Collective::Barrier => 0,
-            Counts::Even(count) => count,
-            _ => return self.listed_blocks(rank, world_size),
-        };
-        Ok((Blocks::Even(count), Blocks::Even(count)))
     }
 
     /// The blocks of a call with a list of counts.
