@@ -80,7 +80,7 @@ pub enum Timers {
         /// How long a message takes.
         transfer_ps: u64,
     },
-    /// From running estimates for each size, see [`timers`].
+    /// From running estimates for each size, see [`timers`](super::timers).
     Running {
         /// How many times the estimate is too long.
         alpha: f64,
