@@ -26,7 +26,7 @@ named! {
     /// Whether the rings of large `all_reduce` and `reduce_scatter` calls go around a slow rank;
     /// see [`late_ring`](crate::engine::late_ring).
     #[derive(Default)]
-    Straggler, "straggler policy" {
+    StragglerPolicy, "straggler policy" {
         /// They wait for it.
         #[default]
         Off, "off";
@@ -96,10 +96,10 @@ pub struct Config {
     /// most: as many as cores outnumber ranks unless set, 0 for none. They start with the first
     /// call that is large enough, and sleep between calls.
     pub helpers: Option<usize>,
-    /// Whether rings go around slow ranks, [`Straggler::Off`] unless set: sums are then made in an
-    /// order that depends on who was late, the same on all ranks and another from run to run. The
-    /// same on all ranks.
-    pub straggler: Option<Straggler>,
+    /// Whether rings bypass slow ranks, [`StragglerPolicy::Off`] unless set: sums are then made in
+    /// an order that depends on which rank was late, the same on all ranks and another from run to
+    /// run. The same on all ranks.
+    pub straggler: Option<StragglerPolicy>,
     /// Insists on results that are the same bits in every run, which they are unless `straggler`
     /// says otherwise: both together are refused.
     pub deterministic: Option<bool>,

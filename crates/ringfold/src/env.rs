@@ -18,7 +18,7 @@ pub use diagnosis::{Diagnosis, registers_buckets};
 pub use logging::{Logging, init_logging, note_rank};
 pub use variables::{VARIABLES, Variable, document};
 
-use crate::config::{Bind, Straggler, TransportChoice};
+use crate::config::{Bind, StragglerPolicy, TransportChoice};
 use crate::control::address::addresses;
 use crate::control::{Address, Secret};
 use crate::error::{Error, Result};
@@ -114,7 +114,7 @@ pub struct Environment {
     /// Helper threads of a communicator.
     pub helpers: Option<usize>,
     /// Whether rings go around slow ranks.
-    pub straggler: Option<Straggler>,
+    pub straggler: Option<StragglerPolicy>,
     /// Whether ranks are bound to cores.
     pub bind: Option<Bind>,
     /// A variable that shows that binding is handled elsewhere.

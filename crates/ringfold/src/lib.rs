@@ -76,7 +76,7 @@ mod wait;
 
 pub use call::Way;
 pub use communicator::{Communicator, Counts, RegisteredMut, Registration, Request, Work};
-pub use config::{Bind, Config, Straggler, TransportChoice};
+pub use config::{Bind, Config, StragglerPolicy, TransportChoice};
 pub use control::{Cancel, RendezvousListener, Standing};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use ringfold::Straggler;
+use ringfold::StragglerPolicy;
 use ringfold::internals::setup::Injection;
 use ringfold::internals::simulate::Slow;
 use ringfold::{Collective, DType, Op, Weighting};
@@ -169,7 +169,7 @@ pub struct Arguments {
     /// next2: a late sum bypasses the next rank. tail: it goes straight to the owner of the result.
     /// See docs/stragglers.md.
     #[arg(long, value_name = "POLICY")]
-    pub straggler: Option<Straggler>,
+    pub straggler: Option<StragglerPolicy>,
 
     /// For experiments: make every reduction of messages take this long, as if a device did it:
     /// 10ms

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Bind, Config, Straggler, TransportChoice};
+use crate::config::{Bind, Config, StragglerPolicy, TransportChoice};
 use crate::engine::late_ring::Target;
 use crate::env::{self, Environment};
 use crate::error::Result;
@@ -61,7 +61,7 @@ pub struct Settings {
     /// Helper threads, instead of as many as the cores leave.
     pub helpers: Option<usize>,
     /// Whether rings go around slow ranks.
-    pub straggler: Straggler,
+    pub straggler: StragglerPolicy,
     /// Delays of this rank's reductions, for experiments.
     pub injection: Option<Injection>,
     /// Whether the ranks are bound to cores.
@@ -101,7 +101,7 @@ impl Settings {
     /// Streams between two ranks: messages, the collectives' pipelines, and the signals of rings
     /// that go around slow ranks.
     pub fn streams(&self) -> usize {
-        self.signal_channel() + usize::from(self.straggler != Straggler::Off)
+        self.signal_channel() + usize::from(self.straggler != StragglerPolicy::Off)
     }
 
     /// The channel of these signals, if there are any.
@@ -112,9 +112,9 @@ impl Settings {
     /// Where a late rank's sum goes, if it bypasses other ranks.
     pub fn late_target(&self) -> Option<Target> {
         match self.straggler {
-            Straggler::Off => None,
-            Straggler::Next2 => Some(Target::Next2),
-            Straggler::Tail => Some(Target::Tail),
+            StragglerPolicy::Off => None,
+            StragglerPolicy::Next2 => Some(Target::Next2),
+            StragglerPolicy::Tail => Some(Target::Tail),
         }
     }
 

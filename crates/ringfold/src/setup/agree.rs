@@ -11,7 +11,7 @@ use crate::communicator::group::Group;
 use crate::communicator::membership::Membership;
 use crate::communicator::settings::Settings;
 use crate::communicator::{Parts, Place, Policy};
-use crate::config::Straggler;
+use crate::config::StragglerPolicy;
 use crate::engine::{Engine, late_ring};
 use crate::env;
 use crate::error::Result;
@@ -159,8 +159,8 @@ fn engine(
     pool.prepare(PREPARED_SCRATCH_BYTES);
     let mut engine = Engine::new(transport, place.rank, place.world_size, pool);
     if let Some(target) = settings.late_target() {
-        let is_crowded = place.local_size > placement.cores;
-        let policy = late_ring::Policy::new(target, is_crowded);
+        let is_oversubscribed = place.local_size > placement.cores;
+        let policy = late_ring::Policy::new(target, is_oversubscribed);
         engine.set_late_merge(policy, settings.signal_channel());
     }
     engine.set_domains(domains as u32);
@@ -178,7 +178,7 @@ fn policy(group: &Group, terms: &Terms, plugin: Option<Arc<dyn Plugin>>) -> Poli
     Policy {
         algorithm: settings.algorithm.filter(knows_late),
         late_rank,
-        bypasses_stragglers: settings.straggler != Straggler::Off,
+        bypasses_stragglers: settings.straggler != StragglerPolicy::Off,
         ..Policy::new(Tuning {
             protocol: settings.protocol,
             allowed: settings.allowed.clone(),

@@ -38,7 +38,7 @@ pub use crate::testing::delay_injector::Injection;
 use crate::communicator::Communicator;
 use crate::communicator::group::Group;
 use crate::communicator::settings::Settings;
-use crate::config::{Config, Straggler};
+use crate::config::{Config, StragglerPolicy};
 use crate::control::address::addresses;
 use crate::control::limit::Limit;
 use crate::control::{Cancel, Launch, RendezvousListener, Secret, Session};
@@ -224,7 +224,7 @@ fn detect(config: &Config, has_listener: bool, secret: Option<Secret>) -> Result
 
 /// Refuses results that are to be the same in every run, made in an order that is not.
 fn check_deterministic(config: &Config, settings: &Settings) -> Result<()> {
-    if config.deterministic != Some(true) || settings.straggler == Straggler::Off {
+    if config.deterministic != Some(true) || settings.straggler == StragglerPolicy::Off {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(

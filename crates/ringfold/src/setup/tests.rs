@@ -74,7 +74,7 @@ fn a_join_takes_two_exchanges_and_a_split_one_more() {
 #[test]
 fn ranks_that_differ_get_one_error_that_names_them() {
     let config = |rank| Config {
-        straggler: (rank == 1).then_some(Straggler::Tail),
+        straggler: (rank == 1).then_some(StragglerPolicy::Tail),
         ..Config::default()
     };
     let errors = joined(3, config, |joined| joined.unwrap_err().to_string());
@@ -139,8 +139,8 @@ fn deterministic_results_and_a_straggler_policy_are_refused_together() {
         let settings = Settings::new(&config, &Environment::default()).expect("settings");
         check_deterministic(&config, &settings)
     };
-    let error = check(config(Straggler::Tail, true)).unwrap_err();
+    let error = check(config(StragglerPolicy::Tail, true)).unwrap_err();
     assert!(error.to_string().contains("`tail`"), "{error}");
-    check(config(Straggler::Tail, false)).expect("as it was asked for");
-    check(config(Straggler::Off, true)).expect("as it is anyway");
+    check(config(StragglerPolicy::Tail, false)).expect("as it was asked for");
+    check(config(StragglerPolicy::Off, true)).expect("as it is anyway");
 }

@@ -79,7 +79,9 @@ impl Question<'_> {
         let (place, sharers) = self.sharers(local_rank)?;
         let own = match self.bind {
             Bind::Core => self.layout.first(place, sharers),
-            _ if self.is_crowded() => return Ok(Decision::Bind(self.layout.seat(place, sharers))),
+            _ if self.is_oversubscribed() => {
+                return Ok(Decision::Bind(self.layout.seat(place, sharers)));
+            }
             _ => self.layout.share(place, sharers),
         };
         if own.is_empty() || self.affinities.len() > self.cores {
@@ -112,12 +114,12 @@ impl Question<'_> {
         let cores = self.cores.min(first.len());
         // With less time than cores, the cores to use are unknown.
         let is_even = cores == first.len() && ranks.is_multiple_of(cores);
-        (self.is_crowded() && !is_even)
+        (self.is_oversubscribed() && !is_even)
             .then(|| format!("{ranks} ranks do not share {cores} cores evenly"))
     }
 
     /// Whether ranks outnumber their cores; asked where all have the same.
-    fn is_crowded(&self) -> bool {
+    fn is_oversubscribed(&self) -> bool {
         let cores = self.affinities.first().map_or(0, Vec::len);
         self.affinities.len() > self.cores.min(cores)
     }

@@ -48,16 +48,16 @@ impl Limits {
     pub fn derive(machine: &Machine, ranks: usize) -> Limits {
         let share = |cache| machine.share_bytes(cache, ranks) as u64;
         let (l2, last) = (share(machine.l2), share(machine.last));
-        let is_crowded = ranks > machine.cores;
+        let is_oversubscribed = ranks > machine.cores;
         let within = |bytes: u64, least: u64, most: u64| bytes.clamp(least << 10, most << 10);
         Limits {
             // Input, output, and the slots of two ranks twice over, because slices overlap, in the
             // second level. Where ranks take turns with a core, only one of them is at it, and
             // every slice costs a round of turns.
-            shared_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 8 }, 64, 1024),
+            shared_slice_bytes: within(if is_oversubscribed { l2 / 4 } else { l2 / 8 }, 64, 1024),
             // All slots of a rank twice over in the second level: one rank fills them while another
             // empties them.
-            rooted_slice_bytes: within(if is_crowded { l2 / 4 } else { l2 / 16 }, 32, 1024),
+            rooted_slice_bytes: within(if is_oversubscribed { l2 / 4 } else { l2 / 16 }, 32, 1024),
             // A result that is not in the last level when it is used next.
             stream_bytes_min: within((last / 8 * 3).min(l2.saturating_mul(6)), 1024, NEVER >> 10),
             helper_bytes_min: if machine.cores >= 2 * ranks {

@@ -111,13 +111,13 @@ pub const FLOOR_CROWDED_PS: u64 = 2_000_000_000;
 
 impl Policy {
     /// The product's policy for this target.
-    pub fn new(target: Target, is_crowded: bool) -> Policy {
+    pub fn new(target: Target, is_oversubscribed: bool) -> Policy {
         Policy {
             target,
             signals: Signals::BOTH,
             timers: Timers::Running {
                 alpha: ALPHA,
-                floor_ps: if is_crowded {
+                floor_ps: if is_oversubscribed {
                     FLOOR_CROWDED_PS
                 } else {
                     FLOOR_PS
