@@ -142,7 +142,10 @@ impl Request {
     /// in where it is used, because to copy what was just written stalls a small call.
     #[inline(always)]
     pub(super) fn draft(&self, way: &Way, timeout: Duration) -> Job {
-        let count = self.count();
+        let count = match self.counts {
+            Counts::Even(count) if self.collective != Collective::Barrier => count,
+            _ => 0,
+        };
         Job {
             collective: self.collective,
             way: *way,
@@ -167,6 +170,10 @@ impl Request {
     pub(super) fn check_into(&self, rank: usize, world_size: usize, job: &mut Job) -> Result<()> {
         if self.is_uneven() && self.collective != Collective::Barrier {
             (job.input_blocks, job.output_blocks) = self.listed_blocks(rank, world_size)?;
+            // Each pair of an all_to_all has its own lengths, compared message by message.
+            if let Counts::PerRank(counts) = &self.counts {
+                job.count = counts.iter().sum();
+            }
         }
         let (input, output) = (&job.input_blocks, &job.output_blocks);
         (job.input, job.output, job.in_place) = self.regions(rank, world_size, input, output)?;
@@ -195,17 +202,6 @@ impl Request {
         let output = self.exactly("output", self.output, needed(output_blocks, false, gets)?)?;
         let in_place = self.in_place(rank, input, output, input_blocks, output_blocks)?;
         Ok((input, output, in_place))
-    }
-
-    /// The count as it is compared between ranks.
-    fn count(&self) -> u64 {
-        match &self.counts {
-            _ if self.collective == Collective::Barrier => 0,
-            Counts::Even(count) => *count,
-            Counts::PerRank(counts) => counts.iter().sum(),
-            // Each pair has its own lengths, compared message by message.
-            Counts::Pairwise { .. } => 0,
-        }
     }
 
     fn check_root(&self, rank: usize, world_size: usize) -> Result<()> {
