@@ -106,7 +106,7 @@ const CLAIM: Claim = Claim {
 
 /// Both halves of the handshake against a peer that does not know the secret: it is never accepted.
 pub fn handshake(data: &[u8]) {
-    let secret = Secret::new(*b"a secret nobody guesses");
+    let secret = Secret::new(*b"a secret of this test");
     let mut bytes = [0; HELLO_BYTES + CHALLENGE_BYTES + PROOF_BYTES + ANSWER_BYTES];
     let length = data.len().min(bytes.len());
     bytes[..length].copy_from_slice(&data[..length]);

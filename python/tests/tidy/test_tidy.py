@@ -1,7 +1,6 @@
 """How the repository must look: the order of its layers, the size of its parts, its words.
 
-What does not hold yet is listed here with a number that must not grow. A change that fixes one of
-them lowers the number or removes the entry.
+Where something else is right, it is counted here, and the count must not grow.
 """
 
 import ast
@@ -24,15 +23,10 @@ UNWANTED_WORDS = re.compile(
 )
 """Words that were private to this project where the field has others."""
 
-# What is left to be mended: at most so many.
-UNWANTED_WORDS_MAX = 20
-WIDE_LINES_MAX = 20
-LONG_FILES_MAX = 0
-LONG_FUNCTIONS_MAX = 0
-CIRCLES_MAX = 0
-
-TABLES: dict[str, str] = {}
-"""Functions that may be long because they are tables, and what they list."""
+UNWANTED_WORDS_MAX = 6
+"""Lines with the name of the system's user `nobody`."""
+WIDE_LINES_MAX = 4
+"""Lines of a table that `ringfold schedule` prints, as its test expects it."""
 
 
 def tracked(*endings: str) -> list[str]:
@@ -98,7 +92,7 @@ def test_imports_run_one_way() -> None:
 def test_modules_have_no_circles() -> None:
     """No files of the core import each other."""
     found = circles(core())
-    assert len(found) <= CIRCLES_MAX, f"files that import each other: {found}"
+    assert not found, f"files that import each other: {found}"
 
 
 def test_files_are_short() -> None:
@@ -108,7 +102,7 @@ def test_files_are_short() -> None:
         for name in tracked(".rs", ".py", ".pyi", ".c", ".sh")
         if (lines := text(name).count("\n")) > FILE_LINES_MAX
     }
-    assert len(long) <= LONG_FILES_MAX, f"more than {FILE_LINES_MAX} lines: {long}"
+    assert not long, f"more than {FILE_LINES_MAX} lines: {long}"
 
 
 def python_functions(source: str) -> Iterator[tuple[str, int]]:
@@ -128,8 +122,7 @@ def test_functions_fit_a_screen() -> None:
         )
         if lines > FUNCTION_LINES_MAX
     }
-    new = {name: lines for name, lines in long.items() if name not in TABLES}
-    assert len(new) <= LONG_FUNCTIONS_MAX, f"more than {FUNCTION_LINES_MAX} lines: {new}"
+    assert not long, f"more than {FUNCTION_LINES_MAX} lines: {long}"
 
 
 def lines_of_prose(name: str) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-//! What the program of a rank is told to do, in a variable of its environment.
+//! What the program of a rank does, in a variable of its environment.
 
 /// What a rank is to do.
 #[derive(Clone, Debug)]

@@ -182,7 +182,10 @@ impl Pool {
                     drop(state);
                     if needs_another && let Err(error) = Pool::add_thread(&self) {
                         self.state().threads -= 1;
-                        log::debug!(target: "ringfold::call", "callbacks share one thread: {error}");
+                        log::debug!(
+                            target: "ringfold::call",
+                            "callbacks share one thread: {error}"
+                        );
                     }
                     callback.run();
                     state = self.state();

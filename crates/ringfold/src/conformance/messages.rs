@@ -40,6 +40,16 @@ const TAG_BYTES: [usize; 4] = [16, 70_000, 600_001, 9000];
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Some messages are late, in an order that follows from `seed`.
+fn delays(seed: u64) -> Faults {
+    Faults {
+        seed,
+        delay: 300,
+        delay_limit: Duration::from_micros(50),
+        ..Faults::default()
+    }
+}
+
 /// One send or receive of a rank.
 struct Posting {
     is_send: bool,
@@ -152,7 +162,7 @@ impl World {
             }
             assert!(
                 fruitless < FRUITLESS_ROUNDS_MAX,
-                "nobody goes on: {}",
+                "no rank goes on: {}",
                 self.standing()
             );
         }
@@ -275,7 +285,7 @@ fn submit_all(world: &mut World, window: usize) {
         }
         assert!(
             fruitless < FRUITLESS_ROUNDS_MAX,
-            "nobody goes on: {}",
+            "no rank goes on: {}",
             world.standing()
         );
     }
@@ -471,5 +481,5 @@ over_transports! {
     over_tcp: |n, seed| World::new(tcp(n), seed), 10;
     over_sim_eager: |n, seed| World::new(sim(n, Sending::Eager), seed), 12;
     over_sim_rendezvous: |n, seed| World::new(sim(n, Sending::Rendezvous), seed), 12;
-    over_delays: |n, seed| World::new(faulty(n, Faults { seed, delay: 300, delay_limit: Duration::from_micros(50), ..Faults::default() }), seed), 12;
+    over_delays: |n, seed| World::new(faulty(n, delays(seed)), seed), 12;
 }

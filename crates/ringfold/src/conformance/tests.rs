@@ -269,13 +269,17 @@ conformance! {
     over_local: |n| World::new::<Local>(local(n), SEED), &[1, 2, 3, 4, 5, 8];
     over_rendezvous: |n| World::new::<Local>(rendezvous(n), SEED), &[1, 2, 3, 4, 5, 7, 9];
     over_shm: |n| World::new(shm(n), SEED), &[1, 2, 3, 4, 5, 8, 9];
-    in_domains_over_local: |n| World::new::<Local>(local(n), SEED).in_domains(domains(n)), &[4, 6, 9];
-    in_domains_over_shm: |n| World::new(shm_in_domains(n), SEED).in_domains(n as u32 / domains(n)), &[4, 6, 8];
+    in_domains_over_local: |n| World::new::<Local>(local(n), SEED).in_domains(domains(n)),
+        &[4, 6, 9];
+    in_domains_over_shm: |n| World::new(shm_in_domains(n), SEED).in_domains(n as u32 / domains(n)),
+        &[4, 6, 8];
     over_tcp: |n| World::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
     over_sim_eager: |n| World::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
     over_sim_rendezvous: |n| World::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
-    in_registered_memory_over_local: |n| World::new::<Local>(local(n), SEED).registered(), &[1, 2, 3, 4, 5, 8];
-    in_registered_memory_over_shm: |n| World::new(shm(n), SEED).registered(), &[1, 2, 3, 4, 5, 8, 9];
+    in_registered_memory_over_local: |n| World::new::<Local>(local(n), SEED).registered(),
+        &[1, 2, 3, 4, 5, 8];
+    in_registered_memory_over_shm: |n| World::new(shm(n), SEED).registered(),
+        &[1, 2, 3, 4, 5, 8, 9];
     over_faulty_without_faults: |n| World::new(faulty(n, Faults::default()), SEED), &[2, 3, 4];
 }
 

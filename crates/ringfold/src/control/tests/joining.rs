@@ -286,7 +286,7 @@ fn who_comes_to_a_job_that_was_given_up_is_told_so() {
             let launch = launch(0, 3, &address);
             thread::spawn(move || Session::join(&launch, Some(secret()), soon(300)).unwrap_err())
         };
-        // Rank 0 gives up, and stays for a moment: nobody can say when this rank finds that out,
+        // Rank 0 gives up, and stays for a moment: it is open when this rank finds that out,
         // but not by its deadline.
         let error = loop {
             match Puppet::connect(1, 3, &address, &secret()) {

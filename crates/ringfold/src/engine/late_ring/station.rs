@@ -2,12 +2,15 @@
 //! I/O, no clock, no bytes.
 //!
 //! ```text
-//!            begin                 all before are here            the sum is there
-//! (origin) ─────────► Left     Waiting ───────────────► Reducing ─────────────────► Left (the owner: has the result)
-//!                                 │ received LATE, or waited too long: sends its own alone
-//!                                 ▼
-//!                              Relaying ── each piece that could still come has passed, or goes past it ──► Left
+//!            begin           all before are here        the sum is there
+//! (origin) ───────► Left   Waiting ───────────► Reducing ────────────────► Left
+//!                             │ received LATE, or waited too long: sends its own alone
+//!                             ▼
+//!                          Relaying ── each piece that could still come has passed ──► Left
 //! ```
+//!
+//! The owner has the result when it has left. A relaying rank also leaves when the pieces that
+//! could still come go past it.
 //!
 //! Events go in by the methods, and what is to be done comes out as [`Order`]s in their order. What
 //! a peer says is checked here: a position that comes twice, or from where it cannot come, is an

@@ -11,7 +11,7 @@
 use super::policy::Timers;
 use crate::transport::Time;
 
-/// Powers of two of a chunk's bytes that are told apart.
+/// The number of classes of a chunk's bytes, by powers of two.
 const CLASSES: usize = 33;
 
 /// Observations after which an estimate counts.

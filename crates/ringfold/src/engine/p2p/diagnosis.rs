@@ -114,7 +114,8 @@ impl Mailbox {
 fn no_room(peer: usize, Header { call, bytes, .. }: &Header) -> String {
     let (_, tag) = call.qualifier.encode();
     format!(
-        "in front of what it asks for stands rank {peer}'s {call} ({bytes} bytes), and no more than {KEPT_MESSAGES_MAX} messages \
-         of {KEPT_BYTES_MAX} bytes together are kept for receives to come: post the receive with tag {tag} before this one is waited for"
+        "in front of what it asks for stands rank {peer}'s {call} ({bytes} bytes), and no more \
+         than {KEPT_MESSAGES_MAX} messages of {KEPT_BYTES_MAX} bytes together are kept for \
+         receives to come: post the receive with tag {tag} before this one is waited for"
     )
 }

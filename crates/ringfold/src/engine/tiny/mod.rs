@@ -6,8 +6,8 @@
 //! other; a test holds the two together. A rank that waits for none (the root of a broadcast)
 //! returns as soon as it has published, as long as its slots are free.
 //!
-//! What a kind of call needs is made once and kept: [`Engine::begin_tiny`](super::Engine::begin_tiny) only fills in what
-//! differs between its calls.
+//! What a kind of call needs is made once and kept:
+//! [`Engine::begin_tiny`](super::Engine::begin_tiny) only fills in what differs between its calls.
 //!
 //! A store waits until its line has come from the core that read it last, as long as the whole rest
 //! of such a call takes. So after each call the lines of a later one are asked for

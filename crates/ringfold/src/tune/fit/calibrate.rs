@@ -2,10 +2,10 @@
 //!
 //! The constants are those by which the [model](crate::tune::model) comes nearest to what was
 //! measured, in the sense of the least squares of logarithms: a way that is priced at half its time
-//! is as wrong as one that is priced at twice. One constant is moved at a time, by ever smaller factors,
-//! as long as that helps; each is held near its default by a little, so that what nothing measured
-//! depends on stays. What is still wrong then becomes a correction of that way at that size, among
-//! those ranks.
+//! is as wrong as one that is priced at twice. One constant is moved at a time, by ever smaller
+//! factors, as long as that helps; each is held near its default by a little, so that what nothing
+//! measured depends on stays. What is still wrong then becomes a correction of that way at that
+//! size, among those ranks.
 //!
 //! Pure: `ringfold tune calibrate` measures.
 
