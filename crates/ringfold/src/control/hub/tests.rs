@@ -254,6 +254,27 @@ fn a_death_during_an_inquiry_is_the_verdict() {
 }
 
 #[test]
+fn a_leaver_is_blamed_unless_a_death_explains_why_it_left() {
+    let suspicion = Fault::peer_failed(0, "closed its connection");
+    for dies in [true, false] {
+        let mut job = Job::opened();
+        job.say(0, Frame::Close { communicator: 7 });
+        job.say(2, report(suspicion.clone()));
+        assert!(job.verdicts().is_empty());
+        assert_eq!(job.hub.next_deadline(), Some(job.now + INQUIRY));
+        if dies {
+            job.hub.lose(1, "gone");
+            assert_eq!(job.verdict(), Fault::peer_failed(1, "gone"));
+        }
+        job.hub.tick(job.now + INQUIRY);
+        match dies {
+            true => assert!(job.verdicts().is_empty()),
+            false => assert_eq!(job.verdict(), suspicion),
+        }
+    }
+}
+
+#[test]
 fn false_claims_are_violations_or_ignored() {
     let mut job = Job::opened();
     let now = job.now;

@@ -88,7 +88,11 @@ impl Hub {
         if group.verdict.is_some() || !group.opened.contains(&rank) || !is_about_members {
             return;
         }
-        if fault.class != Class::Timeout {
+        // A rank that left while it was needed may have left because another one died, in a
+        // communicator that not all are in. The news of that death is on its way.
+        let is_leaver = fault.class == Class::PeerFailed
+            && fault.ranks.iter().all(|about| group.closed.contains(about));
+        if fault.class != Class::Timeout && !is_leaver {
             self.pronounce(communicator, fault);
             return;
         }
@@ -105,7 +109,7 @@ impl Hub {
             answers: HashMap::new(),
         });
         for member in &group.members {
-            if matches!(self.ranks[*member as usize], Rank::Here(_)) {
+            if !is_leaver && matches!(self.ranks[*member as usize], Rank::Here(_)) {
                 let frame = Frame::Inquiry {
                     communicator,
                     inquiry: number,
@@ -135,7 +139,8 @@ impl Hub {
         }
     }
 
-    /// Decides who is to blame for a timeout, with what is known by now.
+    /// Decides which ranks a timeout is blamed on, with what is known by now. A leaver is blamed if
+    /// no death has come to light.
     pub(super) fn conclude(&mut self, communicator: u64) {
         let Some(group) = self.groups.get_mut(&communicator) else {
             return;
@@ -143,6 +148,9 @@ impl Hub {
         let Some(inquiry) = group.inquiry.take() else {
             return;
         };
+        if inquiry.fault.class != Class::Timeout {
+            return self.pronounce(communicator, inquiry.fault);
+        }
         let ranks = &self.ranks;
         let silent = |member: &&u32| {
             matches!(ranks[**member as usize], Rank::Here(_))
