@@ -8,7 +8,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfold::Region;
 use ringfold::{
@@ -45,7 +45,7 @@ pub fn live() {
     let script = Script::decode(&text);
     let before = Belongings::count();
     work(&script);
-    let after = Belongings::count();
+    let after = Belongings::count_when_ended(&before);
     let words = format!(
         "descriptors={} threads={} maps={}",
         after.descriptors - before.descriptors,
@@ -65,6 +65,19 @@ struct Belongings {
 }
 
 impl Belongings {
+    /// Counts once no more threads are there than `before`. The kernel lists a thread for a moment
+    /// after it was joined.
+    fn count_when_ended(before: &Belongings) -> Belongings {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let after = Belongings::count();
+            if after.threads <= before.threads || Instant::now() > deadline {
+                return after;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn count() -> Belongings {
         let entries = |path| std::fs::read_dir(path).map_or(0, |entries| entries.count() as i64);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
