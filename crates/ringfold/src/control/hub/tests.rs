@@ -275,6 +275,19 @@ fn a_leaver_is_blamed_unless_a_death_explains_why_it_left() {
 }
 
 #[test]
+fn a_rank_that_left_is_the_verdict_of_a_timeout_under_inquiry() {
+    let suspicion = Fault::peer_failed(0, "closed its connection");
+    let mut job = Job::opened();
+    job.say(1, report(timeout(&[0])));
+    job.say(0, Frame::Close { communicator: 7 });
+    job.say(2, report(suspicion.clone()));
+    job.say(1, report(timeout(&[0])));
+    job.heard();
+    job.hub.tick(job.now + INQUIRY);
+    assert_eq!(job.verdict(), suspicion);
+}
+
+#[test]
 fn false_claims_are_violations_or_ignored() {
     let mut job = Job::opened();
     let now = job.now;

@@ -96,7 +96,8 @@ impl Hub {
             self.pronounce(communicator, fault);
             return;
         }
-        if group.inquiry.is_some() {
+        let replaces = |open: &Inquiry| is_leaver && open.fault.class == Class::Timeout;
+        if group.inquiry.as_ref().is_some_and(|open| !replaces(open)) {
             return;
         }
         self.inquiries += 1;
