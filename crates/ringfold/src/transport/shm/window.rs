@@ -335,9 +335,9 @@ impl Windows {
     #[inline(always)]
     fn raise(&mut self, generation: u64, call: &Call, height: u64) {
         let is_new = std::mem::replace(&mut self.headed, generation + 1) != generation + 1;
-        let words = call.words();
+        let words = is_new.then(|| call.words());
         self.change_heads(generation, |head| {
-            if is_new {
+            if let Some(words) = words {
                 // A peer may still compare the call that stands here, see `verify`.
                 flag::begin(&head.stamp, begun(generation));
                 for (place, word) in head.call.iter().zip(words) {
