@@ -24,7 +24,7 @@ UNWANTED_WORDS = re.compile(
 """Words that were private to this project where the field has others."""
 
 UNWANTED_WORDS_MAX = 6
-"""Lines with the name of the system's user `nobody`."""
+"""Allowed: the system account `nobody` and the pattern above."""
 WIDE_LINES_MAX = 4
 """Lines of a table that `ringfold schedule` prints, as its test expects it."""
 

@@ -349,17 +349,7 @@ mod tests {
     #[test]
     fn a_lost_or_doubled_contribution_shows_in_every_operation() {
         for &dtype in DType::ALL {
-            for op in [
-                "sum",
-                "prod",
-                "min",
-                "max",
-                "avg",
-                "premul_sum",
-                "band",
-                "bor",
-                "bxor",
-            ] {
+            for op in ringfold::Op::NAMES {
                 if op.parse::<ringfold::Op>().unwrap().check(dtype).is_err() {
                     continue;
                 }

@@ -80,7 +80,7 @@ const QUALIFIER_BITS: u32 = OP_BITS;
 const LISTS_BIT: u32 = QUALIFIER_BITS + KIND_BITS;
 
 /// Operations that there are.
-const OPS: u8 = 9;
+const OPS: u8 = Op::NAMES.len() as u8;
 
 /// What differs where lists do.
 const COUNTS_BY_RANK: &str = "the counts of the ranks differ: give all ranks the same list";

@@ -171,12 +171,7 @@ fn the_papers_rule_saves_one_part_in_as_many_as_ranks() {
 
 #[test]
 fn a_rank_that_is_always_slow_gains_nothing() {
-    let golden = [
-        (Server::Parallel, 8, [33_966_080, 68_587_520, 137_830_400]),
-        (Server::Serial, 8, [38_655_360, 82_655_360, 170_655_360]),
-        (Server::Serial, 20, [74_655_360, 166_655_360, 350_655_360]),
-    ];
-    for (server, delay_us, times) in golden {
+    for (server, delay_us, times) in ALWAYS_SLOW {
         for (ranks, due_ps) in [4, 8, 16].into_iter().zip(times) {
             for target in Target::ALL {
                 let rule = policy(target, LATE, 1.8);
