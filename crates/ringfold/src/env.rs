@@ -1,9 +1,9 @@
 //! The environment: the only place that reads variables.
 //!
-//! [`VARIABLES`] is the table of all `RINGFOLD_*` names, from which `docs/env.md` is generated.
-//! [`Environment`] holds their parsed values; it is built from a lookup function, so that tests
-//! need no process of their own. Launchers' variables are looked up through the same function by
-//! `setup::launch`.
+//! The table in `variables` says of every `RINGFOLD_*` name what it is for and how it is read. From
+//! it come [`VARIABLES`], [`Environment`] with the parsed values, and `docs/env.md`. An environment
+//! is built from a lookup function, so that tests need no process of their own. `setup::launch`
+//! looks up the launchers' variables through the same function.
 
 mod diagnosis;
 mod logging;
@@ -16,20 +16,13 @@ use std::time::Duration;
 
 pub use diagnosis::{Diagnosis, registers_buckets};
 pub use logging::{Logging, init_logging, note_rank};
-pub use variables::{VARIABLES, Variable, document};
+pub use variables::{Environment, VARIABLES, Variable};
 
-use crate::config::{Bind, StragglerPolicy, TransportChoice};
-use crate::control::address::addresses;
-use crate::control::{Address, Secret};
+use crate::control::{Address, Secret, address};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::schedule::Weighting;
 use crate::silence::Silence;
-use crate::tune::AlgoFilter;
-use crate::tune::allowed;
 use crate::tune::bounds::CHANNELS_MAX;
-use crate::tune::calibration::Source;
-use crate::tune::limits::Overrides;
 use crate::units::{bytes, near};
 
 /// The default deadline of an operation. Long, because a rank may be saving a checkpoint or
@@ -62,119 +55,6 @@ pub fn process(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What the `RINGFOLD_*` variables say; `None` where they say nothing.
-#[derive(Clone, Debug, Default)]
-pub struct Environment {
-    /// This process' rank.
-    pub rank: Option<usize>,
-    /// The number of ranks.
-    pub world_size: Option<usize>,
-    /// This process' number on its host.
-    pub local_rank: Option<usize>,
-    /// The number of ranks on this host.
-    pub local_world_size: Option<usize>,
-    /// Where rank 0 may be met.
-    pub addresses: Vec<Address>,
-    /// The job's secret.
-    pub secret: Option<Secret>,
-    /// Which interfaces may be used; see [`crate::topology::interfaces`].
-    pub socket_ifname: Option<String>,
-    /// The deadline of every operation.
-    pub timeout: Option<Duration>,
-    /// The deadline for bringing the ranks together.
-    pub connect_timeout: Option<Duration>,
-    /// How long another host may be silent.
-    pub peer_timeout: Option<Duration>,
-    /// Which transports may be used.
-    pub transport: Option<TransportChoice>,
-    /// Which algorithms and protocols the tuner may choose from.
-    pub allowed: AlgoFilter,
-    /// A file of rules for the tuner.
-    pub tuner_config: Option<String>,
-    /// A shared library that prices ways anew.
-    pub tuner_plugin: Option<String>,
-    /// The rank that is known to come late.
-    pub late_rank: Option<usize>,
-    /// Independent pipelines of every call, where the two bounds do not say.
-    pub channels: Option<usize>,
-    /// The fewest of them.
-    pub min_channels: Option<usize>,
-    /// The most of them.
-    pub max_channels: Option<usize>,
-    /// What one message carries.
-    pub chunk_bytes: Option<usize>,
-    /// The pipeline's unit.
-    pub slice_bytes: Option<usize>,
-    /// Shared memory per rank.
-    pub shm_bytes: Option<usize>,
-    /// Limits instead of the derived ones.
-    pub limits: Option<Overrides>,
-    /// Each rank's share of large all-reduces.
-    pub weights: Option<Weighting>,
-    /// Helper threads of a communicator.
-    pub helpers: Option<usize>,
-    /// Whether rings go around slow ranks.
-    pub straggler: Option<StragglerPolicy>,
-    /// Whether ranks are bound to cores.
-    pub bind: Option<Bind>,
-    /// A variable that shows that binding is handled elsewhere.
-    pub foreign_binding: Option<&'static str>,
-    /// Whether doubtful limits are probed.
-    pub probe: Option<bool>,
-    /// Where the constants of the cost model are read from.
-    pub calibration: Option<Source>,
-}
-
-impl Environment {
-    /// Reads this process' environment.
-    pub fn read() -> Result<Environment> {
-        Environment::from_lookup(&process)
-    }
-
-    /// Reads what `lookup` finds.
-    pub fn from_lookup(lookup: Lookup<'_>) -> Result<Environment> {
-        Ok(Environment {
-            rank: parse(lookup, "RINGFOLD_RANK", count)?,
-            world_size: parse(lookup, "RINGFOLD_WORLD_SIZE", positive)?,
-            local_rank: parse(lookup, "RINGFOLD_LOCAL_RANK", count)?,
-            local_world_size: parse(lookup, "RINGFOLD_LOCAL_WORLD_SIZE", positive)?,
-            addresses: parse(lookup, "RINGFOLD_ADDR", |text| {
-                addresses(text).map_err(|error: Error| error.to_string())
-            })?
-            .unwrap_or_default(),
-            secret: secret(lookup)?,
-            socket_ifname: lookup("RINGFOLD_SOCKET_IFNAME"),
-            timeout: parse(lookup, "RINGFOLD_TIMEOUT_MS", milliseconds)?,
-            connect_timeout: parse(lookup, "RINGFOLD_CONNECT_TIMEOUT_MS", milliseconds)?,
-            peer_timeout: parse(lookup, "RINGFOLD_PEER_TIMEOUT_MS", peer_timeout)?,
-            transport: parse(lookup, "RINGFOLD_TRANSPORT", parsed)?,
-            allowed: AlgoFilter::parse(
-                &lookup(allowed::ALGO).unwrap_or_default(),
-                &lookup(allowed::PROTO).unwrap_or_default(),
-            )?,
-            tuner_config: lookup("RINGFOLD_TUNER_CONFIG"),
-            tuner_plugin: lookup("RINGFOLD_TUNER_PLUGIN"),
-            late_rank: parse(lookup, "RINGFOLD_LATE_RANK", count)?,
-            channels: parse(lookup, "RINGFOLD_CHANNELS", channels)?,
-            min_channels: parse(lookup, "RINGFOLD_MIN_CHANNELS", channels)?,
-            max_channels: parse(lookup, "RINGFOLD_MAX_CHANNELS", channels)?,
-            chunk_bytes: parse(lookup, "RINGFOLD_CHUNK_BYTES", bytes)?,
-            slice_bytes: parse(lookup, "RINGFOLD_SLICE_BYTES", bytes)?,
-            shm_bytes: parse(lookup, "RINGFOLD_SHM_BYTES", bytes)?,
-            limits: parse(lookup, "RINGFOLD_LIMITS", str::parse)?,
-            weights: parse(lookup, "RINGFOLD_WEIGHTS", parsed)?,
-            helpers: parse(lookup, "RINGFOLD_HELPERS", count)?,
-            bind: parse(lookup, "RINGFOLD_BIND", parsed)?,
-            straggler: parse(lookup, "RINGFOLD_STRAGGLER", parsed)?,
-            foreign_binding: FOREIGN_BINDINGS
-                .into_iter()
-                .find(|name| lookup(name).is_some()),
-            probe: parse(lookup, "RINGFOLD_PROBE", switch)?,
-            calibration: parse(lookup, "RINGFOLD_CALIBRATION", str::parse)?,
-        })
-    }
-}
-
 /// Reads the variable `name` with `read`, whose complaint becomes an error that names the variable.
 fn parse<T>(
     lookup: Lookup<'_>,
@@ -184,24 +64,31 @@ fn parse<T>(
     let Some(text) = lookup(name) else {
         return Ok(None);
     };
-    read(text.trim())
+    read(&text)
         .map(Some)
         .map_err(|why| Error::InvalidArgument(format!("{name}=`{text}`: {why}")))
 }
 
+/// A text as it stands.
+fn text(text: &str) -> Result<String, String> {
+    Ok(text.into())
+}
+
 /// What a type of the library reads by itself.
 fn parsed<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|error: T::Err| error.to_string())
+    text.trim()
+        .parse()
+        .map_err(|error: T::Err| error.to_string())
 }
 
 /// A count from 0 on.
 fn count(text: &str) -> Result<usize, String> {
-    text.parse()
-        .map_err(|_| "must be a whole number, 0 or more".to_string())
+    let number = text.trim().parse();
+    number.map_err(|_| "must be a whole number, 0 or more".into())
 }
 
 fn switch(text: &str) -> Result<bool, String> {
-    match text {
+    match text.trim() {
         "0" => Ok(false),
         "1" => Ok(true),
         _ => Err("must be 0 or 1".into()),
@@ -209,16 +96,24 @@ fn switch(text: &str) -> Result<bool, String> {
 }
 
 fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
+    match text.trim().parse() {
         Ok(0) | Err(_) => Err("must be a whole number, 1 or more".into()),
         Ok(number) => Ok(number),
     }
 }
 
 fn channels(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok();
+    let number = text.trim().parse().ok();
     let number = number.filter(|number| (1..=CHANNELS_MAX).contains(number));
     number.ok_or_else(|| format!("must be a whole number, 1 to {CHANNELS_MAX}"))
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    bytes(text.trim())
+}
+
+fn addresses(text: &str) -> Result<Vec<Address>, String> {
+    address::addresses(text).map_err(|error| error.to_string())
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {
@@ -302,6 +197,8 @@ fn unknown(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Bind, TransportChoice};
+    use crate::tune::AlgoFilter;
     use std::os::unix::fs::PermissionsExt;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Environment> {
@@ -333,7 +230,7 @@ mod tests {
         assert_eq!(environment.transport, Some(TransportChoice::Tcp));
         assert_eq!(environment.allowed, AlgoFilter::parse("ring", "").unwrap());
         assert_eq!(environment.slice_bytes, Some(65536));
-        assert_eq!(environment.addresses, ["node1:7".parse().unwrap()]);
+        assert_eq!(environment.addresses.unwrap(), ["node1:7".parse().unwrap()]);
     }
 
     #[test]

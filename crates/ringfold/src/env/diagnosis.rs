@@ -59,7 +59,7 @@ pub fn registers_buckets() -> Result<bool> {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.parse().ok();
+    let number = text.trim().parse().ok();
     number
         .and_then(|number| Duration::try_from_secs_f64(number).ok())
         .ok_or_else(|| "must be seconds, 0 or more".into())

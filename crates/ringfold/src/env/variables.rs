@@ -1,4 +1,19 @@
-//! The table of variables, and the page generated from it.
+//! The table of variables: what each one is for, and how it is read.
+
+use std::time::Duration;
+
+use super::{
+    FOREIGN_BINDINGS, Lookup, addresses, channels, count, milliseconds, parse, parsed,
+    peer_timeout, positive, process, secret, size, switch, text,
+};
+use crate::config::{Bind, StragglerPolicy, TransportChoice};
+use crate::control::{Address, Secret};
+use crate::error::Result;
+use crate::schedule::Weighting;
+use crate::tune::AlgoFilter;
+use crate::tune::allowed::{ALGO, PROTO};
+use crate::tune::calibration::Source;
+use crate::tune::limits::Overrides;
 
 /// One variable.
 #[derive(Clone, Copy, Debug)]
@@ -13,408 +28,285 @@ pub struct Variable {
     pub about: &'static str,
 }
 
-const fn variable(
-    name: &'static str,
-    kind: &'static str,
-    default: &'static str,
-    about: &'static str,
-) -> Variable {
-    Variable {
-        name,
-        kind,
-        default,
-        about,
-    }
+/// Each variable's effect, name, form and default; and, if its value is a field of
+/// [`Environment`], the field, its type and what reads it.
+macro_rules! variables {
+    ($(
+        $(#[doc = $about:literal])+
+        $name:literal: $kind:literal, default $default:literal
+            $(=> $field:ident: $type:ty = $read:ident)?;
+    )+) => {
+        /// Every variable that ringfold knows.
+        pub const VARIABLES: &[Variable] = &[$(Variable {
+            name: $name,
+            kind: $kind,
+            default: $default,
+            about: concat!($($about),+).trim_ascii_start(),
+        }),+];
+
+        /// What the `RINGFOLD_*` variables say; `None` where they say nothing.
+        #[derive(Clone, Debug, Default)]
+        pub struct Environment {
+            $($(
+                #[doc = concat!("`", $name, "`: ", $kind, ".")]
+                pub $field: Option<$type>,
+            )?)+
+            /// The job's secret.
+            pub secret: Option<Secret>,
+            /// Which algorithms and protocols the tuner may choose from.
+            pub allowed: AlgoFilter,
+            /// A variable that shows that binding is handled elsewhere.
+            pub foreign_binding: Option<&'static str>,
+        }
+
+        impl Environment {
+            /// Reads this process' environment.
+            pub fn read() -> Result<Environment> {
+                Environment::from_lookup(&process)
+            }
+
+            /// Reads what `lookup` finds.
+            pub fn from_lookup(lookup: Lookup<'_>) -> Result<Environment> {
+                let list = |name| lookup(name).unwrap_or_default();
+                let mut foreign = FOREIGN_BINDINGS.into_iter();
+                Ok(Environment {
+                    $($($field: parse(lookup, $name, $read)?,)?)+
+                    secret: secret(lookup)?,
+                    allowed: AlgoFilter::parse(&list(ALGO), &list(PROTO))?,
+                    foreign_binding: foreign.find(|name| lookup(name).is_some()),
+                })
+            }
+        }
+    };
 }
 
-/// Every variable that ringfold knows.
-pub const VARIABLES: &[Variable] = &[
-    variable(
-        "RINGFOLD_RANK",
-        "0, 1, …",
-        "the launcher's",
-        "This process' rank. Set it together with `RINGFOLD_WORLD_SIZE`. Under a Kubernetes \
-         Indexed Job it may be omitted and is then `JOB_COMPLETION_INDEX`.",
-    ),
-    variable(
-        "RINGFOLD_WORLD_SIZE",
-        "1, 2, …",
-        "the launcher's",
-        "The number of ranks. Without it and without a launcher's variables, the process is a job \
-         of one rank.",
-    ),
-    variable(
-        "RINGFOLD_LOCAL_RANK",
-        "0, 1, …",
-        "the launcher's",
-        "This process' rank among the ranks of its host.",
-    ),
-    variable(
-        "RINGFOLD_LOCAL_WORLD_SIZE",
-        "1, 2, …",
-        "the launcher's",
-        "The number of ranks on this host. If it equals the number of ranks, they connect through \
-         a UNIX socket.",
-    ),
-    variable(
-        "RINGFOLD_ADDR",
-        "`host:port` or `unix:@name`, or several of them",
-        "`MASTER_ADDR` and `MASTER_PORT` + 1, or what the launcher implies",
-        "The address of rank 0: its host and a free port there, the same on all ranks. Several \
-         addresses, separated by commas, are tried in order, and rank 0 listens at all of them. \
-         The default uses the port after `MASTER_PORT`, because `MASTER_PORT` itself belongs to \
-         torch's store. If all ranks are on one host, or a single address is a loopback address, \
-         the abstract UNIX socket `@ringfold-<user id>-<port>` is used instead: both ends check \
-         that the other belongs to the same user, so no secret is needed. With a secret, the name \
-         is derived from both, so no other user can take it beforehand.",
-    ),
-    variable(
-        "RINGFOLD_SECRET",
-        "text",
-        "none",
-        "The job's secret, known only to its ranks: every connection begins by proving it. \
-         Required if ranks connect over a network. Use 16 random bytes or more, for example `head \
-         -c16 /dev/urandom | base64`. Takes precedence over `RINGFOLD_SECRET_FILE`.",
-    ),
-    variable(
-        "RINGFOLD_SECRET_FILE",
-        "path",
-        "none",
-        "A file with the secret, owned by this user and not readable by other users (mode 0600). \
-         Trailing white space is ignored.",
-    ),
-    variable(
-        "RINGFOLD_SOCKET_IFNAME",
-        "list",
-        "all interfaces that are up",
-        "The network interfaces for data between hosts: exact names and networks, separated by \
-         commas, in order of preference, for example `eth0,10.0.0.0/8`. `^eth0` excludes; a list \
-         of exclusions alone keeps all the others. Loopback is never used between hosts.",
-    ),
-    variable(
-        "RINGFOLD_TIMEOUT_MS",
-        "milliseconds",
-        "300000",
-        "The default deadline of an operation. It is long, because a rank may be saving a \
-         checkpoint or compiling; the death of a rank is detected at once regardless.",
-    ),
-    variable(
-        "RINGFOLD_CONNECT_TIMEOUT_MS",
-        "milliseconds",
-        "60000",
-        "The deadline for joining. Raise it if ranks start far apart in time.",
-    ),
-    variable(
-        "RINGFOLD_PEER_TIMEOUT_MS",
-        "milliseconds, 2000 to 120000",
-        "2300",
-        "How long another host may give no sign of life before its ranks count as failed. A \
-         disconnected cable or a host without power is detected after this time. A network outage \
-         that is at least a second shorter is survived (before Linux 6.15: one of half this time). \
-         Raise it for networks with outages of seconds. Processes that end are detected at once \
-         regardless. Rank 0's value applies to all ranks.",
-    ),
-    variable(
-        "RINGFOLD_TRANSPORT",
-        "`auto`, `shm`, `tcp`",
-        "`auto`",
-        "The transports to use. `auto`: shared memory between the ranks of one host, TCP between \
-         hosts. `shm` is an error if there are several hosts. `tcp` uses TCP on one host, too.",
-    ),
-    variable(
-        "RINGFOLD_ALGO",
-        "a list, or lists by collective",
-        "all algorithms",
-        "The algorithms from which the tuner may choose, in the grammar of `NCCL_ALGO`: `ring`; \
-         `ring,tree`; `^push` for all except `push`; \
-         `direct;allreduce:ring,rabenseifner;broadcast:^tree` for a list for all collectives and \
-         separate lists for two of them. Only the first list may omit the collective. Case and \
-         underscores are ignored. A list for all collectives does not affect a collective that has \
-         none of its algorithms. A list for a collective is binding: a call for which no algorithm \
-         is left is refused. Must be the same on all ranks.",
-    ),
-    variable(
-        "RINGFOLD_PROTO",
-        "a list, or lists by collective",
-        "all protocols",
-        "Which protocols the tuner may choose from, in the same grammar: `ll` (the payload stands \
-         in the line that says it has come), `simple` (staged and pipelined), `zero_copy` (peers \
-         work in the buffers themselves). The same on all ranks.",
-    ),
-    variable(
-        "RINGFOLD_TUNER_CONFIG",
-        "path",
-        "none",
-        "A file of rules, in the format of NCCL's example tuner: which algorithm, protocol and \
-         number of channels a call uses. Rank 0 reads it for all. A malformed line is an error \
-         with its line and column. See docs/tuning.md.",
-    ),
-    variable(
-        "RINGFOLD_TUNER_PLUGIN",
-        "a library's path or name, or `none`",
-        "none",
-        "A shared library with NCCL's tuner interface, which can change the modelled costs. The \
-         part of its name between `libnccl-tuner-` and `.so` suffices; `STATIC_PLUGIN` is the \
-         program itself. If it cannot be loaded, a warning is logged, and the model decides. Must \
-         be the same on all ranks. See docs/nccl-tuner.md.",
-    ),
-    variable(
-        "RINGFOLD_LATE_RANK",
-        "0, 1, …",
-        "none",
-        "The rank that is known to be late to every `all_reduce`; required by \
-         `RINGFOLD_ALGO=stragglar`. Must be the same on all ranks, which compare it when they \
-         join.",
-    ),
-    variable(
-        "RINGFOLD_CHANNELS",
-        "1 to 64",
-        "the tuner's choice",
-        "Independent pipelines of every collective over messages: connections per pair of ranks on \
-         TCP. Equivalent to `RINGFOLD_MIN_CHANNELS` and `RINGFOLD_MAX_CHANNELS` with this number; \
-         these take precedence. Must be the same on all ranks.",
-    ),
-    variable(
-        "RINGFOLD_MIN_CHANNELS",
-        "1 to 64",
-        "1",
-        "The minimum number of channels of a collective over messages. Must be the same on all \
-         ranks.",
-    ),
-    variable(
-        "RINGFOLD_MAX_CHANNELS",
-        "1 to 64",
-        "1",
-        "The maximum: the number of TCP connections of each pair of ranks, and a limit for rules \
-         and plugins. A call uses one channel per 2 MiB; grouped calls share them. See \
-         docs/channels.md. Must be the same on all ranks.",
-    ),
-    variable(
-        "RINGFOLD_CHUNK_BYTES",
-        "bytes; K, M, G",
-        "the tuner's choice",
-        "The size of one message, or of one piece of published memory. The unit of the pipeline is \
-         this many bytes for each chunk of the algorithm and each channel. Must be the same on all \
-         ranks.",
-    ),
-    variable(
-        "RINGFOLD_SLICE_BYTES",
-        "bytes; K, M, G",
-        "the tuner's choice",
-        "The unit of the pipeline: bytes of the vector, or of each block. Takes precedence over \
-         `RINGFOLD_CHUNK_BYTES`. Must be the same on all ranks.",
-    ),
-    variable(
-        "RINGFOLD_WEIGHTS",
-        "`auto`, or a whole number per rank",
-        "equal parts",
-        "Each rank's share of all-reduces above 32 KiB, which then use the weighted `direct` \
-         algorithm: for a link or core that stays slower than the others. `1,1,1,0`: three ranks \
-         own a third each, the last one nothing. `auto`: measured once, after joining. Must be the \
-         same on all ranks; a list for a different number of ranks is ignored with a warning. See \
-         docs/stragglers.md.",
-    ),
-    variable(
-        "RINGFOLD_SHM_BYTES",
-        "bytes; K, M, G",
-        "8M",
-        "Shared memory per rank. Lower it if a container's memory is limited.",
-    ),
-    variable(
-        "RINGFOLD_STRAGGLER",
-        "`off`, `next2`, `tail`",
-        "`off`",
-        "Whether `all_reduce` and `reduce_scatter` above 32K bypass a slow rank: by a ring of \
-         messages in which a late sum bypasses the next rank (`next2`) or goes straight to the \
-         rank that owns the result (`tail`, which hides more). Results are exact, but the order of \
-         floating-point additions depends on which rank was late. See docs/stragglers.md. Must be \
-         the same on all ranks.",
-    ),
-    variable(
-        "RINGFOLD_LIMITS",
-        "list of `name=bytes`",
-        "derived by the tuner",
-        "Size limits of the tuner, for experiments: \
-         `shared_slice_bytes=64K,stream_bytes_min=never`. The log (`INFO`, `TUNING`) lists their \
-         values, and `tune/limits.rs` describes them. Rank 0's values apply to all ranks; but \
-         `never` on any rank applies to all.",
-    ),
-    variable(
-        "RINGFOLD_BIND",
-        "`auto`, `none`, `core`",
-        "`none`; `auto` in `ringfold run` and `ringfold perf`",
-        "Whether each rank is bound to cores of its own, within its affinity. `auto`: to its share \
-         of them (with one rank per core, one core; with more ranks than cores, equally many ranks \
-         on each). It does not bind if the ranks cannot share the cores evenly, if their \
-         affinities differ or were narrowed, or if a variable such as `SLURM_CPU_BIND` or \
-         `OMP_PLACES` says that binding is handled elsewhere. `core`: to one core, spread over \
-         caches and sockets; an error unless there is a core for each rank. `ringfold run` and \
-         `ringfold perf` bind the processes that they start. In a program started otherwise, the \
-         thread that joins is bound, and threads that it starts later (OpenMP's, torch's) share \
-         its cores: this is why nothing is bound there by default.",
-    ),
-    variable(
-        "RINGFOLD_HELPERS",
-        "0 to 63",
-        "the number of free cores",
-        "Threads of each communicator that share the copies and reductions of large calls with the \
-         calling thread. By default: the host's cores divided by its ranks, minus one, at most 7, \
-         and no more than the rank's own affinity leaves; none if a rank is bound to one core. \
-         Cores on which processes of other communicators run when this one begins do not count; \
-         processes in another network or process namespace are not visible. A step of a call uses \
-         as many helpers as its size can occupy, and fewer while other communicators of the \
-         process use theirs. They start with the first large call (`helper_bytes_min` in the log) \
-         and sleep between calls. Results are bitwise identical with and without helpers.",
-    ),
-    variable(
-        "RINGFOLD_PROBE",
-        "`0`, `1`",
-        "`1`",
-        "Whether the ranks of a host spend up to 10 ms at the start on measuring at which size one \
-         algorithm becomes faster than another. With `0`, or with more ranks than cores, limits \
-         derived from caches and cores are used. Rank 0's value applies.",
-    ),
-    variable(
-        "RINGFOLD_CALIBRATION",
-        "path, or `0`",
-        "the machine's own in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`",
-        "The file of `ringfold tune calibrate` with the constants of the tuner's cost model; see \
-         docs/tuning.md. With `0`, or without a file, the defaults are used. A file that was \
-         measured on another machine, or is invalid, is ignored with a message. Rank 0's value \
-         applies.",
-    ),
-    variable(
-        "RINGFOLD_TORCH_BUCKETS",
-        "`0`, `1`",
-        "`1`",
-        "In the PyTorch backend: whether DistributedDataParallel's gradient buckets are registered \
-         automatically; see docs/torch.md. Must be the same on all ranks.",
-    ),
-    variable(
-        "RINGFOLD_STALL_SECONDS",
-        "seconds",
-        "60",
-        "In the PyTorch backend: after how long a call in progress is reported as stuck, on the \
-         waiting rank, with the ranks that it waits for and their progress. The report is repeated \
-         after twice that time, and so on. `0`: never.",
-    ),
-    variable(
-        "RINGFOLD_FR_BUFFER_SIZE",
-        "0, 1, …",
-        "`TORCH_FR_BUFFER_SIZE`, or 2000",
-        "In the PyTorch backend: the number of calls in a process' flight record, over all groups. \
-         See docs/torch-diagnosis.md. `0` disables the record, and with it the reports of stuck \
-         calls.",
-    ),
-    variable(
-        "RINGFOLD_FR_DUMP",
-        "path",
-        "none",
-        "The file name prefix of the flight record, which is written after a fatal error, in \
-         PyTorch's format: `dumps/fr_` becomes `dumps/fr_0` for rank 0, and so on, and the same as \
-         JSON `dumps/fr_json/0.json`. A rank that leaves before others have come as far writes it, \
-         too. Use a folder that no other user can write to. If not set, the record is only written \
-         on request.",
-    ),
-    variable(
-        "RINGFOLD_FR_SIGNAL",
-        "a signal's name",
-        "none",
-        "For example `USR2`: on this signal, the process writes its flight record, with the prefix \
-         in `RINGFOLD_FR_DUMP`. A handler that the program has installed for the signal is not \
-         replaced.",
-    ),
-    variable(
-        "RINGFOLD_FR_FRAMES",
-        "`0`, `1`",
-        "`0`",
-        "Whether the flight record has the source location of each call. Takes some microseconds \
-         per call.",
-    ),
-    variable(
-        "RINGFOLD_DEBUG",
-        "`NONE`, `VERSION`, `WARN`, `INFO`, `TRACE`",
-        "`WARN`",
-        "The level of the log on standard error, as in NCCL. `VERSION`: one line at the start. \
-         `INFO`: what was chosen, and why. `TRACE`: everything.",
-    ),
-    variable(
-        "RINGFOLD_DEBUG_SUBSYS",
-        "list",
-        "all",
-        "The subsystems of `INFO` and `TRACE` lines: `INIT`, `ENV`, `CONTROL`, `TRANSPORT`, \
-         `TUNING`, separated by commas. A `^` in front means all except these.",
-    ),
-    variable(
-        "RINGFOLD_DEBUG_FILE",
-        "path",
-        "standard error",
-        "The file for the log, instead of standard error. `%h` is replaced by the host's name, \
-         `%p` by the process id.",
-    ),
-];
+variables! {
+    /// This process' rank. Set it together with `RINGFOLD_WORLD_SIZE`. Under a Kubernetes Indexed
+    /// Job it may be omitted and is then `JOB_COMPLETION_INDEX`.
+    "RINGFOLD_RANK": "0, 1, …", default "the launcher's" => rank: usize = count;
 
-/// The widest line of `docs/env.md`, tables excepted.
-const COLUMNS: usize = 100;
+    /// The number of ranks. Without it and without a launcher's variables, the process is a job of
+    /// one rank.
+    "RINGFOLD_WORLD_SIZE": "1, 2, …", default "the launcher's" => world_size: usize = positive;
 
-/// The text of `docs/env.md`, which ends with the table `launchers`.
-pub fn document(launchers: &str) -> String {
-    let mut text = String::from("# Environment variables\n");
-    paragraph(
-        &mut text,
-        "Arguments take precedence over `RINGFOLD_*`, and these over the launcher's variables: \
-         torchrun, Slurm, Open MPI, PMI (MPICH, Intel MPI), MVAPICH, Kubernetes, in this order. An \
-         empty value counts as not set. An unknown `RINGFOLD_*` name is reported in a warning.",
-    );
-    paragraph(
-        &mut text,
-        "This page is generated from `crates/ringfold/src/env/variables.rs`; a test compares them.",
-    );
-    for variable in VARIABLES {
-        text.push_str(&format!("\n## `{}`\n", variable.name));
-        paragraph(
-            &mut text,
-            &format!("{}; default: {}.", variable.kind, variable.default),
-        );
-        paragraph(&mut text, variable.about);
-    }
-    text.push_str("\n## Launchers\n");
-    paragraph(
-        &mut text,
-        "The source of a process' rank and world size, in order of precedence; it is an error if a \
-         launcher sets only some of them. Without an address, rank 0 is at `MASTER_ADDR` and \
-         `MASTER_PORT` + 1, in a Slurm step at its first host and a port above 61439 derived from \
-         the job's number, and on one host at a UNIX socket named after the launcher's job.",
-    );
-    text.push('\n');
-    text.push_str(launchers);
-    text
-}
+    /// This process' rank among the ranks of its host.
+    "RINGFOLD_LOCAL_RANK": "0, 1, …", default "the launcher's" => local_rank: usize = count;
 
-/// Appends an empty line and `content`, broken between words.
-fn paragraph(text: &mut String, content: &str) {
-    text.push('\n');
-    let mut column = 0;
-    for word in content.split(' ') {
-        let length = word.chars().count();
-        if column + 1 + length > COLUMNS {
-            text.push('\n');
-            column = 0;
-        }
-        if column > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
-    }
-    text.push('\n');
+    /// The number of ranks on this host. If it equals the number of ranks, they connect through a
+    /// UNIX socket.
+    "RINGFOLD_LOCAL_WORLD_SIZE": "1, 2, …", default "the launcher's"
+        => local_world_size: usize = positive;
+
+    /// The address of rank 0: its host and a free port there, the same on all ranks. Several
+    /// addresses, separated by commas, are tried in order, and rank 0 listens at all of them. The
+    /// default uses the port after `MASTER_PORT`, because `MASTER_PORT` itself belongs to torch's
+    /// store. If all ranks are on one host, or a single address is a loopback address, the abstract
+    /// UNIX socket `@ringfold-<user id>-<port>` is used instead: both ends check that the other
+    /// belongs to the same user, so no secret is needed. With a secret, the name is derived from
+    /// both, so no other user can take it beforehand.
+    "RINGFOLD_ADDR": "`host:port` or `unix:@name`, or several of them",
+        default "`MASTER_ADDR` and `MASTER_PORT` + 1, or what the launcher implies"
+        => addresses: Vec<Address> = addresses;
+
+    /// The job's secret, known only to its ranks: every connection begins by proving it. Required
+    /// if ranks connect over a network. Use 16 random bytes or more, for example `head -c16
+    /// /dev/urandom | base64`. Takes precedence over `RINGFOLD_SECRET_FILE`.
+    "RINGFOLD_SECRET": "text", default "none";
+
+    /// A file with the secret, owned by this user and not readable by other users (mode 0600).
+    /// Trailing white space is ignored.
+    "RINGFOLD_SECRET_FILE": "path", default "none";
+
+    /// The network interfaces for data between hosts: exact names and networks, separated by
+    /// commas, in order of preference, for example `eth0,10.0.0.0/8`. `^eth0` excludes; a list of
+    /// exclusions alone keeps all the others. Loopback is never used between hosts.
+    "RINGFOLD_SOCKET_IFNAME": "list", default "all interfaces that are up"
+        => socket_ifname: String = text;
+
+    /// The default deadline of an operation. It is long, because a rank may be saving a checkpoint
+    /// or compiling; the death of a rank is detected at once regardless.
+    "RINGFOLD_TIMEOUT_MS": "milliseconds", default "300000" => timeout: Duration = milliseconds;
+
+    /// The deadline for joining. Raise it if ranks start far apart in time.
+    "RINGFOLD_CONNECT_TIMEOUT_MS": "milliseconds", default "60000"
+        => connect_timeout: Duration = milliseconds;
+
+    /// How long another host may give no sign of life before its ranks count as failed. A
+    /// disconnected cable or a host without power is detected after this time. A network outage
+    /// that is at least a second shorter is survived (before Linux 6.15: one of half this time).
+    /// Raise it for networks with outages of seconds. Processes that end are detected at once
+    /// regardless. Rank 0's value applies to all ranks.
+    "RINGFOLD_PEER_TIMEOUT_MS": "milliseconds, 2000 to 120000", default "2300"
+        => peer_timeout: Duration = peer_timeout;
+
+    /// The transports to use. `auto`: shared memory between the ranks of one host, TCP between
+    /// hosts. `shm` is an error if there are several hosts. `tcp` uses TCP on one host, too.
+    "RINGFOLD_TRANSPORT": "`auto`, `shm`, `tcp`", default "`auto`"
+        => transport: TransportChoice = parsed;
+
+    /// The algorithms from which the tuner may choose, in the grammar of `NCCL_ALGO`: `ring`;
+    /// `ring,tree`; `^push` for all except `push`;
+    /// `direct;allreduce:ring,rabenseifner;broadcast:^tree` for a list for all collectives and
+    /// separate lists for two of them. Only the first list may omit the collective. Case and
+    /// underscores are ignored. A list for all collectives does not affect a collective that has
+    /// none of its algorithms. A list for a collective is binding: a call for which no algorithm is
+    /// left is refused. Must be the same on all ranks.
+    "RINGFOLD_ALGO": "a list, or lists by collective", default "all algorithms";
+
+    /// Which protocols the tuner may choose from, in the same grammar: `ll` (the payload stands in
+    /// the line that says it has come), `simple` (staged and pipelined), `zero_copy` (peers work in
+    /// the buffers themselves). The same on all ranks.
+    "RINGFOLD_PROTO": "a list, or lists by collective", default "all protocols";
+
+    /// A file of rules, in the format of NCCL's example tuner: which algorithm, protocol and number
+    /// of channels a call uses. Rank 0 reads it for all. A malformed line is an error with its line
+    /// and column. See docs/tuning.md.
+    "RINGFOLD_TUNER_CONFIG": "path", default "none" => tuner_config: String = text;
+
+    /// A shared library with NCCL's tuner interface, which can change the modelled costs. The part
+    /// of its name between `libnccl-tuner-` and `.so` suffices; `STATIC_PLUGIN` is the program
+    /// itself. If it cannot be loaded, a warning is logged, and the model decides. Must be the same
+    /// on all ranks. See docs/nccl-tuner.md.
+    "RINGFOLD_TUNER_PLUGIN": "a library's path or name, or `none`", default "none"
+        => tuner_plugin: String = text;
+
+    /// The rank that is known to be late to every `all_reduce`; required by
+    /// `RINGFOLD_ALGO=stragglar`. Must be the same on all ranks, which compare it when they join.
+    "RINGFOLD_LATE_RANK": "0, 1, …", default "none" => late_rank: usize = count;
+
+    /// Independent pipelines of every collective over messages: connections per pair of ranks on
+    /// TCP. Equivalent to `RINGFOLD_MIN_CHANNELS` and `RINGFOLD_MAX_CHANNELS` with this number;
+    /// these take precedence. Must be the same on all ranks.
+    "RINGFOLD_CHANNELS": "1 to 64", default "the tuner's choice" => channels: usize = channels;
+
+    /// The minimum number of channels of a collective over messages. Must be the same on all ranks.
+    "RINGFOLD_MIN_CHANNELS": "1 to 64", default "1" => min_channels: usize = channels;
+
+    /// The maximum: the number of TCP connections of each pair of ranks, and a limit for rules and
+    /// plugins. A call uses one channel per 2 MiB; grouped calls share them. See docs/channels.md.
+    /// Must be the same on all ranks.
+    "RINGFOLD_MAX_CHANNELS": "1 to 64", default "1" => max_channels: usize = channels;
+
+    /// The size of one message, or of one piece of published memory. The unit of the pipeline is
+    /// this many bytes for each chunk of the algorithm and each channel. Must be the same on all
+    /// ranks.
+    "RINGFOLD_CHUNK_BYTES": "bytes; K, M, G", default "the tuner's choice"
+        => chunk_bytes: usize = size;
+
+    /// The unit of the pipeline: bytes of the vector, or of each block. Takes precedence over
+    /// `RINGFOLD_CHUNK_BYTES`. Must be the same on all ranks.
+    "RINGFOLD_SLICE_BYTES": "bytes; K, M, G", default "the tuner's choice"
+        => slice_bytes: usize = size;
+
+    /// Each rank's share of all-reduces above 32 KiB, which then use the weighted `direct`
+    /// algorithm: for a link or core that stays slower than the others. `1,1,1,0`: three ranks own
+    /// a third each, the last one nothing. `auto`: measured once, after joining. Must be the same
+    /// on all ranks; a list for a different number of ranks is ignored with a warning. See
+    /// docs/stragglers.md.
+    "RINGFOLD_WEIGHTS": "`auto`, or a whole number per rank", default "equal parts"
+        => weights: Weighting = parsed;
+
+    /// Shared memory per rank. Lower it if a container's memory is limited.
+    "RINGFOLD_SHM_BYTES": "bytes; K, M, G", default "8M" => shm_bytes: usize = size;
+
+    /// Whether `all_reduce` and `reduce_scatter` above 32K bypass a slow rank: by a ring of
+    /// messages in which a late sum bypasses the next rank (`next2`) or goes straight to the rank
+    /// that owns the result (`tail`, which hides more). Results are exact, but the order of
+    /// floating-point additions depends on which rank was late. See docs/stragglers.md. Must be the
+    /// same on all ranks.
+    "RINGFOLD_STRAGGLER": "`off`, `next2`, `tail`", default "`off`"
+        => straggler: StragglerPolicy = parsed;
+
+    /// Size limits of the tuner, for experiments: `shared_slice_bytes=64K,stream_bytes_min=never`.
+    /// The log (`INFO`, `TUNING`) lists their values, and `tune/limits.rs` describes them. Rank 0's
+    /// values apply to all ranks; but `never` on any rank applies to all.
+    "RINGFOLD_LIMITS": "list of `name=bytes`", default "derived by the tuner"
+        => limits: Overrides = parsed;
+
+    /// Whether each rank is bound to cores of its own, within its affinity. `auto`: to its share of
+    /// them (with one rank per core, one core; with more ranks than cores, equally many ranks on
+    /// each). It does not bind if the ranks cannot share the cores evenly, if their affinities
+    /// differ or were narrowed, or if a variable such as `SLURM_CPU_BIND` or `OMP_PLACES` says that
+    /// binding is handled elsewhere. `core`: to one core, spread over caches and sockets; an error
+    /// unless there is a core for each rank. `ringfold run` and `ringfold perf` bind the processes
+    /// that they start. In a program started otherwise, the thread that joins is bound, and threads
+    /// that it starts later (OpenMP's, torch's) share its cores: this is why nothing is bound there
+    /// by default.
+    "RINGFOLD_BIND": "`auto`, `none`, `core`",
+        default "`none`; `auto` in `ringfold run` and `ringfold perf`"
+        => bind: Bind = parsed;
+
+    /// Threads of each communicator that share the copies and reductions of large calls with the
+    /// calling thread. By default: the host's cores divided by its ranks, minus one, at most 7, and
+    /// no more than the rank's own affinity leaves; none if a rank is bound to one core. Cores on
+    /// which processes of other communicators run when this one begins do not count; processes in
+    /// another network or process namespace are not visible. A step of a call uses as many helpers
+    /// as its size can occupy, and fewer while other communicators of the process use theirs. They
+    /// start with the first large call (`helper_bytes_min` in the log) and sleep between calls.
+    /// Results are bitwise identical with and without helpers.
+    "RINGFOLD_HELPERS": "0 to 63", default "the number of free cores" => helpers: usize = count;
+
+    /// Whether the ranks of a host spend up to 10 ms at the start on measuring at which size one
+    /// algorithm becomes faster than another. With `0`, or with more ranks than cores, limits
+    /// derived from caches and cores are used. Rank 0's value applies.
+    "RINGFOLD_PROBE": "`0`, `1`", default "`1`" => probe: bool = switch;
+
+    /// The file of `ringfold tune calibrate` with the constants of the tuner's cost model; see
+    /// docs/tuning.md. With `0`, or without a file, the defaults are used. A file that was measured
+    /// on another machine, or is invalid, is ignored with a message. Rank 0's value applies.
+    "RINGFOLD_CALIBRATION": "path, or `0`",
+        default "the machine's own in `$XDG_CACHE_HOME/ringfold` or `~/.cache/ringfold`"
+        => calibration: Source = parsed;
+
+    /// In the PyTorch backend: whether DistributedDataParallel's gradient buckets are registered
+    /// automatically; see docs/torch.md. Must be the same on all ranks.
+    "RINGFOLD_TORCH_BUCKETS": "`0`, `1`", default "`1`";
+
+    /// In the PyTorch backend: after how long a call in progress is reported as stuck, on the
+    /// waiting rank, with the ranks that it waits for and their progress. The report is repeated
+    /// after twice that time, and so on. `0`: never.
+    "RINGFOLD_STALL_SECONDS": "seconds", default "60";
+
+    /// In the PyTorch backend: the number of calls in a process' flight record, over all groups.
+    /// See docs/torch-diagnosis.md. `0` disables the record, and with it the reports of stuck
+    /// calls.
+    "RINGFOLD_FR_BUFFER_SIZE": "0, 1, …", default "`TORCH_FR_BUFFER_SIZE`, or 2000";
+
+    /// The file name prefix of the flight record, which is written after a fatal error, in
+    /// PyTorch's format: `dumps/fr_` becomes `dumps/fr_0` for rank 0, and so on, and the same as
+    /// JSON `dumps/fr_json/0.json`. A rank that leaves before others have come as far writes it,
+    /// too. Use a folder that no other user can write to. If not set, the record is only written on
+    /// request.
+    "RINGFOLD_FR_DUMP": "path", default "none";
+
+    /// For example `USR2`: on this signal, the process writes its flight record, with the prefix in
+    /// `RINGFOLD_FR_DUMP`. A handler that the program has installed for the signal is not replaced.
+    "RINGFOLD_FR_SIGNAL": "a signal's name", default "none";
+
+    /// Whether the flight record has the source location of each call. Takes some microseconds per
+    /// call.
+    "RINGFOLD_FR_FRAMES": "`0`, `1`", default "`0`";
+
+    /// The level of the log on standard error, as in NCCL. `VERSION`: one line at the start.
+    /// `INFO`: what was chosen, and why. `TRACE`: everything.
+    "RINGFOLD_DEBUG": "`NONE`, `VERSION`, `WARN`, `INFO`, `TRACE`", default "`WARN`";
+
+    /// The subsystems of `INFO` and `TRACE` lines: `INIT`, `ENV`, `CONTROL`, `TRANSPORT`, `TUNING`,
+    /// separated by commas. A `^` in front means all except these.
+    "RINGFOLD_DEBUG_SUBSYS": "list", default "all";
+
+    /// The file for the log, instead of standard error. `%h` is replaced by the host's name, `%p`
+    /// by the process id.
+    "RINGFOLD_DEBUG_FILE": "path", default "standard error";
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::setup::launch::launchers;
+
+    /// The widest line of `docs/env.md`, tables excepted.
+    const COLUMNS: usize = 100;
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/env.md");
 
@@ -433,5 +325,62 @@ mod tests {
     #[ignore = "writes docs/env.md"]
     fn write_the_page() {
         std::fs::write(PAGE, document(&launchers())).unwrap();
+    }
+
+    /// The text of `docs/env.md`, which ends with the table `launchers`.
+    fn document(launchers: &str) -> String {
+        let mut text = String::from("# Environment variables\n");
+        paragraph(
+            &mut text,
+            "Arguments take precedence over `RINGFOLD_*`, and these over the launcher's variables: \
+             torchrun, Slurm, Open MPI, PMI (MPICH, Intel MPI), MVAPICH, Kubernetes, in this \
+             order. An empty value counts as not set. An unknown `RINGFOLD_*` name is reported in \
+             a warning.",
+        );
+        paragraph(
+            &mut text,
+            "This page is generated from `crates/ringfold/src/env/variables.rs`; a test compares \
+             them.",
+        );
+        for variable in VARIABLES {
+            text.push_str(&format!("\n## `{}`\n", variable.name));
+            paragraph(
+                &mut text,
+                &format!("{}; default: {}.", variable.kind, variable.default),
+            );
+            paragraph(&mut text, variable.about);
+        }
+        text.push_str("\n## Launchers\n");
+        paragraph(
+            &mut text,
+            "The source of a process' rank and world size, in order of precedence; it is an error \
+             if a launcher sets only some of them. Without an address, rank 0 is at `MASTER_ADDR` \
+             and `MASTER_PORT` + 1, in a Slurm step at its first host and a port above 61439 derived \
+             from the job's number, and on one host at a UNIX socket named after the launcher's \
+             job.",
+        );
+        text.push('\n');
+        text.push_str(launchers);
+        text
+    }
+
+    /// Appends an empty line and `content`, broken between words.
+    fn paragraph(text: &mut String, content: &str) {
+        text.push('\n');
+        let mut column = 0;
+        for word in content.split(' ') {
+            let length = word.chars().count();
+            if column + 1 + length > COLUMNS {
+                text.push('\n');
+                column = 0;
+            }
+            if column > 0 {
+                text.push(' ');
+                column += 1;
+            }
+            text.push_str(word);
+            column += length;
+        }
+        text.push('\n');
     }
 }

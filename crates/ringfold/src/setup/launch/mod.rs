@@ -78,7 +78,7 @@ impl Launch {
         }
         if launch.world_size > 1 && !explicit.has_listener {
             let given = match explicit.addresses.is_empty() {
-                true => own.addresses.clone(),
+                true => own.addresses.clone().unwrap_or_default(),
                 false => explicit.addresses.clone(),
             };
             let place = launch.rendezvous(given, lookup, identity)?;
