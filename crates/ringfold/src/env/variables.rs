@@ -355,9 +355,9 @@ mod tests {
             &mut text,
             "The source of a process' rank and world size, in order of precedence; it is an error \
              if a launcher sets only some of them. Without an address, rank 0 is at `MASTER_ADDR` \
-             and `MASTER_PORT` + 1, in a Slurm step at its first host and a port above 61439 derived \
-             from the job's number, and on one host at a UNIX socket named after the launcher's \
-             job.",
+             and `MASTER_PORT` + 1, in a Slurm step at its first host and a port above 61439 \
+             derived from the job's number, and on one host at a UNIX socket named after the \
+             launcher's job.",
         );
         text.push('\n');
         text.push_str(launchers);
