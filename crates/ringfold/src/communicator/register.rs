@@ -271,12 +271,12 @@ impl Communicator {
         };
         let pass = |leader: usize| match leader == rank {
             true => {
-                handover(leader).serve(listener, fd.as_fd(), &others, limit)?;
+                handover(leader).serve(listener, &[fd.as_fd()], &others, limit)?;
                 Ok(None)
             }
             false => {
                 let name = &records[leader].name;
-                let fetched = handover(leader).fetch(name, rank, limit)?;
+                let fetched = handover(leader).fetch(name, rank, limit)?.memory;
                 Ok(Some(fetched))
             }
         };

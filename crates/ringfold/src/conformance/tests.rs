@@ -13,6 +13,7 @@ use crate::simulate::Scenario;
 use crate::simulate::network::model::{Compute, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
 use crate::testing::fault_injector::{FaultInjector, Faults};
+use crate::transport::bell::Bells;
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
@@ -290,8 +291,8 @@ fn domains(world_size: usize) -> u32 {
 }
 
 pub(super) fn shm(world_size: usize) -> Vec<Shm> {
-    let (segment, _fd) =
-        Segment::create(Shape::new(world_size, 3, 4 << 20)).expect("shared memory");
+    let (segment, _fd) = Segment::create(Shape::new(world_size, 3, 4 << 20), Bells::default())
+        .expect("shared memory");
     (0..world_size)
         .map(|rank| Shm::new(segment.clone(), rank, world_size))
         .collect()

@@ -16,6 +16,7 @@ use super::mesh::{Mesh, MeshListener, Peer};
 use super::socket::Socket;
 use super::tests::{ample, secret, watched};
 use crate::error::Error;
+use crate::transport::bell::Bells;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -308,9 +309,12 @@ fn memory_goes_to_each_member_and_to_no_other_rank() {
             leader: 0,
             secret: &secret,
         };
+        let bells = Bells::new(4).unwrap();
+        let fds: Vec<_> = std::iter::once(file.as_fd())
+            .chain(bells.as_fds())
+            .collect();
         thread::scope(|scope| {
-            let leader =
-                scope.spawn(|| handover.serve(&listener, file.as_fd(), &[1, 3], ample().into()));
+            let leader = scope.spawn(|| handover.serve(&listener, &fds, &[1, 3], ample().into()));
             // Rank 2 is no member; another secret is no rank.
             assert!(handover.fetch(&name, 2, ample().into()).is_err());
             let other = Secret::new(*b"another");
@@ -320,9 +324,11 @@ fn memory_goes_to_each_member_and_to_no_other_rank() {
             };
             assert!(intruder.fetch(&name, 1, ample().into()).is_err());
             for member in [1, 3] {
-                let fd = handover.fetch(&name, member, ample().into()).unwrap();
-                let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+                let handed = handover.fetch(&name, member, ample().into()).unwrap();
+                let number = std::os::fd::AsRawFd::as_raw_fd(&handed.memory);
+                let path = format!("/proc/self/fd/{number}");
                 assert_eq!(std::fs::read(path).unwrap(), b"shared");
+                assert_eq!(handed.bells.len(), 4);
             }
             leader.join().unwrap().unwrap();
         });
@@ -350,7 +356,7 @@ fn a_member_that_was_turned_away_because_it_stood_still_comes_again() {
             let member = scope.spawn(|| handover.fetch(&name, 1, ample().into()));
             listener.turn_one_away();
             handover
-                .serve(&listener, file.as_fd(), &[1], ample().into())
+                .serve(&listener, &[file.as_fd()], &[1], ample().into())
                 .unwrap();
             assert!(member.join().unwrap().is_ok());
         });

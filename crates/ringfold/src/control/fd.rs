@@ -2,7 +2,8 @@
 //!
 //! The leader, who has the memory (the first rank of a host for what a communicator runs on, every
 //! rank in its turn for what it registers), listens on a random name in the abstract namespace and
-//! hands its descriptor to each member, once. Both ends check that the other is a process of the
+//! hands its descriptor to each member, once, and with it the bells of all ranks if these sleep on
+//! descriptors. Both ends check that the other is a process of the
 //! same user and knows the job's secret.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -10,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
@@ -20,6 +21,7 @@ use super::handshake::HandshakeListener;
 use super::limit::{GLANCE, Limit};
 use super::socket::{Listener, Socket, random};
 use crate::error::{Error, Ranks, Result};
+use crate::transport::bell::Bells;
 
 /// The bytes that accompany a descriptor, because something must.
 const TOKEN: [u8; 8] = *b"rf-shmem";
@@ -55,6 +57,18 @@ impl FdListener {
     }
 }
 
+/// Descriptors passed at once: the memory's and the bells'.
+const FDS_MAX: usize = 1 + Bells::RANKS_MAX;
+
+/// What a member was handed.
+#[derive(Debug)]
+pub struct Handed {
+    /// The memory.
+    pub memory: OwnedFd,
+    /// The bells of the ranks that share it, if they have such.
+    pub bells: Vec<OwnedFd>,
+}
+
 /// Who passes memory to whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Handover<'a> {
@@ -69,13 +83,13 @@ pub struct Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// The leader's part: hands `fd` to each of `members` (without the leader) within `limit`.
+    /// The leader's part: hands `fds`, the memory and then the bells, to each of `members` (without the leader) within `limit`.
     /// Members that come while `listener` is there wait, also after a failure, so that this rank
     /// can say what befell it before they see it gone.
     pub fn serve(
         &self,
         listener: &FdListener,
-        fd: BorrowedFd<'_>,
+        fds: &[BorrowedFd<'_>],
         members: &[usize],
         limit: Limit<'_>,
     ) -> Result<(), Failure> {
@@ -96,7 +110,7 @@ impl Handover<'_> {
             let admitted = handshakes.wait(None, limit.next_look(), &mut judge);
             for (claim, socket) in admitted.map_err(Failure::Local)? {
                 let rank = claim.from as usize;
-                send_fd(&socket, fd)
+                send_fds(&socket, fds)
                     .map_err(|error| Failure::of(rank, "cannot pass memory on", error))?;
                 left -= 1;
             }
@@ -120,16 +134,16 @@ impl Handover<'_> {
         }
     }
 
-    /// A member's part: fetches the descriptor from the leader, who listens on `name`, within
+    /// A member's part: fetches the descriptors from the leader, who listens on `name`, within
     /// `limit`.
     ///
     /// A leader that does not answer is waited for. One that turned this rank away because this
     /// rank itself stood still is asked again, as long as it listens.
-    pub fn fetch(&self, name: &str, rank: usize, limit: Limit<'_>) -> Result<OwnedFd, Failure> {
+    pub fn fetch(&self, name: &str, rank: usize, limit: Limit<'_>) -> Result<Handed, Failure> {
         let address: Address = format!("unix:@{name}").parse().map_err(Failure::Local)?;
         loop {
             let failure = match self.attempt(&address, rank, limit) {
-                Ok(fd) => return Ok(fd),
+                Ok(handed) => return Ok(handed),
                 Err(failure) => failure,
             };
             limit.check().map_err(Failure::Cancelled)?;
@@ -143,12 +157,7 @@ impl Handover<'_> {
         }
     }
 
-    fn attempt(
-        &self,
-        address: &Address,
-        rank: usize,
-        limit: Limit<'_>,
-    ) -> Result<OwnedFd, Failure> {
+    fn attempt(&self, address: &Address, rank: usize, limit: Limit<'_>) -> Result<Handed, Failure> {
         let broken = |error| Failure::of(self.leader, "cannot fetch memory", error);
         let socket = Socket::connect(address, limit).map_err(broken)?;
         let claim = Claim {
@@ -166,7 +175,7 @@ impl Handover<'_> {
                 self.leader
             ))),
         })?;
-        receive_fd(&socket, limit).map_err(broken)
+        receive_fds(&socket, limit).map_err(broken)
     }
 }
 
@@ -217,12 +226,12 @@ impl Failure {
     }
 }
 
-fn send_fd(socket: &Socket, fd: BorrowedFd<'_>) -> std::io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+fn send_fds(socket: &Socket, fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    // The space is made for exactly this.
-    control.push(SendAncillaryMessage::ScmRights(&fds));
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(ErrorKind::InvalidInput.into());
+    }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let sent = sendmsg(socket, &[IoSlice::new(&TOKEN)], &mut control, flags)?;
     match sent == TOKEN.len() {
@@ -231,9 +240,9 @@ fn send_fd(socket: &Socket, fd: BorrowedFd<'_>) -> std::io::Result<()> {
     }
 }
 
-fn receive_fd(socket: &Socket, limit: Limit<'_>) -> std::io::Result<OwnedFd> {
+fn receive_fds(socket: &Socket, limit: Limit<'_>) -> std::io::Result<Handed> {
     socket.wait_readable(limit)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut token = [0; TOKEN.len()];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -247,9 +256,16 @@ fn receive_fd(socket: &Socket, limit: Limit<'_>) -> std::io::Result<OwnedFd> {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
-    let fd = fds.next().and_then(|mut fds| fds.next());
-    match (fd, received.bytes == TOKEN.len() && token == TOKEN) {
-        (Some(fd), true) => Ok(fd),
-        _ => Err(ErrorKind::UnexpectedEof.into()),
+    let mut fds = fds.next().into_iter().flatten();
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(rustix::io::Errno::MFILE.into());
+    }
+    let is_whole = received.bytes == TOKEN.len() && token == TOKEN;
+    match fds.next().filter(|_| is_whole) {
+        Some(memory) => Ok(Handed {
+            memory,
+            bells: fds.collect(),
+        }),
+        None => Err(ErrorKind::UnexpectedEof.into()),
     }
 }

@@ -1,5 +1,6 @@
 //! The second stage: shared memory with the ranks of this host, connections to the others.
 
+use std::iter;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use super::offer::{Division, OfferedMemory};
 use super::peer_info::PeerInfo;
 use super::placement::Placement;
 use crate::communicator::membership::Depart;
-use crate::control::fd::{Failure, Handover};
+use crate::control::fd::{Failure, Handed, Handover};
 use crate::control::mesh::{Mesh, MeshListener, Peer};
 use crate::error::{Error, Result};
 use crate::transport::Transport;
+use crate::transport::bell::{Bell, Bells};
 use crate::transport::local;
 use crate::transport::routes::Routes;
 use crate::transport::shm::{Segment, Shm};
@@ -36,7 +38,9 @@ impl<'a> Discovered<'a> {
             placement,
         } = self;
         let segment = share_memory(attempt, &division, offer.memory, &peers)?;
-        let tcp = connect(attempt, &division, offer.mesh, &peers)?;
+        let bell = segment.as_ref();
+        let bell = bell.and_then(|segment| segment.bells().of(division.place).cloned());
+        let tcp = connect(attempt, &division, offer.mesh, &peers, bell)?;
         Ok(Linked {
             attempt,
             placement,
@@ -71,9 +75,10 @@ fn share_memory(
     };
     let segment = match memory {
         Some(memory) => {
-            let fd = memory.fd.as_fd();
-            let served =
-                attempt.within_limit(|limit| handover.serve(&memory.listener, fd, members, limit));
+            let bells = memory.segment.bells().as_fds();
+            let fds: Vec<_> = iter::once(memory.fd.as_fd()).chain(bells).collect();
+            let served = attempt
+                .within_limit(|limit| handover.serve(&memory.listener, &fds, members, limit));
             served.map_err(Failure::into_error)?;
             memory.segment
         }
@@ -85,19 +90,21 @@ fn share_memory(
                 ))
             })?;
             let fetched = attempt.within_limit(|limit| handover.fetch(name, group.rank, limit));
-            Segment::open(fetched.map_err(Failure::into_error)?, division.shape(group))?
+            let Handed { memory, bells } = fetched.map_err(Failure::into_error)?;
+            Segment::open(memory, division.shape(group), Bells::from_fds(bells))?
         }
     };
     segment.populate(division.place);
     Ok(Some(segment))
 }
 
-/// Connects to the ranks that are reached by TCP.
+/// Connects to the ranks that are reached by TCP; `bell` wakes this rank, too.
 fn connect(
     attempt: &Attempt<'_>,
     division: &Division,
     listener: Option<MeshListener>,
     peers: &[PeerInfo],
+    bell: Option<Bell>,
 ) -> Result<Option<Tcp>> {
     let Some(listener) = listener else {
         return Ok(None);
@@ -120,6 +127,7 @@ fn connect(
     let sockets = attempt.within_limit(|limit| mesh.connect(listener, limit))?;
     let options = TcpOptions {
         silence: group.session.silence(),
+        bell,
         ..TcpOptions::default()
     };
     Tcp::new(group.rank, sockets, options).map(Some)

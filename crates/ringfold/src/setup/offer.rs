@@ -10,6 +10,7 @@ use crate::control::fd::FdListener;
 use crate::control::mesh::MeshListener;
 use crate::error::Result;
 use crate::topology::interfaces;
+use crate::transport::bell::Bells;
 use crate::transport::shm::{Segment, Shape};
 
 /// How the ranks of a group are divided, as this rank sees it.
@@ -113,7 +114,12 @@ fn offer_memory(group: &Group, division: &Division) -> Result<Option<OfferedMemo
     if division.sharing.len() < 2 || division.place != 0 {
         return Ok(None);
     }
-    let (segment, fd) = Segment::create(division.shape(group))?;
+    // Ranks with peers of both kinds sleep on descriptors.
+    let bells = match division.remote.is_empty() {
+        true => Bells::default(),
+        false => Bells::new(division.sharing.len())?,
+    };
+    let (segment, fd) = Segment::create(division.shape(group), bells)?;
     Ok(Some(OfferedMemory {
         segment,
         fd,

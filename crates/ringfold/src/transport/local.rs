@@ -157,7 +157,7 @@ impl Local {
                 theirs.lent.retain(|(lent, _)| *lent != ticket);
                 theirs.sent.push(ticket);
                 drop(theirs);
-                self.segment.doorbell(peer).ring();
+                self.segment.ring(peer);
             }
             done.push(receive.ticket);
             queue.pop_front();
@@ -207,7 +207,7 @@ impl Transport for Local {
         let key = (self.rank, stream.channel);
         theirs.messages.entry(key).or_default().push_back(message);
         drop(theirs);
-        self.segment.doorbell(stream.peer).ring();
+        self.segment.ring(stream.peer);
         Ok(if lent { Posted::Pending } else { Posted::Done })
     }
 
@@ -294,7 +294,7 @@ impl Drop for Local {
                 }
             }
             drop(theirs);
-            self.segment.doorbell(peer).ring();
+            self.segment.ring(peer);
         }
     }
 }

@@ -23,6 +23,7 @@
 //! Everything that comes from a peer is a claim until checked: lengths are compared with what was
 //! due, never used as loop bounds or indices.
 
+pub(crate) mod bell;
 pub(crate) mod checksum;
 pub mod header;
 pub mod local;

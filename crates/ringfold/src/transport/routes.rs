@@ -1,8 +1,8 @@
 //! Shared memory to the ranks of this host and TCP to the others, as one transport.
 //!
 //! Waiting is the only thing that the two do not do alike: a futex cannot be waited for together
-//! with sockets. A rank that has both kinds of peers sleeps on its sockets and looks at the shared
-//! memory every `MIXED_BLOCK`.
+//! with sockets. A rank that has both kinds of peers sleeps on its sockets and on its bell, which
+//! the peers of its host ring (see `bell`).
 
 use std::time::Duration;
 
@@ -12,8 +12,9 @@ use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::Result;
 use crate::memory::Region;
 
-/// How late a sleeping rank sees what a peer of its host did.
-const MIXED_BLOCK: Duration = Duration::from_micros(200);
+/// How late a sleeping rank without a bell sees what a peer of its host did: one of a host with
+/// more ranks than can have bells.
+const BLOCK_WITHOUT_BELL_MAX: Duration = Duration::from_micros(200);
 
 /// Shared memory and TCP together. For a communicator on several hosts, some of which have several
 /// ranks.
@@ -89,7 +90,15 @@ impl Transport for Routes {
     }
 
     fn block(&mut self, timeout: Duration) -> Result<()> {
-        self.tcp.block(timeout.min(MIXED_BLOCK))
+        if self.shm.bell().is_none() {
+            return self.tcp.block(timeout.min(BLOCK_WITHOUT_BELL_MAX));
+        }
+        if !self.shm.announce_sleep() {
+            return Ok(());
+        }
+        let slept = self.tcp.block(timeout);
+        self.shm.end_sleep();
+        slept
     }
 
     fn is_departure_final(&self, peer: usize) -> bool {
@@ -103,23 +112,35 @@ impl Transport for Routes {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+
     use super::*;
+    use crate::transport::bell::Bells;
     use crate::transport::shm::{Segment, Shape};
     use crate::transport::suite;
     use crate::transport::tcp::{TcpOptions, tests::mesh};
+
+    fn connected(rank: usize, sockets: Vec<Vec<TcpStream>>, shm: &Shm) -> Tcp {
+        let options = TcpOptions {
+            bell: shm.bell().cloned(),
+            ..TcpOptions::default()
+        };
+        Tcp::new(rank, sockets, options).expect("sockets")
+    }
 
     /// Ranks of two hosts, one after the other. With two ranks each has a host to itself.
     fn ranks(world_size: usize) -> Vec<Routes> {
         let hosts = [0, 1].map(|host| {
             let ranks = world_size.saturating_sub(host).div_ceil(2);
             let shape = Shape::new(ranks, suite::CHANNELS, 8 << 20);
-            Segment::create(shape).expect("shared memory").0
+            let bells = Bells::new(ranks).expect("bells");
+            Segment::create(shape, bells).expect("shared memory").0
         });
         let sockets = mesh(world_size).into_iter().enumerate();
         sockets
             .map(|(rank, sockets)| {
-                let tcp = Tcp::new(rank, sockets, TcpOptions::default()).expect("sockets");
                 let shm = Shm::new(hosts[rank % 2].clone(), rank / 2, world_size);
+                let tcp = connected(rank, sockets, &shm);
                 let number = |peer: usize| (peer % 2 == rank % 2).then_some(peer / 2);
                 Routes::new(shm, tcp, (0..world_size).map(number).collect())
             })
@@ -129,12 +150,13 @@ mod tests {
     /// The same with all ranks on one host.
     fn neighbours(world_size: usize) -> Vec<Routes> {
         let shape = Shape::new(world_size, suite::CHANNELS, 8 << 20);
-        let (segment, _fd) = Segment::create(shape).expect("shared memory");
+        let bells = Bells::new(world_size).expect("bells");
+        let (segment, _fd) = Segment::create(shape, bells).expect("shared memory");
         let sockets = mesh(world_size).into_iter().enumerate();
         sockets
             .map(|(rank, sockets)| {
-                let tcp = Tcp::new(rank, sockets, TcpOptions::default()).expect("sockets");
                 let shm = Shm::new(segment.clone(), rank, world_size);
+                let tcp = connected(rank, sockets, &shm);
                 Routes::new(shm, tcp, (0..world_size).map(Some).collect())
             })
             .collect()

@@ -14,7 +14,9 @@
 //! sleeper says in its doorbell whether it does; a ringer whose process is not registered for it
 //! keeps its fence.
 //!
-//! The futex is a shared one: a private one would never wake another process.
+//! The futex is a shared one: a private one would never wake another process. An owner that waits
+//! for descriptors, too, cannot sleep on it: it announces that instead, and the ringer
+//! then rings the owner's bell (see `bell`).
 
 use super::barrier;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -25,7 +27,7 @@ use crate::sync::{AtomicU32, Ordering, fence};
 pub struct Doorbell {
     /// Counts the rings that found a sleeper: the futex word.
     sequence: AtomicU32,
-    /// 1 while the owner sleeps or is about to.
+    /// How the owner sleeps or is about to: [`AWAKE`] or a [`Bed`].
     sleeping: AtomicU32,
     /// 1 if the owner has all threads fenced before it sleeps.
     fences_ringers: AtomicU32,
@@ -36,6 +38,18 @@ pub const DOORBELL_BYTES: usize = 12;
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Doorbell>() == DOORBELL_BYTES);
+
+/// The owner does not sleep.
+const AWAKE: u32 = 0;
+
+/// What an owner sleeps on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bed {
+    /// This doorbell's futex.
+    Futex = 1,
+    /// Descriptors, among which is its bell.
+    Descriptors = 2,
+}
 
 /// The value of `sequence` when the owner armed.
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +77,10 @@ impl Doorbell {
 
     /// Announces that the owner is about to sleep. It looks for something to do once more before it
     /// does.
-    pub fn arm(&self) -> Armed {
+    pub fn arm(&self, bed: Bed) -> Armed {
         // Pairs with the increment in `ring`: a ring after this load ends the sleep.
         let sequence = self.sequence.load(Ordering::Acquire);
-        self.sleeping.store(1, Ordering::Relaxed);
+        self.sleeping.store(bed as u32, Ordering::Relaxed);
         // Pairs with the fence in `ring`; SeqCst because each side stores one word and loads the
         // other's.
         fence(Ordering::SeqCst);
@@ -79,12 +93,13 @@ impl Doorbell {
     /// Takes the announcement back.
     pub fn disarm(&self) {
         // Nothing depends on it: a late ring costs one needless wake.
-        self.sleeping.store(0, Ordering::Relaxed);
+        self.sleeping.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Wakes the owner if it sleeps. The change it is to see was made before, by a store of any
-    /// ordering.
-    pub fn ring(&self) {
+    /// Wakes the owner if it sleeps on the futex; whether it sleeps on descriptors instead, so that
+    /// its bell must be rung. The change it is to see was made before, by a store of any ordering.
+    #[must_use]
+    pub fn ring(&self) -> bool {
         if self.spares_fence() && barrier::is_registered() {
             // Pairs with the kernel's in `arm`: the processor's part is done there.
             barrier::fence_compiler();
@@ -92,9 +107,7 @@ impl Doorbell {
             // Pairs with the fence in `arm`; SeqCst as there.
             fence(Ordering::SeqCst);
         }
-        if self.sleeping.load(Ordering::Relaxed) != 0 {
-            self.ring_sleeper();
-        }
+        self.sleeping.load(Ordering::Relaxed) != AWAKE && self.ring_sleeper()
     }
 
     fn spares_fence(&self) -> bool {
@@ -102,11 +115,13 @@ impl Doorbell {
     }
 
     #[cold]
-    fn ring_sleeper(&self) {
+    fn ring_sleeper(&self) -> bool {
         // One ringer wakes; the others need not.
-        if self.sleeping.swap(0, Ordering::Relaxed) != 0 {
+        let bed = self.sleeping.swap(AWAKE, Ordering::Relaxed);
+        if bed == Bed::Futex as u32 {
             self.wake();
         }
+        bed == Bed::Descriptors as u32
     }
 
     /// Wakes the owner whether it announced a sleep or not.
@@ -120,7 +135,7 @@ impl Doorbell {
     /// looks for something to do once more; the second sleeps.
     pub fn block(&self, armed: &mut Option<Armed>, timeout: std::time::Duration) {
         match armed.take() {
-            None => *armed = Some(self.arm()),
+            None => *armed = Some(self.arm(Bed::Futex)),
             Some(armed) => self.sleep(armed, timeout),
         }
     }
@@ -182,10 +197,10 @@ mod futex {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
-    use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, Ordering};
+    use loom::sync::{Arc, Condvar, Mutex};
 
-    use super::Doorbell;
+    use super::{Bed, Doorbell};
 
     /// Three threads have too many interleavings to try all; no lost wake known to the field needs
     /// more than this.
@@ -203,15 +218,45 @@ mod loom_tests {
             let ringer = shared.clone();
             let thread = loom::thread::spawn(move || {
                 ringer.1.store(1, Ordering::Release);
-                ringer.0.ring();
+                assert!(!ringer.0.ring());
             });
             while shared.1.load(Ordering::Acquire) == 0 {
-                let armed = shared.0.arm();
+                let armed = shared.0.arm(Bed::Futex);
                 if shared.1.load(Ordering::Acquire) != 0 {
                     shared.0.disarm();
                     break;
                 }
                 shared.0.sleep(armed, std::time::Duration::MAX);
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    /// The bell is a counter that the sleeper waits for and empties, as epoll does.
+    #[test]
+    fn loom_a_sleeper_on_descriptors_sees_every_change() {
+        loom::model(|| {
+            let shared = Arc::new((doorbell(), AtomicU32::new(0), Mutex::new(0), Condvar::new()));
+            let ringer = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                ringer.1.store(1, Ordering::Release);
+                if ringer.0.ring() {
+                    *ringer.2.lock().unwrap() += 1;
+                    ringer.3.notify_all();
+                }
+            });
+            while shared.1.load(Ordering::Acquire) == 0 {
+                shared.0.arm(Bed::Descriptors);
+                if shared.1.load(Ordering::Acquire) != 0 {
+                    break;
+                }
+                let mut rings = shared.2.lock().unwrap();
+                while *rings == 0 {
+                    rings = shared.3.wait(rings).unwrap();
+                }
+                *rings = 0;
+                drop(rings);
+                shared.0.disarm();
             }
             thread.join().unwrap();
         });
@@ -228,7 +273,7 @@ mod loom_tests {
                     let ringer = shared.clone();
                     loom::thread::spawn(move || {
                         ringer.1[index].store(1, Ordering::Release);
-                        ringer.0.ring();
+                        assert!(!ringer.0.ring());
                     })
                 })
                 .collect();
@@ -239,7 +284,7 @@ mod loom_tests {
                     .all(|flag| flag.load(Ordering::Acquire) == 1)
             };
             while !arrived() {
-                let armed = shared.0.arm();
+                let armed = shared.0.arm(Bed::Futex);
                 if arrived() {
                     break;
                 }

@@ -24,12 +24,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use doorbell::Armed;
+use doorbell::Bed;
 use ring::{End, Receiver, Sender};
 use segment::Lane;
 pub use segment::{Segment, Shape};
 pub use slots::{PREFETCHED_BYTES_MAX, SlotUse};
 pub use window::{Wake, Windows};
 
+use super::bell::Bell;
 use super::{Head, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::Region;
@@ -89,14 +91,35 @@ impl Shm {
         self
     }
 
+    /// Announces that this rank is about to sleep on descriptors. `false` if it had not announced
+    /// that yet: then there may be something to do that its peers did before.
+    pub fn announce_sleep(&mut self) -> bool {
+        let is_announced = self.armed.is_some();
+        if !is_announced {
+            let doorbell = self.segment.doorbell(self.rank);
+            self.armed = Some(doorbell.arm(Bed::Descriptors));
+        }
+        is_announced
+    }
+
+    /// Takes the announcement of a sleep back.
+    pub fn end_sleep(&mut self) {
+        if self.armed.take().is_some() {
+            self.segment.doorbell(self.rank).disarm();
+        }
+    }
+
+    /// This rank's bell, if the ranks of the segment have such.
+    pub fn bell(&self) -> Option<&Bell> {
+        self.segment.bells().of(self.rank)
+    }
+
     /// Forgets the streams that have nothing queued any more, and an announced sleep.
     fn forget_idle_streams(&mut self) {
         self.receiving
             .retain(|&index| !self.receivers[index].is_idle());
         self.sending.retain(|&index| !self.senders[index].is_idle());
-        if self.armed.take().is_some() {
-            self.segment.doorbell(self.rank).disarm();
-        }
+        self.end_sleep();
     }
 
     /// Fails when a message is due from a rank that has left. What it sent before it left is taken
@@ -225,11 +248,12 @@ impl Transport for Shm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::bell::Bells;
     use crate::transport::suite;
 
     fn ranks(world_size: usize) -> Vec<Shm> {
-        let (segment, _fd) =
-            Segment::create(Shape::new(world_size, 4, 8 << 20)).expect("shared memory");
+        let (segment, _fd) = Segment::create(Shape::new(world_size, 4, 8 << 20), Bells::default())
+            .expect("shared memory");
         (0..world_size)
             .map(|rank| Shm::new(segment.clone(), rank, world_size))
             .collect()

@@ -112,7 +112,7 @@ impl Sender {
                 .copy_from(piece);
             self.cells_done += 1;
             flag::raise(segment.cell_stamp(lane, cell), self.cells_done);
-            segment.doorbell(lane.to).ring();
+            segment.ring(lane.to);
             message.done_bytes = end;
             if end == bytes {
                 done.push(message.ticket);
@@ -158,7 +158,7 @@ impl Receiver {
             message.payload.absorb(message.done_bytes, piece);
             self.cells_done += 1;
             flag::raise(segment.ring_consumed(lane), self.cells_done);
-            segment.doorbell(lane.from).ring();
+            segment.ring(lane.from);
             message.done_bytes = end;
             if end == bytes {
                 done.push(message.ticket);

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::memory::mapping::{Mapping, make_sealed, size_and_seals};
 use crate::memory::{Owned, Region};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::transport::bell::{self, Bells};
 use crate::transport::{ATTACHED_WORDS, HEADER_BYTES};
 
 const PAGE_BYTES: usize = 4096;
@@ -184,6 +185,7 @@ pub struct Segment {
     map: Region,
     shape: Shape,
     windows: Strides,
+    bells: Bells,
 }
 
 /// Where a segment lies.
@@ -204,14 +206,15 @@ struct Strides {
 }
 
 impl Segment {
-    /// Makes the memory: for the one rank that hands the descriptor to the others.
-    pub fn create(shape: Shape) -> Result<(Arc<Segment>, OwnedFd)> {
+    /// Makes the memory: for the one rank that hands the descriptor to the others. Ranks that sleep
+    /// on descriptors have `bells`.
+    pub fn create(shape: Shape, bells: Bells) -> Result<(Arc<Segment>, OwnedFd)> {
         let bytes = shape.total_bytes();
         let refused =
             |error| Error::system(format!("cannot make {bytes} bytes of shared memory"), error);
         // Sealed, so that no peer can cut the memory off under our feet.
         let fd = make_sealed("ringfold", bytes).map_err(refused)?;
-        let segment = Segment::map(&fd, shape)?;
+        let segment = Segment::map(&fd, shape, bells)?;
         for (index, word) in shape.words().into_iter().enumerate() {
             // Pairs with the loads in `open`, ordered by the descriptor's passing in between.
             segment.atomic64(index * 8).store(word, Ordering::Release);
@@ -227,11 +230,12 @@ impl Segment {
             Memory::Heap { _owned: memory },
             map,
             shape,
+            Bells::default(),
         ))
     }
 
     /// Maps the memory behind a descriptor that came from a peer, once it is what it should be.
-    pub fn open(fd: OwnedFd, shape: Shape) -> Result<Arc<Segment>> {
+    pub fn open(fd: OwnedFd, shape: Shape, bells: Bells) -> Result<Arc<Segment>> {
         let (size, is_sealed) = size_and_seals(&fd)
             .map_err(|error| Error::system("cannot look at the shared memory", error))?;
         if !is_sealed || size != shape.total_bytes() as u64 {
@@ -242,7 +246,15 @@ impl Segment {
                 shape.total_bytes()
             )));
         }
-        let segment = Segment::map(&fd, shape)?;
+        if ![0, shape.ranks].contains(&bells.count()) {
+            return Err(Error::Bootstrap(format!(
+                "{} event counters came with the shared memory of {} ranks; use one version \
+                 everywhere",
+                bells.count(),
+                shape.ranks
+            )));
+        }
+        let segment = Segment::map(&fd, shape, bells)?;
         let words: Vec<u64> = (0..7)
             .map(|index| segment.atomic64(index * 8).load(Ordering::Acquire))
             .collect();
@@ -254,17 +266,17 @@ impl Segment {
         Ok(Arc::new(segment))
     }
 
-    fn map(fd: impl AsFd, shape: Shape) -> Result<Segment> {
+    fn map(fd: impl AsFd, shape: Shape, bells: Bells) -> Result<Segment> {
         let bytes = shape.total_bytes();
         let mapping = Mapping::new(fd, bytes).map_err(|error| {
             Error::system(format!("cannot map {bytes} bytes of shared memory"), error)
         })?;
         mapping.advise_huge_pages();
         let map = mapping.region();
-        Ok(Segment::divided(Memory::Mapped(mapping), map, shape))
+        Ok(Segment::divided(Memory::Mapped(mapping), map, shape, bells))
     }
 
-    fn divided(memory: Memory, map: Region, shape: Shape) -> Segment {
+    fn divided(memory: Memory, map: Region, shape: Shape, bells: Bells) -> Segment {
         let windows = Strides {
             first: shape.window_offset(0),
             rank: shape.window_bytes(),
@@ -275,6 +287,7 @@ impl Segment {
             map,
             shape,
             windows,
+            bells,
         }
     }
 
@@ -310,6 +323,22 @@ impl Segment {
         // SAFETY: in bounds, at the beginning of a line, and made of atomics, which any process may
         // write at any time.
         unsafe { &*word.address().cast::<Doorbell>() }
+    }
+
+    /// Wakes a rank if it sleeps. The change it is to see was made before, by a store of any
+    /// ordering.
+    #[inline]
+    pub fn ring(&self, rank: usize) {
+        if self.doorbell(rank).ring()
+            && let Some(bell) = self.bells.of(rank)
+        {
+            bell::ring(bell);
+        }
+    }
+
+    /// The bells of its ranks.
+    pub fn bells(&self) -> &Bells {
+        &self.bells
     }
 
     /// How many generations a rank has finished.

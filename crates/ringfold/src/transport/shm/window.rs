@@ -369,7 +369,7 @@ impl Windows {
     fn wake(&self, wake: Wake) {
         if wake == Wake::Peers {
             for peer in self.peers() {
-                self.segment.doorbell(peer).ring();
+                self.segment.ring(peer);
             }
         }
     }

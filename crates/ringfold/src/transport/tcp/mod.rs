@@ -41,6 +41,7 @@ use self::frame::{Progress, broken};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::readiness::Readiness;
+use super::bell::{Bell, new_bell};
 use super::{Head, PIECE_ALIGN_BYTES, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -74,6 +75,8 @@ pub struct TcpOptions {
     pub socket_buffer_bytes: Option<usize>,
     /// How long a peer's host may be silent.
     pub silence: Silence,
+    /// What wakes this rank, besides its sockets; an event counter of its own if not given.
+    pub bell: Option<Bell>,
 }
 
 impl Default for TcpOptions {
@@ -82,6 +85,7 @@ impl Default for TcpOptions {
             piece_bytes: 128 << 10,
             socket_buffer_bytes: None,
             silence: Silence::default(),
+            bell: None,
         }
     }
 }
@@ -124,12 +128,13 @@ impl Tcp {
                 options.piece_bytes
             )));
         }
+        let bell = options.bell.clone().map_or_else(new_bell, Ok)?;
         let mut transport = Tcp {
             rank,
             connections: Vec::new(),
             numbers: Vec::with_capacity(sockets.len()),
             active: Vec::new(),
-            readiness: Readiness::new()?,
+            readiness: Readiness::new(bell)?,
             staging: Owned::zeroed(options.piece_bytes),
             silence: options.silence,
             quiet_checked: Time::default(),

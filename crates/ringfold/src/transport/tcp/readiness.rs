@@ -1,44 +1,41 @@
 //! Which sockets may be worth a try, and sleeping until one is.
 //!
 //! One epoll descriptor watches all sockets, edge-triggered: an edge is remembered by the
-//! connection until a call finds the socket empty or full. The waker's event counter is
-//! level-triggered and emptied only by a wait that may block, so that a wake is never lost to a
-//! poll that came between.
+//! connection until a call finds the socket empty or full. The bell, which the
+//! waker and peers of this host ring, is level-triggered and silenced only by a wait that may
+//! block, so that a ring is never lost to a poll that came between.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::error::{Error, Result};
 use crate::transport::Waker;
+use crate::transport::bell::{self, Bell};
 
 /// Events taken over in one call; what is left comes with the next.
 const EVENTS: usize = 64;
 
-/// The waker's place among the connections' numbers.
-const WAKER: u64 = u64::MAX;
+/// The bell's place among the connections' numbers.
+const BELL: u64 = u64::MAX;
 
 pub struct Readiness {
     epoll: OwnedFd,
-    wakes: Arc<OwnedFd>,
+    bell: Bell,
 }
 
 impl Readiness {
-    pub fn new() -> Result<Readiness> {
+    /// One that ends its sleep when `bell` rings.
+    pub fn new(bell: Bell) -> Result<Readiness> {
         let failed = |error| Error::system("cannot create an epoll descriptor", error);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wakes = eventfd(0, flags).map_err(failed)?;
-        let id = EventData::new_u64(WAKER);
-        epoll::add(&epoll, &wakes, id, EventFlags::IN).map_err(failed)?;
-        Ok(Readiness {
-            epoll,
-            wakes: Arc::new(wakes),
-        })
+        let id = EventData::new_u64(BELL);
+        epoll::add(&epoll, &*bell, id, EventFlags::IN).map_err(failed)?;
+        Ok(Readiness { epoll, bell })
     }
 
     /// Watches a socket under the number `id`.
@@ -64,10 +61,9 @@ impl Readiness {
         };
         for event in events {
             let (id, flags) = (event.data.u64(), event.flags);
-            if id == WAKER {
+            if id == BELL {
                 if may_block {
-                    // Failing means that the counter is zero, which is what is wanted.
-                    let _ = rustix::io::read(&self.wakes, &mut [0_u8; 8]);
+                    bell::silence(&self.bell);
                 }
                 continue;
             }
@@ -80,10 +76,7 @@ impl Readiness {
     }
 
     pub fn waker(&self) -> Waker {
-        let wakes = self.wakes.clone();
-        Arc::new(move || {
-            // Failing means that the counter is full of wakes already.
-            let _ = rustix::io::write(&*wakes, &1_u64.to_ne_bytes());
-        })
+        let bell = self.bell.clone();
+        Arc::new(move || bell::ring(&bell))
     }
 }
