@@ -83,9 +83,9 @@ pub struct Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// The leader's part: hands `fds`, the memory and then the bells, to each of `members` (without the leader) within `limit`.
-    /// Members that come while `listener` is there wait, also after a failure, so that this rank
-    /// can say what befell it before they see it gone.
+    /// The leader's part: hands `fds`, the memory and then the bells, to each of `members` (without
+    /// the leader) within `limit`. Members that come while `listener` is there wait, also after a
+    /// failure, so that this rank can say what befell it before they see it gone.
     pub fn serve(
         &self,
         listener: &FdListener,
