@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use super::channel::{Channel, Issue};
-use crate::engine::context::{Context, windows};
+use super::registered::{ATTEMPT_BYTES, Ends};
+use crate::engine::context::windows;
 use crate::error::Result;
 use crate::schedule::{Access, Buffer, Combine, Span};
 use crate::transport::Windows;
@@ -19,10 +20,6 @@ const BLOCK_BYTES_MAX: usize = 16 << 10;
 
 /// Less is not worth a claim.
 const BLOCK_BYTES_MIN: usize = 4 << 10;
-
-/// The maximum that one attempt reads and stores: some 100 µs of work, after which a verdict is
-/// seen.
-const ATTEMPT_BYTES: usize = 4 << 20;
 
 /// A vector cut into blocks that are claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,55 +74,43 @@ fn staged_blocks(bytes: usize) -> u32 {
 
 impl Channel<'_> {
     /// Reduces the published blocks that no other rank claims.
-    pub(super) fn combine_staged(
-        &self,
-        combine: &Combine,
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
-        let bytes = self.operation.region(combine.from, slice).bytes();
-        let whole = self.slot_range(combine.from.buffer, combine.from.first, bytes, slice);
+    pub(super) fn combine_staged(&mut self, combine: &Combine) -> Result<Issue> {
+        let (operation, generation) = (self.operation, self.generation());
+        let bytes = self.region(combine.from).bytes();
+        let whole = self.slot_range(combine.from.buffer, combine.from.first, bytes);
         let blocks = staged_blocks(bytes);
-        let windows = windows(&mut context.windows)?;
+        let windows = windows(&mut self.context.windows)?;
         while let Some(block) = windows.claim(generation, blocks) {
             let begin = whole.start + block as usize * BLOCK_BYTES_MAX;
             let range = begin..whole.end.min(begin + BLOCK_BYTES_MAX);
             let place = |rank: u32| windows.slot(rank as usize, generation, range.clone());
-            let operands = &mut context.kept.operands;
+            let operands = &mut self.context.kept.operands;
             operands.clear();
             operands.extend(combine.sources.ranks().map(place));
             let target = place(combine.targets.first);
-            self.operation.kernel().fold(target, operands);
+            operation.kernel().fold(target, operands);
             windows.complete(generation, blocks);
         }
         Ok(Issue::Done)
     }
 
     /// Processes the blocks of registered buffers that no other rank claims.
-    pub(super) fn serve(
-        &mut self,
-        combine: &Combine,
-        from: Range<usize>,
-        into: Range<usize>,
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
-        let blocks = Blocks::new(into.len(), context.world_size);
-        let ends = combine.sources.count + combine.targets.count;
+    pub(super) fn serve(&mut self, combine: &Combine, ends: &Ends) -> Result<Issue> {
+        let (generation, world_size) = (self.generation(), self.context.world_size);
+        let blocks = Blocks::new(ends.into.len(), world_size);
+        let copies = combine.sources.count + combine.targets.count;
         let mut left = ATTEMPT_BYTES;
-        for home in homes(context.rank, context.world_size) {
+        for home in homes(self.context.rank, world_size) {
             let of_home = blocks.of(home);
             let count = of_home.len() as u32;
             while let Some(number) =
-                windows(&mut context.windows)?.claim_of(home, generation, count)
+                windows(&mut self.context.windows)?.claim_of(home, generation, count)
             {
                 let part = blocks.range(of_home.start + number);
                 let bytes = part.len();
-                self.push_part(combine, &from, &into, part, context)?;
-                windows(&mut context.windows)?.complete(generation, blocks.count());
-                left = left.saturating_sub(bytes * ends as usize);
+                self.push_part(combine, ends, part)?;
+                windows(&mut self.context.windows)?.complete(generation, blocks.count());
+                left = left.saturating_sub(bytes * copies as usize);
                 if left == 0 {
                     // Not 0, so that the ranks' agreement is not queried again.
                     self.at.pushed = 1;
@@ -139,30 +124,24 @@ impl Channel<'_> {
 
     /// Goes on once all blocks are done whose results are `into`, and takes what is staged: it
     /// stands where rank 0 published.
-    pub(super) fn collect(
-        &self,
-        access: Access,
-        into: Span,
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
+    pub(super) fn collect(&mut self, access: Access, into: Span) -> Result<Issue> {
+        let generation = self.generation();
         let cut = &self.operation.buffers.output_cut;
-        let bytes = cut.range(into.first, into.len, slice).len();
+        let bytes = cut.range(into.first, into.len, self.at.slice).len();
         let is_staged = access == Access::Staged;
         let count = match is_staged {
             true => staged_blocks(bytes),
-            false => Blocks::new(bytes, context.world_size).count(),
+            false => Blocks::new(bytes, self.context.world_size).count(),
         };
-        let windows = windows(&mut context.windows)?;
+        let range = self.slot_range(Buffer::Input, into.first, bytes);
+        let windows = windows(&mut self.context.windows)?;
         if !windows.is_complete(generation, count) {
             return Ok(Issue::Blocked);
         }
         if is_staged {
-            let range = self.slot_range(Buffer::Input, into.first, bytes, slice);
-            let target = self.operation.region(into, slice);
+            let target = self.operation.region(into, self.at.slice);
             target.copy_from(windows.slot(0, generation, range));
-        } else if Self::is_withdrawn(context)? {
+        } else if self.is_withdrawn()? {
             return Ok(Issue::Blocked);
         }
         Ok(Issue::Done)

@@ -1,8 +1,11 @@
 //! One channel of a call, and what became of an attempt to issue one of its steps.
 
 use super::progress::ChannelProgress;
+use crate::engine::context::Context;
 use crate::engine::operation::Operation;
 use crate::engine::plan::Plan;
+use crate::memory::Region;
+use crate::schedule::Span;
 use crate::transport::Posted;
 
 /// One channel of a call, for the time of one attempt.
@@ -11,6 +14,19 @@ pub(super) struct Channel<'a> {
     pub plan: &'a Plan,
     pub operation: &'a Operation,
     pub at: &'a mut ChannelProgress,
+    pub context: &'a mut Context,
+}
+
+impl Channel<'_> {
+    /// The memory of `span` in the slice whose turn it is.
+    pub fn region(&self, span: Span) -> Region {
+        self.operation.region(span, self.at.slice)
+    }
+
+    /// The window generation of that slice.
+    pub fn generation(&self) -> u64 {
+        self.operation.generation(self.at.slice)
+    }
 }
 
 /// The result of an attempt to issue a step.

@@ -2,8 +2,8 @@
 
 use super::channel::{Channel, Issue};
 use super::progress::ticket;
+use super::staged::wake;
 use crate::call::{Call, LISTED_MAX, PAIRWISE, list_digest};
-use crate::engine::context::Context;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::reduce::Store;
@@ -11,113 +11,84 @@ use crate::schedule::{Access, Action, Buffer, Span};
 use crate::transport::{Header, P2P_CHANNEL, Post, Posted, Sink, Stream, Ticket, Work, WorkKind};
 
 impl Channel<'_> {
-    /// Executes step `index` of `slice`, or starts it.
-    pub(super) fn issue(&mut self, slice: u32, index: u32, context: &mut Context) -> Result<Issue> {
-        let region = |span: Span| self.operation.region(span, slice);
+    /// Executes step `index` of the slice whose turn it is, or starts it.
+    pub(super) fn issue(&mut self, index: u32) -> Result<Issue> {
         match self.plan.channels[self.number].steps[index as usize].action {
-            Action::Send { peer, span } => self.send(peer, slice, index, span, context),
+            Action::Send { peer, span } => self.send(peer, index, span),
             Action::Recv { peer, span } => {
-                let sink = Sink::Store(region(span));
-                self.receive(peer, slice, index, (span, sink), context)
+                self.receive(peer, index, span, Sink::Store(self.region(span)))
             }
             Action::RecvReduce { peer, with, into } => {
                 let sink = Sink::Reduce {
-                    with: region(with),
-                    into: region(into),
+                    with: self.region(with),
+                    into: self.region(into),
                     kernel: self.operation.kernel(),
                 };
-                self.receive(peer, slice, index, (into, sink), context)
+                self.receive(peer, index, into, sink)
             }
             Action::Copy { from, into } => {
-                let (into, from) = (region(into), region(from));
-                context.parallel.copy(into, from, self.store())?;
+                let (into, from) = (self.region(into), self.region(from));
+                self.context.parallel.copy(into, from, self.store())?;
                 match into.is_same(from) {
                     true => Ok(Issue::Done),
-                    false => self.report(WorkKind::Copy, into, slice, index, context),
+                    false => self.report(WorkKind::Copy, into, index),
                 }
             }
             Action::Reduce { with, from, into } => {
-                let operands = [region(with), region(from)];
-                let into = region(into);
+                let (operands, into) = ([self.region(with), self.region(from)], self.region(into));
                 let kernel = self.operation.kernel();
-                context.parallel.fold(kernel, into, &operands);
-                self.report(WorkKind::Reduce, into, slice, index, context)
+                self.context.parallel.fold(kernel, into, &operands);
+                self.report(WorkKind::Reduce, into, index)
             }
             Action::Publish {
                 span,
                 phase,
                 assignment,
-            } => self.publish(span, (phase, assignment), slice, context),
-            Action::Await { peers, phase } => self.await_phase(peers, phase, slice, context),
-            Action::CopyFrom { peer, first, into } => {
-                self.copy_from(peer as usize, first, into, slice, context)
-            }
-            Action::ReduceFrom { among, own, into } => {
-                self.reduce_from(among, own, into, slice, context)
-            }
-            Action::GiveBack { span, phase } => self.give_back(span, phase, slice, context),
-            Action::TakeBack { into, .. } => self.take_back(into, slice, context),
-            Action::Expose { phase, assignment } => {
-                self.expose((phase, assignment), slice, context)
-            }
+            } => self.publish(span, phase, wake(assignment)),
+            Action::Await { peers, phase } => self.await_phase(peers, phase),
+            Action::CopyFrom { peer, first, into } => self.copy_from(peer as usize, first, into),
+            Action::ReduceFrom { among, own, into } => self.reduce_from(among, own, into),
+            Action::GiveBack { span, phase } => self.give_back(span, phase),
+            Action::TakeBack { into, .. } => self.take_back(into),
+            Action::Expose { phase, assignment } => self.expose(phase, wake(assignment)),
             Action::Combine(combine) if combine.access == Access::Registered => {
-                self.combine_registered(&combine, slice, context)
+                self.combine_registered(&combine)
             }
-            Action::Combine(combine) => self.combine_staged(&combine, slice, context),
-            Action::Collect { access, into } => self.collect(access, into, slice, context),
+            Action::Combine(combine) => self.combine_staged(&combine),
+            Action::Collect { access, into } => self.collect(access, into),
         }
     }
 
-    fn ticket(&self, slice: u32, index: u32) -> Ticket {
-        let flight = slice % self.plan.slices_in_flight;
+    fn ticket(&self, index: u32) -> Ticket {
+        let flight = self.at.slice % self.plan.slices_in_flight;
         ticket(self.operation.id, self.number, flight, index)
     }
 
-    fn send(
-        &self,
-        peer: u32,
-        slice: u32,
-        index: u32,
-        span: Span,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let payload = self.operation.region(span, slice);
-        match self.message(peer, slice, index, span, payload)? {
-            Some(post) => Ok(context.transport.post_send(post, payload)?.into()),
+    fn send(&mut self, peer: u32, index: u32, span: Span) -> Result<Issue> {
+        let payload = self.region(span);
+        match self.message(peer, index, span, payload)? {
+            Some(post) => Ok(self.context.transport.post_send(post, payload)?.into()),
             None => Ok(Issue::Done),
         }
     }
 
-    fn receive(
-        &self,
-        peer: u32,
-        slice: u32,
-        index: u32,
-        (span, sink): (Span, Sink),
-        context: &mut Context,
-    ) -> Result<Issue> {
+    /// Receives the message of `span`, whose memory `sink` fills.
+    fn receive(&mut self, peer: u32, index: u32, span: Span, sink: Sink) -> Result<Issue> {
         let region = match sink {
             Sink::Store(into) | Sink::Reduce { into, .. } => into,
         };
-        let Some(post) = self.message(peer, slice, index, span, region)? else {
+        let Some(post) = self.message(peer, index, span, region)? else {
             return Ok(Issue::Done);
         };
-        let posted = context.transport.post_recv(post, sink)?;
+        let posted = self.context.transport.post_recv(post, sink)?;
         if posted == Posted::Done {
-            context.lateness.peer_arrived(peer as usize);
+            self.context.lateness.peer_arrived(peer as usize);
         }
         Ok(posted.into())
     }
 
     /// Reports work that may take virtual time.
-    fn report(
-        &self,
-        kind: WorkKind,
-        into: Region,
-        slice: u32,
-        index: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
+    fn report(&mut self, kind: WorkKind, into: Region, index: u32) -> Result<Issue> {
         if self.operation.publishes {
             return Ok(Issue::Done);
         }
@@ -126,20 +97,14 @@ impl Channel<'_> {
             dtype: self.operation.call.dtype,
             bytes: into.bytes(),
         };
-        let ticket = self.ticket(slice, index);
-        Ok(context.transport.post_work(ticket, work)?.into())
+        let ticket = self.ticket(index);
+        Ok(self.context.transport.post_work(ticket, work)?.into())
     }
 
     /// The message of step `index`, or nothing if it is omitted: an empty one after the first slice
     /// carries no information beyond the first.
-    fn message(
-        &self,
-        peer: u32,
-        slice: u32,
-        index: u32,
-        span: Span,
-        region: Region,
-    ) -> Result<Option<Post>> {
+    fn message(&self, peer: u32, index: u32, span: Span, region: Region) -> Result<Option<Post>> {
+        let slice = self.at.slice;
         if slice > 0 && region.is_empty() {
             return Ok(None);
         }
@@ -162,7 +127,7 @@ impl Channel<'_> {
             index: self.plan.channels[self.number].steps[index as usize].message,
             bytes,
         };
-        Ok(Some(Post(stream, self.ticket(slice, index), header)))
+        Ok(Some(Post(stream, self.ticket(index), header)))
     }
 
     /// The call in a message of `span`, if each pair of ranks has a count of its own: the whole

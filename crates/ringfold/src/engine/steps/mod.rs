@@ -67,8 +67,9 @@ impl Steps {
                 plan: &self.plan,
                 operation,
                 at,
+                context,
             };
-            match channel.advance(context)? {
+            match channel.advance()? {
                 Advance::To { progressed: did } => progressed |= did,
                 Advance::Refused => {
                     self.fell_back = true;
@@ -118,10 +119,10 @@ enum Advance {
 
 impl Channel<'_> {
     /// Issues what can be issued.
-    fn advance(&mut self, context: &mut Context) -> Result<Advance> {
+    fn advance(&mut self) -> Result<Advance> {
         let plan = &self.plan.channels[self.number];
         let (rounds, skew) = self.rounds_and_skew();
-        let mut progressed = self.retire(context)?;
+        let mut progressed = self.retire()?;
         while self.at.tick <= self.last_tick() {
             let (tick, slice) = (self.at.tick, self.at.slice);
             if u64::from(slice) * skew > tick || slice >= self.operation.slices {
@@ -129,7 +130,7 @@ impl Channel<'_> {
                 continue;
             }
             let round = (tick - u64::from(slice) * skew) as usize;
-            if slice == self.at.started && !self.begin_slice(slice, context)? {
+            if slice == self.at.started && !self.begin_slice(slice)? {
                 break;
             }
             let start = |round: usize| plan.round_starts.get(round).copied().unwrap_or(0);
@@ -138,14 +139,14 @@ impl Channel<'_> {
             if index >= start(round + 1) {
                 self.at.flights[flight].issued |= round as u64 + 1 == rounds;
                 (self.at.slice, self.at.step) = (slice + 1, 0);
-                progressed |= self.retire(context)?;
+                progressed |= self.retire()?;
                 continue;
             }
             let mut earlier = plan.after(&plan.steps[index as usize]).iter();
             if earlier.any(|&step| self.at.flights[flight].is_pending(step)) {
                 break;
             }
-            match self.issue(slice, index, context)? {
+            match self.issue(index)? {
                 Issue::Blocked => break,
                 Issue::Begun => return Ok(Advance::To { progressed: true }),
                 Issue::Refused => return Ok(Advance::Refused),
@@ -183,18 +184,18 @@ impl Channel<'_> {
     }
 
     /// Makes room for `slice`; false when there is none yet.
-    fn begin_slice(&mut self, slice: u32, context: &mut Context) -> Result<bool> {
+    fn begin_slice(&mut self, slice: u32) -> Result<bool> {
         let limit = self.plan.slices_in_flight;
         if slice >= limit && self.at.retired <= slice - limit {
             return Ok(false);
         }
         if self.operation.publishes {
             let generation = self.operation.generation(slice);
-            let windows = windows(&mut context.windows)?;
+            let windows = windows(&mut self.context.windows)?;
             if !windows.is_free(generation) {
                 return Ok(false);
             }
-            context.unverified.verify_before(windows, generation)?;
+            self.context.unverified.verify_before(windows, generation)?;
             if !self.plan.is_heard {
                 windows.enter(generation, &self.operation.call);
             }
@@ -205,7 +206,7 @@ impl Channel<'_> {
     }
 
     /// Retires finished slices, in order.
-    fn retire(&mut self, context: &mut Context) -> Result<bool> {
+    fn retire(&mut self) -> Result<bool> {
         let mut progressed = false;
         loop {
             let at = &self.at;
@@ -222,7 +223,7 @@ impl Channel<'_> {
                 self.operation.scale_result(first, chunks, slice)?;
             }
             if self.operation.publishes {
-                self.finish_generation(slice, context)?;
+                self.finish_generation(slice)?;
             }
             self.at.retired += 1;
             progressed = true;
@@ -230,9 +231,9 @@ impl Channel<'_> {
     }
 
     /// Lets the peers use the slots of `slice` again.
-    fn finish_generation(&self, slice: u32, context: &mut Context) -> Result<()> {
+    fn finish_generation(&mut self, slice: u32) -> Result<()> {
         let generation = self.operation.generation(slice);
-        let windows = windows(&mut context.windows)?;
+        let windows = windows(&mut self.context.windows)?;
         let Spec {
             access, assignment, ..
         } = self.plan.schedule.spec;

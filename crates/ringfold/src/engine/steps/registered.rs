@@ -16,32 +16,33 @@ use std::ops::Range;
 
 use super::channel::{Channel, Issue};
 use super::exposed::{Exposed, NOWHERE, PushScratch};
-use super::staged::wake;
-use crate::engine::context::{Context, windows};
+use crate::engine::context::windows;
 use crate::engine::geometry::Geometry;
 use crate::error::Result;
 use crate::memory::{Handle, Region};
 use crate::reduce::Store;
 use crate::schedule::{Assignment, Buffer, Combine, Span};
-use crate::transport::ATTACHED_WORDS;
+use crate::transport::{ATTACHED_WORDS, Wake};
 
 /// The maximum that one attempt reads and stores: some 100 µs of work, after which a verdict is
 /// seen.
-const ATTEMPT_BYTES: usize = 4 << 20;
+pub(super) const ATTEMPT_BYTES: usize = 4 << 20;
 
 /// The minimum that one attempt processes of a chunk, however many ranks there are: the start of
 /// each source has a cost.
 const PIECE_BYTES_MIN: usize = 16 << 10;
 
+/// The bytes in all ranks' buffers that a [`Combine`] reads and stores.
+pub(super) struct Ends {
+    pub from: Range<usize>,
+    pub into: Range<usize>,
+}
+
 impl Channel<'_> {
     /// Attaches the locations of this rank's buffers to the slot, and publishes that.
-    pub(super) fn expose(
-        &self,
-        (phase, assignment): (u8, Assignment),
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let registry = &context.registry;
+    pub(super) fn expose(&mut self, phase: u8, wake: Wake) -> Result<Issue> {
+        let registry = &self.context.registry;
+        let buffers = &self.operation.buffers;
         let place = |buffer, region: Region| {
             if region.is_empty() || !self.plan.schedule.has(buffer) {
                 Some(NOWHERE)
@@ -49,79 +50,71 @@ impl Channel<'_> {
                 registry.find(region)
             }
         };
-        let input = place(Buffer::Input, self.operation.buffers.input);
-        let output = place(Buffer::Output, self.operation.buffers.output);
+        let input = place(Buffer::Input, buffers.input);
+        let output = place(Buffer::Output, buffers.output);
         let words = match (input, output) {
             (Some(input), Some(output)) => {
-                registry.sync_to_file(self.operation.buffers.input, input);
+                registry.sync_to_file(buffers.input, input);
                 Exposed { input, output }.encode()
             }
             _ => [0; ATTACHED_WORDS],
         };
-        let generation = self.operation.generation(slice);
-        let windows = windows(&mut context.windows)?;
+        let generation = self.generation();
+        let windows = windows(&mut self.context.windows)?;
         windows.attach(generation, &words);
-        windows.publish(generation, phase, &self.operation.call, wake(assignment));
+        windows.publish(generation, phase, &self.operation.call, wake);
         Ok(Issue::Done)
     }
 
     /// Whether all ranks have exposed registered buffers: the same answer on all of them.
-    fn is_agreed(&self, slice: u32, context: &mut Context) -> Result<bool> {
-        let generation = self.operation.generation(slice);
-        let windows = windows(&mut context.windows)?;
-        context.kept.push.exposed.clear();
-        for rank in 0..context.world_size {
+    fn is_agreed(&mut self) -> Result<bool> {
+        let generation = self.generation();
+        let windows = windows(&mut self.context.windows)?;
+        let all_exposed = &mut self.context.kept.push.exposed;
+        all_exposed.clear();
+        for rank in 0..self.context.world_size {
             let words = std::array::from_fn(|word| windows.attached(rank, generation, word));
             let Some(exposed) = Exposed::decode(words) else {
                 return Ok(false);
             };
-            context.kept.push.exposed.push(exposed);
+            all_exposed.push(exposed);
         }
         Ok(true)
     }
 
     /// Does what can be done now of `combine`, in all ranks' buffers.
-    pub(super) fn combine_registered(
-        &mut self,
-        combine: &Combine,
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        if self.at.pushed == 0 && !self.is_agreed(slice, context)? {
+    pub(super) fn combine_registered(&mut self, combine: &Combine) -> Result<Issue> {
+        if self.at.pushed == 0 && !self.is_agreed()? {
             return Ok(Issue::Refused);
         }
         // Neither does it begin to write there.
-        if Self::is_withdrawn(context)? {
+        if self.is_withdrawn()? {
             return Ok(Issue::Blocked);
         }
         let buffers = &self.operation.buffers;
-        let range = |cut: &Geometry, span: Span| cut.range(span.first, span.len, slice);
-        let from = range(&buffers.input_cut, combine.from);
-        let into = range(&buffers.output_cut, combine.into);
+        let range = |cut: &Geometry, span: Span| cut.range(span.first, span.len, self.at.slice);
+        let ends = Ends {
+            from: range(&buffers.input_cut, combine.from),
+            into: range(&buffers.output_cut, combine.into),
+        };
         match combine.assignment {
-            Assignment::Owner => self.push(combine, from, into, context),
-            Assignment::Dynamic => self.serve(combine, from, into, slice, context),
+            Assignment::Owner => self.push(combine, &ends),
+            Assignment::Dynamic => self.serve(combine, &ends),
         }
     }
 
     /// Does the next piece of `combine`.
-    fn push(
-        &mut self,
-        combine: &Combine,
-        from: Range<usize>,
-        into: Range<usize>,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let ends = combine.sources.count + combine.targets.count;
-        let piece = (ATTEMPT_BYTES / ends as usize / 64 * 64).max(PIECE_BYTES_MIN);
-        let done = self.at.pushed;
-        let part = done..into.len().min(done + piece);
-        if !part.is_empty() {
-            self.push_part(combine, &from, &into, part.clone(), context)?;
+    fn push(&mut self, combine: &Combine, ends: &Ends) -> Result<Issue> {
+        let copies = combine.sources.count + combine.targets.count;
+        let piece = (ATTEMPT_BYTES / copies as usize / 64 * 64).max(PIECE_BYTES_MIN);
+        let (done, bytes) = (self.at.pushed, ends.into.len());
+        let end = bytes.min(done + piece);
+        if done < end {
+            self.push_part(combine, ends, done..end)?;
         }
-        let is_done = part.end == into.len();
-        self.at.pushed = if is_done { 0 } else { part.end };
-        if is_done && Self::is_withdrawn(context)? {
+        let is_done = end == bytes;
+        self.at.pushed = if is_done { 0 } else { end };
+        if is_done && self.is_withdrawn()? {
             return Ok(Issue::Blocked);
         }
         Ok(if is_done { Issue::Done } else { Issue::Begun })
@@ -129,68 +122,57 @@ impl Channel<'_> {
 
     /// Whether some peer's memory is not what it had there in the call. Data read before the answer
     /// no is valid.
-    pub(super) fn is_withdrawn(context: &mut Context) -> Result<bool> {
-        let (own, world_size) = (context.rank, context.world_size);
-        let windows = windows(&mut context.windows)?;
-        let mut peers = (0..world_size).filter(|rank| *rank != own);
+    pub(super) fn is_withdrawn(&mut self) -> Result<bool> {
+        let windows = windows(&mut self.context.windows)?;
+        let mut peers = (0..self.context.world_size).filter(|rank| *rank != self.context.rank);
         Ok(peers.any(|peer| windows.has_withdrawn(peer)))
     }
 
-    /// Reduces bytes `part` of `from` of all sources' inputs, and stores the result as the same
-    /// part of `into` of all targets' outputs.
+    /// Reduces bytes `part` of `ends.from` of all sources' inputs, and stores the result as the
+    /// same part of `ends.into` of all targets' outputs.
     pub(super) fn push_part(
-        &self,
+        &mut self,
         combine: &Combine,
-        from: &Range<usize>,
-        into: &Range<usize>,
+        ends: &Ends,
         part: Range<usize>,
-        context: &mut Context,
     ) -> Result<()> {
         let within = |whole: &Range<usize>| whole.start + part.start..whole.start + part.end;
-        context.kept.operands.clear();
+        self.context.kept.operands.clear();
         for rank in combine.sources.ranks() {
-            let source = Self::reach(rank as usize, Buffer::Input, within(from), context)?;
-            context.kept.operands.push(source);
+            let source = self.reach(rank as usize, Buffer::Input, within(&ends.from))?;
+            self.context.kept.operands.push(source);
         }
-        context.kept.push.targets.clear();
+        self.context.kept.push.targets.clear();
         for rank in combine.targets.ranks() {
-            let target = Self::reach(rank as usize, Buffer::Output, within(into), context)?;
-            context.kept.push.targets.push(target);
+            let target = self.reach(rank as usize, Buffer::Output, within(&ends.into))?;
+            self.context.kept.push.targets.push(target);
         }
-        let PushScratch { targets, parts, .. } = &mut context.kept.push;
-        let sources = &context.kept.operands;
+        let wanted = self.store();
+        let PushScratch { targets, parts, .. } = &mut self.context.kept.push;
+        let sources = &self.context.kept.operands;
         let replaces = |target: &Region| sources.iter().any(|from| from.is_same(*target));
-        let store = match self.store() {
+        let store = match wanted {
             Store::Streamed if !targets.iter().any(replaces) => Store::Streamed,
             _ => Store::Cached,
         };
+        let parallel = &mut self.context.parallel;
         match &self.operation.kernel {
             Some(kernel) if sources.len() > 1 => {
                 let how = (self.operation.factor, store);
-                context
-                    .parallel
-                    .spread(kernel, targets, sources, how, parts)
+                parallel.spread(kernel, targets, sources, how, parts)
             }
-            _ => context.parallel.spread_copy(targets, sources[0], store),
+            _ => parallel.spread_copy(targets, sources[0], store),
         }
     }
 
     /// The location of bytes `range` of a rank's buffer for this rank. Its own is looked up in the
     /// registry, too: if existing memory was registered, not every page could be shared.
-    fn reach(
-        rank: usize,
-        buffer: Buffer,
-        range: Range<usize>,
-        context: &Context,
-    ) -> Result<Region> {
-        let Handle {
-            registration,
-            offset,
-        } = context.kept.push.exposed[rank].handle(buffer);
+    fn reach(&self, rank: usize, buffer: Buffer, range: Range<usize>) -> Result<Region> {
+        let exposed = self.context.kept.push.exposed[rank].handle(buffer);
         let place = Handle {
-            registration,
-            offset: offset.saturating_add(range.start as u64),
+            offset: exposed.offset.saturating_add(range.start as u64),
+            ..exposed
         };
-        context.registry.resolve(rank, place, range.len())
+        self.context.registry.resolve(rank, place, range.len())
     }
 }

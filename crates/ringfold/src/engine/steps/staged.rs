@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::channel::{Channel, Issue};
-use crate::engine::context::{Context, windows};
+use crate::engine::context::windows;
 use crate::engine::tiny::inline::Inline;
 use crate::error::Result;
+use crate::memory::Region;
 use crate::reduce::Store;
 use crate::schedule::{Assignment, Buffer, Cut, Members, Peers, Span};
 use crate::transport::Wake;
@@ -21,44 +22,33 @@ pub(super) fn wake(assignment: Assignment) -> Wake {
 
 impl Channel<'_> {
     /// Publishes the chunks of `span`, and says that `phase` is reached.
-    pub(super) fn publish(
-        &self,
-        span: Span,
-        (phase, assignment): (u8, Assignment),
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
-        let windows = windows(&mut context.windows)?;
-        if Inline::carries(&self.operation.call) {
-            Inline::send(windows, generation, self.operation.buffers.input);
+    pub(super) fn publish(&mut self, span: Span, phase: u8, wake: Wake) -> Result<Issue> {
+        let (operation, generation) = (self.operation, self.generation());
+        if Inline::carries(&operation.call) {
+            let windows = windows(&mut self.context.windows)?;
+            Inline::send(windows, generation, operation.buffers.input);
         } else {
-            for part in self.contiguous_in_slot(span) {
-                let from = self.operation.region(part, slice);
-                let range = self.slot_range(part.buffer, part.first, from.bytes(), slice);
-                let slot_use = self.operation.slot_use;
-                let target = slot_use.place(windows, context.rank, generation, range);
-                context.parallel.copy(target, from, Store::Cached)?;
+            for part in contiguous_in_slot(self.plan.schedule.cut(span.buffer), span) {
+                let from = self.region(part);
+                let range = self.slot_range(part.buffer, part.first, from.bytes());
+                let windows = windows(&mut self.context.windows)?;
+                let rank = self.context.rank;
+                let target = operation.slot_use.place(windows, rank, generation, range);
+                self.context.parallel.copy(target, from, Store::Cached)?;
             }
         }
-        windows.publish(generation, phase, &self.operation.call, wake(assignment));
+        windows(&mut self.context.windows)?.publish(generation, phase, &operation.call, wake);
         Ok(Issue::Done)
     }
 
     /// Goes on once these peers have reached `phase`.
-    pub(super) fn await_phase(
-        &mut self,
-        peers: Peers,
-        phase: u8,
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
-        let windows = windows(&mut context.windows)?;
+    pub(super) fn await_phase(&mut self, peers: Peers, phase: u8) -> Result<Issue> {
+        let (generation, call) = (self.generation(), &self.operation.call);
+        let windows = windows(&mut self.context.windows)?;
         let mut has_arrived = |peer: usize| -> Result<bool> {
-            let is_there = windows.has_reached(peer, generation, phase, &self.operation.call)?;
+            let is_there = windows.has_reached(peer, generation, phase, call)?;
             if is_there {
-                context.lateness.peer_arrived(peer);
+                self.context.lateness.peer_arrived(peer);
             }
             Ok(is_there)
         };
@@ -68,9 +58,9 @@ impl Channel<'_> {
                 false => Issue::Blocked,
             });
         }
-        while (self.at.awaited as usize) < context.world_size {
+        while (self.at.awaited as usize) < self.context.world_size {
             let peer = self.at.awaited as usize;
-            if peer != context.rank && !has_arrived(peer)? {
+            if peer != self.context.rank && !has_arrived(peer)? {
                 return Ok(Issue::Blocked);
             }
             self.at.awaited += 1;
@@ -80,128 +70,93 @@ impl Channel<'_> {
     }
 
     /// Copies what `peer` has published as the chunks from `first` on.
-    pub(super) fn copy_from(
-        &self,
-        peer: usize,
-        first: u32,
-        into: Span,
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
-        let target = self.operation.region(into, slice);
-        let windows = windows(&mut context.windows)?;
-        if Inline::carries(&self.operation.call) {
-            let range = self.inline_range(first, target.bytes());
-            target.copy_from(context.kept.inline.take(windows, peer, generation, range));
-            return Ok(Issue::Done);
-        }
-        let range = self.slot_range(into.buffer, first, target.bytes(), slice);
-        let slot_use = self.operation.slot_use;
-        let from = slot_use.place(windows, peer, generation, range);
-        context.parallel.copy(target, from, self.store())?;
-        slot_use.done_reading(from);
+    pub(super) fn copy_from(&mut self, peer: usize, first: u32, into: Span) -> Result<Issue> {
+        let target = self.region(into);
+        let range = self.slot_range(into.buffer, first, target.bytes());
+        let from = self.published(peer, first, range)?;
+        self.context.parallel.copy(target, from, self.store())?;
+        self.operation.slot_use.done_reading(from);
         Ok(Issue::Done)
     }
 
     /// Reduces `own` and what the others of `among` have published under its numbers.
-    pub(super) fn reduce_from(
-        &self,
-        among: Members,
-        own: Span,
-        into: Span,
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
-        let mine = self.operation.region(own, slice);
-        let range = self.slot_range(own.buffer, own.first, mine.bytes(), slice);
-        let slot_use = self.operation.slot_use;
-        let windows = windows(&mut context.windows)?;
-        context.kept.operands.clear();
+    pub(super) fn reduce_from(&mut self, among: Members, own: Span, into: Span) -> Result<Issue> {
+        let mine = self.region(own);
+        let range = self.slot_range(own.buffer, own.first, mine.bytes());
+        self.context.kept.operands.clear();
         for rank in among.ranks().map(|rank| rank as usize) {
-            context.kept.operands.push(if rank == context.rank {
-                mine
-            } else if Inline::carries(&self.operation.call) {
-                let range = self.inline_range(own.first, mine.bytes());
-                context.kept.inline.take(windows, rank, generation, range)
-            } else {
-                slot_use.place(windows, rank, generation, range.clone())
-            });
+            let operand = match rank == self.context.rank {
+                true => mine,
+                false => self.published(rank, own.first, range.clone())?,
+            };
+            self.context.kept.operands.push(operand);
         }
-        let into = self.operation.region(into, slice);
-        context
-            .parallel
-            .fold(self.operation.kernel(), into, &context.kept.operands);
-        for (rank, read) in among.ranks().zip(&context.kept.operands) {
-            if rank as usize != context.rank {
-                slot_use.done_reading(*read);
+        let (kernel, into) = (self.operation.kernel(), self.region(into));
+        let operands = &self.context.kept.operands;
+        self.context.parallel.fold(kernel, into, operands);
+        for (rank, read) in among.ranks().zip(operands) {
+            if rank as usize != self.context.rank {
+                self.operation.slot_use.done_reading(*read);
             }
         }
         Ok(Issue::Done)
     }
 
+    /// What `rank` has published as `range` of its slot, or attached to it as block `first`.
+    fn published(&mut self, rank: usize, first: u32, range: Range<usize>) -> Result<Region> {
+        let (operation, generation) = (self.operation, self.generation());
+        let windows = windows(&mut self.context.windows)?;
+        if Inline::carries(&operation.call) {
+            let start = operation.buffers.input_cut.range(first, 1, 0).start;
+            let attached = start..start + range.len();
+            let inline = &self.context.kept.inline;
+            return Ok(inline.take(windows, rank, generation, attached));
+        }
+        Ok(operation.slot_use.place(windows, rank, generation, range))
+    }
+
     /// Stores the chunks of `span` where each peer has published its own, and says that `phase` is
     /// reached.
-    pub(super) fn give_back(
-        &self,
-        span: Span,
-        phase: u8,
-        slice: u32,
-        context: &mut Context,
-    ) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
-        let source = self.operation.region(span, slice);
-        let range = self.slot_range(span.buffer, span.first, source.bytes(), slice);
-        let windows = windows(&mut context.windows)?;
-        for peer in (0..context.world_size).filter(|&peer| peer != context.rank) {
+    pub(super) fn give_back(&mut self, span: Span, phase: u8) -> Result<Issue> {
+        let (source, generation) = (self.region(span), self.generation());
+        let range = self.slot_range(span.buffer, span.first, source.bytes());
+        let windows = windows(&mut self.context.windows)?;
+        for peer in (0..self.context.world_size).filter(|&peer| peer != self.context.rank) {
             let place = windows.slot(peer, generation, range.clone());
-            context.parallel.copy(place, source, Store::Cached)?;
+            self.context.parallel.copy(place, source, Store::Cached)?;
         }
         windows.publish(generation, phase, &self.operation.call, Wake::Peers);
         Ok(Issue::Done)
     }
 
     /// Copies what a peer has stored where this rank had published the same chunks.
-    pub(super) fn take_back(&self, into: Span, slice: u32, context: &mut Context) -> Result<Issue> {
-        let generation = self.operation.generation(slice);
-        let target = self.operation.region(into, slice);
-        let range = self.slot_range(into.buffer, into.first, target.bytes(), slice);
-        let from = windows(&mut context.windows)?.slot(context.rank, generation, range);
-        context.parallel.copy(target, from, Store::Cached)?;
+    pub(super) fn take_back(&mut self, into: Span) -> Result<Issue> {
+        let (target, generation) = (self.region(into), self.generation());
+        let range = self.slot_range(into.buffer, into.first, target.bytes());
+        let windows = windows(&mut self.context.windows)?;
+        let from = windows.slot(self.context.rank, generation, range);
+        self.context.parallel.copy(target, from, Store::Cached)?;
         Ok(Issue::Done)
     }
 
     /// Where `bytes` from chunk `first` of `buffer` on stand in a slot.
-    pub(super) fn slot_range(
-        &self,
-        buffer: Buffer,
-        first: u32,
-        bytes: usize,
-        slice: u32,
-    ) -> Range<usize> {
-        let offset = self.operation.slot_offset(buffer, first, slice);
+    pub(super) fn slot_range(&self, buffer: Buffer, first: u32, bytes: usize) -> Range<usize> {
+        let offset = self.operation.slot_offset(buffer, first, self.at.slice);
         offset..offset + bytes
     }
+}
 
-    /// The location of block `first` of a rank's input in the data attached to its slot.
-    fn inline_range(&self, first: u32, bytes: usize) -> Range<usize> {
-        let start = self.operation.buffers.input_cut.range(first, 1, 0).start;
-        start..start + bytes
-    }
-
-    /// The parts of `span` that are contiguous in memory and in a slot: a vector's chunks together,
-    /// blocks separately.
-    fn contiguous_in_slot(&self, span: Span) -> impl Iterator<Item = Span> + use<> {
-        let len = match self.plan.schedule.cut(span.buffer) {
-            Cut::Vector(_) => span.len.max(1),
-            Cut::Blocks(_) => 1,
-        };
-        let parts = span.len / len;
-        (0..parts).map(move |part| Span {
-            first: span.first + part * len,
-            len,
-            ..span
-        })
-    }
+/// The parts of `span` that are contiguous in memory and in a slot: a vector's chunks together,
+/// blocks separately.
+fn contiguous_in_slot(cut: Cut, span: Span) -> impl Iterator<Item = Span> {
+    let len = match cut {
+        Cut::Vector(_) => span.len.max(1),
+        Cut::Blocks(_) => 1,
+    };
+    let parts = span.len / len;
+    (0..parts).map(move |part| Span {
+        first: span.first + part * len,
+        len,
+        ..span
+    })
 }

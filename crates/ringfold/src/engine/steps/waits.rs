@@ -32,12 +32,7 @@ impl Steps {
     }
 
     /// The peers that the present `Await`, or the beginning of the next slice, waits for.
-    fn absent_peers(
-        &self,
-        channel: usize,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Vec<usize> {
+    fn absent_peers(&self, channel: usize, operation: &Operation, context: &Context) -> Vec<usize> {
         let at = &self.channels[channel];
         let begins_at = u64::from(at.slice) * u64::from(self.plan.skew);
         if !operation.publishes || at.slice >= operation.slices || at.tick < begins_at {
