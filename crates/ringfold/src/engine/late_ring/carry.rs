@@ -1,303 +1,221 @@
 //! Carrying out what stations order: what is sent, combined and signalled, and what follows when it
 //! is done.
 
+use super::attempt::Attempt;
 use super::places::Place;
-use super::state::{DATA_CHANNEL, LateRing, Posting, Watch, input, later};
+use super::state::{Part, Posting, Watch, data_stream, later};
 use super::station::{Interval, Order};
 use super::wire::{Kind, Label};
-use crate::engine::context::Context;
-use crate::engine::operation::Operation;
 use crate::engine::tickets;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::schedule;
-use crate::transport::{Header, Post, Posted, Stream, Work, WorkKind};
+use crate::transport::{Header, Post, Stream, Work, WorkKind};
 
-impl LateRing {
-    /// Carries out what the station of `chunk` has ordered.
-    pub(super) fn carry_out(
-        &mut self,
-        slice: u32,
-        chunk: usize,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
+impl Attempt<'_> {
+    /// Carries out what the station of `part` has ordered.
+    pub(super) fn carry_out(&mut self, part: Part) -> Result<()> {
         let mut at = 0;
-        while let Some(order) = self.orders.get(at).copied() {
+        while let Some(order) = self.ring.orders.get(at).copied() {
             at += 1;
-            let position = self.flight(slice).stations[chunk].position();
-            match order {
-                Order::SendOwn { to } => {
-                    let payload = operation.region(input(chunk), slice);
-                    let interval = Interval::one(position);
-                    let label = label(Kind::Piece, chunk, interval);
-                    self.send(slice, to, label, (payload, None), operation, context)?;
-                }
+            let (station, _) = self.ring.station(part);
+            let position = station.position();
+            let (to, kind, interval, place) = match order {
+                Order::SendOwn { to } => (to, Kind::Piece, Interval::one(position), None),
                 Order::SendSum { to, interval } => {
-                    let place = self.flight(slice).stations[chunk].held()[0].1;
-                    self.send_place(slice, to, (chunk, interval, place), operation, context)?;
+                    (to, Kind::Piece, interval, Some(station.held()[0].1))
                 }
                 Order::Pass {
                     to,
                     interval,
                     place,
-                } => self.send_place(slice, to, (chunk, interval, place), operation, context)?,
-                Order::TellLate { interval } => {
-                    let label = label(Kind::Late, chunk, interval);
-                    let nothing = (Region::EMPTY, None);
-                    self.send(slice, position + 1, label, nothing, operation, context)?;
+                } => (to, Kind::Piece, interval, Some(place)),
+                Order::TellLate { interval } => (position + 1, Kind::Late, interval, None),
+                Order::TellSkip => {
+                    self.tell_skip(part)?;
+                    continue;
                 }
-                Order::TellSkip => self.tell_skip(slice, chunk, operation, context)?,
-                Order::Combine => self.combine(slice, chunk, operation, context)?,
-            }
+                Order::Combine => {
+                    self.combine(part)?;
+                    continue;
+                }
+            };
+            self.send(part, to, (kind, interval), place)?;
         }
-        self.orders.clear();
-        let flight = self.flight_mut(slice);
-        if flight.stations[chunk].has_left() && !flight.has_left[chunk] {
-            flight.has_left[chunk] = true;
+        self.ring.orders.clear();
+        let flight = self.ring.flight_mut(part.slice);
+        if flight.stations[part.chunk].has_left() && !flight.has_left[part.chunk] {
+            flight.has_left[part.chunk] = true;
             flight.open -= 1;
         }
         Ok(())
     }
 
-    fn send_place(
-        &mut self,
-        slice: u32,
-        to: u32,
-        (chunk, interval, place): (usize, Interval, Place),
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
-        let bytes = operation.region(input(chunk), slice).bytes();
-        let payload = context.late_merge().places.region(place, bytes);
-        let label = label(Kind::Piece, chunk, interval);
-        self.send(slice, to, label, (payload, Some(place)), operation, context)
-    }
-
-    /// Sends to the rank at position `to` of the label's chunk; `place` is free when that is done.
+    /// Sends something of `part` to the rank at position `to`: of pieces what stands at `place`,
+    /// which is free when that is done, or this rank's contribution.
     fn send(
         &mut self,
-        slice: u32,
+        part: Part,
         to: u32,
-        label: Label,
-        (payload, place): (Region, Option<Place>),
-        operation: &Operation,
-        context: &mut Context,
+        (kind, interval): (Kind, Interval),
+        place: Option<Place>,
     ) -> Result<()> {
-        let peer = self.rank_at(to, label.chunk as usize);
-        let header = header(operation, slice, label, payload)?;
-        let number = self.post(Posting::Send { slice, peer, place });
-        let stream = Stream {
-            peer,
-            channel: DATA_CHANNEL,
+        let own = self.own(part);
+        let payload = match (kind, place) {
+            (Kind::Piece, None) => own,
+            (Kind::Piece, Some(place)) => {
+                self.context.late_merge().places.region(place, own.bytes())
+            }
+            (Kind::Result, _) => self.output(part),
+            (Kind::Late | Kind::Skip, _) => Region::EMPTY,
         };
-        let ticket = tickets::ticket(operation.id, number.into());
-        let posted = context
-            .transport
-            .post_send(Post(stream, ticket, header), payload)?;
-        self.note(posted, slice, number);
+        let peer = self.ring.rank_at(to, part.chunk);
+        let header = self.header(part, (kind, interval), payload)?;
+        self.ring.flight_mut(part.slice).pending += 1;
+        let posting = Posting::Send(part.slice, peer, place);
+        self.post(posting, |transport, ticket| {
+            transport.post_send(Post(data_stream(peer), ticket, header), payload)
+        })?;
         Ok(())
     }
 
-    fn tell_skip(
-        &mut self,
-        slice: u32,
-        chunk: usize,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
-        let label = label(Kind::Skip, chunk, Interval::one(0));
-        let header = header(operation, slice, label, Region::EMPTY)?;
+    fn tell_skip(&mut self, part: Part) -> Result<()> {
+        let header = self.header(part, (Kind::Skip, Interval::one(0)), Region::EMPTY)?;
         let stream = Stream {
-            peer: (self.rank + self.ranks - 1) % self.ranks,
-            channel: context.late_merge().signal_channel,
+            peer: (self.ring.rank + self.ring.ranks - 1) % self.ring.ranks,
+            channel: self.context.late_merge().signal_channel,
         };
-        self.signals = self.signals.wrapping_add(1);
-        let ticket = tickets::unattended(self.signals.into());
-        context
-            .transport
-            .post_send(Post(stream, ticket, header), Region::EMPTY)?;
+        self.ring.signals = self.ring.signals.wrapping_add(1);
+        let post = Post(
+            stream,
+            tickets::unattended(self.ring.signals.into()),
+            header,
+        );
+        self.context.transport.post_send(post, Region::EMPTY)?;
         Ok(())
+    }
+
+    /// The header of a message of `part`.
+    fn header(
+        &self,
+        part: Part,
+        (kind, interval): (Kind, Interval),
+        payload: Region,
+    ) -> Result<Header> {
+        let bytes = u32::try_from(payload.bytes()).map_err(|_| {
+            Error::Unsupported("a chunk of 4 GiB or more; lower the slice size".into())
+        })?;
+        let label = Label {
+            kind,
+            chunk: part.chunk as u32,
+            interval,
+        };
+        Ok(Header {
+            call: self.operation.call,
+            slice: part.slice,
+            index: label.encode(),
+            bytes,
+        })
     }
 
     /// Combines what the station holds with this rank's contribution: at the owner into the output,
     /// else into the place of the first piece.
-    fn combine(
-        &mut self,
-        slice: u32,
-        chunk: usize,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
-        let own = operation.region(input(chunk), slice);
-        let station = &self.flight(slice).stations[chunk];
-        let mut operands = std::mem::take(&mut context.kept.operands);
+    fn combine(&mut self, part: Part) -> Result<()> {
+        let own = self.own(part);
+        let mut operands = std::mem::take(&mut self.context.kept.operands);
         operands.clear();
-        let places = &context.late_merge().places;
+        let places = &self.context.late_merge().places;
+        let (station, _) = self.ring.station(part);
         let held = station.held().iter();
         operands.extend(held.map(|(_, place)| places.region(*place, own.bytes())));
         operands.push(own);
-        let into = if station.is_owner() {
-            self.output(operation, chunk, slice)
-        } else {
-            operands[0]
+        let into = match station.is_owner() {
+            true => self.output(part),
+            false => operands[0],
         };
-        context.parallel.fold(operation.kernel(), into, &operands);
-        context.kept.operands = operands;
-        let watch_ps = context.late_merge().estimates.watch_ps(own.bytes());
-        let watches = context.late_merge().policy.signals.watches();
-        let begin = context.now;
-        self.flight_mut(slice).watches.push(Watch {
-            chunk,
+        let kernel = self.operation.kernel();
+        self.context.parallel.fold(kernel, into, &operands);
+        self.context.kept.operands = operands;
+        let (begin, state) = (self.context.now, self.context.late_merge());
+        let watch_ps = state.estimates.watch_ps(own.bytes());
+        let watches = state.policy.signals.watches();
+        let flight = self.ring.flight_mut(part.slice);
+        flight.watches.push(Watch {
+            chunk: part.chunk,
             begin,
             until: watch_ps.filter(|_| watches).map(|ps| later(begin, ps)),
             was_late: false,
         });
-        let number = self.post(Posting::Combine { slice, chunk });
+        flight.pending += 1;
         let work = Work {
             kind: WorkKind::Reduce,
-            dtype: operation.call.dtype,
+            dtype: self.operation.call.dtype,
             bytes: own.bytes(),
         };
-        let ticket = tickets::ticket(operation.id, number.into());
-        let posted = context.transport.post_work(ticket, work)?;
-        self.note(posted, slice, number);
+        self.post(Posting::Combine(part), |transport, ticket| {
+            transport.post_work(ticket, work)
+        })?;
         Ok(())
     }
 
-    /// Where the result of `chunk` belongs.
-    pub(super) fn output(&self, operation: &Operation, chunk: usize, slice: u32) -> Region {
-        // A scattered result is one block.
-        let first = if self.gathers { chunk as u32 } else { 0 };
-        operation.region(schedule::output(first, 1), slice)
-    }
-
-    pub(super) fn post(&mut self, posting: Posting) -> u32 {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.postings.push(None);
-            (self.postings.len() - 1) as u32
-        });
-        self.postings[number as usize] = Some(posting);
-        number
-    }
-
-    /// Notes what became of something posted for `slice`.
-    pub(super) fn note(&mut self, posted: Posted, slice: u32, number: u32) {
-        self.flight_mut(slice).pending += 1;
-        if posted == Posted::Done {
-            self.done.push_back(number);
-        }
-    }
-
     /// Goes on with what is complete.
-    pub(super) fn take_complete(
-        &mut self,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<bool> {
+    pub(super) fn take_complete(&mut self) -> Result<bool> {
         let mut progressed = false;
-        while let Some(number) = self.done.pop_front() {
+        while let Some(number) = self.ring.done.pop_front() {
             progressed = true;
-            let posting = self.postings[number as usize].take();
-            self.free.push(number);
-            let posting = posting.expect("what is complete was posted");
-            self.finish(posting, operation, context)?;
+            let posting = self.ring.postings[number as usize].take();
+            self.ring.free.push(number);
+            match posting.expect("what is complete was posted") {
+                Posting::Send(slice, peer, place) => {
+                    self.context.lateness.send_completed(peer);
+                    self.ring.flight_mut(slice).pending -= 1;
+                    if let Some(place) = place {
+                        self.context.late_merge().places.give_back(place);
+                    }
+                }
+                Posting::Combine(part) => self.combined(part)?,
+                Posting::Arrival(part, peer, arrival) => self.arrived(part, peer, arrival)?,
+                Posting::Skip(skipped) => self.take_skip(skipped)?,
+            }
         }
         Ok(progressed)
     }
 
-    fn finish(
-        &mut self,
-        posting: Posting,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
-        match posting {
-            Posting::Send { slice, peer, place } => {
-                context.lateness.send_completed(peer);
-                self.flight_mut(slice).finish_one();
-                if let Some(place) = place {
-                    context.late_merge().places.give_back(place);
-                }
-                Ok(())
-            }
-            Posting::Combine { slice, chunk } => {
-                self.flight_mut(slice).finish_one();
-                self.combined(slice, chunk, operation, context)
-            }
-            Posting::Skip(skipped) => self.take_skip(skipped, operation, context),
-            arrived => self.arrived(arrived, operation, context),
-        }
-    }
-
-    fn combined(
-        &mut self,
-        slice: u32,
-        chunk: usize,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
-        let bytes = operation.region(input(chunk), slice).bytes();
-        let flight = self.flight_mut(slice);
-        let watch = flight.watches.iter().position(|watch| watch.chunk == chunk);
+    fn combined(&mut self, part: Part) -> Result<()> {
+        let bytes = self.own(part).bytes();
+        let flight = self.ring.flight_mut(part.slice);
+        flight.pending -= 1;
+        let is_it = |watch: &Watch| watch.chunk == part.chunk;
+        let watch = flight.watches.iter().position(is_it);
         let watch = watch.map(|place| flight.watches.swap_remove(place));
-        let station = &flight.stations[chunk];
+        let (now, state) = (self.context.now, self.context.late_merge());
+        let (station, orders) = self.ring.station(part);
         let is_owner = station.is_owner();
-        let kept = usize::from(!is_owner);
-        let (now, state) = (context.now, context.late_merge());
-        for (_, place) in &station.held()[kept..] {
+        for (_, place) in &station.held()[usize::from(!is_owner)..] {
             state.places.give_back(*place);
         }
-        if let Some(watch) = watch {
-            let Watch {
-                begin, was_late, ..
-            } = watch;
+        if let Some(Watch {
+            begin, was_late, ..
+        }) = watch
+        {
             state.estimates.reduced(bytes, begin, now, was_late);
         }
-        self.station(slice, chunk, |station, orders| station.combined(orders));
-        self.carry_out(slice, chunk, operation, context)?;
-        if is_owner && self.gathers {
-            self.flight_mut(slice).has_result[chunk] = true;
-            self.has_result(slice, chunk, operation, context)?;
+        station.combined(orders);
+        self.carry_out(part)?;
+        if is_owner && self.ring.gathers {
+            self.ring.flight_mut(part.slice).has_result[part.chunk] = true;
+            self.has_result(part)?;
         }
         Ok(())
     }
 
-    /// The result of `chunk` is here: it goes on to the next rank, unless that is its owner.
-    pub(super) fn has_result(
-        &mut self,
-        slice: u32,
-        chunk: usize,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
-        self.flight_mut(slice).results_due -= 1;
-        let next = (self.rank + 1) % self.ranks;
-        if next == chunk {
+    /// The result of `part` is here: it goes on to the next rank, unless that is its owner.
+    pub(super) fn has_result(&mut self, part: Part) -> Result<()> {
+        self.ring.flight_mut(part.slice).results_due -= 1;
+        let next = (self.ring.rank + 1) % self.ring.ranks;
+        if next == part.chunk {
             return Ok(());
         }
-        let to = self.position(next, chunk);
-        let label = label(Kind::Result, chunk, Interval::one(0));
-        let payload = (self.output(operation, chunk, slice), None);
-        self.send(slice, to, label, payload, operation, context)
+        let to = self.ring.position(next, part.chunk);
+        self.send(part, to, (Kind::Result, Interval::one(0)), None)
     }
-}
-
-fn label(kind: Kind, chunk: usize, interval: Interval) -> Label {
-    Label {
-        kind,
-        chunk: chunk as u32,
-        interval,
-    }
-}
-
-fn header(operation: &Operation, slice: u32, label: Label, payload: Region) -> Result<Header> {
-    let bytes = u32::try_from(payload.bytes())
-        .map_err(|_| Error::Unsupported("a chunk of 4 GiB or more; lower the slice size".into()))?;
-    Ok(Header {
-        call: operation.call,
-        slice,
-        index: label.encode(),
-        bytes,
-    })
 }

@@ -32,6 +32,7 @@
 //! [`station`] is one chunk at one rank, without I/O; [`timers`] says when a rank is late, [`wire`]
 //! what stands in headers; [`LateRing`] runs them over a transport.
 
+mod attempt;
 mod carry;
 mod clock;
 mod places;

@@ -1,35 +1,20 @@
 //! What comes to a late-merge call, and what is made of it. Everything in a header is a claim until
 //! it is checked here.
 
-use super::state::{DATA_CHANNEL, LateRing, Posting, input};
-use super::station::Station;
+use super::attempt::Attempt;
+use super::state::{Arrival, LateRing, Part, Posting, data_stream};
 use super::wire::{Kind, Label};
-use crate::engine::context::Context;
-use crate::engine::operation::Operation;
-use crate::engine::tickets;
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::transport::{Head, Header, Post, Posted, Sink, Stream, mismatch};
+use crate::transport::{Head, Header, Post, Posted, Sink, mismatch};
 
-/// What is to be done about the message at the head of a stream.
-enum Verdict {
-    /// It is for later.
-    Leave,
-    /// It is of this call, and says this.
-    Take(Label),
-}
-
-impl LateRing {
+impl Attempt<'_> {
     /// Takes what has come of this call; whether that was anything.
-    pub(super) fn take_messages(
-        &mut self,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<bool> {
+    pub(super) fn take_messages(&mut self) -> Result<bool> {
         let mut progressed = false;
-        for place in 0..self.peers.len() {
-            let peer = self.peers[place];
-            while !self.is_arriving[peer] && self.take_message(peer, operation, context)? {
+        for place in 0..self.ring.peers.len() {
+            let peer = self.ring.peers[place];
+            while !self.ring.is_arriving[peer] && self.take_message(peer)? {
                 progressed = true;
             }
         }
@@ -37,125 +22,160 @@ impl LateRing {
     }
 
     /// Begins to receive the message at the head of `peer`'s stream, if there is one of this call.
-    fn take_message(
-        &mut self,
-        peer: usize,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<bool> {
-        let stream = Stream {
-            peer,
-            channel: DATA_CHANNEL,
-        };
-        let header = match context.transport.head(stream)? {
+    fn take_message(&mut self, peer: usize) -> Result<bool> {
+        let stream = data_stream(peer);
+        let header = match self.context.transport.head(stream)? {
             Head::Nothing => return Ok(false),
             Head::Message(header) => header,
-            Head::End(_) if !self.waiting_for().contains(&peer) => return Ok(false),
-            Head::End(reason) => {
-                return Err(Error::peer_failed(peer, reason));
-            }
+            Head::End(_) if !self.ring.waiting_for().contains(&peer) => return Ok(false),
+            Head::End(reason) => return Err(Error::peer_failed(peer, reason)),
         };
-        let Verdict::Take(label) = self.judge(peer, &header, operation)? else {
+        let Some(label) = self.judge(peer, &header)? else {
             return Ok(false);
         };
-        let slice = header.slice;
-        let bytes = operation.region(input(label.chunk as usize), slice).bytes();
-        let has_data = matches!(label.kind, Kind::Piece | Kind::Result);
-        if header.bytes as usize != if has_data { bytes } else { 0 } {
+        let part = Part {
+            slice: header.slice,
+            chunk: label.chunk as usize,
+        };
+        let due = match label.kind {
+            Kind::Piece | Kind::Result => self.own(part).bytes(),
+            Kind::Late | Kind::Skip => 0,
+        };
+        if header.bytes as usize != due {
             return Err(Error::corrupt(peer, "a chunk of another length"));
         }
-        self.check_sender(peer, &label)?;
-        let (posting, into) = self.admit(slice, peer, label, operation, context)?;
-        let number = self.post(posting);
-        let ticket = tickets::ticket(operation.id, number.into());
-        let sink = Sink::Store(into);
-        let posted = context
-            .transport
-            .post_recv(Post(stream, ticket, header), sink)?;
-        self.is_arriving[peer] = posted == Posted::Pending;
-        self.note(posted, slice, number);
+        self.ring.check_sender(peer, &label)?;
+        let (arrival, into) = self.admit(part, peer, label)?;
+        self.ring.flight_mut(part.slice).pending += 1;
+        let posting = Posting::Arrival(part, peer, arrival);
+        let posted = self.post(posting, |transport, ticket| {
+            transport.post_recv(Post(stream, ticket, header), Sink::Store(into))
+        })?;
+        self.ring.is_arriving[peer] = posted == Posted::Pending;
         Ok(true)
     }
 
-    /// What is posted for a message that says `label`, and where its bytes go.
-    fn admit(
-        &mut self,
-        slice: u32,
-        peer: usize,
-        label: Label,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<(Posting, Region)> {
-        let (chunk, interval) = (label.chunk as usize, label.interval);
+    /// What a message of `part` that says `label` is, and where its bytes go.
+    fn admit(&mut self, part: Part, peer: usize, label: Label) -> Result<(Arrival, Region)> {
+        let interval = label.interval;
         match label.kind {
             Kind::Piece => {
-                let station = &mut self.flight_mut(slice).stations[chunk];
-                station
-                    .admit(interval)
-                    .map_err(|what| Error::corrupt(peer, what))?;
+                let (station, _) = self.ring.station(part);
+                let admitted = station.admit(interval);
+                admitted.map_err(|what| Error::corrupt(peer, what))?;
                 let position = station.position();
-                self.heard(slice, position, true, operation, context);
-                let bytes = operation.region(input(chunk), slice).bytes();
-                let pool = context.pool.clone();
-                let places = &mut context.late_merge().places;
+                self.heard(part.slice, position, true);
+                let (bytes, pool) = (self.own(part).bytes(), self.context.pool.clone());
+                let places = &mut self.context.late_merge().places;
                 let place = places.take(&pool);
-                let into = places.region(place, bytes);
-                let piece = Posting::Piece {
-                    slice,
-                    chunk,
-                    peer,
-                    interval,
-                    place,
-                };
-                Ok((piece, into))
+                let piece = Arrival::Piece(interval, place);
+                Ok((piece, places.region(place, bytes)))
             }
-            Kind::Late => {
-                let late = Posting::Late {
-                    slice,
-                    chunk,
-                    peer,
-                    interval,
-                };
-                Ok((late, Region::EMPTY))
-            }
+            Kind::Late => Ok((Arrival::Late(interval), Region::EMPTY)),
             Kind::Result => {
-                let flight = self.flight_mut(slice);
-                if flight.has_result[chunk] || flight.stations[chunk].has_own() {
+                let flight = self.ring.flight_mut(part.slice);
+                if flight.has_result[part.chunk] || flight.stations[part.chunk].has_own() {
                     return Err(Error::corrupt(peer, "a result that cannot be there"));
                 }
-                flight.has_result[chunk] = true;
-                let into = self.output(operation, chunk, slice);
-                Ok((Posting::Result { slice, chunk, peer }, into))
+                flight.has_result[part.chunk] = true;
+                Ok((Arrival::Result, self.output(part)))
             }
             Kind::Skip => Err(Error::corrupt(peer, "a signal among pieces")),
         }
     }
 
-    /// Whether a message is of this call and of a slice under way.
-    fn judge(&self, peer: usize, header: &Header, operation: &Operation) -> Result<Verdict> {
-        let (theirs, mine) = (&header.call, &operation.call);
+    /// What a message says, if it is of this call and of a slice under way; `None` if it is for
+    /// later.
+    fn judge(&self, peer: usize, header: &Header) -> Result<Option<Label>> {
+        let (theirs, mine) = (&header.call, &self.operation.call);
         if theirs.sequence > mine.sequence {
-            return Ok(Verdict::Leave);
+            return Ok(None);
         }
         if theirs.sequence < mine.sequence {
             return Err(Error::corrupt(peer, "a message of a call that is over"));
         }
         if theirs != mine {
-            return Err(mismatch([self.rank, peer], [mine, theirs]));
+            return Err(mismatch([self.ring.rank, peer], [mine, theirs]));
         }
         let label = Label::decode(header.index);
-        if header.slice >= self.slices || label.chunk as usize >= self.ranks {
+        if header.slice >= self.ring.slices || label.chunk as usize >= self.ring.ranks {
             return Err(Error::corrupt(peer, "a chunk or slice that does not exist"));
         }
-        if header.slice >= self.begun {
-            return Ok(Verdict::Leave);
-        }
-        if header.slice < self.retired {
+        if header.slice < self.ring.retired {
             return Err(Error::corrupt(peer, "a message of a slice that is over"));
         }
-        Ok(Verdict::Take(label))
+        Ok((header.slice < self.ring.begun).then_some(label))
     }
 
+    /// A message that was begun is here whole.
+    pub(super) fn arrived(&mut self, part: Part, peer: usize, arrival: Arrival) -> Result<()> {
+        self.context.lateness.peer_arrived(peer);
+        self.ring.flight_mut(part.slice).pending -= 1;
+        let (station, orders) = self.ring.station(part);
+        match arrival {
+            Arrival::Piece(interval, place) => station.landed(interval, place, orders),
+            Arrival::Late(interval) => {
+                let heeded = station.on_late(interval, orders);
+                heeded.map_err(|what| Error::corrupt(peer, what))?;
+                let (position, has_own) = (station.position(), station.has_own());
+                self.carry_out(part)?;
+                if !has_own {
+                    self.heard(part.slice, position, false);
+                }
+                return Ok(());
+            }
+            Arrival::Result => return self.has_result(part),
+        }
+        self.carry_out(part)
+    }
+
+    /// Takes the signals that have come; whether there were any.
+    pub(super) fn take_skips(&mut self) -> Result<bool> {
+        let mut progressed = false;
+        let stream = self.ring.skip_stream(self.context.late_merge());
+        while !self.ring.is_skip_arriving {
+            let Head::Message(header) = self.context.transport.head(stream)? else {
+                break;
+            };
+            let (theirs, mine) = (&header.call, &self.operation.call);
+            if theirs.sequence > mine.sequence {
+                break;
+            }
+            let label = Label::decode(header.index);
+            let (slice, chunk) = (header.slice, label.chunk as usize);
+            if label.kind != Kind::Skip || header.bytes != 0 || chunk >= self.ring.ranks {
+                return Err(Error::corrupt(stream.peer, "a signal that means nothing"));
+            }
+            let is_ours = theirs == mine;
+            if is_ours && slice >= self.ring.begun {
+                break;
+            }
+            let skipped = is_ours.then_some(Part { slice, chunk });
+            let posted = self.post(Posting::Skip(skipped), |transport, ticket| {
+                transport.post_recv(Post(stream, ticket, header), Sink::Store(Region::EMPTY))
+            })?;
+            progressed = true;
+            self.ring.is_skip_arriving = posted == Posted::Pending;
+            if posted == Posted::Done {
+                // Before anything else leaves.
+                self.take_complete()?;
+            }
+        }
+        Ok(progressed)
+    }
+
+    /// The next rank has split, unless the slice or call that it is about is over.
+    pub(super) fn take_skip(&mut self, skipped: Option<Part>) -> Result<()> {
+        let Some(part) = skipped.filter(|part| part.slice >= self.ring.retired) else {
+            return Ok(());
+        };
+        let (station, orders) = self.ring.station(part);
+        station.on_skip(orders);
+        self.carry_out(part)
+    }
+}
+
+impl LateRing {
     /// Checks that a message could come from this rank.
     fn check_sender(&self, peer: usize, label: &Label) -> Result<()> {
         let chunk = label.chunk as usize;
@@ -168,113 +188,12 @@ impl LateRing {
             Kind::Result => is_next && self.gathers,
             Kind::Skip => false,
         };
-        if is_sane {
-            Ok(())
-        } else {
-            Err(Error::corrupt(
+        match is_sane {
+            true => Ok(()),
+            false => Err(Error::corrupt(
                 peer,
                 "a message that is not this rank's to send",
-            ))
+            )),
         }
-    }
-
-    /// A message that was begun is here whole.
-    pub(super) fn arrived(
-        &mut self,
-        posting: Posting,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
-        let (slice, chunk, peer) = match posting {
-            Posting::Piece {
-                slice, chunk, peer, ..
-            }
-            | Posting::Late {
-                slice, chunk, peer, ..
-            }
-            | Posting::Result { slice, chunk, peer } => (slice, chunk, peer),
-            _ => return Ok(()),
-        };
-        context.lateness.peer_arrived(peer);
-        self.flight_mut(slice).finish_one();
-        match posting {
-            Posting::Piece {
-                interval, place, ..
-            } => self.station(slice, chunk, |station, orders| {
-                station.landed(interval, place, orders);
-            }),
-            Posting::Late { interval, .. } => {
-                let late = |station: &mut Station, orders: &mut _| {
-                    let heeded = station.on_late(interval, orders);
-                    heeded.map(|()| (station.position(), station.has_own()))
-                };
-                let (position, has_own) = self
-                    .station(slice, chunk, late)
-                    .map_err(|what| Error::corrupt(peer, what))?;
-                if !has_own {
-                    self.carry_out(slice, chunk, operation, context)?;
-                    self.heard(slice, position, false, operation, context);
-                }
-            }
-            _ => return self.has_result(slice, chunk, operation, context),
-        }
-        self.carry_out(slice, chunk, operation, context)
-    }
-
-    /// Takes the signals that have come; whether there were any.
-    pub(super) fn take_skips(
-        &mut self,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<bool> {
-        let mut progressed = false;
-        let stream = self.skip_stream(context.late_merge());
-        while !self.is_skip_arriving {
-            let Head::Message(header) = context.transport.head(stream)? else {
-                break;
-            };
-            let (theirs, mine) = (&header.call, &operation.call);
-            if theirs.sequence > mine.sequence {
-                break;
-            }
-            let label = Label::decode(header.index);
-            let is_sane = label.kind == Kind::Skip && header.bytes == 0;
-            if !is_sane || (label.chunk as usize) >= self.ranks {
-                return Err(Error::corrupt(stream.peer, "a signal that means nothing"));
-            }
-            let is_ours = theirs == mine;
-            if is_ours && header.slice >= self.begun {
-                break;
-            }
-            let skipped = is_ours.then_some((header.slice, label.chunk as usize));
-            let number = self.post(Posting::Skip(skipped));
-            let ticket = tickets::ticket(operation.id, number.into());
-            let sink = Sink::Store(Region::EMPTY);
-            let posted = context
-                .transport
-                .post_recv(Post(stream, ticket, header), sink)?;
-            progressed = true;
-            self.is_skip_arriving = posted == Posted::Pending;
-            if posted == Posted::Done {
-                self.done.push_back(number);
-                // Before anything else leaves.
-                self.take_complete(operation, context)?;
-            }
-        }
-        Ok(progressed)
-    }
-
-    /// The next rank has split, unless the slice or call that it is about is over.
-    pub(super) fn take_skip(
-        &mut self,
-        skipped: Option<(u32, usize)>,
-        operation: &Operation,
-        context: &mut Context,
-    ) -> Result<()> {
-        let Some((slice, chunk)) = skipped.filter(|(slice, _)| *slice >= self.retired) else {
-            return Ok(());
-        };
-        self.station(slice, chunk, |station, orders| station.on_skip(orders));
-        self.carry_out(slice, chunk, operation, context)
     }
 }

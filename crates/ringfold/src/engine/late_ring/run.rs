@@ -19,8 +19,9 @@
 //! * Time decides only when a station splits or asks another to; messages that came at the same
 //!   time come first.
 
+use super::attempt::Attempt;
 use super::policy::Target;
-use super::state::{DATA_CHANNEL, Flight, LateMergeState, LateRing, Posting, input};
+use super::state::{Flight, LateMergeState, LateRing, Part, Posting, data_stream};
 use super::station::{Order, Station};
 use crate::engine::context::Context;
 use crate::engine::operation::Operation;
@@ -50,32 +51,12 @@ impl LateRing {
 
     /// Does what can be done; whether that was anything.
     pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
-        if !self.is_listening {
-            // What has come by now is seen at the next attempt, before anything is sent.
-            let chunks = (0..self.ranks).map(|chunk| operation.region(input(chunk), 0).bytes());
-            // The first slice has the longest chunks.
-            context
-                .late_merge()
-                .places
-                .resize(chunks.max().unwrap_or(0));
-            self.listen(true, context)?;
-            return Ok(true);
-        }
-        let mut progressed = false;
-        while self.retired < self.slices {
-            let mut did = self.begin_slices(operation, context);
-            did |= self.take_skips(operation, context)?;
-            did |= self.begin_origins(operation, context)?;
-            did |= self.take_messages(operation, context)?;
-            did |= self.take_complete(operation, context)?;
-            did |= self.check_timers(operation, context)?;
-            did |= self.retire(operation, context)?;
-            if !did {
-                break;
-            }
-            progressed = true;
-        }
-        Ok(progressed)
+        let mut attempt = Attempt {
+            ring: self,
+            operation,
+            context,
+        };
+        attempt.advance()
     }
 
     /// Notes that what this ticket stands for is complete.
@@ -83,11 +64,7 @@ impl LateRing {
         let number = ticket as u32;
         // Here and not when it is gone on with: by then there may be another one that is under way.
         match self.postings[number as usize] {
-            Some(
-                Posting::Piece { peer, .. }
-                | Posting::Late { peer, .. }
-                | Posting::Result { peer, .. },
-            ) => self.is_arriving[peer] = false,
+            Some(Posting::Arrival(_, peer, _)) => self.is_arriving[peer] = false,
             Some(Posting::Skip(_)) => self.is_skip_arriving = false,
             _ => {}
         }
@@ -107,14 +84,11 @@ impl LateRing {
         let waits = flights().any(|flight| {
             flight.results_due > 0 || flight.stations.iter().any(Station::waits_for_previous)
         });
-        let sends = self
-            .postings
-            .iter()
-            .flatten()
-            .filter_map(|posting| match posting {
-                Posting::Send { peer, .. } => Some(*peer),
-                _ => None,
-            });
+        let postings = self.postings.iter().flatten();
+        let sends = postings.filter_map(|posting| match posting {
+            Posting::Send(_, peer, _) => Some(*peer),
+            _ => None,
+        });
         sends.chain(waits.then_some(previous)).collect()
     }
 
@@ -127,16 +101,11 @@ impl LateRing {
         &mut self.flights[slice as usize % flights]
     }
 
-    /// Has a station do something, which may order something.
-    pub(super) fn station<R>(
-        &mut self,
-        slice: u32,
-        chunk: usize,
-        act: impl FnOnce(&mut Station, &mut Vec<Order>) -> R,
-    ) -> R {
+    /// The station of a part, and where what it orders is noted.
+    pub(super) fn station(&mut self, part: Part) -> (&mut Station, &mut Vec<Order>) {
         let flights = self.flights.len();
-        let flight = &mut self.flights[slice as usize % flights];
-        act(&mut flight.stations[chunk], &mut self.orders)
+        let flight = &mut self.flights[part.slice as usize % flights];
+        (&mut flight.stations[part.chunk], &mut self.orders)
     }
 
     /// The position of `rank` for `chunk`, and of this rank's chunk at a position.
@@ -152,20 +121,6 @@ impl LateRing {
         (chunk + 1 + position as usize) % self.ranks
     }
 
-    fn listen(&mut self, is_wanted: bool, context: &mut Context) -> Result<()> {
-        self.is_listening = is_wanted;
-        for peer in &self.peers {
-            let channel = DATA_CHANNEL;
-            let stream = Stream {
-                peer: *peer,
-                channel,
-            };
-            context.transport.listen(stream, is_wanted)?;
-        }
-        let stream = self.skip_stream(context.late_merge());
-        context.transport.listen(stream, is_wanted)
-    }
-
     /// Where `SKIP` comes from.
     pub(super) fn skip_stream(&self, state: &LateMergeState) -> Stream {
         Stream {
@@ -173,39 +128,81 @@ impl LateRing {
             channel: state.signal_channel,
         }
     }
+}
 
-    fn begin_slices(&mut self, operation: &Operation, context: &mut Context) -> bool {
-        let mut progressed = false;
-        while self.begun < self.slices && self.begun < self.retired + self.flights.len() as u32 {
-            progressed = true;
-            let slice = self.begun;
-            self.begun += 1;
-            self.begin_slice(slice, context);
-            self.arm(slice, operation, context);
+impl Attempt<'_> {
+    fn advance(&mut self) -> Result<bool> {
+        if !self.ring.is_listening {
+            // What has come by now is seen at the next attempt, before anything is sent.
+            let chunks = (0..self.ring.ranks).map(|chunk| self.own(Part { slice: 0, chunk }));
+            // The first slice has the longest chunks.
+            let longest = chunks.map(|chunk| chunk.bytes()).max().unwrap_or(0);
+            self.context.late_merge().places.resize(longest);
+            self.listen(true)?;
+            return Ok(true);
         }
-        progressed
-    }
-
-    /// Has the origins of new slices send what they have, after the signals that came while this
-    /// rank was late.
-    fn begin_origins(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let mut progressed = false;
-        while self.started < self.begun && !self.is_skip_arriving {
+        while self.ring.retired < self.ring.slices {
+            let mut did = self.begin_slices();
+            did |= self.take_skips()?;
+            did |= self.begin_origins()?;
+            did |= self.take_messages()?;
+            did |= self.take_complete()?;
+            did |= self.check_timers()?;
+            did |= self.retire()?;
+            if !did {
+                break;
+            }
             progressed = true;
-            let slice = self.started;
-            self.started += 1;
-            let origin = self.chunk_at(0);
-            self.station(slice, origin, |station, orders| station.begin(orders));
-            self.carry_out(slice, origin, operation, context)?;
         }
         Ok(progressed)
     }
 
-    fn begin_slice(&mut self, slice: u32, context: &mut Context) {
-        let (rank, ranks, gathers) = (self.rank, self.ranks, self.gathers);
-        let policy = context.late_merge().policy;
-        let now = context.now;
-        let flight = self.flight_mut(slice);
+    fn listen(&mut self, is_wanted: bool) -> Result<()> {
+        self.ring.is_listening = is_wanted;
+        let skips = self.ring.skip_stream(self.context.late_merge());
+        let data = self.ring.peers.iter().map(|peer| data_stream(*peer));
+        let transport = &mut self.context.transport;
+        data.chain([skips])
+            .try_for_each(|stream| transport.listen(stream, is_wanted))
+    }
+
+    fn begin_slices(&mut self) -> bool {
+        let end = self.ring.retired + self.ring.flights.len() as u32;
+        let due = self.ring.begun..end.min(self.ring.slices);
+        for slice in due.clone() {
+            self.ring.begun += 1;
+            self.begin_slice(slice);
+            self.arm(slice);
+        }
+        !due.is_empty()
+    }
+
+    /// Has the origins of new slices send what they have, after the signals that came while this
+    /// rank was late.
+    fn begin_origins(&mut self) -> Result<bool> {
+        let mut progressed = false;
+        while self.ring.started < self.ring.begun && !self.ring.is_skip_arriving {
+            progressed = true;
+            let (slice, chunk) = (self.ring.started, self.ring.chunk_at(0));
+            self.ring.started += 1;
+            let (station, orders) = self.ring.station(Part { slice, chunk });
+            station.begin(orders);
+            self.carry_out(Part { slice, chunk })?;
+        }
+        Ok(progressed)
+    }
+
+    fn begin_slice(&mut self, slice: u32) {
+        let LateRing {
+            rank,
+            ranks,
+            gathers,
+            ..
+        } = *self.ring;
+        let policy = self.context.late_merge().policy;
+        let now = self.context.now;
+        let flight = self.ring.flight_mut(slice);
         let new = || Station::new(0, ranks as u32, policy.target, policy.signals);
         if flight.stations.len() != ranks {
             flight.stations.clear();
@@ -227,21 +224,26 @@ impl LateRing {
     }
 
     /// Retires finished slices, in order.
-    fn retire(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
+    fn retire(&mut self) -> Result<bool> {
         let mut progressed = false;
-        while self.retired < self.begun {
-            let flight = self.flight(self.retired);
-            let is_last = self.retired + 1 == self.slices;
+        while self.ring.retired < self.ring.begun {
+            let slice = self.ring.retired;
+            let flight = self.ring.flight(slice);
+            let is_last = slice + 1 == self.ring.slices;
             let is_busy = flight.open > 0 || flight.results_due > 0 || flight.pending > 0;
-            if is_busy || (is_last && self.is_skip_arriving) {
+            if is_busy || (is_last && self.ring.is_skip_arriving) {
                 break;
             }
             progressed = true;
-            let chunks = if self.gathers { self.ranks } else { 1 };
-            operation.scale_result(0, chunks as u32, self.retired)?;
-            self.retired += 1;
+            let chunks = if self.ring.gathers {
+                self.ring.ranks
+            } else {
+                1
+            };
+            self.operation.scale_result(0, chunks as u32, slice)?;
+            self.ring.retired += 1;
             if is_last {
-                self.listen(false, context)?;
+                self.listen(false)?;
             }
         }
         Ok(progressed)

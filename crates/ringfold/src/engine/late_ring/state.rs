@@ -10,15 +10,14 @@ use super::wire;
 use crate::engine::job::Job;
 use crate::engine::operation::Operation;
 use crate::error::{Error, Result};
-use crate::schedule::{self, Span};
-use crate::transport::{P2P_CHANNEL, Time};
+use crate::transport::{P2P_CHANNEL, Stream, Time};
 use crate::types::{Access, Algorithm, Collective};
 
 /// The most ranks: headers have ten bits for a position.
 pub const RANKS_MAX: usize = 1 << wire::POSITION_BITS;
 
 /// The channel of all but `SKIP`.
-pub(super) const DATA_CHANNEL: usize = P2P_CHANNEL + 1;
+const DATA_CHANNEL: usize = P2P_CHANNEL + 1;
 
 /// A late-merge call under way.
 #[derive(Debug, Default)]
@@ -74,13 +73,6 @@ pub(super) struct Flight {
     pub(super) watches: Vec<Watch>,
 }
 
-impl Flight {
-    /// Something that was posted is complete.
-    pub(super) fn finish_one(&mut self) {
-        self.pending -= 1;
-    }
-}
-
 /// A reduction under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
@@ -91,38 +83,31 @@ pub(super) struct Watch {
     pub(super) was_late: bool,
 }
 
+/// One chunk of one slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub slice: u32,
+    pub chunk: usize,
+}
+
 /// Something posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Posting {
-    Send {
-        slice: u32,
-        peer: usize,
-        place: Option<Place>,
-    },
-    Combine {
-        slice: u32,
-        chunk: usize,
-    },
-    Piece {
-        slice: u32,
-        chunk: usize,
-        peer: usize,
-        interval: Interval,
-        place: Place,
-    },
-    Late {
-        slice: u32,
-        chunk: usize,
-        peer: usize,
-        interval: Interval,
-    },
-    Result {
-        slice: u32,
-        chunk: usize,
-        peer: usize,
-    },
-    /// For a chunk of this call, or for one that is over.
-    Skip(Option<(u32, usize)>),
+    /// Of a slice, to a peer; the place is free when it is done.
+    Send(u32, usize, Option<Place>),
+    Combine(Part),
+    /// From a peer.
+    Arrival(Part, usize, Arrival),
+    /// For a part of this call, or for one that is over.
+    Skip(Option<Part>),
+}
+
+/// What a peer sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arrival {
+    Piece(Interval, Place),
+    Late(Interval),
+    Result,
 }
 
 /// What is kept from one late-merge call to the next.
@@ -186,8 +171,12 @@ impl LateMergeState {
     }
 }
 
-pub(super) fn input(chunk: usize) -> Span {
-    schedule::input(chunk as u32, 1)
+/// The stream of a peer's pieces, results and `LATE`.
+pub(super) fn data_stream(peer: usize) -> Stream {
+    Stream {
+        peer,
+        channel: DATA_CHANNEL,
+    }
 }
 
 pub(super) fn later(time: Time, ps: u64) -> Time {

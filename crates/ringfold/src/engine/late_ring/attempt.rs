@@ -1,0 +1,52 @@
+//! One attempt at a late-merge call: where its data lies, and what is posted for it.
+
+use super::state::{LateRing, Part, Posting};
+use crate::engine::context::Context;
+use crate::engine::operation::Operation;
+use crate::engine::tickets;
+use crate::error::Result;
+use crate::memory::Region;
+use crate::schedule;
+use crate::transport::{Posted, Ticket, Transport};
+
+/// One attempt at a call, with what it works with.
+pub(super) struct Attempt<'a> {
+    pub ring: &'a mut LateRing,
+    pub operation: &'a Operation,
+    pub context: &'a mut Context,
+}
+
+impl Attempt<'_> {
+    /// This rank's contribution to a part.
+    pub fn own(&self, Part { slice, chunk }: Part) -> Region {
+        self.operation
+            .region(schedule::input(chunk as u32, 1), slice)
+    }
+
+    /// Where the result of a part belongs.
+    pub fn output(&self, Part { slice, chunk }: Part) -> Region {
+        // A scattered result is one block.
+        let first = if self.ring.gathers { chunk as u32 } else { 0 };
+        self.operation.region(schedule::output(first, 1), slice)
+    }
+
+    /// Has `post` post something, which is what `posting` says.
+    pub fn post(
+        &mut self,
+        posting: Posting,
+        post: impl FnOnce(&mut dyn Transport, Ticket) -> Result<Posted>,
+    ) -> Result<Posted> {
+        let LateRing { postings, free, .. } = &mut *self.ring;
+        let number = free.pop().unwrap_or_else(|| {
+            postings.push(None);
+            (postings.len() - 1) as u32
+        });
+        postings[number as usize] = Some(posting);
+        let ticket = tickets::ticket(self.operation.id, number.into());
+        let posted = post(self.context.transport.as_mut(), ticket)?;
+        if posted == Posted::Done {
+            self.ring.done.push_back(number);
+        }
+        Ok(posted)
+    }
+}
