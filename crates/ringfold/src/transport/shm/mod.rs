@@ -156,38 +156,32 @@ impl Drop for Shm {
 }
 
 impl Transport for Shm {
-    fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
+    fn post_send(&mut self, post @ Post(stream, ..): Post, payload: Region) -> Result<Posted> {
         let index = self.stream(stream);
         let sender = &mut self.senders[index];
-        let was_idle = sender.is_idle();
-        sender.push(ticket, header, payload);
-        if !was_idle {
-            return Ok(Posted::Pending);
+        if sender.push(post, payload) {
+            // Whatever this completes is the message itself, as nothing else is queued.
+            self.posted.clear();
+            sender.pump(&self.segment, &mut self.posted)?;
+            if sender.is_idle() {
+                return Ok(Posted::Done);
+            }
+            self.sending.push(index);
         }
-        // Whatever this completes is the message itself, as nothing else is queued.
-        self.posted.clear();
-        sender.pump(&self.segment, &mut self.posted)?;
-        if sender.is_idle() {
-            return Ok(Posted::Done);
-        }
-        self.sending.push(index);
         Ok(Posted::Pending)
     }
 
-    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
+    fn post_recv(&mut self, post @ Post(stream, ..): Post, sink: Sink) -> Result<Posted> {
         let index = self.stream(stream);
         let receiver = &mut self.receivers[index];
-        let was_idle = receiver.is_idle();
-        receiver.push(ticket, header, sink);
-        if !was_idle {
-            return Ok(Posted::Pending);
+        if receiver.push(post, sink) {
+            self.posted.clear();
+            receiver.pump(&self.segment, &mut self.posted)?;
+            if receiver.is_idle() {
+                return Ok(Posted::Done);
+            }
+            self.receiving.push(index);
         }
-        self.posted.clear();
-        receiver.pump(&self.segment, &mut self.posted)?;
-        if receiver.is_idle() {
-            return Ok(Posted::Done);
-        }
-        self.receiving.push(index);
         Ok(Posted::Pending)
     }
 

@@ -14,7 +14,7 @@ use super::flag;
 use super::segment::{INLINE_BYTES, Lane, Segment};
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::transport::{HEADER_BYTES, Header, Sink, Ticket};
+use crate::transport::{HEADER_BYTES, Header, Post, Sink, Ticket};
 
 /// One end of a ring, with the messages that are queued there.
 #[derive(Debug)]
@@ -24,7 +24,9 @@ pub struct End<Payload> {
     cells_done: u64,
     /// Of a sending end: the cells that the receiver was seen to have emptied.
     consumed_seen: u64,
-    queue: VecDeque<Message<Payload>>,
+    queue: VecDeque<(Post, Payload)>,
+    /// Bytes of the first message that are written, or read.
+    done_bytes: usize,
 }
 
 /// The sending end.
@@ -32,15 +34,6 @@ pub type Sender = End<Region>;
 
 /// The receiving end.
 pub type Receiver = End<Sink>;
-
-#[derive(Debug)]
-struct Message<Payload> {
-    ticket: Ticket,
-    header: Header,
-    payload: Payload,
-    done_bytes: usize,
-    begun: bool,
-}
 
 impl<Payload> End<Payload> {
     /// An end of an unused ring.
@@ -50,6 +43,7 @@ impl<Payload> End<Payload> {
             cells_done: 0,
             consumed_seen: 0,
             queue: VecDeque::new(),
+            done_bytes: 0,
         }
     }
 
@@ -58,15 +52,10 @@ impl<Payload> End<Payload> {
         self.queue.is_empty()
     }
 
-    /// Queues a message, or the reception of one.
-    pub fn push(&mut self, ticket: Ticket, header: Header, payload: Payload) {
-        self.queue.push_back(Message {
-            ticket,
-            header,
-            payload,
-            done_bytes: 0,
-            begun: false,
-        });
+    /// Queues a message, or the reception of one; whether it is the first in the queue.
+    pub fn push(&mut self, post: Post, payload: Payload) -> bool {
+        self.queue.push_back((post, payload));
+        self.queue.len() == 1
     }
 }
 
@@ -85,7 +74,7 @@ impl Sender {
     pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
         let lane = self.lane;
         let cells = segment.shape().cells as u64;
-        while let Some(message) = self.queue.front_mut() {
+        while let Some((Post(_, ticket, header), payload)) = self.queue.front() {
             let produced = self.cells_done;
             if produced - self.consumed_seen >= cells {
                 // Once it is seen, the receiver's reads of the cells are over.
@@ -99,24 +88,23 @@ impl Sender {
                 }
             }
             let cell = (produced % cells) as usize;
-            if !message.begun {
-                let header = segment.cell_header(lane, cell);
-                header.write(&message.header.encode(0));
-                message.begun = true;
+            if self.done_bytes == 0 {
+                segment.cell_header(lane, cell).write(&header.encode(0));
             }
-            let bytes = message.payload.bytes();
-            let end = bytes.min(message.done_bytes + segment.shape().cell_bytes);
-            let piece = message.payload.part(message.done_bytes..end);
-            place(segment, lane, &message.header, cell)
+            let bytes = payload.bytes();
+            let end = bytes.min(self.done_bytes + segment.shape().cell_bytes);
+            let piece = payload.part(self.done_bytes..end);
+            place(segment, lane, header, cell)
                 .part(0..piece.bytes())
                 .copy_from(piece);
             self.cells_done += 1;
             flag::raise(segment.cell_stamp(lane, cell), self.cells_done);
             segment.ring(lane.to);
-            message.done_bytes = end;
+            self.done_bytes = end;
             if end == bytes {
-                done.push(message.ticket);
+                done.push(*ticket);
                 self.queue.pop_front();
+                self.done_bytes = 0;
             }
         }
         Ok(())
@@ -140,29 +128,28 @@ impl Receiver {
     pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
         let lane = self.lane;
         let cells = segment.shape().cells as u64;
-        while let Some(message) = self.queue.front_mut() {
+        while let Some((Post(_, ticket, header), sink)) = self.queue.front() {
             let cell = (self.cells_done % cells) as usize;
             if flag::height(segment.cell_stamp(lane, cell)) != self.cells_done + 1 {
                 return Ok(());
             }
-            if !message.begun {
+            if self.done_bytes == 0 {
                 let mut received = [0; HEADER_BYTES];
                 segment.cell_header(lane, cell).read(&mut received);
-                message.header.expect(&received, lane.from, lane.to)?;
-                message.begun = true;
+                header.expect(&received, lane.from, lane.to)?;
             }
-            let bytes = message.payload.bytes();
-            let end = bytes.min(message.done_bytes + segment.shape().cell_bytes);
-            let piece = place(segment, lane, &message.header, cell);
-            let piece = piece.part(0..end - message.done_bytes);
-            message.payload.absorb(message.done_bytes, piece);
+            let bytes = sink.bytes();
+            let end = bytes.min(self.done_bytes + segment.shape().cell_bytes);
+            let piece = place(segment, lane, header, cell);
+            sink.absorb(self.done_bytes, piece.part(0..end - self.done_bytes));
             self.cells_done += 1;
             flag::raise(segment.ring_consumed(lane), self.cells_done);
             segment.ring(lane.from);
-            message.done_bytes = end;
+            self.done_bytes = end;
             if end == bytes {
-                done.push(message.ticket);
+                done.push(*ticket);
                 self.queue.pop_front();
+                self.done_bytes = 0;
             }
         }
         Ok(())

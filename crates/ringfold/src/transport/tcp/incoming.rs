@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::sys;
 use crate::transport::checksum::{self, Checksum};
-use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Sink, Ticket};
+use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Post, Sink, Ticket};
 
 /// The maximum read with a header while a receive listens.
 const AHEAD_BYTES: usize = (8 << 10) + TRAILER_BYTES;
@@ -65,8 +65,7 @@ pub struct Incoming {
 
 #[derive(Clone, Copy)]
 struct Recv {
-    ticket: Ticket,
-    header: Header,
+    post: Post,
     sink: Sink,
 }
 
@@ -138,12 +137,8 @@ impl Incoming {
         self.queue.is_empty()
     }
 
-    pub fn push(&mut self, ticket: Ticket, header: Header, sink: Sink) {
-        self.queue.push_back(Recv {
-            ticket,
-            header,
-            sink,
-        });
+    pub fn push(&mut self, post: Post, sink: Sink) {
+        self.queue.push_back(Recv { post, sink });
     }
 
     /// Receives until the queue is empty, the socket is empty or about `budget_bytes` have arrived.
@@ -169,7 +164,8 @@ impl Incoming {
             }
             if self.is_complete(&first) {
                 self.check_trailer(&first)?;
-                done.push(first.ticket);
+                let Post(_, ticket, _) = first.post;
+                done.push(ticket);
                 self.queue.pop_front();
                 self.begin();
             }
@@ -326,7 +322,8 @@ impl Incoming {
     /// Compares the header with the one that is due, once it is there.
     fn compare_header(&mut self, first: &Recv) -> Result<()> {
         if self.header_came == HEADER_BYTES && !self.header_compared {
-            first.header.expect(&self.header, self.peer, self.rank)?;
+            let Post(_, _, header) = first.post;
+            header.expect(&self.header, self.peer, self.rank)?;
             self.header_compared = true;
         }
         Ok(())

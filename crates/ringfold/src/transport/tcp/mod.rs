@@ -210,12 +210,13 @@ impl Tcp {
 }
 
 impl Transport for Tcp {
-    fn post_send(&mut self, Post(stream, ticket, header): Post, payload: Region) -> Result<Posted> {
+    fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted> {
+        let Post(stream, _, header) = post;
         assert_eq!(header.bytes as usize, payload.bytes());
         let number = self.activate(stream)?;
         let connection = &mut self.connections[number];
         let is_first = connection.outgoing.is_empty();
-        connection.outgoing.push(ticket, header, payload);
+        connection.outgoing.push(post, payload);
         if is_first && connection.writable {
             self.posted.clear();
             connection.write(POST_BYTES, &mut self.posted)?;
@@ -226,13 +227,14 @@ impl Transport for Tcp {
         Ok(Posted::Pending)
     }
 
-    fn post_recv(&mut self, Post(stream, ticket, header): Post, sink: Sink) -> Result<Posted> {
+    fn post_recv(&mut self, post: Post, sink: Sink) -> Result<Posted> {
+        let Post(stream, _, header) = post;
         assert_eq!(header.bytes as usize, sink.bytes());
         let number = self.activate(stream)?;
         let connection = &mut self.connections[number];
         // Of a message whose header is known the rest may be here, too.
         let is_begun = connection.incoming.has_begun();
-        connection.incoming.push(ticket, header, sink);
+        connection.incoming.push(post, sink);
         if is_begun {
             self.posted.clear();
             connection.read(self.staging.region(), POST_BYTES, &mut self.posted)?;

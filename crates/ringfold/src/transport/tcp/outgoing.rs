@@ -9,7 +9,7 @@ use super::frame::{Progress, TRAILER_BYTES, frame_bytes};
 use crate::memory::Region;
 use crate::sys;
 use crate::transport::checksum::{self, Checksum};
-use crate::transport::{HEADER_BYTES, Header, Ticket};
+use crate::transport::{HEADER_BYTES, Post, Ticket};
 
 /// Bytes given to the socket in one call: as much as stays in the second-level cache between
 /// checksum and copy.
@@ -17,7 +17,7 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// Messages to send, the first one perhaps in part.
 pub struct Outgoing {
-    queue: VecDeque<Send>,
+    queue: VecDeque<(Post, Region)>,
     /// The frame header of the first message.
     header: [u8; HEADER_BYTES],
     trailer: [u8; TRAILER_BYTES],
@@ -26,12 +26,6 @@ pub struct Outgoing {
     /// Bytes of its payload that `sum` covers; at least those taken.
     summed: usize,
     sum: Checksum,
-}
-
-struct Send {
-    ticket: Ticket,
-    header: Header,
-    payload: Region,
 }
 
 impl Outgoing {
@@ -50,12 +44,8 @@ impl Outgoing {
         self.queue.is_empty()
     }
 
-    pub fn push(&mut self, ticket: Ticket, header: Header, payload: Region) {
-        self.queue.push_back(Send {
-            ticket,
-            header,
-            payload,
-        });
+    pub fn push(&mut self, post: Post, payload: Region) {
+        self.queue.push_back((post, payload));
         if self.queue.len() == 1 {
             self.begin();
         }
@@ -69,11 +59,10 @@ impl Outgoing {
         done: &mut Vec<Ticket>,
     ) -> io::Result<Progress> {
         let mut gone = 0;
-        while let Some(first) = self.queue.front() {
+        while let Some(&(Post(_, ticket, _), payload)) = self.queue.front() {
             if gone >= budget_bytes {
                 return Ok(Progress::More);
             }
-            let (ticket, payload) = (first.ticket, first.payload);
             let frame_bytes = frame_bytes(payload.bytes());
             while self.taken < frame_bytes && gone < budget_bytes {
                 let Some(count) = self.write_piece(socket, payload)? else {
@@ -125,10 +114,10 @@ impl Outgoing {
         self.taken = 0;
         self.summed = 0;
         self.sum.reset();
-        if let Some(first) = self.queue.front() {
-            let unsummed = first.header.encode(0);
+        if let Some((Post(_, _, header), _)) = self.queue.front() {
+            let unsummed = header.encode(0);
             let sum = checksum::of(&unsummed[..HEADER_BYTES - 4]);
-            self.header = first.header.encode(sum);
+            self.header = header.encode(sum);
         }
     }
 }
