@@ -269,24 +269,15 @@ pub fn list_digest(counts: impl IntoIterator<Item = u64>) -> u32 {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (number, collective) = (self.number(), self.collective);
+        let (collective, dtype) = (self.collective, self.dtype);
+        write!(f, "#{} {collective} of ", self.number())?;
         match (self.count, self.lists) {
-            (_, PAIRWISE) => write!(f, "#{number} {collective} of {} by pair", self.dtype)?,
-            (count, 0) => write!(f, "#{number} {collective} of {count} {}", self.dtype)?,
+            (_, PAIRWISE) => write!(f, "{dtype} by pair")?,
+            (count, 0) => write!(f, "{count} {dtype}")?,
             (count, _) if collective == Collective::AllToAll => {
-                write!(
-                    f,
-                    "#{number} {collective} of {count} {} between these two",
-                    self.dtype
-                )?;
+                write!(f, "{count} {dtype} between these two")?;
             }
-            (count, lists) => {
-                let dtype = self.dtype;
-                write!(
-                    f,
-                    "#{number} {collective} of {count} {dtype} in all, counts {lists:06x}"
-                )?;
-            }
+            (count, lists) => write!(f, "{count} {dtype} in all, counts {lists:06x}")?,
         }
         if self.collective.reduces() {
             write!(f, " {}", Op::wire_name(self.op))?;
