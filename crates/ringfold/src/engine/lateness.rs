@@ -100,7 +100,7 @@ impl PeerStats {
 }
 
 /// The counting.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Lateness {
     /// All but what is kept apart below, and calls.
     stats: Stats,
@@ -138,18 +138,8 @@ impl Lateness {
                 ..Stats::default()
             },
             short: vec![0; world_size],
-            awaited: 0,
-            calls_before: 0,
-            call: 0,
             arrived_in: vec![0; world_size],
-            is_running: false,
-            has_ended: false,
-            is_early: false,
-            first_wait: None,
-            last: None,
-            waits: false,
-            since: None,
-            ended_by: None,
+            ..Lateness::default()
         }
     }
 

@@ -50,6 +50,7 @@ const MAILBOX: u64 = 0xffff;
 const INCOMING: u64 = 1 << 40;
 
 /// The messages of one rank.
+#[derive(Default)]
 pub struct Mailbox {
     rank: usize,
     peers: Vec<Peer>,
@@ -119,16 +120,8 @@ impl Mailbox {
         Mailbox {
             rank,
             peers: (0..world_size).map(|_| Peer::default()).collect(),
-            messages: Vec::new(),
-            free: Vec::new(),
-            submitted: VecDeque::new(),
-            waiting: VecDeque::new(),
-            waiting_for_any: 0,
             listened: Vec::with_capacity(world_size),
-            last_source: 0,
-            kept: Kept::default(),
-            receives: 0,
-            finished: Vec::new(),
+            ..Mailbox::default()
         }
     }
 
