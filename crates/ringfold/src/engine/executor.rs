@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::Job;
 use super::context::{Context, Kept};
 use super::direct::Direct;
-use super::late_ring::{LateMergeState, LateRing};
+use super::late_ring::LateRing;
 use super::lateness::Lateness;
 use super::operation::Operation;
 use super::plan::Plan;
@@ -43,48 +43,6 @@ pub enum Executor {
     LateRing(Box<LateRing>),
 }
 
-/// The executor of a job, as far as the job alone decides it, and what that asks of the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The one that suits its plan.
-    Planned,
-    /// A ring that bypasses stragglers, by the policy with this mark.
-    LateRing(u32),
-}
-
-impl Kind {
-    /// That of `job`.
-    pub fn of(job: &Job, context: &Context) -> Kind {
-        match &context.kept.late_merge {
-            Some(state) if LateMergeState::serves(job, context.world_size) => {
-                Kind::LateRing(state.policy.mark())
-            }
-            _ => Kind::Planned,
-        }
-    }
-
-    /// How many of `channels` it can use.
-    pub fn channels(self, channels: usize) -> usize {
-        match self {
-            Kind::Planned => channels,
-            Kind::LateRing(_) => 1,
-        }
-    }
-
-    /// Whether it uses the scratch memory of its schedule.
-    pub fn uses_scratch(self) -> bool {
-        self == Kind::Planned
-    }
-
-    /// What its peers must have in common with it, besides the call.
-    pub fn mark(self) -> Option<u32> {
-        match self {
-            Kind::Planned => None,
-            Kind::LateRing(mark) => Some(mark),
-        }
-    }
-}
-
 /// A collective call under way.
 #[derive(Debug)]
 pub struct Running {
@@ -97,25 +55,21 @@ pub struct Running {
 }
 
 impl Executor {
-    /// That of `operation`, at its beginning.
-    pub fn new(
-        kind: Kind,
-        plan: Arc<Plan>,
-        operation: &Operation,
-        is_divided: bool,
-        context: &mut Context,
-    ) -> Result<Executor> {
-        if kind != Kind::Planned {
-            let (rank, world_size) = (context.rank, context.world_size);
-            let ring = context.late_merge().ring(operation, rank, world_size)?;
-            return Ok(Executor::LateRing(ring));
-        }
+    /// That of a call that bypasses slow ranks, at its beginning.
+    pub fn late_ring(operation: &Operation, context: &mut Context) -> Result<Executor> {
+        let (rank, world_size) = (context.rank, context.world_size);
+        let ring = context.late_merge().ring(operation, rank, world_size)?;
+        Ok(Executor::LateRing(ring))
+    }
+
+    /// The one that suits `plan`, at its beginning.
+    pub fn planned(plan: Arc<Plan>, is_divided: bool, context: &mut Context) -> Executor {
         // Steps can be divided among threads, blocks of the written-out loop are too small.
         if plan.has_direct_loop() && !is_divided {
-            return Ok(Executor::Direct(Direct::default()));
+            return Executor::Direct(Direct::default());
         }
         let channels = context.kept.plans.progress(&plan);
-        Ok(Executor::Steps(Steps::new(plan, channels)))
+        Executor::Steps(Steps { plan, channels })
     }
 
     /// Does what can be done without waiting; whether that was anything.
@@ -141,7 +95,7 @@ impl Executor {
     }
 
     /// Notes that what was posted with `ticket` is complete.
-    fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
+    pub fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
         match self {
             Executor::Steps(steps) => steps.complete(ticket, lateness),
             Executor::LateRing(ring) => ring.complete(ticket),
@@ -207,11 +161,6 @@ impl Running {
     #[inline]
     pub fn is_done(&self) -> bool {
         self.executor.slices_done() == self.operation.slices
-    }
-
-    /// Notes that what was posted with `ticket` is complete.
-    pub fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
-        self.executor.complete(ticket, lateness);
     }
 
     /// What to do in its place, once it has turned out that not all ranks' memory can be reached,

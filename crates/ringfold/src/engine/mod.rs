@@ -254,7 +254,8 @@ impl Engine {
                 let call = self.calls.get_mut(tickets::call_of(ticket));
                 let running = call.and_then(Option::as_mut);
                 let running = running.expect("transports report tickets that were posted, once");
-                running.complete(ticket, &mut self.context.lateness);
+                let lateness = &mut self.context.lateness;
+                running.executor.complete(ticket, lateness);
             }
         }
     }
@@ -395,7 +396,7 @@ impl Engine {
         if running.is_some_and(|running| matches!(running.executor, Executor::Direct(_))) {
             let plan = self.plan(&job)?;
             let channels = self.context.kept.plans.progress(&plan);
-            let steps = Executor::Steps(steps::Steps::new(plan, channels));
+            let steps = Executor::Steps(steps::Steps { plan, channels });
             self.calls[id.0].as_mut().expect("it is there").executor = steps;
         }
         Ok(id)

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use super::executor::{Executor, Kind, Running};
+use super::executor::{Executor, Running};
 use super::geometry::{Blocks, Geometry};
+use super::late_ring::LateMergeState;
 use super::operation::{Buffers, Operation};
 use super::plan::Plan;
 use super::plans::PlanKey;
@@ -16,8 +17,9 @@ use crate::error::{Error, Result};
 use crate::memory::{Block, Region};
 use crate::reduce::{self, Factor, Kernel};
 use crate::schedule::{Cut, LL_SHARED_BYTES, Spec};
-use crate::transport::SlotUse;
-use crate::types::{Access, Algorithm, Collective, Method, Op};
+use crate::transport::{SlotUse, Windows};
+use crate::types::Collective::{self, AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+use crate::types::{Access, Algorithm, Method, Op};
 
 impl Engine {
     /// Makes `job` ready to run.
@@ -66,8 +68,10 @@ impl Engine {
         call: Option<Call>,
         mut fallback: Option<Job>,
     ) -> Result<Running> {
-        let kind = Kind::of(&job, &self.context);
-        job.way.channels = kind.channels(job.way.channels);
+        let straggler_policy = self.straggler_policy(&job);
+        if straggler_policy.is_some() {
+            job.way.channels = 1;
+        }
         let kernel = if job.collective.reduces() {
             Some(Kernel::new(job.op, job.dtype)?)
         } else {
@@ -81,8 +85,9 @@ impl Engine {
         if let Some(fallback) = &mut fallback {
             fallback.continue_after_scaling(job.input);
         }
-        let buffers = self.buffers(&job, kind, &plan, (slice_elements, slices), owned)?;
-        let call = call.unwrap_or_else(|| self.call(&job, kind));
+        let uses_scratch = plan.schedule.scratch && straggler_policy.is_none();
+        let buffers = self.buffers(&job, uses_scratch, &plan, (slice_elements, slices), owned)?;
+        let call = call.unwrap_or_else(|| self.call(&job, straggler_policy));
         if job.way.access.is_shared() && Inline::carries(&call) {
             check_inline(&call, self.context.world_size)?;
         }
@@ -113,7 +118,11 @@ impl Engine {
             deadline: None,
             buffers,
         };
-        let executor = Executor::new(kind, plan, &operation, is_divided, &mut self.context)?;
+        let context = &mut self.context;
+        let executor = match straggler_policy {
+            Some(_) => Executor::late_ring(&operation, context)?,
+            None => Executor::planned(plan, is_divided, context),
+        };
         Ok(Running::new(operation, executor).or(fallback))
     }
 
@@ -121,7 +130,7 @@ impl Engine {
     fn buffers(
         &mut self,
         job: &Job,
-        kind: Kind,
+        uses_scratch: bool,
         plan: &Plan,
         (slice_elements, slices): (u64, u32),
         mut owned: Vec<Block>,
@@ -135,7 +144,7 @@ impl Engine {
         let input_cut = cut(schedule.input, &job.input_blocks);
         let output_cut = cut(schedule.output, &job.output_blocks);
         let mut scratch = Region::EMPTY;
-        if schedule.scratch && kind.uses_scratch() {
+        if uses_scratch {
             let in_flight = plan.slices_in_flight.min(slices) as usize;
             let block = self.context.pool.take(input_cut.slice_bytes() * in_flight);
             scratch = block.region();
@@ -192,19 +201,12 @@ impl Engine {
         if !job.way.access.is_shared() {
             return Ok(());
         }
-        let slot_bytes = match &self.context.windows {
-            Some(windows) => windows.slot_bytes(),
-            None => {
-                return Err(Error::Unsupported(
-                    "published memory: ranks are not all on one host".into(),
-                ));
-            }
+        let Some(slot_bytes) = self.context.windows.as_ref().map(Windows::slot_bytes) else {
+            let why = "published memory: ranks are not all on one host";
+            return Err(Error::Unsupported(why.into()));
         };
         let needed = match job.collective {
-            Collective::AllGather | Collective::Gather => input.slice_bytes(),
-            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
-                input.slice_bytes()
-            }
+            AllGather | Gather | ReduceScatter | Scatter | AllToAll => input.slice_bytes(),
             _ if is_apart => input.slice_bytes() + output.slice_bytes(),
             _ => input.slice_bytes().max(output.slice_bytes()),
         };
@@ -240,7 +242,13 @@ impl Engine {
         Ok(())
     }
 
-    fn call(&mut self, job: &Job, kind: Kind) -> Call {
+    /// The mark of the policy by which `job` bypasses slow ranks, if it does.
+    fn straggler_policy(&self, job: &Job) -> Option<u32> {
+        let state = self.context.kept.late_merge.as_ref()?;
+        LateMergeState::serves(job, self.context.world_size).then(|| state.policy.mark())
+    }
+
+    fn call(&mut self, job: &Job, straggler_policy: Option<u32>) -> Call {
         self.sequence += 1;
         let lists = lists(job);
         Call {
@@ -255,7 +263,7 @@ impl Engine {
             access: job.way.access,
             assignment: job.way.assignment,
             is_inline: job.way.is_inline,
-            qualifier: qualifier(job, kind),
+            qualifier: qualifier(job, straggler_policy),
             count: match lists {
                 0 => job.count,
                 _ => job.count.min(LISTED_MAX),
@@ -299,12 +307,12 @@ impl Job {
     }
 }
 
-fn qualifier(job: &Job, kind: Kind) -> Qualifier {
+fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {
     match &job.weights {
         _ if job.collective.has_root() => Qualifier::Root(job.root as u32),
         _ if job.way.algorithm == Algorithm::Stragglar => Qualifier::LateRank(job.root as u32),
         _ if job.registers => Qualifier::Registration,
-        weights => match (kind.mark(), weights) {
+        weights => match (straggler_policy, weights) {
             (Some(mark), _) => Qualifier::StragglerPolicy(mark),
             (None, Some(weights)) => Qualifier::Weights(weights.mark()),
             (None, None) => Qualifier::None,
@@ -340,7 +348,6 @@ fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
 /// What a call says of the counts of each rank: ranks with different lists would take pieces of
 /// each other's blocks.
 fn lists(job: &Job) -> u32 {
-    use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
     match job.collective {
         AllGather | Gather => job.output_blocks.counts().map_or(0, list_digest),
         ReduceScatter | Scatter => job.input_blocks.counts().map_or(0, list_digest),

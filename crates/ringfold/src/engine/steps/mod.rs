@@ -42,22 +42,11 @@ pub use progress::ChannelProgress;
 pub struct Steps {
     /// What runs.
     pub plan: Arc<Plan>,
-    /// How far each channel has come.
+    /// How far each channel has come; one entry for each of the plan's.
     pub channels: Vec<ChannelProgress>,
-    /// Whether it has turned out that not all ranks' memory can be reached.
-    fell_back: bool,
 }
 
 impl Steps {
-    /// At the beginning of `plan`; `channels` has one entry for each of its channels.
-    pub fn new(plan: Arc<Plan>, channels: Vec<ChannelProgress>) -> Steps {
-        Steps {
-            plan,
-            channels,
-            fell_back: false,
-        }
-    }
-
     /// Issues what can be issued; whether anything was.
     pub fn advance(&mut self, operation: &Operation, context: &mut Context) -> Result<bool> {
         let mut progressed = false;
@@ -69,13 +58,7 @@ impl Steps {
                 at,
                 context,
             };
-            match channel.advance()? {
-                Advance::To { progressed: did } => progressed |= did,
-                Advance::Refused => {
-                    self.fell_back = true;
-                    return Ok(true);
-                }
-            }
+            progressed |= channel.advance()?;
         }
         Ok(progressed)
     }
@@ -100,7 +83,7 @@ impl Steps {
 
     /// Whether it has turned out that not all ranks' memory can be reached.
     pub fn fell_back(&self) -> bool {
-        self.fell_back
+        self.channels.iter().any(|at| at.is_refused)
     }
 
     /// Whether a push or its like is under way, which waits for no peer.
@@ -109,17 +92,9 @@ impl Steps {
     }
 }
 
-/// How an attempt at a channel ended.
-enum Advance {
-    /// As far as it could get.
-    To { progressed: bool },
-    /// At a step that is refused on all ranks.
-    Refused,
-}
-
 impl Channel<'_> {
-    /// Issues what can be issued.
-    fn advance(&mut self) -> Result<Advance> {
+    /// Issues what can be issued; whether anything was.
+    fn advance(&mut self) -> Result<bool> {
         let plan = &self.plan.channels[self.number];
         let (rounds, skew) = self.rounds_and_skew();
         let mut progressed = self.retire()?;
@@ -148,15 +123,18 @@ impl Channel<'_> {
             }
             match self.issue(index)? {
                 Issue::Blocked => break,
-                Issue::Begun => return Ok(Advance::To { progressed: true }),
-                Issue::Refused => return Ok(Advance::Refused),
+                Issue::Begun => return Ok(true),
+                Issue::Refused => {
+                    self.at.is_refused = true;
+                    return Ok(true);
+                }
                 Issue::Done => {}
                 Issue::Pending => self.at.flights[flight].post(index),
             }
             self.at.step += 1;
             progressed = true;
         }
-        Ok(Advance::To { progressed })
+        Ok(progressed)
     }
 
     fn rounds_and_skew(&self) -> (u64, u64) {

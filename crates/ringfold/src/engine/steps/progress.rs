@@ -16,6 +16,8 @@ pub struct ChannelProgress {
     pub(super) awaited: u32,
     /// Bytes that are done of the present `Combine`; not 0 while a dynamic one goes on.
     pub(super) pushed: usize,
+    /// Whether a step is refused, which it is on all ranks.
+    pub(super) is_refused: bool,
     /// One a slice in flight, at `slice % slices_in_flight`.
     pub(super) flights: Vec<Flight>,
 }
