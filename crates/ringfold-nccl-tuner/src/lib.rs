@@ -32,8 +32,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
 use ringfold_tuner_host::abi::{
-    self, Code, Constants, Domains, Logger, SUCCESS, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6,
-    TunerV7,
+    self, Code, Domains, Logger, SUCCESS, TunerV2, TunerV3, TunerV4, TunerV5, TunerV6,
 };
 
 use journal::Journal;
@@ -87,7 +86,7 @@ pub static ncclTunerPlugin_v6: Exported<TunerV6> = exported(init_with_constants,
 
 /// Of NCCL 2.32.
 #[unsafe(no_mangle)]
-pub static ncclTunerPlugin_v7: Exported<TunerV7> = exported(init_with_constants, price, None);
+pub static ncclTunerPlugin_v7: Exported<TunerV6> = exported(init_with_constants, price, None);
 
 unsafe extern "C" fn init(
     ranks: usize,
@@ -106,14 +105,14 @@ unsafe extern "C" fn init(
     })
 }
 
-unsafe extern "C" fn init_with_constants<const ROWS: usize>(
+unsafe extern "C" fn init_with_constants(
     context: *mut *mut c_void,
     _communicator: u64,
     ranks: usize,
     hosts: usize,
     log: Logger,
     _domains: *mut Domains,
-    _constants: *mut Constants<ROWS>,
+    _constants: *mut f64,
 ) -> Code {
     // SAFETY: its arguments are those that the interface promises here, too.
     unsafe { init(ranks, hosts, log, context) }

@@ -24,8 +24,6 @@ use ringfold::internals::tune::names::{NCCL_ALGORITHMS, NCCL_PROTOCOLS};
 pub type Code = c_int;
 /// All is well.
 pub const SUCCESS: Code = 0;
-/// The other end called in a way that it must not.
-pub const INTERNAL_ERROR: Code = 3;
 
 /// What a cost table holds where an algorithm cannot be chosen.
 pub const IGNORED: f32 = -1.0;
@@ -71,16 +69,16 @@ pub type Init = unsafe extern "C" fn(
     context: *mut *mut c_void,
 ) -> Code;
 
-/// The initialisation of a communicator in versions 5 to 7. `ROWS` is the number of GPU generations
-/// in the constants.
-pub type InitWithConstants<const ROWS: usize> = unsafe extern "C" fn(
+/// The initialisation of a communicator in versions 5 to 7, which have constants: [`CONSTANTS`]
+/// doubles, or fewer.
+pub type InitWithConstants = unsafe extern "C" fn(
     context: *mut *mut c_void,
     communicator: u64,
     ranks: usize,
     hosts: usize,
     log: Logger,
     domains: *mut Domains,
-    constants: *mut Constants<ROWS>,
+    constants: *mut f64,
 ) -> Code;
 
 /// How versions 4 to 7 price the ways of a call.
@@ -155,12 +153,10 @@ pub type TunerV2 = Tuner<Init, Pick>;
 pub type TunerV3 = Tuner<Init, PriceUnregistered>;
 /// `ncclTunerPlugin_v4`.
 pub type TunerV4 = Tuner<Init, Price>;
-/// `ncclTunerPlugin_v5`, with four rows of constants.
-pub type TunerV5 = Tuner<InitWithConstants<4>, Price>;
-/// `ncclTunerPlugin_v6`.
-pub type TunerV6 = Tuner<InitWithConstants<4>, Price, Option<ChunkSize>>;
-/// `ncclTunerPlugin_v7`, with five rows of constants.
-pub type TunerV7 = Tuner<InitWithConstants<5>, Price, Option<ChunkSize>>;
+/// `ncclTunerPlugin_v5`.
+pub type TunerV5 = Tuner<InitWithConstants, Price>;
+/// `ncclTunerPlugin_v6` and `_v7`, which differ in how many constants there are.
+pub type TunerV6 = Tuner<InitWithConstants, Price, Option<ChunkSize>>;
 
 /// Which ranks reach each other by NVLink (`ncclNvlDomainInfo_v5_t`).
 #[repr(C)]
@@ -174,55 +170,18 @@ pub struct Domains {
     pub ranks_max: c_int,
 }
 
-/// For each algorithm and protocol a number.
-pub type ByWay = [[f64; NCCL_PROTOCOLS]; NCCL_ALGORITHMS];
-
-/// The constants of NCCL's model (`ncclTunerConstants_v5_t`, `_v7_t`), which a plugin may change
-/// when it begins: latencies in microseconds, bandwidths of a channel in GB/s by generation of GPU
-/// × one, two or four hosts.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Constants<const ROWS: usize> {
-    /// What every call costs.
-    pub base_latencies: ByWay,
-    /// What a hop costs over NVLink, PCI and the network.
-    pub link_latencies: [ByWay; 3],
-    /// LL, of the whole.
-    pub ll_bandwidths: [[f64; 3]; ROWS],
-    /// Ring, LL128.
-    pub ring_ll128_bandwidths: [[f64; 3]; ROWS],
-    /// Tree, LL128.
-    pub tree_ll128_bandwidths: [[f64; 3]; ROWS],
-    /// Tree, simple.
-    pub tree_bandwidths: [[f64; 3]; ROWS],
-    /// NVLS tree.
-    pub nvls_tree_bandwidths: [[f64; 3]; ROWS],
-}
+/// How many doubles NCCL's constants are in version 7 (`ncclTunerConstants_v7_t`), which a plugin
+/// may change when it begins: by algorithm and protocol the latencies in microseconds of every
+/// call, and of a hop over NVLink, PCI and the network; then the bandwidths of a channel in GB/s
+/// (LL, ring by LL128, tree by LL128, tree by simple, NVLS tree) by generation of GPU × one, two or
+/// four hosts. Versions 5 and 6 have four generations instead of five.
+pub const CONSTANTS: usize = 4 * NCCL_ALGORITHMS * NCCL_PROTOCOLS + 5 * 5 * 3;
 
 const POINTER: usize = size_of::<*const c_char>();
-const DOUBLE: usize = size_of::<f64>();
-const WAYS: usize = NCCL_ALGORITHMS * NCCL_PROTOCOLS;
 
 const _: () = {
     assert!(size_of::<TunerV2>() == 4 * POINTER && offset_of!(TunerV2, answer) == 2 * POINTER);
     assert!(size_of::<TunerV5>() == 4 * POINTER && offset_of!(TunerV5, finish) == 3 * POINTER);
-    assert!(size_of::<TunerV7>() == 5 * POINTER && offset_of!(TunerV7, chunk_size) == 4 * POINTER);
+    assert!(size_of::<TunerV6>() == 5 * POINTER && offset_of!(TunerV6, chunk_size) == 4 * POINTER);
     assert!(size_of::<Domains>() == 3 * size_of::<c_int>());
-    assert!(size_of::<Constants<4>>() == (4 * WAYS + 5 * 4 * 3) * DOUBLE);
-    assert!(size_of::<Constants<5>>() == (4 * WAYS + 5 * 5 * 3) * DOUBLE);
-    assert!(offset_of!(Constants<4>, ll_bandwidths) == 4 * WAYS * DOUBLE);
 };
-
-impl<const ROWS: usize> Constants<ROWS> {
-    /// Numbers that mean nothing: every hop costs as much, and every link carries 1 GB/s, so that
-    /// a division by one of them gives a number.
-    pub const NEUTRAL: Constants<ROWS> = Constants {
-        base_latencies: [[1.0; NCCL_PROTOCOLS]; NCCL_ALGORITHMS],
-        link_latencies: [[[1.0; NCCL_PROTOCOLS]; NCCL_ALGORITHMS]; 3],
-        ll_bandwidths: [[1.0; 3]; ROWS],
-        ring_ll128_bandwidths: [[1.0; 3]; ROWS],
-        tree_ll128_bandwidths: [[1.0; 3]; ROWS],
-        tree_bandwidths: [[1.0; 3]; ROWS],
-        nvls_tree_bandwidths: [[1.0; 3]; ROWS],
-    };
-}

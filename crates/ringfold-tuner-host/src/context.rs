@@ -1,9 +1,9 @@
 //! A communicator's context in a plugin's library: what it is asked, and what of its answer is
 //! taken.
 
+use std::array;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringfold::internals::tune::CostTable;
@@ -12,7 +12,7 @@ use ringfold::internals::tune::names::{
 };
 use ringfold::{Method, Protocol};
 
-use super::abi::{Code, Constants, Domains, IGNORED, SUCCESS, UNDEFINED};
+use super::abi::{CONSTANTS, Code, Domains, IGNORED, SUCCESS, UNDEFINED};
 use super::library::{Ask, Begin, Library};
 use super::logger::logger;
 use super::{LOG, Members, Plugin, Question};
@@ -36,17 +36,9 @@ pub struct Context {
 #[derive(Debug)]
 struct Given {
     domains: Domains,
-    constants: Constants<4>,
-    constants_v7: Constants<5>,
-}
-
-/// What a call is in the words of the interface.
-#[derive(Clone, Copy)]
-struct NcclCall {
-    function: c_int,
-    bytes: usize,
-    group: c_int,
-    registered: c_int,
+    /// Numbers that mean nothing: every hop costs as much, and every link carries 1 GB/s, so that a
+    /// division by one of them gives a number.
+    constants: [f64; CONSTANTS],
 }
 
 // SAFETY: the interface lets a communicator's calls come from different threads, one at a time, and
@@ -64,8 +56,7 @@ impl Context {
                 ranks_min: saturated(members.ranks_per_host_min),
                 ranks_max: saturated(members.ranks_per_host_max),
             },
-            constants: Constants::NEUTRAL,
-            constants_v7: Constants::NEUTRAL,
+            constants: [1.0; CONSTANTS],
         });
         let mut context = ptr::null_mut();
         let code = {
@@ -86,6 +77,62 @@ impl Context {
         })
     }
 
+    /// Asks about a call, `function` in the interface's numbers. `table` and `channels` become the
+    /// answer.
+    fn ask(
+        &self,
+        function: c_int,
+        call: &Question,
+        table: &mut Table,
+        channels: &mut c_int,
+    ) -> Code {
+        let bytes = usize::try_from(call.bytes).unwrap_or(usize::MAX);
+        let group = c_int::try_from(call.group).unwrap_or(c_int::MAX);
+        let (rows, columns) = (NCCL_ALGORITHMS as c_int, NCCL_PROTOCOLS as c_int);
+        let registered = call.is_registered.into();
+        let context = self.context;
+        // The pointer to pointers that the interface declares is one to the first float.
+        let costs = (&raw mut *table).cast::<*mut f32>();
+        let _turn = self.library.turn();
+        match self.library.ask {
+            Ask::Price(price) => {
+                // SAFETY: the interface promises these arguments to this function; `costs` is valid
+                // for reads and writes of `rows * columns` floats, `channels` of an int, and
+                // `context` is what `begin` got.
+                unsafe {
+                    price(
+                        context, function, bytes, group, costs, rows, columns, registered, channels,
+                    )
+                }
+            }
+            Ask::PriceUnregistered(price) => {
+                // SAFETY: as above.
+                unsafe {
+                    price(
+                        context, function, bytes, group, costs, rows, columns, channels,
+                    )
+                }
+            }
+            Ask::Pick(pick) => {
+                let (mut row, mut column) = (UNDEFINED, UNDEFINED);
+                let way = (&raw mut row, &raw mut column);
+                // SAFETY: as above; `row` and `column` are valid for reads and writes, too.
+                let code = unsafe {
+                    pick(
+                        context, function, bytes, 0, 0, group, way.0, way.1, channels,
+                    )
+                };
+                let picked = usize::try_from(row).ok().zip(usize::try_from(column).ok());
+                let picked = picked.and_then(|(row, column)| table.get_mut(row)?.get_mut(column));
+                // Version 2 may name what cannot be chosen; that was allowed, and means nothing.
+                if let Some(cost) = picked.filter(|cost| **cost != IGNORED) {
+                    *cost = 0.0;
+                }
+                code
+            }
+        }
+    }
+
     /// Takes over what the plugin changed in its table.
     fn take(&self, offered: &Table, answered: &Table, table: &mut CostTable) {
         let mut refused = None;
@@ -94,9 +141,7 @@ impl Context {
             if offered.to_bits() == answered.to_bits() {
                 continue;
             }
-            let is_taken = way(row, column)
-                .is_some_and(|(algorithm, protocol)| table.reprice(algorithm, protocol, answered));
-            if !is_taken {
+            if !way(row, column).is_some_and(|way| table.reprice(way.0, way.1, answered)) {
                 refused = Some((row, column, answered));
             }
         }
@@ -128,24 +173,9 @@ impl Plugin for Context {
         let Some(function) = number else {
             return;
         };
-        let question = NcclCall {
-            function: function.into(),
-            bytes: usize::try_from(call.bytes).unwrap_or(usize::MAX),
-            group: c_int::try_from(call.group).unwrap_or(c_int::MAX),
-            registered: call.is_registered.into(),
-        };
         let offered = offer(table);
         let (mut answered, mut wanted) = (offered, 0);
-        let code = {
-            let _turn = self.library.turn();
-            ask(
-                self.library.ask,
-                self.context,
-                question,
-                &mut answered,
-                &mut wanted,
-            )
-        };
+        let code = self.ask(function.into(), call, &mut answered, &mut wanted);
         if code != SUCCESS {
             // A number by itself, as above.
             if !self.has_failed.swap(true, Ordering::Relaxed) {
@@ -201,16 +231,8 @@ fn called(row: usize, column: usize) -> String {
 
 /// NCCL's table with what is usable here.
 fn offer(table: &CostTable) -> Table {
-    /// The entries that are ways here, found by their names once.
-    static WAYS: LazyLock<Vec<(usize, usize, Method, Protocol)>> = LazyLock::new(|| {
-        let named = |(row, column)| way(row, column).map(|way| (row, column, way.0, way.1));
-        entries().filter_map(named).collect()
-    });
-    let mut offered = [[IGNORED; NCCL_PROTOCOLS]; NCCL_ALGORITHMS];
-    for (row, column, algorithm, protocol) in WAYS.iter().copied() {
-        offered[row][column] = table.get(algorithm, protocol).unwrap_or(IGNORED);
-    }
-    offered
+    let cost = |row, column| way(row, column).and_then(|way| table.get(way.0, way.1));
+    array::from_fn(|row| array::from_fn(|column| cost(row, column).unwrap_or(IGNORED)))
 }
 
 fn saturated(count: usize) -> c_int {
@@ -240,79 +262,11 @@ fn begin(how: Begin, members: &Members, given: &mut Given, context: &mut *mut c_
             // valid for a write.
             unsafe { init(ranks, hosts, log, context) }
         }
-        Begin::Constants(init) => {
-            let constants = &raw mut given.constants;
-            // SAFETY: as above; what is given is valid for reads and writes, and the context keeps
-            // it.
+        Begin::WithConstants(init) => {
+            let constants = given.constants.as_mut_ptr();
+            // SAFETY: as above; what is given is valid for reads and writes, as long as any
+            // version's constants are, and the context keeps it.
             unsafe { init(context, id, ranks, hosts, log, domains, constants) }
-        }
-        Begin::ConstantsV7(init) => {
-            let constants = &raw mut given.constants_v7;
-            // SAFETY: as above.
-            unsafe { init(context, id, ranks, hosts, log, domains, constants) }
-        }
-    }
-}
-
-/// Asks a library about a call. `table` and `channels` become its answer.
-fn ask(
-    how: Ask,
-    context: *mut c_void,
-    question: NcclCall,
-    table: &mut Table,
-    channels: &mut c_int,
-) -> Code {
-    let NcclCall {
-        function,
-        bytes,
-        group,
-        registered,
-    } = question;
-    let (rows, columns) = (NCCL_ALGORITHMS as c_int, NCCL_PROTOCOLS as c_int);
-    // The pointer to pointers that the interface declares is one to the first float.
-    let costs = (&raw mut *table).cast::<*mut f32>();
-    match how {
-        Ask::Price(price) => {
-            // SAFETY: the interface promises these arguments to this function; `costs` is valid for
-            // reads and writes of `rows * columns` floats, `channels` of an int, and `context` is
-            // what `begin` got.
-            unsafe {
-                price(
-                    context, function, bytes, group, costs, rows, columns, registered, channels,
-                )
-            }
-        }
-        Ask::PriceUnregistered(price) => {
-            // SAFETY: as above.
-            unsafe {
-                price(
-                    context, function, bytes, group, costs, rows, columns, channels,
-                )
-            }
-        }
-        Ask::Pick(pick) => {
-            let (mut row, mut column) = (UNDEFINED, UNDEFINED);
-            // SAFETY: as above; `row` and `column` are valid for reads and writes, too.
-            let code = unsafe {
-                pick(
-                    context,
-                    function,
-                    bytes,
-                    0,
-                    0,
-                    group,
-                    &mut row,
-                    &mut column,
-                    channels,
-                )
-            };
-            let picked = usize::try_from(row).ok().zip(usize::try_from(column).ok());
-            let picked = picked.and_then(|(row, column)| table.get_mut(row)?.get_mut(column));
-            // Version 2 may name what cannot be chosen; that was allowed, and means nothing.
-            if let Some(cost) = picked.filter(|cost| **cost != IGNORED) {
-                *cost = 0.0;
-            }
-            code
         }
     }
 }

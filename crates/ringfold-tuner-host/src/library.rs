@@ -33,10 +33,8 @@ pub struct Library {
 pub enum Begin {
     /// Versions 2 to 4.
     Plain(Init),
-    /// Versions 5 and 6.
-    Constants(InitWithConstants<4>),
-    /// Version 7.
-    ConstantsV7(InitWithConstants<5>),
+    /// Versions 5 to 7.
+    WithConstants(InitWithConstants),
 }
 
 /// How a call is asked about.
@@ -66,9 +64,9 @@ type Read = fn(*mut c_void) -> (*const c_char, Option<Functions>);
 /// The versions and how what stands behind their symbols is read, newest first: the first symbol
 /// that a library has is taken.
 const VERSIONS: [(u32, Read); 6] = [
-    (7, |symbol| plugin(symbol, Begin::ConstantsV7, Ask::Price)),
-    (6, |symbol| plugin(symbol, Begin::Constants, Ask::Price)),
-    (5, |symbol| plugin(symbol, Begin::Constants, Ask::Price)),
+    (7, |symbol| plugin(symbol, Begin::WithConstants, Ask::Price)),
+    (6, |symbol| plugin(symbol, Begin::WithConstants, Ask::Price)),
+    (5, |symbol| plugin(symbol, Begin::WithConstants, Ask::Price)),
     (4, |symbol| plugin(symbol, Begin::Plain, Ask::Price)),
     (3, |symbol| {
         plugin(symbol, Begin::Plain, Ask::PriceUnregistered)
