@@ -323,9 +323,9 @@ fn as_the_host_sees_it() {
     assert_eq!(plugin.name(), "ringfold");
     let mut call = Question::new(Collective::AllReduce, 1024, 8);
     let mut table = CostTable::unusable();
-    table.set(Method::Direct, Protocol::Simple, 3.0);
-    table.set(Method::Tree, Protocol::Ll, 5.0);
-    table.set(Method::Ring, Protocol::Simple, 9.0);
+    table.set((Method::Direct, Protocol::Simple), 3.0);
+    table.set((Method::Tree, Protocol::Ll), 5.0);
+    table.set((Method::Ring, Protocol::Simple), 9.0);
     let prices = table;
     let mut channels = 0;
     plugin.adjust(&call, &mut table, &mut channels);

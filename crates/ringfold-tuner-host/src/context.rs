@@ -141,7 +141,7 @@ impl Context {
             if offered.to_bits() == answered.to_bits() {
                 continue;
             }
-            if !way(row, column).is_some_and(|way| table.reprice(way.0, way.1, answered)) {
+            if !way(row, column).is_some_and(|way| table.reprice(way, answered)) {
                 refused = Some((row, column, answered));
             }
         }
@@ -231,7 +231,7 @@ fn called(row: usize, column: usize) -> String {
 
 /// NCCL's table with what is usable here.
 fn offer(table: &CostTable) -> Table {
-    let cost = |row, column| way(row, column).and_then(|way| table.get(way.0, way.1));
+    let cost = |row, column| table.get(way(row, column)?);
     array::from_fn(|row| array::from_fn(|column| cost(row, column).unwrap_or(IGNORED)))
 }
 

@@ -137,10 +137,10 @@ impl Library {
 /// What the model says in these tests: ringfold's own `direct` is best.
 fn prices() -> CostTable {
     let mut table = CostTable::unusable();
-    table.set(Method::Tree, Protocol::Simple, 5.0);
-    table.set(Method::Ring, Protocol::Simple, 9.0);
-    table.set(Method::Ring, Protocol::Ll, 7.0);
-    table.set(Method::Direct, Protocol::Simple, 3.0);
+    table.set((Method::Tree, Protocol::Simple), 5.0);
+    table.set((Method::Ring, Protocol::Simple), 9.0);
+    table.set((Method::Ring, Protocol::Ll), 7.0);
+    table.set((Method::Direct, Protocol::Simple), 3.0);
     table
 }
 
@@ -171,7 +171,7 @@ fn every_version_of_the_interface_is_spoken() {
         );
         assert_eq!(channels, 3);
         let mut expected = prices();
-        expected.set(Method::Ring, Protocol::Simple, 0.0);
+        expected.set((Method::Ring, Protocol::Simple), 0.0);
         assert_eq!(table, expected);
         let second = library
             .open()
@@ -192,7 +192,7 @@ fn nonsense_changes_nothing_and_is_said_once() {
         let mut expected = prices();
         if version > 2 {
             // What makes sense beside it is taken all the same.
-            expected.set(Method::Tree, Protocol::Simple, 2.0);
+            expected.set((Method::Tree, Protocol::Simple), 2.0);
         }
         for _ in 0..3 {
             assert_eq!(asked(&*plugin), (expected, 0), "version {version}");

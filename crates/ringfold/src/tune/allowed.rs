@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::str::FromStr;
+
 use super::CostTable;
 use super::names::{ALGORITHMS, COLLECTIVES, Name, PROTOCOLS};
 use crate::error::{Error, Result};
@@ -31,8 +33,7 @@ pub struct AlgoFilter {
 }
 
 /// What one variable allows each collective, in wire order; `None` for everything.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Lists<T>([Option<List<T>>; Collective::ALL.len()]);
+type Lists<T> = [Option<List<T>>; Collective::ALL.len()];
 
 /// What a collective is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,12 +43,6 @@ struct List<T> {
     is_strict: bool,
     /// As the operator wrote it.
     text: String,
-}
-
-impl<T: Clone> Default for Lists<T> {
-    fn default() -> Lists<T> {
-        Lists(std::array::from_fn(|_| None))
-    }
 }
 
 impl AlgoFilter {
@@ -63,19 +58,11 @@ impl AlgoFilter {
         })
     }
 
-    /// Whether nothing is barred.
-    pub fn is_everything(&self) -> bool {
-        *self == AlgoFilter::default()
-    }
-
     /// The one algorithm of a list for all collectives that has no other.
     pub fn sole(&self) -> Option<Method> {
-        let first = self.algorithms.0[0].as_ref()?;
-        let is_for_all = self
-            .algorithms
-            .0
-            .iter()
-            .all(|list| list.as_ref() == Some(first));
+        let first = self.algorithms[0].as_ref()?;
+        let mut lists = self.algorithms.iter();
+        let is_for_all = lists.all(|list| list.as_ref() == Some(first));
         match first.allowed[..] {
             [algorithm] if is_for_all && !first.is_strict => Some(algorithm),
             _ => None,
@@ -91,14 +78,8 @@ impl AlgoFilter {
     /// table had; the text names the variable and the ways.
     pub fn apply(&self, collective: Collective, table: &mut CostTable) -> Result<bool> {
         let before = table.usable().count();
-        let algorithms = self.algorithms.0[collective as usize].as_ref();
-        bar(ALGO, algorithms, collective, table, |(algorithm, _)| {
-            algorithm
-        })?;
-        let protocols = self.protocols.0[collective as usize].as_ref();
-        bar(PROTO, protocols, collective, table, |(_, protocol)| {
-            protocol
-        })?;
+        bar(ALGO, &self.algorithms, collective, table, |way| way.0)?;
+        bar(PROTO, &self.protocols, collective, table, |way| way.1)?;
         Ok(table.usable().count() < before)
     }
 }
@@ -106,39 +87,37 @@ impl AlgoFilter {
 /// Bars what one variable does not allow, unless nothing would be left.
 fn bar<T: PartialEq>(
     variable: &str,
-    list: Option<&List<T>>,
+    lists: &Lists<T>,
     collective: Collective,
     table: &mut CostTable,
     key: impl Fn((Method, Protocol)) -> T,
 ) -> Result<()> {
-    let Some(list) = list else { return Ok(()) };
+    let Some(list) = &lists[collective as usize] else {
+        return Ok(());
+    };
     let is_allowed = |way| list.allowed.contains(&key(way));
     if table.usable().any(|(way, _)| is_allowed(way)) {
-        table.retain(|algorithm, protocol| is_allowed((algorithm, protocol)));
+        table.retain(is_allowed);
         return Ok(());
     }
     if !list.is_strict {
         return Ok(());
     }
-    let ways: Vec<_> = table
-        .usable()
-        .map(|((algorithm, protocol), _)| format!("{algorithm} ({protocol})"))
-        .collect();
     Err(Error::Unsupported(format!(
         "{variable} allows {collective} only `{}`, by which this call cannot be carried out here; \
          what can: {}",
         list.text,
-        ways.join(", ")
+        table.list()
     )))
 }
 
 /// Reads the value of one variable.
-fn lists<T: Copy + PartialEq>(
+fn lists<T: Copy + PartialEq + FromStr>(
     variable: &str,
     value: &str,
     table: &'static [Name<T>],
 ) -> Result<Lists<T>> {
-    let mut lists = Lists::default();
+    let mut lists: Lists<T> = Default::default();
     if value.trim().is_empty() {
         return Ok(lists);
     }
@@ -153,11 +132,11 @@ fn lists<T: Copy + PartialEq>(
                     wrong(format!("`{collective}` is no collective; {advice}"))
                 })?;
                 let list = list(words, table, true).map_err(wrong)?;
-                lists.0[known as usize] = Some(list);
+                lists[known as usize] = Some(list);
             }
             None if index == 0 => {
                 let list = list(part, table, false).map_err(wrong)?;
-                lists.0.fill(Some(list));
+                lists.fill(Some(list));
             }
             None => {
                 return Err(wrong(format!(
@@ -173,18 +152,15 @@ fn lists<T: Copy + PartialEq>(
 }
 
 /// Reads one list.
-fn list<T: Copy + PartialEq>(
+fn list<T: Copy + PartialEq + FromStr>(
     text: &str,
     table: &'static [Name<T>],
     is_strict: bool,
 ) -> Result<List<T>, String> {
     let text = text.trim();
-    let (is_without, words) = match text.strip_prefix('^') {
-        Some(words) => (true, words),
-        None => (false, text),
-    };
+    let without = text.strip_prefix('^');
     let mut named = Vec::new();
-    for word in words.split(',').map(str::trim) {
+    for word in without.unwrap_or(text).split(',').map(str::trim) {
         if word.is_empty() {
             return Err(format!(
                 "a name is missing in `{text}`; write for example `{}`",
@@ -195,13 +171,10 @@ fn list<T: Copy + PartialEq>(
             .ok_or_else(|| format!("`{word}` is unknown; {}", Name::advice(table, word)))?;
         named.push(name.text);
     }
-    let is_allowed = |name: &&Name<T>| named.contains(&name.text) != is_without;
+    let is_allowed = |name: &&Name<T>| named.contains(&name.text) != without.is_some();
+    let allowed = table.iter().filter(is_allowed);
     Ok(List {
-        allowed: table
-            .iter()
-            .filter(is_allowed)
-            .filter_map(|name| name.ours)
-            .collect(),
+        allowed: allowed.filter_map(|name| name.ours).collect(),
         is_strict,
         text: text.to_owned(),
     })
@@ -220,8 +193,7 @@ mod tests {
 
     fn table() -> CostTable {
         let mut table = CostTable::unusable();
-        WAYS.iter()
-            .for_each(|(algorithm, protocol)| table.set(*algorithm, *protocol, 1.0));
+        WAYS.iter().for_each(|way| table.set(*way, 1.0));
         table
     }
 
@@ -351,7 +323,8 @@ mod tests {
         ] {
             assert_eq!(sole(several), None, "{several}");
         }
-        assert!(AlgoFilter::parse(" ", "").expect("nothing").is_everything());
-        assert!(!AlgoFilter::parse("ring", "").expect("ring").is_everything());
+        let [nothing, ring] = [" ", "ring"].map(|algo| AlgoFilter::parse(algo, "").expect(algo));
+        assert_eq!(nothing, AlgoFilter::default());
+        assert_ne!(ring, AlgoFilter::default());
     }
 }

@@ -31,7 +31,7 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
             for protocol in protocols(question, method).into_iter().flatten() {
                 let way = finish(question, tuning, (method, protocol), None);
                 let price = model::price(question, &way, &tuning.constants);
-                table.set(method, protocol, price);
+                table.set((method, protocol), price);
             }
         }
     }
@@ -46,10 +46,10 @@ pub fn cost_table(question: &Question, tuning: &Tuning) -> CostTable {
 ///
 /// `Unsupported` if nothing can be done, or not what was requested; the text names what can.
 pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
-    let first = decide(question, tuning, cost_table(question, tuning))?;
-    let tried = first.entry.0;
+    let first = explain(question, tuning)?;
+    let tried = first.way.method();
     if question.algorithm.is_some() || !question.is_registered {
-        return Ok(first.way(question, tuning));
+        return Ok(first.way);
     }
     let unregistered = Question {
         is_registered: false,
@@ -57,7 +57,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
     };
     // Prices do not depend on it.
     let mut prices = first.prices;
-    prices.retain(|method, _| !method.is_registered());
+    prices.retain(|(method, _)| !method.is_registered());
     let rest = match decide(&unregistered, tuning, prices) {
         Ok(rest) => rest,
         // A caller that requested no copies at all gets what falls back by itself.
@@ -68,7 +68,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
     // is known.
     Ok(Way {
         registered: tried.is_registered().then_some(tried.assignment()),
-        ..rest.way(&unregistered, tuning)
+        ..rest.way
     })
 }
 
@@ -79,36 +79,7 @@ pub fn choose(question: &Question, tuning: &Tuning) -> Result<Way> {
 ///
 /// As [`choose`].
 pub fn explain(question: &Question, tuning: &Tuning) -> Result<Explanation> {
-    let decision = decide(question, tuning, cost_table(question, tuning))?;
-    let way = decision.way(question, tuning);
-    let Decision {
-        prices,
-        table,
-        reason,
-        ..
-    } = decision;
-    Ok(Explanation {
-        prices,
-        table,
-        way,
-        reason,
-    })
-}
-
-/// A way, what it was taken from, and why.
-struct Decision {
-    prices: CostTable,
-    table: CostTable,
-    entry: (Method, Protocol),
-    /// Channels that a rule or a plugin wants.
-    channels: Option<u32>,
-    reason: Reason,
-}
-
-impl Decision {
-    fn way(&self, question: &Question, tuning: &Tuning) -> Way {
-        finish(question, tuning, self.entry, self.channels)
-    }
+    decide(question, tuning, cost_table(question, tuning))
 }
 
 /// The whole way: also how it is cut, on how many channels. `channels` are those that a rule or a
@@ -140,7 +111,7 @@ pub fn finish(
 }
 
 /// From prices to a way.
-fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Decision> {
+fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Explanation> {
     let mut table = prices;
     let mut reason = Reason::Model;
     if question.bypasses_stragglers || question.is_weighted {
@@ -148,13 +119,9 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
     }
     let is_requested = question.algorithm.is_some() || question.protocol.is_some();
     if is_requested {
-        table.retain(|algorithm, protocol| {
-            question
-                .algorithm
-                .is_none_or(|requested| requested == algorithm)
-                && question
-                    .protocol
-                    .is_none_or(|requested| requested == protocol)
+        let (algorithm, protocol) = (question.algorithm, question.protocol);
+        table.retain(|way| {
+            algorithm.unwrap_or(way.0) == way.0 && protocol.unwrap_or(way.1) == way.1
         });
         if table.best().is_none() {
             return Err(refusal(question, &prices));
@@ -163,7 +130,7 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
     }
     if let (None, Some(wanted)) = (question.protocol, tuning.protocol) {
         let mut narrowed = table;
-        narrowed.retain(|_, protocol| protocol == wanted);
+        narrowed.retain(|(_, protocol)| protocol == wanted);
         if narrowed.best().is_some() {
             (table, reason) = (narrowed, Reason::Requested);
         }
@@ -189,34 +156,28 @@ fn decide(question: &Question, tuning: &Tuning, prices: CostTable) -> Result<Dec
         plugin.adjust(question, &mut table, &mut wanted);
         channels = u32::try_from(wanted).ok().filter(|wanted| *wanted > 0);
         let best = table.best().unwrap_or(way);
-        if best != way || table.get(best.0, best.1) != before.get(best.0, best.1) {
+        if best != way || table.get(best) != before.get(best) {
             (way, reason) = (best, Reason::Plugin(plugin.name().to_owned()));
         }
     }
     for rule in tuning.rules.find(question) {
-        let usable = rule.way().filter(|way| table.reprice(way.0, way.1, 0.0));
-        if let Some(wanted) = usable {
+        if let Some(wanted) = rule.way().filter(|way| table.reprice(*way, 0.0)) {
             (way, channels) = (wanted, rule.channels.or(channels));
             let line = rule.line as usize;
             reason = Reason::Rule { line };
             break;
         }
     }
-    Ok(Decision {
+    Ok(Explanation {
         prices,
         table,
-        entry: way,
-        channels,
+        way: finish(question, tuning, way, channels),
         reason,
     })
 }
 
 /// The error for an unusable way.
 fn refusal(question: &Question, usable: &CostTable) -> Error {
-    let names: Vec<_> = usable
-        .usable()
-        .map(|((algorithm, protocol), _)| format!("{algorithm} ({protocol})"))
-        .collect();
     let requested = match (question.algorithm, question.protocol) {
         (Some(algorithm), Some(protocol)) => format!("`{algorithm}` ({protocol})"),
         (Some(algorithm), None) => format!("`{algorithm}`"),
@@ -226,7 +187,7 @@ fn refusal(question: &Question, usable: &CostTable) -> Error {
         "no {} of {} bytes by {requested} here; what can: {}",
         question.collective,
         question.bytes,
-        names.join(", ")
+        usable.list()
     ))
 }
 

@@ -30,52 +30,49 @@ impl CostTable {
     }
 
     /// The cost of a way; `None` if it is unusable.
-    pub fn get(&self, algorithm: Method, protocol: Protocol) -> Option<f32> {
-        let cost_us = self.0[algorithm as usize][protocol as usize];
+    pub fn get(&self, (method, protocol): (Method, Protocol)) -> Option<f32> {
+        let cost_us = self.0[method as usize][protocol as usize];
         (cost_us >= 0.0).then_some(cost_us)
     }
 
     /// Sets the cost of a way; what is negative or no number makes it unusable.
-    pub fn set(&mut self, algorithm: Method, protocol: Protocol, cost_us: f32) {
+    pub fn set(&mut self, (method, protocol): (Method, Protocol), cost_us: f32) {
         let is_cost = cost_us >= 0.0;
-        self.0[algorithm as usize][protocol as usize] = if is_cost { cost_us } else { UNUSABLE };
+        self.0[method as usize][protocol as usize] = if is_cost { cost_us } else { UNUSABLE };
     }
 
     /// Prices a way anew, if it is usable; an unusable one stays unusable. `false` if
     /// nothing was changed: the way is unusable, or `cost_us` is negative or no number.
-    pub fn reprice(&mut self, algorithm: Method, protocol: Protocol, cost_us: f32) -> bool {
-        let is_repriced = cost_us >= 0.0 && self.get(algorithm, protocol).is_some();
+    pub fn reprice(&mut self, way: (Method, Protocol), cost_us: f32) -> bool {
+        let is_repriced = cost_us >= 0.0 && self.get(way).is_some();
         if is_repriced {
-            self.set(algorithm, protocol, cost_us);
+            self.set(way, cost_us);
         }
         is_repriced
     }
 
     /// Bars all ways but those that `is_kept` names.
-    pub fn retain(&mut self, mut is_kept: impl FnMut(Method, Protocol) -> bool) {
-        for (algorithm, protocol) in CostTable::keys() {
-            if !is_kept(algorithm, protocol) {
-                self.set(algorithm, protocol, UNUSABLE);
-            }
+    pub fn retain(&mut self, mut is_kept: impl FnMut((Method, Protocol)) -> bool) {
+        for way in CostTable::keys().filter(|way| !is_kept(*way)) {
+            self.set(way, UNUSABLE);
         }
     }
 
     /// The cheapest way, and of equally cheap ones the first; `None` if nothing is usable.
     pub fn best(&self) -> Option<(Method, Protocol)> {
-        let mut best: Option<(f32, (Method, Protocol))> = None;
-        for (algorithm, costs_us) in Method::ALL.iter().zip(&self.0) {
-            for (protocol, cost_us) in Protocol::ALL.iter().zip(costs_us) {
-                if *cost_us >= 0.0 && best.is_none_or(|(least_us, _)| *cost_us < least_us) {
-                    best = Some((*cost_us, (*algorithm, *protocol)));
-                }
-            }
-        }
-        best.map(|(_, way)| way)
+        let cheapest = self.usable().min_by(|one, other| one.1.total_cmp(&other.1));
+        cheapest.map(|(way, _)| way)
     }
 
     /// The usable ways and what they cost.
     pub fn usable(&self) -> impl Iterator<Item = ((Method, Protocol), f32)> {
-        CostTable::keys().filter_map(|way| Some((way, self.get(way.0, way.1)?)))
+        CostTable::keys().filter_map(|way| Some((way, self.get(way)?)))
+    }
+
+    /// The usable ways, for an error's text.
+    pub fn list(&self) -> String {
+        let named = |((method, protocol), _)| format!("{method} ({protocol})");
+        self.usable().map(named).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -87,9 +84,9 @@ mod tests {
     fn the_cheapest_usable_way_is_the_choice() {
         let mut table = CostTable::unusable();
         assert_eq!(table.best(), None);
-        table.set(Method::Ring, Protocol::Simple, 7.0);
-        table.set(Method::Direct, Protocol::Ll, 5.0);
-        table.set(Method::Direct, Protocol::ZeroCopy, 5.0);
+        table.set((Method::Ring, Protocol::Simple), 7.0);
+        table.set((Method::Direct, Protocol::Ll), 5.0);
+        table.set((Method::Direct, Protocol::ZeroCopy), 5.0);
         assert_eq!(table.best(), Some((Method::Direct, Protocol::Ll)));
         assert_eq!(table.usable().count(), 3);
     }
@@ -97,22 +94,22 @@ mod tests {
     #[test]
     fn nothing_unusable_is_revived_and_nothing_absurd_is_taken() {
         let mut table = CostTable::unusable();
-        assert!(!table.reprice(Method::Ring, Protocol::Ll, 0.0));
-        table.set(Method::Ring, Protocol::Ll, 3.0);
+        assert!(!table.reprice((Method::Ring, Protocol::Ll), 0.0));
+        table.set((Method::Ring, Protocol::Ll), 3.0);
         for absurd in [-1.0, f32::NAN, f32::NEG_INFINITY] {
-            assert!(!table.reprice(Method::Ring, Protocol::Ll, absurd));
+            assert!(!table.reprice((Method::Ring, Protocol::Ll), absurd));
         }
-        assert_eq!(table.get(Method::Ring, Protocol::Ll), Some(3.0));
-        assert!(table.reprice(Method::Ring, Protocol::Ll, f32::INFINITY));
+        assert_eq!(table.get((Method::Ring, Protocol::Ll)), Some(3.0));
+        assert!(table.reprice((Method::Ring, Protocol::Ll), f32::INFINITY));
         assert_eq!(table.best(), Some((Method::Ring, Protocol::Ll)));
     }
 
     #[test]
     fn what_is_not_kept_is_barred() {
         let mut table = CostTable::unusable();
-        table.set(Method::Ring, Protocol::Simple, 1.0);
-        table.set(Method::Tree, Protocol::Simple, 2.0);
-        table.retain(|algorithm, _| algorithm == Method::Tree);
+        table.set((Method::Ring, Protocol::Simple), 1.0);
+        table.set((Method::Tree, Protocol::Simple), 2.0);
+        table.retain(|(method, _)| method == Method::Tree);
         assert_eq!(table.best(), Some((Method::Tree, Protocol::Simple)));
     }
 }

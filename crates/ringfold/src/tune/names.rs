@@ -10,6 +10,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::str::FromStr;
+
 use crate::types::{Collective, Method, Protocol};
 use crate::units;
 
@@ -24,8 +26,6 @@ pub const NCCL_PROTOCOLS: usize = 3;
 pub struct Name<T: 'static> {
     /// What rules call it: NCCL's word where it has one.
     pub text: &'static str,
-    /// What ringfold calls it elsewhere.
-    pub own: &'static str,
     /// What it is here; `None` for what only NCCL has.
     pub ours: Option<T>,
     /// NCCL's number; `None` for what only ringfold has.
@@ -34,15 +34,15 @@ pub struct Name<T: 'static> {
 
 /// The collectives that are tuned.
 pub static COLLECTIVES: [Name<Collective>; 9] = [
-    collective("broadcast", Collective::Broadcast, Some(0)),
-    collective("reduce", Collective::Reduce, Some(1)),
-    collective("allgather", Collective::AllGather, Some(2)),
-    collective("reducescatter", Collective::ReduceScatter, Some(3)),
-    collective("allreduce", Collective::AllReduce, Some(4)),
-    collective("gather", Collective::Gather, None),
-    collective("scatter", Collective::Scatter, None),
-    collective("alltoall", Collective::AllToAll, None),
-    collective("barrier", Collective::Barrier, None),
+    name("broadcast", Some(Collective::Broadcast), Some(0)),
+    name("reduce", Some(Collective::Reduce), Some(1)),
+    name("allgather", Some(Collective::AllGather), Some(2)),
+    name("reducescatter", Some(Collective::ReduceScatter), Some(3)),
+    name("allreduce", Some(Collective::AllReduce), Some(4)),
+    name("gather", Some(Collective::Gather), None),
+    name("scatter", Some(Collective::Scatter), None),
+    name("alltoall", Some(Collective::AllToAll), None),
+    name("barrier", Some(Collective::Barrier), None),
 ];
 
 /// The algorithms.
@@ -80,44 +80,29 @@ static REMOVED: [(&str, &str); 1] = [(
     "it was removed, because `direct` is quicker everywhere; use `direct`",
 )];
 
-const fn collective(text: &'static str, ours: Collective, nccl: Option<u8>) -> Name<Collective> {
-    name(text, ours.name(), Some(ours), nccl)
-}
-
 const fn algorithm(ours: Method, nccl: Option<u8>) -> Name<Method> {
-    name(ours.name(), ours.name(), Some(ours), nccl)
+    name(ours.name(), Some(ours), nccl)
 }
 
 const fn protocol(ours: Protocol, nccl: Option<u8>) -> Name<Protocol> {
-    name(ours.name(), ours.name(), Some(ours), nccl)
+    name(ours.name(), Some(ours), nccl)
 }
 
 /// What only NCCL has.
 const fn theirs<T: Copy>(text: &'static str, nccl: u8) -> Name<T> {
-    name(text, text, None, Some(nccl))
+    name(text, None, Some(nccl))
 }
 
-const fn name<T: Copy>(
-    text: &'static str,
-    own: &'static str,
-    ours: Option<T>,
-    nccl: Option<u8>,
-) -> Name<T> {
-    Name {
-        text,
-        own,
-        ours,
-        nccl,
-    }
+const fn name<T: Copy>(text: &'static str, ours: Option<T>, nccl: Option<u8>) -> Name<T> {
+    Name { text, ours, nccl }
 }
 
-impl<T: Copy + PartialEq> Name<T> {
-    /// The row that is written as `text` in a file of rules: in these very letters, as NCCL's own
-    /// reader has it.
+impl<T: Copy + PartialEq + FromStr> Name<T> {
+    /// The row that is written as `text` in a file of rules, or as ringfold calls it elsewhere: in
+    /// these very letters, as NCCL's own reader has it.
     pub fn exact(table: &'static [Name<T>], text: &str) -> Option<&'static Name<T>> {
-        table
-            .iter()
-            .find(|name| name.text == text || name.own == text)
+        let named = table.iter().find(|name| name.text == text);
+        named.or_else(|| Name::of(table, text.parse().ok()?))
     }
 
     /// The row that `text` means in a variable: capitals do not count there, nor does the line
@@ -165,13 +150,13 @@ mod tests {
     fn everything_of_ours_has_one_name() {
         for ours in Method::ALL {
             assert_eq!(
-                Name::of(&ALGORITHMS, *ours).map(|name| name.own),
+                Name::of(&ALGORITHMS, *ours).map(|name| name.text),
                 Some(ours.name())
             );
         }
         for ours in Protocol::ALL {
             assert_eq!(
-                Name::of(&PROTOCOLS, *ours).map(|name| name.own),
+                Name::of(&PROTOCOLS, *ours).map(|name| name.text),
                 Some(ours.name())
             );
         }
@@ -181,7 +166,10 @@ mod tests {
 
     #[test]
     fn nccls_numbers_are_those_of_its_header() {
-        fn text<T: Copy + PartialEq>(table: &'static [Name<T>], number: i32) -> &'static str {
+        fn text<T: Copy + PartialEq + FromStr>(
+            table: &'static [Name<T>],
+            number: i32,
+        ) -> &'static str {
             Name::numbered(table, number).map_or("", |name| name.text)
         }
         let collectives = [0, 1, 2, 3, 4].map(|number| text(&COLLECTIVES, number));

@@ -118,10 +118,10 @@ impl fmt::Display for Explanation {
         )?;
         let mut ways: Vec<_> = self.prices.usable().collect();
         ways.sort_by(|one, other| one.1.total_cmp(&other.1));
-        for (index, ((algorithm, protocol), cost_us)) in ways.into_iter().enumerate() {
+        for (index, (way, cost_us)) in ways.into_iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma} {algorithm} ({protocol}) {cost_us:.1}")?;
-            match self.table.get(algorithm, protocol) {
+            write!(f, "{comma} {} ({}) {cost_us:.1}", way.0, way.1)?;
+            match self.table.get(way) {
                 None => f.write_str(" barred")?,
                 Some(tuned_us) if tuned_us != cost_us => write!(f, " tuned to {tuned_us:.1}")?,
                 Some(_) => {}

@@ -53,8 +53,8 @@ impl Plugin for Opinion {
 
     fn adjust(&self, call: &Question, table: &mut CostTable, channels: &mut i32) {
         assert_eq!((call.collective, call.group), (ALL_REDUCE, 1));
-        table.reprice(self.cheap.0, self.cheap.1, 0.0);
-        table.reprice(Method::Stragglar, Protocol::Simple, 0.0);
+        table.reprice(self.cheap, 0.0);
+        table.reprice((Method::Stragglar, Protocol::Simple), 0.0);
         *channels = self.channels;
     }
 }
@@ -201,7 +201,7 @@ fn payloads_travel_in_announcements_only_where_they_fit() {
             ..on_one_host(ALL_REDUCE, bytes, 2)
         };
         let table = cost_table(&question, &tuning());
-        table.get(Method::OneShot, Protocol::Ll).is_some()
+        table.get((Method::OneShot, Protocol::Ll)).is_some()
     };
     assert!(protocols(8, false) && protocols(32, false));
     assert!(!protocols(33, false) && !protocols(8, true));

@@ -1,6 +1,7 @@
 //! Reads files of rules, and says where a line is wrong.
 
 use std::path::Path;
+use std::str::FromStr;
 
 use super::{Rule, Rules};
 use crate::error::{Error, Result};
@@ -205,7 +206,7 @@ impl<'a> Line<'a> {
         Ok(fields)
     }
 
-    fn named<T: Copy + PartialEq>(
+    fn named<T: Copy + PartialEq + FromStr>(
         self,
         table: &'static [Name<T>],
         field: Field<'_>,
