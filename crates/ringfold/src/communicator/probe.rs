@@ -15,7 +15,7 @@ use crate::memory::Region;
 use crate::tune::Constants;
 use crate::tune::constants::TEXT_BYTES_MAX;
 use crate::tune::fit::Pairs;
-use crate::tune::probe::{PROBE_CASES, ProbeCase, ProbeSamples};
+use crate::tune::probe::{PROBE_CASES, ProbeCase};
 use crate::types::{DType, Op};
 
 /// After this no further call begins for a case: a third of what connecting may cost more.
@@ -34,10 +34,10 @@ pub fn probe(communicator: &mut Communicator) -> Result<()> {
         if communicator.rank() == 0 {
             log_samples(case, &samples, elapsed);
         }
-        let asked = samples.into_iter().map(|sample| {
+        let asked = case.sizes.iter().zip(samples).map(|(bytes, pairs)| {
             let (counts, nothing) = (Counts::Even(0), Region::EMPTY);
             let request = Request::new(case.collective, DType::F32, counts, nothing, nothing);
-            (communicator.question(&request, sample.bytes, false), sample)
+            (communicator.question(&request, *bytes, false), pairs)
         });
         let asked: Vec<_> = asked.collect();
         let tuning = &mut communicator.policy.tuning;
@@ -54,22 +54,15 @@ pub fn probe(communicator: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Calls by both ways at all sizes, in turn, while there is time. The times are the slowest rank's.
-/// Also says how long that took.
-fn try_both(
-    communicator: &mut Communicator,
-    case: &ProbeCase,
-) -> Result<(Vec<ProbeSamples>, Duration)> {
+/// Calls by both ways at all sizes, in turn, while there is time: the pairs of each size. The times
+/// are the slowest rank's. Also says how long that took.
+fn try_both(communicator: &mut Communicator, case: &ProbeCase) -> Result<(Vec<Pairs>, Duration)> {
     let sizes = case.sizes;
     let longest = sizes.iter().max().map_or(0, |bytes| *bytes as usize);
     // Not zeros, of which the system would give no pages yet.
     let mut data = vec![1f32; longest / size_of::<f32>()];
     let start = Instant::now();
-    let sample = |bytes: &u64| ProbeSamples {
-        bytes: *bytes,
-        pairs: Pairs::default(),
-    };
-    let mut samples: Vec<ProbeSamples> = sizes.iter().map(sample).collect();
+    let mut samples = vec![Pairs::default(); sizes.len()];
     let rounds = (0..=ROUNDS).flat_map(|_| sizes);
     let ways = [case.tried.0, case.known.0];
     let calls = rounds.flat_map(|bytes| ways.map(|way| (*bytes, way)));
@@ -97,10 +90,7 @@ fn try_both(
     communicator.all_reduce(&mut times_us, Op::Max)?;
     let pairs = times_us.chunks_exact(2).skip(sizes.len());
     for (number, pair) in pairs.enumerate() {
-        samples[number % sizes.len()]
-            .pairs
-            .0
-            .push([pair[0], pair[1]]);
+        samples[number % sizes.len()].0.push([pair[0], pair[1]]);
     }
     Ok((samples, start.elapsed()))
 }
@@ -127,17 +117,17 @@ fn from_rank_0(communicator: &Communicator, own: &Constants) -> Result<Constants
     constants.ok_or_else(|| Error::corrupt(0, what))
 }
 
-fn log_samples(case: &ProbeCase, samples: &[ProbeSamples], elapsed: Duration) {
-    let text: Vec<String> = samples
-        .iter()
-        .map(|sample| {
-            let [tried, known] = sample.pairs.medians();
-            let sign = match sample.pairs.is_clear() {
+fn log_samples(case: &ProbeCase, samples: &[Pairs], elapsed: Duration) {
+    let each = case.sizes.iter().zip(samples);
+    let text: Vec<String> = each
+        .map(|(bytes, pairs)| {
+            let [tried, known] = pairs.medians();
+            let sign = match pairs.is_clear() {
                 true if tried < known => "<",
                 true => ">",
                 false => "~",
             };
-            format!("{} bytes {tried:.2} {sign} {known:.2}", sample.bytes)
+            format!("{bytes} bytes {tried:.2} {sign} {known:.2}")
         })
         .collect();
     log::info!(
@@ -146,7 +136,7 @@ fn log_samples(case: &ProbeCase, samples: &[ProbeSamples], elapsed: Duration) {
         case.collective,
         case.tried.0,
         case.known.0,
-        samples.first().map_or(0, |sample| sample.pairs.0.len()),
+        samples.first().map_or(0, |pairs| pairs.0.len()),
         text.join(", "),
         elapsed.as_secs_f64() * 1e3
     );

@@ -25,20 +25,14 @@ const LOG2_BYTES_MAX: u8 = 40;
 pub struct Key {
     /// The collective.
     pub collective: Collective,
-    /// The algorithm.
-    pub algorithm: Method,
-    /// The protocol.
-    pub protocol: Protocol,
+    /// The algorithm and the protocol.
+    pub way: (Method, Protocol),
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Key {
-            collective,
-            algorithm,
-            protocol,
-        } = self;
-        write!(f, "{collective}.{algorithm}.{protocol}")
+        let (algorithm, protocol) = self.way;
+        write!(f, "{}.{algorithm}.{protocol}", self.collective)
     }
 }
 
@@ -53,8 +47,10 @@ impl FromStr for Key {
         let say = |unknown: crate::types::Unknown| unknown.to_string();
         Ok(Key {
             collective: collective.parse().map_err(say)?,
-            algorithm: algorithm.parse().map_err(say)?,
-            protocol: protocol.parse().map_err(say)?,
+            way: (
+                algorithm.parse().map_err(say)?,
+                protocol.parse().map_err(say)?,
+            ),
         })
     }
 }

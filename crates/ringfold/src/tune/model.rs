@@ -46,8 +46,7 @@ pub fn price(question: &Question, way: &Way, constants: &Constants) -> f32 {
     };
     let key = Key {
         collective: question.collective,
-        algorithm: way.method(),
-        protocol: way.protocol(),
+        way: (way.method(), way.protocol()),
     };
     let corrected = time_us * constants.corrections.factor(key, question.bytes);
     // What is absurdly large stays a price.

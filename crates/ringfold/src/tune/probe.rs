@@ -44,47 +44,36 @@ pub const PROBE_CASES: &[ProbeCase] = &[
     },
 ];
 
-/// Times of one size.
-#[derive(Clone, Debug)]
-pub struct ProbeSamples {
-    /// The size.
-    pub bytes: u64,
-    /// Those of the tried way and of the known one.
-    pub pairs: Pairs,
-}
-
 /// So many doublings beyond the sizes that were tried the model stands as it was: what a probe
 /// finds of some kilobytes says nothing of megabytes.
 const REACH_LOG2: u8 = 2;
 
 impl ProbeCase {
-    /// The constants that follow from the samples, each with a question about a call of its size.
-    pub fn settle(&self, tuning: &Tuning, samples: &[(Question, ProbeSamples)]) -> Constants {
+    /// The constants that follow from the times of the tried way and of the known one, each with a
+    /// question about a call of its size.
+    pub fn settle(&self, tuning: &Tuning, samples: &[(Question, Pairs)]) -> Constants {
         let mut constants = tuning.constants.clone();
         let key = Key {
             collective: self.collective,
-            algorithm: self.tried.0,
-            protocol: self.tried.1,
+            way: self.tried,
         };
-        let clear: Vec<&(Question, ProbeSamples)> = samples
-            .iter()
-            .filter(|(_, sample)| sample.pairs.is_clear())
-            .collect();
+        let is_clear = |(_, pairs): &&(Question, Pairs)| pairs.is_clear();
+        let clear: Vec<_> = samples.iter().filter(is_clear).collect();
         // What the tried way takes, as a multiple of the known one's time.
-        let ratio = |(_, sample): &&(Question, ProbeSamples)| {
-            let [tried, known] = sample.pairs.medians();
+        let ratio = |(_, pairs): &&(Question, Pairs)| {
+            let [tried, known] = pairs.medians();
             tried / known
         };
         let ratios: Vec<f64> = clear.iter().map(ratio).collect();
-        for (index, (question, sample)) in clear.into_iter().enumerate() {
+        for (index, (question, _)) in clear.into_iter().enumerate() {
             let price = |way| {
                 let way = finish(question, tuning, way, None);
                 f64::from(model::price(question, &way, &constants))
             };
             let ratio = among_neighbours(&ratios, index);
             let factor = price(self.known) * ratio / price(self.tried);
-            let old = constants.corrections.factor(key, sample.bytes);
-            let log2_bytes = sample.bytes.max(1).ilog2() as u8;
+            let old = constants.corrections.factor(key, question.bytes);
+            let log2_bytes = question.bytes.max(1).ilog2() as u8;
             constants.corrections.set(key, log2_bytes, factor * old);
         }
         self.bound(key, &mut constants);
@@ -97,12 +86,8 @@ impl ProbeCase {
         let (Some(least), Some(most)) = (tried.clone().min(), tried.max()) else {
             return;
         };
-        if constants
-            .corrections
-            .points()
-            .iter()
-            .any(|point| point.0 == key)
-        {
+        let mut points = constants.corrections.points().iter();
+        if points.any(|point| point.0 == key) {
             for log2_bytes in [least.saturating_sub(REACH_LOG2), most + REACH_LOG2] {
                 constants.corrections.set(key, log2_bytes, 1.0);
             }
@@ -114,10 +99,8 @@ impl ProbeCase {
 /// cross once, so a size that differs from both was disturbed.
 fn among_neighbours(ratios: &[f64], index: usize) -> f64 {
     let here = ratios[index];
-    match (
-        index.checked_sub(1).and_then(|before| ratios.get(before)),
-        ratios.get(index + 1),
-    ) {
+    let before = index.checked_sub(1).map(|before| &ratios[before]);
+    match (before, ratios.get(index + 1)) {
         (Some(before), Some(after)) => here.clamp(before.min(*after), before.max(*after)),
         _ => here,
     }
@@ -132,13 +115,10 @@ mod tests {
 
     /// Seven pairs at each size, in which the tried way takes what `tried` says and the known one
     /// 10.
-    fn samples(case: &ProbeCase, tried: impl Fn(u64) -> f64) -> Vec<(Question, ProbeSamples)> {
+    fn samples(case: &ProbeCase, tried: impl Fn(u64) -> f64) -> Vec<(Question, Pairs)> {
         let sample = |bytes: &u64| {
-            let sample = ProbeSamples {
-                bytes: *bytes,
-                pairs: Pairs(vec![[tried(*bytes), 10.0]; 7]),
-            };
-            (on_one_host(case.collective, *bytes, 2), sample)
+            let pairs = Pairs(vec![[tried(*bytes), 10.0]; 7]);
+            (on_one_host(case.collective, *bytes, 2), pairs)
         };
         case.sizes.iter().map(sample).collect()
     }
@@ -210,14 +190,14 @@ mod tests {
     fn noise_and_silence_leave_the_model() {
         for case in PROBE_CASES {
             let mut noisy = samples(case, |_| 5.0);
-            for (_, sample) in &mut noisy {
-                for pair in sample.pairs.0.iter_mut().step_by(2) {
+            for (_, pairs) in &mut noisy {
+                for pair in pairs.0.iter_mut().step_by(2) {
                     pair.swap(0, 1);
                 }
             }
             let mut few = samples(case, |_| 20.0);
-            for (_, sample) in &mut few {
-                sample.pairs.0.truncate(PAIRS_MIN - 1);
+            for (_, pairs) in &mut few {
+                pairs.0.truncate(PAIRS_MIN - 1);
             }
             for samples in [noisy, few, Vec::new()] {
                 let settled = case.settle(&tuning(Constants::default()), &samples);

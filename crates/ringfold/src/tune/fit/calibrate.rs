@@ -172,8 +172,7 @@ fn corrections(
             }
             let key = Key {
                 collective: sample.collective,
-                algorithm: sample.way.0,
-                protocol: sample.way.1,
+                way: sample.way,
             };
             let log2_bytes = sample.bytes.max(1).ilog2() as u8;
             corrections.set(key, log2_bytes, asked.residue(&placed));

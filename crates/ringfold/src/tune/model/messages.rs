@@ -5,6 +5,7 @@ use crate::tune::terms::is_chain;
 use crate::types::Collective;
 
 /// What messages cost on their way.
+#[derive(Default)]
 struct Link {
     hop_us: f64,
     /// What the first hop costs more.
@@ -111,36 +112,32 @@ impl Call<'_> {
                     first_us: (1.0 - constants.further_hop_turns) * turns_us,
                     message_us: constants.ring_message_us + constants.ring_turn_us,
                     us_per_byte: constants.ring_us_per_byte,
-                    fresh_us_per_byte: 0.0,
-                    incast: 0.0,
+                    ..Link::default()
                 }
             }
             (true, false) => Link {
                 hop_us: constants.ring_hop_us,
-                first_us: 0.0,
                 message_us: constants.ring_message_us,
                 us_per_byte: constants.ring_us_per_byte,
                 // The receiver's of what was sent, and the sender's of cells that were emptied.
                 fresh_us_per_byte: 2.0 * constants.line_us_per_byte,
-                incast: 0.0,
+                ..Link::default()
             },
             (false, true) => Link {
                 hop_us: constants.shared_core_hop_factor * constants.socket_hop_us,
                 first_us: constants.shared_core_first_hop_factor * constants.socket_hop_us,
                 message_us: constants.socket_message_us + constants.socket_turn_us,
                 us_per_byte: constants.socket_work_us_per_byte,
-                fresh_us_per_byte: 0.0,
-                incast: 0.0,
+                ..Link::default()
             },
             (false, false) => Link {
                 hop_us: constants.socket_hop_us,
-                first_us: 0.0,
                 message_us: constants.socket_message_us,
                 us_per_byte: constants
                     .socket_us_per_byte
                     .max(constants.socket_work_us_per_byte / 2.0),
-                fresh_us_per_byte: 0.0,
                 incast: constants.incast,
+                ..Link::default()
             },
         }
     }
