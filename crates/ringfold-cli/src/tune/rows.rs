@@ -200,16 +200,10 @@ impl Table {
             .comment(Some(b'#'))
             .from_reader(text.as_bytes());
         let heads = reader.headers().context("not a CSV")?.clone();
-        let columns = Columns::new(&heads);
-        let missing: Vec<&str> = KEYS
-            .into_iter()
-            .filter(|name| columns.find(name).is_none())
-            .collect();
-        let lacking: Vec<&str> = missing
-            .iter()
-            .copied()
-            .filter(|name| NEEDED.contains(name))
-            .collect();
+        let columns = Fields::new(&heads, &heads);
+        let is_missing = |name: &&str| columns.find(name).is_none();
+        let missing: Vec<&str> = KEYS.into_iter().filter(is_missing).collect();
+        let lacking: Vec<&str> = NEEDED.into_iter().filter(is_missing).collect();
         if !lacking.is_empty() {
             bail!(
                 "the heading lacks {}; a sweep has {}",
@@ -217,19 +211,17 @@ impl Table {
                 KEYS.join(", ")
             );
         }
+        let metrics = Metric::value_variants().iter().copied();
+        let is_there = |metric: &Metric| columns.find(metric.name()).is_some();
         let mut table = Table {
             rows: Vec::new(),
-            metrics: Metric::value_variants()
-                .iter()
-                .copied()
-                .filter(|metric| columns.find(metric.name()).is_some())
-                .collect(),
+            metrics: metrics.filter(is_there).collect(),
             missing,
             skipped: Vec::new(),
         };
         for record in reader.records() {
             let record = record.context("not a CSV")?;
-            match columns.row(&record, &table.metrics) {
+            match Fields::new(&heads, &record).row(&table.metrics) {
                 Ok(row) => table.rows.push(row),
                 Err(error) => {
                     let line = record.position().map_or(0, csv::Position::line);
@@ -253,17 +245,18 @@ impl Table {
     }
 }
 
-/// Where each column stands.
-struct Columns(HashMap<String, usize>);
+/// What stands in each column of a line.
+struct Fields<'a>(HashMap<&'a str, &'a str>);
 
-impl Columns {
-    fn new(heads: &csv::StringRecord) -> Columns {
-        let places = heads.iter().enumerate();
-        Columns(places.map(|(at, name)| (name.to_owned(), at)).collect())
+impl<'a> Fields<'a> {
+    /// The fields of a line, of which the last ones may be missing.
+    fn new(heads: &'a csv::StringRecord, line: &'a csv::StringRecord) -> Fields<'a> {
+        let fields = line.iter().chain(std::iter::repeat(""));
+        Fields(heads.iter().zip(fields).collect())
     }
 
-    /// The column with a sweep's name, or with that of `perf --csv`.
-    fn find(&self, name: &str) -> Option<usize> {
+    /// The column with a sweep's name, or with that of `perf --csv`; `None` if there is none.
+    fn find(&self, name: &str) -> Option<&'a str> {
         let other = match name {
             "size_bytes" => "bytes",
             "busbw" => "busbw_gbps",
@@ -273,39 +266,33 @@ impl Columns {
         self.0.get(name).or_else(|| self.0.get(other)).copied()
     }
 
-    /// What the record has there; `None` where it has nothing.
-    fn field<'a>(&self, record: &'a csv::StringRecord, name: &str) -> Option<&'a str> {
-        let text = self.find(name).and_then(|at| record.get(at));
-        text.filter(|text| !text.is_empty())
+    /// What the line has there; `None` where it has nothing.
+    fn field(&self, name: &str) -> Option<&'a str> {
+        self.find(name).filter(|text| !text.is_empty())
     }
 
-    fn text(&self, record: &csv::StringRecord, name: &str) -> Result<String> {
-        match self.field(record, name) {
-            Some(text) => Ok(text.to_owned()),
-            None => bail!("no {name}"),
-        }
+    fn text(&self, name: &str) -> Result<String> {
+        let text = self.field(name).map(str::to_owned);
+        text.with_context(|| format!("no {name}"))
     }
 
-    fn number<T: FromStr>(&self, record: &csv::StringRecord, name: &str) -> Result<T> {
-        let text = self.text(record, name)?;
+    fn number<T: FromStr>(&self, name: &str) -> Result<T> {
+        let text = self.text(name)?;
         let number = text.parse().ok();
         number.with_context(|| format!("{name} is `{text}`, not a number"))
     }
 
     /// A number where the file has the column, else any.
-    fn number_or_any(&self, record: &csv::StringRecord, name: &str) -> Result<i64> {
-        match self.find(name) {
-            Some(_) => self.number(record, name),
-            None => Ok(ANY),
-        }
+    fn number_or_any(&self, name: &str) -> Result<i64> {
+        self.find(name).map_or(Ok(ANY), |_| self.number(name))
     }
 
     /// A time or a rate, which is more than nothing.
-    fn quantity(&self, record: &csv::StringRecord, name: &str) -> Result<Option<f64>> {
-        if self.field(record, name).is_none() {
+    fn quantity(&self, name: &str) -> Result<Option<f64>> {
+        if self.field(name).is_none() {
             return Ok(None);
         }
-        let value: f64 = self.number(record, name)?;
+        let value: f64 = self.number(name)?;
         if !value.is_finite() || value <= 0.0 {
             bail!("{name} is {value}, which nothing can take");
         }
@@ -313,45 +300,43 @@ impl Columns {
     }
 
     /// The row, with every metric that it has.
-    fn row(&self, record: &csv::StringRecord, metrics: &[Metric]) -> Result<Row> {
+    fn row(&self, metrics: &[Metric]) -> Result<Row> {
         let topic = Topic {
-            collective: self.text(record, "collective")?,
-            nodes: self.number_or_any(record, "nodes")?,
-            ranks: self.number(record, "ranks")?,
-            group: self.number_or_any(record, "pipeOps")?,
-            registered: self.number_or_any(record, "regBuff")?,
+            collective: self.text("collective")?,
+            nodes: self.number_or_any("nodes")?,
+            ranks: self.number("ranks")?,
+            group: self.number_or_any("pipeOps")?,
+            registered: self.number_or_any("regBuff")?,
         };
         let way = Way {
-            algorithm: self.text(record, "algorithm")?,
+            algorithm: self.text("algorithm")?,
             protocol: match self.find("protocol") {
-                Some(_) => self.text(record, "protocol")?,
+                Some(_) => self.text("protocol")?,
                 None => String::new(),
             },
-            channels: self.number_or_any(record, "channels")?,
+            channels: self.number_or_any("channels")?,
         };
         let mut values = HashMap::new();
         for &metric in metrics {
-            if let Some(value) = self.quantity(record, metric.name())? {
+            if let Some(value) = self.quantity(metric.name())? {
                 values.insert(metric, value);
             }
         }
-        let low = self.quantity(record, "low_us")?;
-        let high = self.quantity(record, "high_us")?;
-        let details = DETAILS.into_iter().filter_map(|name| {
-            let text = self.field(record, name)?;
-            Some((name, text.to_owned()))
-        });
+        let low = self.quantity("low_us")?;
+        let high = self.quantity("high_us")?;
+        let details = DETAILS.into_iter();
+        let details = details.filter_map(|name| Some((name, self.field(name)?.to_owned())));
         Ok(Row {
             topic,
             details: details.collect(),
-            bytes: self.number(record, "size_bytes")?,
+            bytes: self.number("size_bytes")?,
             way,
-            asked: match self.field(record, "asked") {
+            asked: match self.field("asked") {
                 None => Asked::Unsaid,
                 Some("default") => Asked::Default,
                 Some(_) => Asked::Way,
             },
-            round: self.field(record, "round").and_then(|n| n.parse().ok()),
+            round: self.field("round").and_then(|n| n.parse().ok()),
             interval_us: low.zip(high),
             metrics: values,
         })
