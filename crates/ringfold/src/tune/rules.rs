@@ -56,7 +56,7 @@ pub struct Rule {
     pub group: Option<u32>,
     /// Whether in registered memory; `None` for either.
     pub is_registered: Option<bool>,
-    /// The line of its file, from 1; 0 before it is in a table.
+    /// The line of its file, from 1.
     pub line: u32,
 }
 
@@ -147,20 +147,6 @@ impl Rules {
         let call = *call;
         let rules = &self.by_collective[call.collective as usize];
         rules.iter().filter(move |rule| rule.matches(&call))
-    }
-}
-
-impl From<Vec<Rule>> for Rules {
-    /// A table of these in this order, which are lines 1, 2, … of it.
-    fn from(rules: Vec<Rule>) -> Rules {
-        let mut table = Rules {
-            source: "rules".to_owned(),
-            ..Rules::default()
-        };
-        for (rule, line) in rules.into_iter().zip(1..) {
-            table.by_collective[rule.collective as usize].push(Rule { line, ..rule });
-        }
-        table
     }
 }
 

@@ -19,7 +19,7 @@ use ringfold::{Communicator, Config};
 
 pub use arguments::Arguments;
 use arguments::MORE_ITERATIONS;
-use record::{Record, Shot, Subject};
+use record::{Record, Subject};
 use ways::Entry;
 
 use super::rows::{Asked, Way};
@@ -235,12 +235,7 @@ impl<'a> Sweep<'a> {
         let mut told = vec![0.0; entries.len() + 1];
         if let Some(report) = &self.report {
             for (index, entry) in entries.iter().enumerate() {
-                let shot = Shot {
-                    entry,
-                    bytes: size.bytes,
-                    round,
-                };
-                let is_there = report.record.has(shot);
+                let is_there = report.record.has(entry, size.bytes, round);
                 let is_hopeless = report.is_hopeless(size.bytes, index, self.arguments.give_up);
                 let is_wanted = !is_there && !is_hopeless;
                 told[index] = f64::from(u8::from(is_wanted));
@@ -251,9 +246,9 @@ impl<'a> Sweep<'a> {
             told[entries.len()] = report.best_us(size.bytes).unwrap_or(0.0);
         }
         let all = self.bench.gather_numbers(&told)?;
-        let (wanted, best_us) = (&all[0][..told.len() - 1], all[0][told.len() - 1]);
-        let wanted: Vec<bool> = wanted.iter().map(|&number| number > 0.0).collect();
-        let mut best_us = best_us;
+        let mut best_us = all[0][entries.len()];
+        let wanted = all[0][..entries.len()].iter();
+        let wanted: Vec<bool> = wanted.map(|&number| number > 0.0).collect();
         if best_us == 0.0 && wanted.contains(&true) {
             // The time of a call is not known yet.
             self.bench.method.iters = self.arguments.iters;
@@ -300,14 +295,9 @@ impl<'a> Sweep<'a> {
         let Some(report) = &mut self.report else {
             return Ok(());
         };
-        let (size, entries) = &self.sizes[at];
-        let shot = Shot {
-            entry: &entries[index],
-            bytes: size.bytes,
-            round,
-        };
-        report.record.add(shot, row)?;
-        let times = report.times_us.entry((size.bytes, index)).or_default();
+        let (Size { bytes, .. }, entries) = &self.sizes[at];
+        report.record.add(&entries[index], *bytes, round, row)?;
+        let times = report.times_us.entry((*bytes, index)).or_default();
         times.push(row.median_us());
         report.progress.inc(1);
         Ok(())

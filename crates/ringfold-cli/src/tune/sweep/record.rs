@@ -16,36 +16,51 @@ use super::ways::Entry;
 use crate::bench::Measurement;
 use crate::tune::rows::{ANY, Asked, Row, Table, Topic, Way};
 
+/// A column's name, and what a line has there.
+type Column = (&'static str, fn(&Line) -> String);
+
 /// The columns: those of NVIDIA's script, then ours.
-const COLUMNS: [&str; 27] = [
-    "collective",
-    "size_bytes",
-    "algorithm",
-    "protocol",
-    "channels",
-    "nodes",
-    "ranks",
-    "pipeOps",
-    "regBuff",
-    "bandwidth_gbps",
-    "latency_us",
-    "asked",
-    "round",
-    "transport",
-    "dtype",
-    "op",
-    "in_place",
-    "iterations",
-    "first_us",
-    "min_us",
-    "median_us",
-    "low_us",
-    "high_us",
-    "p99_us",
-    "max_us",
-    "busbw",
-    "wrong",
+const COLUMNS: [Column; 27] = [
+    ("collective", |line| line.topic.collective.clone()),
+    ("size_bytes", |line| line.bytes.to_string()),
+    ("algorithm", |line| line.entry.way.0.to_string()),
+    ("protocol", |line| line.entry.way.1.to_string()),
+    ("channels", |line| line.entry.row_way().channels.to_string()),
+    ("nodes", |line| line.topic.nodes.to_string()),
+    ("ranks", |line| line.topic.ranks.to_string()),
+    ("pipeOps", |line| line.topic.group.to_string()),
+    ("regBuff", |line| line.topic.registered.to_string()),
+    ("bandwidth_gbps", |line| decimal(line.row.algbw_gbps())),
+    ("latency_us", |line| decimal(line.row.mean_us())),
+    ("asked", |line| line.entry.asked().to_owned()),
+    ("round", |line| line.round.to_string()),
+    ("transport", |line| line.row.transport.clone()),
+    ("dtype", |line| line.details["dtype"].clone()),
+    ("op", |line| line.details["op"].clone()),
+    ("in_place", |line| line.details["in_place"].clone()),
+    ("iterations", |line| line.row.times_us.len().to_string()),
+    ("first_us", |line| decimal(line.row.first_us)),
+    ("min_us", |line| decimal(line.row.min_us())),
+    ("median_us", |line| decimal(line.row.median_us())),
+    ("low_us", |line| decimal(line.row.estimate_us().low)),
+    ("high_us", |line| decimal(line.row.estimate_us().high)),
+    ("p99_us", |line| decimal(line.row.percentile_us(99.0))),
+    ("max_us", |line| decimal(line.row.max_us())),
+    ("busbw", |line| decimal(line.row.busbw_gbps())),
+    ("wrong", |line| {
+        line.row.wrong.map_or(String::new(), |n| n.to_string())
+    }),
 ];
+
+/// A measurement of a sweep.
+struct Line<'a> {
+    topic: &'a Topic,
+    details: &'a BTreeMap<&'static str, String>,
+    entry: &'a Entry,
+    bytes: u64,
+    round: u32,
+    row: &'a Measurement,
+}
 
 /// What all rows of a sweep have in common.
 #[derive(Clone, Debug)]
@@ -75,14 +90,6 @@ impl Subject {
     }
 }
 
-/// What was measured, and how it is called in the file.
-#[derive(Clone, Copy, Debug)]
-pub struct Shot<'a> {
-    pub entry: &'a Entry,
-    pub bytes: u64,
-    pub round: u32,
-}
-
 /// The growing file; only rank 0 has one.
 pub struct Record {
     file: Option<File>,
@@ -98,6 +105,7 @@ impl Record {
     /// Creates the file, or resumes an existing one. Also says how many measurements that has, and
     /// which are about this subject.
     pub fn open(arguments: &Arguments, subject: Subject) -> Result<(Record, usize, Vec<Row>)> {
+        let columns = COLUMNS.map(|(name, _)| name).join(",");
         let mut record = Record {
             file: None,
             text: String::new(),
@@ -119,7 +127,7 @@ impl Record {
             let whole = record.text.rfind('\n').map_or(0, |at| at + 1);
             record.text.truncate(whole);
             let heading = record.text.lines().next();
-            if heading.is_some_and(|heading| heading != COLUMNS.join(",")) {
+            if heading.is_some_and(|heading| heading != columns) {
                 bail!(
                     "`{shown}` is no sweep of this version; choose another --output, or --overwrite"
                 );
@@ -129,7 +137,7 @@ impl Record {
             record.file = Some(file);
         }
         if record.text.is_empty() {
-            record.write(&(COLUMNS.join(",") + "\n"))?;
+            record.write(&(columns + "\n"))?;
         }
         let mut rows = record.table()?.rows;
         let resumed = rows.len();
@@ -143,57 +151,24 @@ impl Record {
         Ok((record, resumed, rows))
     }
 
-    pub fn has(
-        &self,
-        Shot {
-            entry,
-            bytes,
-            round,
-        }: Shot,
-    ) -> bool {
+    /// Whether this was measured by an earlier run.
+    pub fn has(&self, entry: &Entry, bytes: u64, round: u32) -> bool {
         let key = (bytes, entry.row_way(), entry.is_default, Some(round.into()));
         self.done.contains(&key)
     }
 
     /// Adds what was measured.
-    pub fn add(&mut self, shot: Shot, row: &Measurement) -> Result<()> {
+    pub fn add(&mut self, entry: &Entry, bytes: u64, round: u32, row: &Measurement) -> Result<()> {
         let Subject { topic, details } = &self.subject;
-        let way = shot.entry.row_way();
-        let estimate = row.estimate_us();
-        let fields: [String; COLUMNS.len()] = [
-            topic.collective.clone(),
-            shot.bytes.to_string(),
-            way.algorithm,
-            way.protocol,
-            way.channels.to_string(),
-            topic.nodes.to_string(),
-            topic.ranks.to_string(),
-            topic.group.to_string(),
-            topic.registered.to_string(),
-            format!("{:.6}", row.algbw_gbps()),
-            format!("{:.6}", row.mean_us()),
-            if shot.entry.is_default {
-                "default"
-            } else {
-                "way"
-            }
-            .into(),
-            shot.round.to_string(),
-            row.transport.clone(),
-            details["dtype"].clone(),
-            details["op"].clone(),
-            details["in_place"].clone(),
-            row.times_us.len().to_string(),
-            format!("{:.6}", row.first_us),
-            format!("{:.6}", row.min_us()),
-            format!("{:.6}", row.median_us()),
-            format!("{:.6}", estimate.low),
-            format!("{:.6}", estimate.high),
-            format!("{:.6}", row.percentile_us(99.0)),
-            format!("{:.6}", row.max_us()),
-            format!("{:.6}", row.busbw_gbps()),
-            row.wrong.map_or(String::new(), |n| n.to_string()),
-        ];
+        let line = Line {
+            topic,
+            details,
+            entry,
+            bytes,
+            round,
+            row,
+        };
+        let fields = COLUMNS.map(|(_, field)| field(&line));
         self.write(&(fields.join(",") + "\n"))
     }
 
@@ -210,4 +185,8 @@ impl Record {
         }
         .context("cannot write the sweep")
     }
+}
+
+fn decimal(number: f64) -> String {
+    format!("{number:.6}")
 }

@@ -1,8 +1,7 @@
 //! What is measured at a size: the default's pick, and every way that there is.
 
 use anyhow::Result;
-use ringfold::internals::tune::names::{ALGORITHMS, Name, PROTOCOLS};
-use ringfold::internals::tune::{Rule, Rules};
+use ringfold::internals::tune::Rules;
 use ringfold::{Communicator, Method, Protocol, Request};
 
 use super::arguments::Arguments;
@@ -27,6 +26,11 @@ impl Entry {
             protocol: self.way.1.name().to_owned(),
             channels: self.channels.map_or(ANY, i64::from),
         }
+    }
+
+    /// What rows say of who asked for it.
+    pub fn asked(&self) -> &'static str {
+        if self.is_default { "default" } else { "way" }
     }
 }
 
@@ -61,9 +65,7 @@ pub fn entries(
     {
         let mut taken = Vec::new();
         for &channels in &numbers {
-            let Some(rules) = only(request, way, channels) else {
-                continue;
-            };
+            let rules = only(request, way, channels)?;
             communicator.set_rules(rules.clone());
             let choice = communicator.explain(request)?.way;
             let goes = (choice.method(), choice.protocol()) == way;
@@ -85,24 +87,13 @@ pub fn entries(
     Ok(entries)
 }
 
-/// A table in which this is the only way; `None` where a table of rules cannot name it.
+/// A table in which this is the only way.
 fn only(
     request: &Request,
     (algorithm, protocol): (Method, Protocol),
     channels: Option<u32>,
-) -> Option<Rules> {
-    let rule = Rule {
-        collective: request.collective,
-        bytes_min: 0,
-        bytes_max: u64::MAX,
-        algorithm: Name::of(&ALGORITHMS, algorithm)?,
-        protocol: Name::of(&PROTOCOLS, protocol)?,
-        channels,
-        hosts: None,
-        ranks: None,
-        group: None,
-        is_registered: None,
-        line: 0,
-    };
-    Some(Rules::from(vec![rule]))
+) -> Result<Rules> {
+    let (collective, channels) = (request.collective, channels.map_or(ANY, i64::from));
+    let rule = format!("{collective},0,-1,{algorithm},{protocol},{channels},-1,-1");
+    Ok(Rules::parse(&rule, "rules")?)
 }

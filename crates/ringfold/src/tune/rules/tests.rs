@@ -257,14 +257,6 @@ fn what_is_written_is_read_as_the_same() {
         text.contains("broadcast,0,32768,tree,simple,1,-1,-1,4,0\n"),
         "{text}"
     );
-    let moved: Vec<_> = rules.iter().copied().collect();
-    let table = Rules::from(moved);
-    assert_eq!(
-        table.iter().map(|rule| rule.line).collect::<Vec<_>>(),
-        (1..=10).collect::<Vec<_>>()
-    );
-    assert_eq!(table.to_string().lines().count(), 10);
-    assert_eq!(read(&table.to_string()), table);
 }
 
 #[test]
