@@ -10,7 +10,7 @@
 mod worker;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -98,7 +98,8 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     let here = Machine::here();
     let mut samples = Vec::new();
     let contexts = contexts(here.cores);
-    let bar = progress(contexts.len());
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}")?;
+    let bar = ProgressBar::new(contexts.len() as u64).with_style(style);
     for context in contexts {
         bar.set_message(context.to_string());
         let Some(more) = measured(context)? else {
@@ -121,24 +122,8 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
 fn contexts(cores: usize) -> Vec<Context> {
     let mut ranks = vec![2, cores.max(2), 2 * cores.max(2)];
     ranks.dedup();
-    let over = |is_shared| {
-        move |ranks: &usize| Context {
-            is_shared,
-            ranks: *ranks,
-        }
-    };
-    let shared = ranks.iter().map(over(true));
-    shared.chain(ranks.iter().map(over(false))).collect()
-}
-
-fn progress(steps: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}");
-    let bar = ProgressBar::new(steps as u64);
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+    let over = |is_shared| ranks.iter().map(move |&ranks| Context { is_shared, ranks });
+    over(true).chain(over(false)).collect()
 }
 
 /// The times of one job; `None` if a signal ended it.
@@ -153,10 +138,7 @@ fn measured(context: Context) -> Result<Option<Vec<Sample>>> {
             for name in VARIABLES_OFF {
                 rank.env_remove(name);
             }
-            rank.env(
-                "RINGFOLD_TRANSPORT",
-                if context.is_shared { "shm" } else { "tcp" },
-            );
+            rank.env("RINGFOLD_TRANSPORT", context.transport());
             rank.envs([("RINGFOLD_CALIBRATION", "0"), ("RINGFOLD_PROBE", "0")]);
             rank
         },
@@ -192,12 +174,10 @@ fn misses(kept: &Calibration, samples: &[Sample]) -> BTreeMap<Context, (f64, f64
         let factor = sample.residue(&placed, &here).ln().abs().exp();
         factors.entry(sample.context).or_default().push(factor);
     }
-    let misses = factors.into_iter();
-    misses
-        .map(|(context, factors)| {
-            let [half, most] = [50.0, 90.0].map(|percent| percentile(&factors, percent));
-            (context, (half, most))
-        })
+    let miss = |factors: Vec<f64>| (percentile(&factors, 50.0), percentile(&factors, 90.0));
+    let factors = factors.into_iter();
+    factors
+        .map(|(context, each)| (context, miss(each)))
         .collect()
 }
 

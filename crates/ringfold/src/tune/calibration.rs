@@ -53,7 +53,8 @@ pub struct Context {
 }
 
 impl Context {
-    fn transport(self) -> &'static str {
+    /// The transport's name.
+    pub fn transport(self) -> &'static str {
         match self.is_shared {
             true => "shm",
             false => "tcp",

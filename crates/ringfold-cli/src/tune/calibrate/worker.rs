@@ -17,6 +17,7 @@ use ringfold::{Collective, Communicator, Config, DType, Method, Op, Protocol};
 use crate::bench::memory::{Memory, carry_out};
 use crate::bench::placement::Placement;
 use crate::bench::{Case, Size};
+use crate::output;
 use crate::statistics::median;
 
 /// Sizes of the collective that matters most, and of the others, in bytes.
@@ -50,22 +51,14 @@ const ROUNDS_MAX: usize = 50;
 const SIZE_BUDGET: Duration = Duration::from_millis(100);
 
 /// A way at a size, and the times that it took.
-struct Entry {
-    way: (Method, Protocol),
-    times_us: Vec<f64>,
-}
+type Entry = ((Method, Protocol), Vec<f64>);
 
 /// Takes part; rank 0 writes the medians to `path`.
 pub fn run(path: &Path) -> Result<u8> {
     ringfold::env::init_logging()?;
     let communicator = Communicator::connect(Config::default())?;
     let mut file = match communicator.rank() {
-        0 => {
-            let file = std::fs::File::create(path);
-            Some(BufWriter::new(file.with_context(|| {
-                format!("cannot write `{}`", path.display())
-            })?))
-        }
+        0 => Some(BufWriter::new(output::open(path)?)),
         _ => None,
     };
     for collective in COLLECTIVES {
@@ -74,10 +67,9 @@ pub fn run(path: &Path) -> Result<u8> {
             _ => &FEW_SIZES,
         };
         for &bytes in sizes {
-            for entry in measure(&communicator, collective, bytes)? {
+            for ((algorithm, protocol), times_us) in measure(&communicator, collective, bytes)? {
                 if let Some(file) = &mut file {
-                    let (algorithm, protocol) = entry.way;
-                    let time_us = median(&entry.times_us);
+                    let time_us = median(&times_us);
                     writeln!(
                         file,
                         "{collective} {bytes} {algorithm} {protocol} {time_us}"
@@ -123,14 +115,8 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
     let placement = Placement::new(collective, case, place, size, false, regions)
         .context("there is no form that is not in place")?;
     let explanation = communicator.explain(&placement.request())?;
-    let mut entries: Vec<Entry> = explanation
-        .prices
-        .usable()
-        .map(|(way, _)| Entry {
-            way,
-            times_us: Vec::new(),
-        })
-        .collect();
+    let ways = explanation.prices.usable();
+    let mut entries: Vec<Entry> = ways.map(|(way, _)| (way, Vec::new())).collect();
     let time_us = |(algorithm, protocol)| -> Result<f64> {
         placement.rewrite();
         // The first finds ranks asleep that waited for the slowest writer; after the second all
@@ -152,7 +138,7 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
         }
         let mut times_us = vec![0.0; entries.len()];
         for index in order {
-            times_us[index] = time_us(entries[index].way)?;
+            times_us[index] = time_us(entries[index].0)?;
         }
         // One more number: how long this rank has been at it, so that all end together.
         times_us.push(start.elapsed().as_secs_f64());
@@ -160,8 +146,8 @@ fn measure(communicator: &Communicator, collective: Collective, bytes: u64) -> R
         let elapsed_s = times_us.pop().unwrap_or_default();
         // The first round makes plans.
         if round > 0 {
-            for (entry, time_us) in entries.iter_mut().zip(&times_us) {
-                entry.times_us.push(*time_us);
+            for ((_, known), time_us) in entries.iter_mut().zip(times_us) {
+                known.push(time_us);
             }
         }
         if round >= ROUNDS_MIN && elapsed_s > SIZE_BUDGET.as_secs_f64() {
