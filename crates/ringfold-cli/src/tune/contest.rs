@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use indicatif::HumanCount;
 
 use super::ranges::{self, Range};
 use super::rows::{Asked, Metric, Row, Topic, Way};
@@ -25,9 +26,7 @@ pub struct Rule {
 impl Rule {
     /// The rule as a tuner reads it.
     pub fn line(&self) -> String {
-        let Rule {
-            topic, range, way, ..
-        } = self;
+        let (topic, range, way) = (&self.topic, self.range, &self.way);
         format!(
             "{},{},{},{},{},{},{},{},{},{}",
             topic.collective,
@@ -83,10 +82,8 @@ impl Points {
     pub fn dimensions(&self) -> String {
         let mut text = String::new();
         let mut seen = BTreeSet::new();
-        let all = self
-            .calls
-            .iter()
-            .map(|call| (call.topic.nodes, call.topic.ranks));
+        let all = self.calls.iter().map(|call| &call.topic);
+        let all = all.map(|topic| (topic.nodes, topic.ranks));
         for (nodes, ranks) in all.filter(|dimension| seen.insert(*dimension)) {
             let mut groups: Vec<(Vec<&str>, Counts)> = Vec::new();
             for (collective, sizes) in self.counts(nodes, ranks) {
@@ -118,9 +115,9 @@ impl Points {
                     let _ = writeln!(
                         text,
                         "  Range {number}: {} - {} bytes ({count} data points, sizes: {})",
-                        thousands(range.min),
-                        thousands(range.max),
-                        thousands(*size),
+                        HumanCount(range.min),
+                        HumanCount(range.max),
+                        HumanCount(*size),
                     );
                 }
             }
@@ -239,11 +236,8 @@ impl Contest {
 
     fn find(&self, way: &Way, tolerance_percent: f64) -> Option<&Entrant> {
         let limit = self.best().loss() * (1.0 + tolerance_percent / 100.0);
-        let mut good = self
-            .entrants
-            .iter()
-            .filter(|entrant| entrant.loss() <= limit);
-        good.find(|entrant| entrant.way == *way)
+        let mut entrants = self.entrants.iter();
+        entrants.find(|entrant| entrant.way == *way && entrant.loss() <= limit)
     }
 }
 
@@ -321,17 +315,4 @@ pub fn merge(rules: &[Rule], metric: Metric) -> Vec<Rule> {
         }
     }
     merged
-}
-
-/// `1,048,576`.
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
