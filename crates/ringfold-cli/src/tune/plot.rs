@@ -97,31 +97,31 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         .iter()
         .map(|path| one_series(arguments, path))
         .collect::<Result<_>>()?;
-    let picture = Picture { arguments };
     let mut curves = Vec::new();
     if arguments.figure != Figure::Curve {
-        curves.extend(picture.ways(&all[0]));
+        curves.extend(arguments.ways(&all[0]));
     }
     match arguments.figure {
         Figure::Curve => {
             for (index, series) in all.iter().enumerate() {
-                let label = picture.label(index);
-                curves.push(picture.curve(series, label, Style::Filled, index));
+                let stem = arguments.csv[index].file_stem().unwrap_or_default();
+                let label = arguments.label(index, &stem.to_string_lossy());
+                curves.push(arguments.curve(series, label, Style::Filled, index));
             }
         }
         Figure::Ways => {}
         Figure::Picks => {
-            let label = picture.named(0, "the default's picks");
-            curves.push(picture.curve(&all[0], label, Style::Broad, OVER));
+            let label = arguments.label(0, "the default's picks");
+            curves.push(arguments.curve(&all[0], label, Style::Broad, OVER));
         }
         Figure::After => {
-            let labels = [picture.named(0, "before"), picture.named(1, "after")];
+            let labels = [arguments.label(0, "before"), arguments.label(1, "after")];
             for ((series, label), colour) in all.iter().zip(labels).zip([BEFORE, OVER]) {
-                curves.push(picture.curve(series, label, Style::Broad, colour));
+                curves.push(arguments.curve(series, label, Style::Broad, colour));
             }
         }
     }
-    picture.draw(&all[0], curves)?;
+    arguments.draw(&all[0], curves)?;
     Ok(0)
 }
 
@@ -160,18 +160,10 @@ fn one_series(arguments: &Arguments, path: &Path) -> Result<Series> {
 }
 
 /// How values become curves.
-struct Picture<'a> {
-    arguments: &'a Arguments,
-}
-
-impl Picture<'_> {
-    fn label(&self, file: usize) -> String {
-        let stem = self.arguments.csv[file].file_stem().unwrap_or_default();
-        self.named(file, &stem.to_string_lossy())
-    }
-
-    fn named(&self, file: usize, otherwise: &str) -> String {
-        let given = self.arguments.labels.get(file);
+impl Arguments {
+    /// The name of a file's curve.
+    fn label(&self, file: usize, otherwise: &str) -> String {
+        let given = self.labels.get(file);
         given.cloned().unwrap_or_else(|| otherwise.to_owned())
     }
 
@@ -199,7 +191,7 @@ impl Picture<'_> {
     }
 
     fn points(&self, series: &Series, times: &[(u64, Estimate)]) -> Vec<(f64, f64)> {
-        let value = |bytes: u64, time: Estimate| match self.arguments.time {
+        let value = |bytes: u64, time: Estimate| match self.time {
             true => time.middle,
             false => series.busbw_gbps(bytes, time.middle),
         };
@@ -210,13 +202,12 @@ impl Picture<'_> {
     }
 
     fn draw(&self, series: &Series, curves: Vec<Curve>) -> Result<()> {
-        let Arguments { time, linear, .. } = *self.arguments;
-        let title = if time {
+        let title = if self.time {
             "time (us)"
         } else {
             "bus bandwidth (GB/s)"
         };
-        let (scale, legend) = match (linear, time) {
+        let (scale, legend) = match (self.linear, self.time) {
             (true, _) => (Scale::Linear, Corner::UpperLeft),
             (false, true) => (Scale::Logarithmic, Corner::UpperLeft),
             (false, false) => (Scale::Logarithmic, Corner::LowerRight),
@@ -228,6 +219,6 @@ impl Picture<'_> {
             legend,
             curves,
         };
-        chart.draw(&self.arguments.output)
+        chart.draw(&self.output)
     }
 }
