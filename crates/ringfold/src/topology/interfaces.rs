@@ -1,17 +1,18 @@
 //! Network interfaces, and which of their addresses carry data between hosts.
 //!
-//! The kernel is queried by netlink, so the answer is for this network namespace. The choice is a
-//! list of names and networks: `eth0,10.0.0.0/8` selects what matches, in the list's order; `^eth0`
-//! excludes. Names are exact. Loopback is never used between hosts; addresses that need a scope
-//! (IPv6 link-local) are omitted.
+//! The kernel is queried by `getifaddrs`, so the answer is for this network namespace. The choice
+//! is a list of names and networks: `eth0,10.0.0.0/8` selects what matches, in the list's order;
+//! `^eth0` excludes. Names are exact. Loopback is never used between hosts; addresses that need a
+//! scope (IPv6 link-local) are omitted.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
 
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
-};
+use ipnet::{IpNet, ip_mask_to_prefix};
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
 
 use crate::error::{Error, Result};
 
@@ -68,7 +69,7 @@ pub struct InterfaceFilter {
 #[derive(Debug, PartialEq, Eq)]
 enum Pattern {
     Name(String),
-    Network(IpAddr, u8),
+    Network(IpNet),
 }
 
 impl InterfaceFilter {
@@ -116,33 +117,19 @@ impl InterfaceFilter {
 
 impl Pattern {
     fn parse(text: &str) -> Result<Pattern> {
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
-        };
-        let Ok(address) = address.parse::<IpAddr>() else {
-            return match prefix {
-                None => Ok(Pattern::Name(text.into())),
-                Some(_) => Err(wrong(text)),
-            };
-        };
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix
-            .map_or(Ok(longest), str::parse)
-            .map_err(|_| wrong(text))?;
-        match prefix <= longest {
-            true => Ok(Pattern::Network(address, prefix)),
-            false => Err(wrong(text)),
+        let network = text.parse::<IpNet>();
+        let network = network.or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        match network {
+            Ok(network) => Ok(Pattern::Network(network)),
+            Err(_) if text.contains('/') => Err(wrong(text)),
+            Err(_) => Ok(Pattern::Name(text.into())),
         }
     }
 
     fn matches(&self, interface: &Interface) -> bool {
         match self {
             Pattern::Name(name) => *name == interface.name,
-            Pattern::Network(network, prefix) => {
-                network.is_ipv4() == interface.address.is_ipv4()
-                    && leading(*network, *prefix) == leading(interface.address, *prefix)
-            }
+            Pattern::Network(network) => network.contains(&interface.address),
         }
     }
 }
@@ -154,144 +141,46 @@ fn wrong(text: &str) -> Error {
     ))
 }
 
-/// The first `prefix` bits of an address.
-fn leading(address: IpAddr, prefix: u8) -> u128 {
-    let (bits, width) = match address {
-        IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
-        IpAddr::V6(address) => (address.to_bits(), 128),
-    };
-    bits.checked_shr(width - u32::from(prefix)).unwrap_or(0)
-}
-
 /// All addresses of interfaces that are up.
 pub fn interfaces() -> Result<Vec<Interface>> {
-    let mut links = Vec::new();
-    dump(GET_LINK, |body| links.extend(parse_link(body)))?;
-    let mut found = Vec::new();
-    dump(GET_ADDRESS, |body| {
-        let Some((index, address, prefix)) = parse_address(body) else {
-            return;
-        };
-        let link = links.iter().find(|link| link.index == index && link.is_up);
-        found.extend(link.map(|link| Interface {
-            name: link.name.clone(),
-            address,
-            prefix,
-            is_loopback: link.is_loopback || address.is_loopback(),
-        }));
-    })?;
-    Ok(found)
+    let all = getifaddrs();
+    let all = all.map_err(|error| Error::system("cannot list network interfaces", error))?;
+    Ok(all.filter_map(usable).collect())
 }
 
-/// Requests and what they are answered with (`rtnetlink(7)`).
-const GET_LINK: u16 = 18;
-const GET_ADDRESS: u16 = 22;
-const REQUEST_DUMP: u16 = 0x301;
-const MESSAGE_ERROR: u16 = 2;
-const MESSAGE_DONE: u16 = 3;
-const HEADER_BYTES: usize = 16;
-/// Answers that a dump may take before it is given up: far more than any host has interfaces.
-const ANSWERS_MAX: usize = 4096;
-
-struct Link {
-    index: u32,
-    name: String,
-    is_up: bool,
-    is_loopback: bool,
-}
-
-/// Asks the kernel for a list and gives each entry's body to `take`.
-fn dump(kind: u16, mut take: impl FnMut(&[u8])) -> Result<()> {
-    let failed = |error: rustix::io::Errno| Error::system("cannot list network interfaces", error);
-    let flags = SocketFlags::CLOEXEC;
-    // Protocol 0 is the routing family.
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None);
-    let socket = socket.map_err(failed)?;
-    // A header, and the smallest body: the address family, any.
-    let mut request = [0; HEADER_BYTES + 16];
-    request[..4].copy_from_slice(&((HEADER_BYTES + 16) as u32).to_ne_bytes());
-    request[4..6].copy_from_slice(&kind.to_ne_bytes());
-    request[6..8].copy_from_slice(&REQUEST_DUMP.to_ne_bytes());
-    let kernel = SocketAddrNetlink::new(0, 0);
-    sendto(&socket, &request, SendFlags::empty(), &kernel).map_err(failed)?;
-    let mut buffer = vec![0; 64 << 10];
-    for _ in 0..ANSWERS_MAX {
-        let (count, _) =
-            recv(&socket, buffer.as_mut_slice(), RecvFlags::empty()).map_err(failed)?;
-        let mut rest = &buffer[..count];
-        while let Some((answer, body, next)) = split_message(rest) {
-            match answer {
-                MESSAGE_DONE => return Ok(()),
-                MESSAGE_ERROR => return Err(failed(rustix::io::Errno::IO)),
-                _ => take(body),
-            }
-            rest = next;
-        }
+/// The interface of an entry, if the address may be used.
+fn usable(entry: InterfaceAddress) -> Option<Interface> {
+    let address = ip(entry.address?)?;
+    let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    if !entry.flags.contains(InterfaceFlags::IFF_UP) || is_link_local || is_tentative(address) {
+        return None;
     }
-    Err(failed(rustix::io::Errno::OVERFLOW))
-}
-
-/// The first message's kind and body, and what follows it.
-fn split_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let length = word(bytes, 0)? as usize;
-    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-    let body = bytes.get(HEADER_BYTES..length)?;
-    let next = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
-    Some((kind, body, next))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-/// The attributes that follow a fixed part, as number and value.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
-        let number = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
-        Some((number, value))
+    let is_loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK) || address.is_loopback();
+    // Behind a colon, which no interface's name has, stands the address' own label.
+    let name = entry.interface_name.split(':').next()?.to_owned();
+    Some(Interface {
+        name,
+        address,
+        prefix: ip_mask_to_prefix(ip(entry.netmask?)?).ok()?,
+        is_loopback,
     })
 }
 
-/// `struct ifinfomsg` and attributes.
-fn parse_link(body: &[u8]) -> Option<Link> {
-    const NAME: u16 = 3;
-    const UP: u32 = 1;
-    const LOOPBACK: u32 = 8;
-    let flags = word(body, 8)?;
-    let (_, name) = attributes(body.get(16..)?).find(|(number, _)| *number == NAME)?;
-    Some(Link {
-        index: word(body, 4)?,
-        name: String::from_utf8_lossy(name.split(|byte| *byte == 0).next()?).into_owned(),
-        is_up: flags & UP != 0,
-        is_loopback: flags & LOOPBACK != 0,
-    })
+fn ip(address: SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
+    v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
 }
 
-/// `struct ifaddrmsg` and attributes: interface, address, prefix.
-fn parse_address(body: &[u8]) -> Option<(u32, IpAddr, u8)> {
-    const ADDRESS: u16 = 1;
-    // On a point-to-point link `ADDRESS` is the other end, and this one's own is here.
-    const LOCAL: u16 = 2;
-    const TENTATIVE: u8 = 0x40;
-    let (prefix, flags) = (*body.get(1)?, *body.get(2)?);
-    let find = |wanted| {
-        attributes(body.get(8..)?).find_map(|(number, value)| (number == wanted).then_some(value))
-    };
-    let value = find(LOCAL).or_else(|| find(ADDRESS))?;
-    let address = match value.len() {
-        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?)),
-        16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(value).ok()?)),
-        _ => return None,
-    };
-    let is_link_local = matches!(address, IpAddr::V6(a) if a.is_unicast_link_local());
-    (!is_link_local && flags & TENTATIVE == 0).then_some((word(body, 4)?, address, prefix))
+/// Whether the kernel still asks if another host has this address: nothing can be bound to it then.
+fn is_tentative(address: IpAddr) -> bool {
+    let bound = UdpSocket::bind((address, 0));
+    bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn interface(name: &str, address: &str, prefix: u8) -> Interface {
@@ -369,15 +258,5 @@ mod tests {
             "{all:?}"
         );
         assert!(candidates(None, true).unwrap()[0].is_loopback());
-    }
-
-    #[test]
-    fn damaged_answers_are_no_interfaces() {
-        for length in 0..32 {
-            let bytes = vec![0xff; length];
-            assert!(split_message(&bytes).is_none());
-            assert!(parse_link(&bytes).is_none());
-            assert!(parse_address(&bytes).is_none());
-        }
     }
 }
