@@ -225,13 +225,9 @@ fn spread_sum(dtype: DType, level: Level) -> Option<Run<Targets>> {
         DType::F64 => compiled::<SpreadScaled<Plain<f64>>, _>(level),
         DType::BF16 => compiled::<SpreadScaled<Brain>, _>(level),
         #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx2 => {
-            compiled::<SpreadScaled<x86::Converted<x86::F16c>>, _>(level)
-        }
+        DType::F16 if level == Level::Avx2 => compiled::<SpreadScaled<x86::F16c>, _>(level),
         #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx512 => {
-            compiled::<SpreadScaled<x86::Converted<x86::Avx512>>, _>(level)
-        }
+        DType::F16 if level == Level::Avx512 => compiled::<SpreadScaled<x86::Avx512>, _>(level),
         _ => return None,
     })
 }

@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use super::environment::Environment;
 use super::fold::{Brain, Format, Half, Plain, check_regions};
 use super::level::{Body, Level, Run, compiled};
+#[cfg(target_arch = "x86_64")]
+use super::x86::{Avx512, F16c, ScaleHalf};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::DType;
@@ -46,39 +48,16 @@ pub(super) fn scale_at_level(
         // The compiler must not divide before the environment is set.
         Factor::Divide(divisor) => 1.0 / black_box(divisor) as f64,
     };
-    match (dtype, factor) {
-        (DType::F16, _) => run(half_loop(level), into, from, multiplier as f32),
-        (DType::BF16, _) => run(multiply::<Brain>(level), into, from, multiplier as f32),
-        (DType::F32, _) => run(multiply::<Plain<f32>>(level), into, from, multiplier as f32),
-        (DType::F64, _) => run(
-            compiled::<Multiply<Plain<f64>>, f64>(level),
-            into,
-            from,
-            multiplier,
-        ),
-        (_, Factor::Divide(divisor)) => divide(dtype, level, into, from, divisor)?,
-        (_, Factor::Multiply(_)) => {
+    if let Some(multiply) = multiplying(dtype, level) {
+        run(multiply, into, from, multiplier);
+        return Ok(());
+    }
+    match factor {
+        Factor::Divide(divisor) => run(dividing(dtype, level)?, into, from, divisor),
+        Factor::Multiply(_) => {
             return Err(Error::InvalidArgument(format!(
                 "{dtype} cannot be multiplied by a factor; use a floating-point type"
             )));
-        }
-    }
-    Ok(())
-}
-
-fn divide(dtype: DType, level: Level, into: Region, from: Region, divisor: u64) -> Result<()> {
-    let narrow = divisor as f64;
-    match dtype {
-        DType::I8 => run(compiled::<Divide<i8>, f64>(level), into, from, narrow),
-        DType::U8 => run(compiled::<Divide<u8>, f64>(level), into, from, narrow),
-        DType::I16 => run(compiled::<Divide<i16>, f64>(level), into, from, narrow),
-        DType::U16 => run(compiled::<Divide<u16>, f64>(level), into, from, narrow),
-        DType::I32 => run(compiled::<Divide<i32>, f64>(level), into, from, narrow),
-        DType::U32 => run(compiled::<Divide<u32>, f64>(level), into, from, narrow),
-        DType::I64 => run(compiled::<Divide<i64>, u64>(level), into, from, divisor),
-        DType::U64 => run(compiled::<Divide<u64>, u64>(level), into, from, divisor),
-        _ => {
-            return Err(Error::InvalidArgument(format!("{dtype} cannot be divided")));
         }
     }
     Ok(())
@@ -90,29 +69,46 @@ fn run<Extra>(run: Run<Extra>, into: Region, from: Region, extra: Extra) {
     unsafe { run(into, &[from], extra) }
 }
 
-fn multiply<F: Format<Wide = f32>>(level: Level) -> Run<f32> {
-    compiled::<Multiply<F>, f32>(level)
+/// The loop that multiplies, if this type has one.
+fn multiplying(dtype: DType, level: Level) -> Option<Run<f64>> {
+    Some(match dtype {
+        #[cfg(target_arch = "x86_64")]
+        DType::F16 if level == Level::Avx2 => compiled::<ScaleHalf<F16c>, _>(level),
+        #[cfg(target_arch = "x86_64")]
+        DType::F16 if level == Level::Avx512 => compiled::<ScaleHalf<Avx512>, _>(level),
+        DType::F16 => compiled::<Multiply<Half>, _>(level),
+        DType::BF16 => compiled::<Multiply<Brain>, _>(level),
+        DType::F32 => compiled::<Multiply<Plain<f32>>, _>(level),
+        DType::F64 => compiled::<Multiply<Plain<f64>>, _>(level),
+        _ => return None,
+    })
 }
 
-fn half_loop(level: Level) -> Run<f32> {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => compiled::<super::x86::ScaleHalf<super::x86::F16c>, f32>(level),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => compiled::<super::x86::ScaleHalf<super::x86::Avx512>, f32>(level),
-        _ => multiply::<Half>(level),
-    }
+/// The loop that divides.
+fn dividing(dtype: DType, level: Level) -> Result<Run<u64>> {
+    Ok(match dtype {
+        DType::I8 => compiled::<Divide<i8>, _>(level),
+        DType::U8 => compiled::<Divide<u8>, _>(level),
+        DType::I16 => compiled::<Divide<i16>, _>(level),
+        DType::U16 => compiled::<Divide<u16>, _>(level),
+        DType::I32 => compiled::<Divide<i32>, _>(level),
+        DType::U32 => compiled::<Divide<u32>, _>(level),
+        DType::I64 => compiled::<Divide<i64>, _>(level),
+        DType::U64 => compiled::<Divide<u64>, _>(level),
+        _ => return Err(Error::InvalidArgument(format!("{dtype} cannot be divided"))),
+    })
 }
 
 /// The multiplying loop over elements of format `F`.
 struct Multiply<F>(PhantomData<F>);
 
-impl<F: Format> Body<F::Wide> for Multiply<F>
+impl<F: Format> Body<f64> for Multiply<F>
 where
     F::Wide: std::ops::Mul<Output = F::Wide>,
 {
     #[inline(always)]
-    unsafe fn run(into: Region, sources: &[Region], factor: F::Wide) {
+    unsafe fn run(into: Region, sources: &[Region], factor: f64) {
+        let factor = F::factor(factor);
         // SAFETY: the same contract.
         unsafe {
             map(into, sources[0], |value| {
@@ -131,9 +127,9 @@ struct Divide<T>(PhantomData<T>);
 macro_rules! divide_as_float {
     ($($t:ty, $float:ty, $quotient:ty;)*) => {
         $(
-            impl Body<f64> for Divide<$t> {
+            impl Body<u64> for Divide<$t> {
                 #[inline(always)]
-                unsafe fn run(into: Region, sources: &[Region], divisor: f64) {
+                unsafe fn run(into: Region, sources: &[Region], divisor: u64) {
                     let divisor = divisor as $float;
                     let quotient = |value: $t| {
                         let quotient = <$float>::from(value) / divisor;

@@ -17,34 +17,27 @@ use crate::memory::Region;
 /// memory, which costs a factor of six.
 const BLOCK: usize = ROW;
 
+type Stored = [u16; BLOCK];
 type Wide = [f32; BLOCK];
-
-/// Conversions of a block by the instructions of one level.
-pub(super) trait Convert {
-    /// # Safety
-    /// `BLOCK` elements are readable, aligned or not, and the machine has the instructions.
-    unsafe fn widen(from: *const u16) -> Wide;
-
-    /// # Safety
-    /// `BLOCK` elements are writable, aligned or not, and the machine has the instructions.
-    unsafe fn narrow(wide: Wide, to: *mut u16);
-}
 
 /// The rounding of the software conversions.
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 
-/// Eight at a time.
+/// Conversions of eight at a time.
 pub(super) struct F16c;
 
-impl Convert for F16c {
+impl Rows for F16c {
+    type Stored = u16;
+    type Wide = f32;
+
     #[inline(always)]
-    unsafe fn widen(from: *const u16) -> Wide {
+    unsafe fn widen(stored: Stored) -> Wide {
         let mut wide = [0.0; BLOCK];
         for at in (0..BLOCK).step_by(8) {
             // SAFETY: eight elements from `at` are inside the block, both sides; unaligned access;
             // F16C by contract.
             unsafe {
-                let halves = _mm_loadu_si128(from.add(at).cast());
+                let halves = _mm_loadu_si128(stored.as_ptr().add(at).cast());
                 _mm256_storeu_ps(wide.as_mut_ptr().add(at), _mm256_cvtph_ps(halves));
             }
         }
@@ -52,60 +45,15 @@ impl Convert for F16c {
     }
 
     #[inline(always)]
-    unsafe fn narrow(wide: Wide, to: *mut u16) {
+    unsafe fn narrow(wide: Wide) -> Stored {
+        let mut stored = [0; BLOCK];
         for at in (0..BLOCK).step_by(8) {
             // SAFETY: as in `widen`.
             unsafe {
                 let halves = _mm256_cvtps_ph::<NEAREST>(_mm256_loadu_ps(wide.as_ptr().add(at)));
-                _mm_storeu_si128(to.add(at).cast(), halves);
+                _mm_storeu_si128(stored.as_mut_ptr().add(at).cast(), halves);
             }
         }
-    }
-}
-
-/// Sixteen at a time: the whole block.
-pub(super) struct Avx512;
-
-impl Convert for Avx512 {
-    #[inline(always)]
-    unsafe fn widen(from: *const u16) -> Wide {
-        let mut wide = [0.0; BLOCK];
-        // SAFETY: sixteen elements on both sides; unaligned access; AVX-512 by contract.
-        unsafe {
-            let halves = _mm256_loadu_si256(from.cast());
-            _mm512_storeu_ps(wide.as_mut_ptr(), _mm512_cvtph_ps(halves));
-        }
-        wide
-    }
-
-    #[inline(always)]
-    unsafe fn narrow(wide: Wide, to: *mut u16) {
-        // SAFETY: as in `widen`.
-        unsafe {
-            let halves = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(wide.as_ptr()));
-            _mm256_storeu_si256(to.cast(), halves);
-        }
-    }
-}
-
-/// Rows of half precision by the conversions `C`.
-pub(super) struct Converted<C>(PhantomData<C>);
-
-impl<C: Convert> Rows for Converted<C> {
-    type Stored = u16;
-    type Wide = f32;
-
-    #[inline(always)]
-    unsafe fn widen(stored: [u16; ROW]) -> [f32; ROW] {
-        // SAFETY: a row is a block; the instructions are the caller's contract.
-        unsafe { C::widen(stored.as_ptr()) }
-    }
-
-    #[inline(always)]
-    unsafe fn narrow(wide: [f32; ROW]) -> [u16; ROW] {
-        let mut stored = [0; ROW];
-        // SAFETY: as above.
-        unsafe { C::narrow(wide, stored.as_mut_ptr()) }
         stored
     }
 
@@ -115,10 +63,45 @@ impl<C: Convert> Rows for Converted<C> {
     }
 }
 
-/// The folding loop of operation `J` with the conversions `C`.
-pub(super) struct FoldHalf<J, C>(PhantomData<(J, C)>);
+/// Conversions of sixteen at a time: the whole block.
+pub(super) struct Avx512;
 
-impl<J: Join<f32>, C: Convert> Body<()> for FoldHalf<J, C> {
+impl Rows for Avx512 {
+    type Stored = u16;
+    type Wide = f32;
+
+    #[inline(always)]
+    unsafe fn widen(stored: Stored) -> Wide {
+        let mut wide = [0.0; BLOCK];
+        // SAFETY: sixteen elements on both sides; unaligned access; AVX-512 by contract.
+        unsafe {
+            let halves = _mm256_loadu_si256(stored.as_ptr().cast());
+            _mm512_storeu_ps(wide.as_mut_ptr(), _mm512_cvtph_ps(halves));
+        }
+        wide
+    }
+
+    #[inline(always)]
+    unsafe fn narrow(wide: Wide) -> Stored {
+        let mut stored = [0; BLOCK];
+        // SAFETY: as in `widen`.
+        unsafe {
+            let halves = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(wide.as_ptr()));
+            _mm256_storeu_si256(stored.as_mut_ptr().cast(), halves);
+        }
+        stored
+    }
+
+    #[inline(always)]
+    fn factor(factor: f64) -> f32 {
+        factor as f32
+    }
+}
+
+/// The folding loop of operation `J` with the conversions `R`.
+pub(super) struct FoldHalf<J, R>(PhantomData<(J, R)>);
+
+impl<J: Join<f32>, R: Rows<Stored = u16, Wide = f32>> Body<()> for FoldHalf<J, R> {
     #[inline(always)]
     unsafe fn run(into: Region, sources: &[Region], _: ()) {
         let as_it_is = |value| value;
@@ -127,21 +110,22 @@ impl<J: Join<f32>, C: Convert> Body<()> for FoldHalf<J, C> {
             // Apart from the general case for the compiler's sake, which unrolls what it knows the
             // length of.
             // SAFETY: the same contract.
-            [a, b] => unsafe { fold_blocks::<J, C>(into, &[*a, *b], as_it_is) },
+            [a, b] => unsafe { fold_blocks::<J, R>(into, &[*a, *b], as_it_is) },
             // SAFETY: the same contract.
-            _ => unsafe { fold_blocks::<J, C>(into, sources, as_it_is) },
+            _ => unsafe { fold_blocks::<J, R>(into, sources, as_it_is) },
         }
     }
 }
 
 /// The loop that multiplies by a factor.
-pub(super) struct ScaleHalf<C>(PhantomData<C>);
+pub(super) struct ScaleHalf<R>(PhantomData<R>);
 
-impl<C: Convert> Body<f32> for ScaleHalf<C> {
+impl<R: Rows<Stored = u16, Wide = f32>> Body<f64> for ScaleHalf<R> {
     #[inline(always)]
-    unsafe fn run(into: Region, sources: &[Region], factor: f32) {
+    unsafe fn run(into: Region, sources: &[Region], factor: f64) {
+        let factor = R::factor(factor);
         // SAFETY: the same contract; of one source nothing is joined.
-        unsafe { fold_blocks::<Sum, C>(into, &[sources[0]], |value| value * factor) }
+        unsafe { fold_blocks::<Sum, R>(into, &[sources[0]], |value| value * factor) }
     }
 }
 
@@ -151,23 +135,27 @@ impl<C: Convert> Body<f32> for ScaleHalf<C> {
 /// # Safety
 /// As [`Body::run`].
 #[inline(always)]
-unsafe fn fold_blocks<J: Join<f32>, C: Convert>(
+unsafe fn fold_blocks<J: Join<f32>, R: Rows<Stored = u16, Wide = f32>>(
     into: Region,
     sources: &[Region],
     finish: impl Fn(f32) -> f32,
 ) {
     let count = into.bytes() / 2;
     let whole = count - count % BLOCK;
-    let element = |region: &Region, index| region.address().cast::<u16>().wrapping_add(index);
+    let block = |region: &Region, index| {
+        let first = region.address().cast::<u16>().wrapping_add(index);
+        first.cast::<Stored>()
+    };
     for index in (0..whole).step_by(BLOCK) {
         // SAFETY: a whole block from `index` is inside every region; every source's block is read
         // before it is written.
         unsafe {
-            let mut wide = C::widen(element(&sources[0], index));
+            let read = |source| R::widen(block(source, index).read_unaligned());
+            let mut wide = read(&sources[0]);
             for source in &sources[1..] {
-                wide = join_blocks::<J>(wide, C::widen(element(source, index)));
+                wide = join_blocks::<J>(wide, read(source));
             }
-            C::narrow(wide.map(&finish), element(&into, index));
+            block(&into, index).write_unaligned(R::narrow(wide.map(&finish)));
         }
     }
     let rest = whole * 2..count * 2;
@@ -175,20 +163,20 @@ unsafe fn fold_blocks<J: Join<f32>, C: Convert>(
         return;
     }
     let padded = |source: &Region| {
-        let mut block = [0_u8; BLOCK * 2];
-        source.part(rest.clone()).read(&mut block[..rest.len()]);
-        // SAFETY: `BLOCK` elements, of which those beyond the rest are zeros; the instructions are
-        // the caller's contract.
-        unsafe { C::widen(block.as_ptr().cast()) }
+        let mut stored = [[0; 2]; BLOCK];
+        let bytes = stored.as_flattened_mut();
+        source.part(rest.clone()).read(&mut bytes[..rest.len()]);
+        // SAFETY: the instructions are the caller's contract.
+        unsafe { R::widen(stored.map(u16::from_ne_bytes)) }
     };
     let mut wide = padded(&sources[0]);
     for source in &sources[1..] {
         wide = join_blocks::<J>(wide, padded(source));
     }
-    let mut block = [0_u8; BLOCK * 2];
-    // SAFETY: `BLOCK` elements; the instructions are the caller's contract.
-    unsafe { C::narrow(wide.map(&finish), block.as_mut_ptr().cast()) }
-    into.part(rest.clone()).write(&block[..rest.len()]);
+    // SAFETY: the instructions are the caller's contract.
+    let stored = unsafe { R::narrow(wide.map(&finish)) }.map(u16::to_ne_bytes);
+    into.part(rest.clone())
+        .write(&stored.as_flattened()[..rest.len()]);
 }
 
 #[inline(always)]
