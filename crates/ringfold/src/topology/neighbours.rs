@@ -19,11 +19,12 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use super::cores::parse_list;
+use crate::sync::lock;
 use crate::sys::fork::Unshared;
 
 /// What all marks begin with.
@@ -45,7 +46,7 @@ pub struct Mark {
 /// neighbours do not see this process.
 pub fn mark() -> Option<Arc<Mark>> {
     static MARK: Mutex<Weak<Mark>> = Mutex::new(Weak::new());
-    let mut known = MARK.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&MARK);
     let process = std::process::id();
     if let Some(mark) = known.upgrade().filter(|mark| mark.process == process) {
         return Some(mark);

@@ -3,15 +3,15 @@
 
 #![forbid(unsafe_code)]
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::Region;
 use crate::reduce::{Factor, Kernel, Store, spread_copy};
+use crate::sync::lock;
 use crate::threads;
 
 /// The least that a piece touches: some 6 µs.
@@ -42,13 +42,6 @@ pub(super) enum Work {
     SpreadCopy(Store),
     /// All targets become the combination of the sources, scaled.
     Spread(Kernel, Option<Factor>, Store),
-}
-
-/// Why a piece could not be done.
-#[derive(Debug)]
-enum Failure {
-    Error(Error),
-    Panic(Box<dyn Any + Send>),
 }
 
 /// A step of a call.
@@ -108,8 +101,8 @@ struct Shared {
     done: AtomicU32,
     /// Written only while no piece is claimed and not done, so that no lock is ever waited for.
     task: RwLock<Task>,
-    /// Why a piece could not be done.
-    failure: Mutex<Option<Failure>>,
+    /// How it went so far: an error, or a panic, of a piece that could not be done.
+    outcome: Mutex<thread::Result<Result<()>>>,
     /// How many threads take part in the task: those with the lowest numbers. A hint; one that
     /// comes late may join the next.
     invited: AtomicUsize,
@@ -156,7 +149,7 @@ impl Pool {
                 sources: Vec::new(),
                 piece_bytes: 0,
             }),
-            failure: Mutex::new(None),
+            outcome: Mutex::new(Ok(Ok(()))),
             invited: AtomicUsize::new(0),
             asleep: (0..count).map(|_| AtomicBool::new(false)).collect(),
             is_closed: AtomicBool::new(false),
@@ -235,14 +228,10 @@ impl Pool {
                 thread::yield_now();
             }
         }
-        let failure = self.shared.failure.lock();
-        match failure.unwrap_or_else(PoisonError::into_inner).take() {
-            None => Ok(()),
-            Some(Failure::Error(error)) => Err(error),
-            // The panic is resumed in the thread that owns the step, once no other thread uses the
-            // step's memory.
-            Some(Failure::Panic(panic)) => resume_unwind(panic),
-        }
+        let outcome = std::mem::replace(&mut *lock(&self.shared.outcome), Ok(Ok(())));
+        // A panic is resumed in the thread that owns the step, once no other thread uses the step's
+        // memory.
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
@@ -293,14 +282,8 @@ impl Shared {
                 let task = self.task.read().unwrap_or_else(PoisonError::into_inner);
                 // A piece that is not counted would be waited for without end.
                 let outcome = catch_unwind(AssertUnwindSafe(|| task.carry_out(piece, room)));
-                let failed = match outcome {
-                    Ok(Ok(())) => None,
-                    Ok(Err(error)) => Some(Failure::Error(error)),
-                    Err(panic) => Some(Failure::Panic(panic)),
-                };
-                if failed.is_some() {
-                    let failure = self.failure.lock();
-                    *failure.unwrap_or_else(PoisonError::into_inner) = failed;
+                if !matches!(outcome, Ok(Ok(()))) {
+                    *lock(&self.outcome) = outcome;
                 }
             }
             // What was written comes before the count; pairs with the acquire in `Pool::run`.
