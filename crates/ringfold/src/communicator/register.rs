@@ -24,7 +24,7 @@ use crate::control::fd::{Failure, FdListener, Handover};
 use crate::control::limit::Limit;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::memory::{Own, Private, Region, Registered, Remapped, Shared};
+use crate::memory::{Own, Region, Registered, Remapped, Shared, private_memory};
 use crate::types::{Collective, DType};
 
 /// What a rank says about its part: bytes asked for, bytes of the file's data, whether it has them,
@@ -222,7 +222,7 @@ impl Communicator {
 
     /// Memory that only this rank has, and the others' sizes.
     fn alloc_private(&self, bytes: usize) -> Result<Registered> {
-        let made = Private::new(bytes);
+        let made = private_memory(bytes);
         let records = self.exchange_records(&PartRecord {
             bytes: bytes as u64,
             is_good: made.is_ok(),

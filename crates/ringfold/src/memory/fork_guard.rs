@@ -7,9 +7,7 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-
-use super::region::Region;
+use super::mapping::Mapping;
 
 const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
@@ -28,30 +26,21 @@ pub enum Stage {
 /// The word, in a page of its own.
 #[derive(Debug)]
 pub struct ForkGuard {
-    page: Region,
+    page: Mapping,
 }
 
 impl ForkGuard {
     /// An open one.
     pub fn new() -> ForkGuard {
-        let bytes = rustix::param::page_size();
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
-        let Ok(start) = start else {
-            handle_alloc_error(Layout::new::<AtomicU32>());
-        };
-        // SAFETY: the range is our mapping.
-        if let Err(error) = unsafe { madvise(start, bytes, Advice::LinuxWipeOnFork) } {
+        let page = Mapping::anonymous(rustix::param::page_size())
+            .unwrap_or_else(|_| handle_alloc_error(Layout::new::<AtomicU32>()));
+        if let Err(error) = page.wipe_on_fork() {
             log::debug!(target: "ringfold::init", "a fork will not be noticed: {error}");
         }
-        // SAFETY: mapped with this length until `drop`.
-        let page = unsafe { Region::new(start.cast(), bytes) };
-        let life = ForkGuard { page };
+        let guard = ForkGuard { page };
         // A word by itself, as everywhere below: nothing is published with it.
-        life.word().store(OPEN, Ordering::Relaxed);
-        life
+        guard.word().store(OPEN, Ordering::Relaxed);
+        guard
     }
 
     /// Where it stands: one load.
@@ -76,16 +65,7 @@ impl ForkGuard {
 
     fn word(&self) -> &AtomicU32 {
         // SAFETY: the beginning of a mapped page, aligned, and used as this atomic only.
-        unsafe { &*self.page.address().cast::<AtomicU32>() }
-    }
-}
-
-impl Drop for ForkGuard {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, also in a forked child; its only user is gone.
-        if let Err(error) = unsafe { munmap(self.page.address().cast(), self.page.bytes()) } {
-            log::warn!(target: "ringfold::init", "cannot unmap a page: {error}");
-        }
+        unsafe { &*self.page.region().address().cast::<AtomicU32>() }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Sealed memory of all ranks of a host: a memfd whose size can no longer change, mapped.
+//! Mapped memory: of a memfd whose size can no longer change, shared by ranks of a host, or
+//! anonymous, of this process alone.
 //!
 //! # Invariants
 //!
@@ -8,12 +9,13 @@
 //!   itself.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::null_mut;
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::region::Region;
 
@@ -36,7 +38,9 @@ pub fn size_and_seals(fd: impl AsFd) -> Result<(u64, bool), Errno> {
     Ok((size.max(0) as u64, fcntl_get_seals(&fd)?.contains(SEALS)))
 }
 
-/// One process' mapping of such a file.
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// One process' mapping.
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
@@ -49,17 +53,20 @@ impl Mapping {
     /// Maps `bytes` bytes of a file, which are all there and stay there: see [`size_and_seals`].
     pub fn new(fd: impl AsFd, bytes: usize) -> Result<Mapping, Errno> {
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        }?;
+        let start = unsafe { mmap(null_mut(), bytes, READ_WRITE, MapFlags::SHARED, fd, 0) }?;
         // SAFETY: mapped with this length until `drop`; the file is sealed, so no access can fault.
+        let region = unsafe { Region::new(start.cast(), bytes) };
+        Ok(Mapping {
+            region,
+            only_in: None,
+        })
+    }
+
+    /// `bytes` bytes of zeros that no other process can reach.
+    pub fn anonymous(bytes: usize) -> Result<Mapping, Errno> {
+        // SAFETY: as in `new`.
+        let start = unsafe { mmap_anonymous(null_mut(), bytes, READ_WRITE, MapFlags::PRIVATE) }?;
+        // SAFETY: mapped with this length until `drop`.
         let region = unsafe { Region::new(start.cast(), bytes) };
         Ok(Mapping {
             region,
@@ -84,7 +91,12 @@ impl Mapping {
         self.advise(part, Advice::LinuxPopulateWrite)
     }
 
-    /// Asks for huge pages. Only a wish: most kernels have none for such files.
+    /// Has a forked child find zeros in it.
+    pub fn wipe_on_fork(&self) -> Result<(), Errno> {
+        self.advise(self.region, Advice::LinuxWipeOnFork)
+    }
+
+    /// Asks for huge pages. Only a wish: most kernels have none for files.
     pub fn advise_huge_pages(&self) {
         let _ = self.advise(self.region, Advice::LinuxHugepage);
     }
@@ -110,7 +122,7 @@ impl Drop for Mapping {
         }
         // SAFETY: mapped with this length, in this process; the last user is gone.
         if let Err(error) = unsafe { munmap(self.region.address().cast(), self.region.bytes()) } {
-            log::warn!(target: "ringfold::transport", "cannot unmap shared memory: {error}");
+            log::warn!(target: "ringfold::transport", "cannot unmap memory: {error}");
         }
     }
 }

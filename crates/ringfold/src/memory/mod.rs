@@ -21,7 +21,7 @@ pub use owned::Owned;
 pub use pool::{Block, Pool};
 pub use region::Region;
 pub use registered::Registered;
-pub(crate) use registered::{Own, Private};
+pub(crate) use registered::{Own, private_memory};
 pub use registry::{Handle, Registry};
 pub(crate) use remapped::Remapped;
 pub(crate) use shared::Shared;

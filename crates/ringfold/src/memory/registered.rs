@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::io::Errno;
 
 use super::child_view::ChildView;
+use super::mapping::Mapping;
 use super::region::Region;
 use super::remapped::Remapped;
 use super::shared::{Shared, check_plausible, in_pages};
@@ -33,7 +34,7 @@ pub struct Registered {
 #[derive(Debug)]
 enum Memory {
     Shared(#[allow(dead_code, reason = "held, not read")] Arc<Own>),
-    Private(#[allow(dead_code, reason = "held, not read")] Private),
+    Private(#[allow(dead_code, reason = "held, not read")] Mapping),
 }
 
 /// This rank's own part of a registration. With the last of it the memory goes, or is moved back to
@@ -92,19 +93,14 @@ impl Own {
 
     /// Where in the file `buffer` lies, if it lies whole in this memory.
     pub fn offset(&self, buffer: Region) -> Option<usize> {
-        let whole = match &self.remapped {
-            Some(remapped) => remapped.buffer(),
-            None => self.file(),
+        let is_here = match &self.remapped {
+            Some(remapped) => remapped.buffer().contains(buffer) && remapped.is_in_place(buffer),
+            None => self.file().contains(buffer),
         };
-        if !whole.contains(buffer) {
-            return None;
-        }
-        match &self.remapped {
-            Some(remapped) => remapped
-                .is_in_place(buffer)
-                .then(|| remapped.offset(buffer)),
-            None => Some(buffer.address() as usize - whole.address() as usize),
-        }
+        is_here.then(|| match &self.remapped {
+            Some(remapped) => remapped.offset(buffer),
+            None => buffer.address() as usize - self.file().address() as usize,
+        })
     }
 
     /// Brings the file up to date with `buffer`, which lies whole in this memory.
@@ -146,54 +142,21 @@ impl Drop for Own {
     }
 }
 
-/// Zeroed memory that no other process can reach, page-aligned, on huge pages where the kernel has
-/// them.
-#[derive(Debug)]
-pub struct Private {
-    map: Region,
-}
-
-impl Private {
-    /// At least `bytes` bytes.
-    pub fn new(bytes: usize) -> Result<Private> {
-        check_plausible(bytes)?;
-        let refused = |error: rustix::io::Errno| {
-            Error::system(
-                format!("cannot get {bytes} bytes of memory; ask for less"),
-                error,
-            )
-        };
-        let bytes = in_pages(bytes.max(1)).ok_or_else(|| refused(rustix::io::Errno::NOMEM))?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
-                .map_err(refused)?;
-        // SAFETY: mapped with this length until `drop`.
-        let map = unsafe { Region::new(start.cast(), bytes) };
-        let private = Private { map };
-        // SAFETY: the range is our mapping. Only a wish: there may be no huge pages.
-        let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
-        // SAFETY: the range is our mapping, and populating changes no contents.
-        match unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) } {
-            // Kernels before 5.14 lack it: the first use is then slower, nothing else.
-            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(private),
-            Err(error) => Err(refused(error)),
-        }
-    }
-
-    /// The memory.
-    pub fn region(&self) -> Region {
-        self.map
-    }
-}
-
-impl Drop for Private {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; its only user is gone.
-        if let Err(error) = unsafe { munmap(self.map.address().cast(), self.map.bytes()) } {
-            log::warn!(target: "ringfold::transport", "cannot unmap memory: {error}");
-        }
+/// At least `bytes` zeroed bytes that no other process can reach, page-aligned, on huge pages where
+/// the kernel has them.
+pub fn private_memory(bytes: usize) -> Result<Mapping> {
+    check_plausible(bytes)?;
+    let refused = |error: Errno| {
+        let what = format!("cannot get {bytes} bytes of memory; ask for less");
+        Error::system(what, error)
+    };
+    let whole = in_pages(bytes.max(1)).ok_or_else(|| refused(Errno::NOMEM))?;
+    let mapping = Mapping::anonymous(whole).map_err(refused)?;
+    mapping.advise_huge_pages();
+    match mapping.populate(mapping.region()) {
+        // Kernels before 5.14 lack it: the first use is then slower, nothing else.
+        Ok(()) | Err(Errno::INVAL) => Ok(mapping),
+        Err(error) => Err(refused(error)),
     }
 }
 
@@ -208,7 +171,7 @@ impl Registered {
     }
 
     /// The first `bytes` bytes of `private`, where there are no peers to share with.
-    pub(crate) fn private(private: Private, bytes: usize, sizes: Vec<usize>) -> Registered {
+    pub(crate) fn private(private: Mapping, bytes: usize, sizes: Vec<usize>) -> Registered {
         Registered {
             region: private.region().part(0..bytes),
             sizes,

@@ -25,10 +25,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::fstat;
-use rustix::mm::{
-    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
-};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed};
 
+use super::mapping::Mapping;
 use super::region::Region;
 use super::shared::Shared;
 use crate::error::{Error, Result};
@@ -202,26 +201,20 @@ impl Remapped {
             return false;
         }
         let bytes = self.interior.bytes();
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let fresh =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
-        let Ok(fresh) = fresh else {
+        let Ok(copy) = Mapping::anonymous(bytes) else {
             return false;
         };
-        // SAFETY: mapped with this length just now.
-        let copy = unsafe { Region::new(fresh.cast(), bytes) };
-        copy.copy_from(self.interior);
+        copy.region().copy_from(self.interior);
+        let (from, to) = (copy.region().address(), self.interior.address());
         let flags = MremapFlags::MAYMOVE;
-        let place = self.interior.address().cast();
         // SAFETY: replaces the file's pages by their copy, in one step, at addresses that no other
-        // thread uses now (contract of `copy_of`); `fresh` has no other user.
-        let remapped = unsafe { mremap_fixed(fresh, bytes, bytes, flags, place) };
-        if remapped.is_err() {
-            // SAFETY: our own mapping, which nothing else refers to.
-            let _ = unsafe { munmap(fresh, bytes) };
+        // thread uses now (contract of `copy_of`); the copy has no other user.
+        let moved = unsafe { mremap_fixed(from.cast(), bytes, bytes, flags, to.cast()) };
+        if moved.is_ok() {
+            // Nothing is mapped any more where it was.
+            std::mem::forget(copy);
         }
-        remapped.is_ok()
+        moved.is_ok()
     }
 }
 
@@ -236,7 +229,7 @@ fn check_movable(interior: Region) -> Result<()> {
         interior.address() as usize + interior.bytes(),
     );
     for line in maps.lines() {
-        let Some(mapping) = Mapping::parse(line) else {
+        let Some(mapping) = Line::parse(line) else {
             continue;
         };
         if mapping.end <= next || next >= end {
@@ -256,7 +249,7 @@ fn check_movable(interior: Region) -> Result<()> {
 }
 
 /// A line of `/proc/self/maps`.
-struct Mapping<'a> {
+struct Line<'a> {
     start: usize,
     end: usize,
     permissions: &'a str,
@@ -264,13 +257,13 @@ struct Mapping<'a> {
     name: &'a str,
 }
 
-impl<'a> Mapping<'a> {
-    fn parse(line: &'a str) -> Option<Mapping<'a>> {
+impl<'a> Line<'a> {
+    fn parse(line: &'a str) -> Option<Line<'a>> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let permissions = words.next()?;
         let inode = words.nth(2)?;
-        Some(Mapping {
+        Some(Line {
             start: usize::from_str_radix(start, 16).ok()?,
             end: usize::from_str_radix(end, 16).ok()?,
             permissions,
@@ -299,6 +292,8 @@ impl<'a> Mapping<'a> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mm::mmap_anonymous;
+
     use super::*;
     use crate::skipped::skipped;
 
