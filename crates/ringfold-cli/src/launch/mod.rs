@@ -101,11 +101,11 @@ pub fn launch(job: &Job) -> Result<Outcome> {
     let events = supervisor::Events::listen()?;
     let environment = Environment::new(job.ranks)?;
     let cores = binding::cores(job.bind, job.ranks)?;
-    let mut output = output::Collector::new();
+    let output = output::Collector::new();
     let mut children = Vec::with_capacity(job.ranks);
     for rank in 0..job.ranks {
         let cores = cores.as_ref().map(|cores| cores[rank].as_slice());
-        match start(job, rank, &environment, cores, &mut output) {
+        match start(job, rank, &environment, cores, &output) {
             Ok(child) => children.push(child),
             Err(error) => {
                 supervisor::Supervisor::new(children, events, &environment).end_all();
@@ -147,18 +147,13 @@ fn start(
     rank: usize,
     environment: &Environment,
     cores: Option<&[usize]>,
-    output: &mut output::Collector,
+    output: &output::Collector,
 ) -> Result<Child> {
     let mut command = (job.command)(rank);
     command.envs(environment.variables(rank));
-    let input = match job.input && rank == 0 {
-        true => output::Input::of_launcher(),
-        false => output::Input::Nothing,
-    };
-    command.stdin(match input {
-        output::Input::Nothing => Stdio::null(),
-        output::Input::Inherited => Stdio::inherit(),
-        output::Input::Fed => Stdio::piped(),
+    command.stdin(match job.input && rank == 0 {
+        true => output::launchers_stdin(),
+        false => Stdio::null(),
     });
     if job.prefix {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -4,8 +4,8 @@
 //! ranks never mix. When the launcher's own output is closed, the rank's is closed too, and the
 //! rank sees this as it would without a launcher.
 
-use std::io::{IsTerminal, Read, Write};
-use std::process::Child;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -24,7 +24,6 @@ const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
 
 /// Collects the output of all ranks.
 pub struct Collector {
-    readers: usize,
     done: mpsc::Receiver<()>,
     when_done: mpsc::Sender<()>,
 }
@@ -33,15 +32,11 @@ impl Collector {
     /// A collector of nothing yet.
     pub fn new() -> Collector {
         let (when_done, done) = mpsc::channel();
-        Collector {
-            readers: 0,
-            done,
-            when_done,
-        }
+        Collector { done, when_done }
     }
 
     /// Reads the streams of `child` that are pipes.
-    pub fn attach(&mut self, rank: usize, child: &mut Child) -> Result<()> {
+    pub fn attach(&self, rank: usize, child: &mut Child) -> Result<()> {
         if let Some(stream) = child.stdout.take() {
             let prefix = prefix(rank, use_colour(&std::io::stdout()));
             self.read(stream, std::io::stdout(), prefix)?;
@@ -55,15 +50,14 @@ impl Collector {
 
     /// Waits until everything has been passed on, but not for ever.
     pub fn finish(self) {
-        for _ in 0..self.readers {
-            if self.done.recv_timeout(DRAIN_TIMEOUT).is_err() {
-                return;
-            }
-        }
+        let Collector { done, when_done } = self;
+        // The readers have the other senders: when the last is gone, nothing can be received.
+        drop(when_done);
+        while done.recv_timeout(DRAIN_TIMEOUT).is_ok() {}
     }
 
     fn read(
-        &mut self,
+        &self,
         from: impl Read + Send + 'static,
         into: impl Write + Send + 'static,
         prefix: String,
@@ -74,34 +68,21 @@ impl Collector {
             let _ = pass_lines(from, into, prefix.as_bytes());
             let _ = when_done.send(());
         })?;
-        self.readers += 1;
         Ok(())
     }
 }
 
-/// What a rank reads as its standard input.
-pub enum Input {
-    /// Nothing.
-    Nothing,
-    /// What the launcher would read.
-    Inherited,
-    /// What the launcher reads for it.
-    Fed,
-}
-
-impl Input {
-    /// How a rank can read the launcher's input: a terminal only through the launcher, because
-    /// ranks are in the terminal's background, and not at all if the launcher is in the background
-    /// too.
-    pub fn of_launcher() -> Input {
-        let stdin = std::io::stdin();
-        if !stdin.is_terminal() {
-            return Input::Inherited;
-        }
-        match rustix::termios::tcgetpgrp(&stdin) {
-            Ok(foreground) if foreground == rustix::process::getpgrp() => Input::Fed,
-            _ => Input::Nothing,
-        }
+/// The standard input of a rank that reads the launcher's: a terminal only through the launcher,
+/// because ranks are in the terminal's background ([`feed_stdin`]), and not at all if the launcher
+/// is in the background too.
+pub fn launchers_stdin() -> Stdio {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Stdio::inherit();
+    }
+    match rustix::termios::tcgetpgrp(&stdin) {
+        Ok(foreground) if foreground == rustix::process::getpgrp() => Stdio::piped(),
+        _ => Stdio::null(),
     }
 }
 
@@ -135,40 +116,21 @@ fn prefix(rank: usize, colour: bool) -> String {
     }
 }
 
-fn pass_lines(mut from: impl Read, mut into: impl Write, prefix: &[u8]) -> std::io::Result<()> {
-    let mut line = prefix.to_vec();
-    let mut block = vec![0; 64 << 10];
+/// Writes every line with one call, whose lock keeps it whole.
+fn pass_lines(from: impl Read, mut into: impl Write, prefix: &[u8]) -> std::io::Result<()> {
+    let mut from = BufReader::with_capacity(64 << 10, from);
     loop {
-        let bytes = match from.read(&mut block) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        let ended = bytes == 0;
-        for piece in block[..bytes].split_inclusive(|&byte| byte == b'\n') {
-            line.extend_from_slice(piece);
-            if line.ends_with(b"\n") || line.len() >= MAX_LINE_BYTES {
-                write_line(&mut into, &mut line, prefix)?;
-            }
-        }
-        if ended {
-            if line.len() > prefix.len() {
-                write_line(&mut into, &mut line, prefix)?;
-            }
+        let mut line = prefix.to_vec();
+        let mut piece = from.by_ref().take(MAX_LINE_BYTES as u64);
+        if piece.read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
+        into.write_all(&line)?;
+        into.flush()?;
     }
-}
-
-/// Writes `line` with one call, whose lock keeps it whole, and begins the next.
-fn write_line(into: &mut impl Write, line: &mut Vec<u8>, prefix: &[u8]) -> std::io::Result<()> {
-    if !line.ends_with(b"\n") {
-        line.push(b'\n');
-    }
-    into.write_all(line)?;
-    into.flush()?;
-    line.truncate(prefix.len());
-    Ok(())
 }
 
 #[cfg(test)]
