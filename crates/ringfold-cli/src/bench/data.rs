@@ -19,13 +19,11 @@ use crate::parse::OpName;
 /// cache.
 pub const BLOCK: usize = 2048;
 
-/// How elements look and how they are combined.
+/// How elements look.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
-    /// Random bits, moved and not combined.
+    /// Random bits: moved and not combined, or integers for a wrapping `sum` or `bxor`.
     Bits,
-    /// Random bits in wrapping integers: `sum`, `bxor`.
-    Wrapping(fn(i64, i64) -> i64),
     /// Odd numbers, whose wrapping product is never zero.
     Odd,
     /// Whole numbers so small that every sum is exact: floats' `sum` and `premul_sum`, and `avg` of
@@ -34,21 +32,17 @@ enum Shape {
     /// 1 and -1, and a factor of 2 or 3 from two ranks: floats' `prod`.
     Factors,
     /// Numbers that every type holds exactly: `min`, `max`.
-    Within {
-        span: u64,
-        low: i64,
-        pick: fn(i64, i64) -> i64,
-    },
+    Within { span: u64, low: i64 },
     /// All bits but one: `band`.
     AllButOne,
     /// One bit: `bor`.
     OneBit,
     /// 0 and 1, mostly what changes nothing: `bool`.
-    Rare {
-        usual: i64,
-        combine: fn(i64, i64) -> i64,
-    },
+    Rare { usual: i64 },
 }
+
+/// Makes values their combination with others.
+type Combine = fn(&mut [i64], &[i64]);
 
 /// The data of one check: what every rank gives, and what comes out.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +50,7 @@ pub struct Data {
     dtype: DType,
     op: Option<OpName>,
     shape: Shape,
+    combine: Combine,
     world_size: u64,
     seed: u64,
 }
@@ -63,10 +58,12 @@ pub struct Data {
 impl Data {
     /// Data for `op` (`None`: elements are moved) on `dtype`.
     pub fn new(dtype: DType, op: Option<OpName>, world_size: usize, seed: u64) -> Data {
+        let (shape, combine) = shape(dtype, op);
         Data {
             dtype,
             op,
-            shape: shape(dtype, op),
+            shape,
+            combine,
             world_size: world_size as u64,
             seed,
         }
@@ -84,7 +81,7 @@ impl Data {
         let shared = |index: u64| mix(self.seed.wrapping_add(index));
         let (rank, n) = (rank as u64, self.world_size);
         match self.shape {
-            Shape::Bits | Shape::Wrapping(_) => fill(values, first, |i| own(i) as i64),
+            Shape::Bits => fill(values, first, |i| own(i) as i64),
             Shape::Odd => fill(values, first, |i| own(i) as i64 | 1),
             Shape::Small { limit, signed } => {
                 let reach = (limit as u64 / n).min(1 << 30);
@@ -106,12 +103,12 @@ impl Data {
                 let size = if chosen { 2 + (common & 1) as i64 } else { 1 };
                 if own(i) >> 63 == 0 { size } else { -size }
             }),
-            Shape::Within { span, low, .. } => {
+            Shape::Within { span, low } => {
                 fill(values, first, |i| scale(own(i), span) as i64 + low);
             }
             Shape::AllButOne => fill(values, first, |i| !(1 << (own(i) & 63))),
             Shape::OneBit => fill(values, first, |i| 1 << (own(i) & 63)),
-            Shape::Rare { usual, .. } => fill(values, first, |i| {
+            Shape::Rare { usual } => fill(values, first, |i| {
                 if scale(own(i), 2 * n) == 0 {
                     1 - usual
                 } else {
@@ -130,7 +127,7 @@ impl Data {
         for rank in 1..self.world_size as usize {
             self.give(rank, first, given);
             self.weigh(rank, given);
-            self.combine(values, given);
+            (self.combine)(values, given);
         }
     }
 
@@ -157,49 +154,41 @@ impl Data {
             values.iter_mut().for_each(|v| *v *= Data::factor(rank));
         }
     }
-
-    /// `values` become their combination with `given`.
-    fn combine(&self, values: &mut [i64], given: &[i64]) {
-        match self.shape {
-            Shape::Bits => {}
-            Shape::Small { .. } => zip(values, given, |a, b| a + b),
-            Shape::Odd | Shape::Factors => zip(values, given, i64::wrapping_mul),
-            Shape::Wrapping(combine) | Shape::Rare { combine, .. } => zip(values, given, combine),
-            Shape::Within { pick, .. } => zip(values, given, pick),
-            Shape::AllButOne => zip(values, given, |a, b| a & b),
-            Shape::OneBit => zip(values, given, |a, b| a | b),
-        }
-    }
 }
 
-/// The loop stands inside the choice of the operation, so that it is a plain one.
+/// A loop over both, as long as the compiler knows what is done.
 fn zip(values: &mut [i64], given: &[i64], combine: impl Fn(i64, i64) -> i64) {
     for (value, &other) in values.iter_mut().zip(given) {
         *value = combine(*value, other);
     }
 }
 
-fn shape(dtype: DType, op: Option<OpName>) -> Shape {
-    let Some(op) = op else { return Shape::Bits };
-    if dtype == DType::Bool {
-        let (usual, combine): (_, fn(i64, i64) -> i64) = match op {
-            "prod" | "min" | "band" => (1, |a, b| a & b),
-            "bxor" => (0, |a, b| a ^ b),
-            _ => (0, |a, b| a | b),
-        };
-        return Shape::Rare { usual, combine };
-    }
+fn shape(dtype: DType, op: Option<OpName>) -> (Shape, Combine) {
+    const SUM: Combine = |values, given| zip(values, given, i64::wrapping_add);
+    const PROD: Combine = |values, given| zip(values, given, i64::wrapping_mul);
+    const MIN: Combine = |values, given| zip(values, given, i64::min);
+    const MAX: Combine = |values, given| zip(values, given, i64::max);
+    const BAND: Combine = |values, given| zip(values, given, |a, b| a & b);
+    const BOR: Combine = |values, given| zip(values, given, |a, b| a | b);
+    const BXOR: Combine = |values, given| zip(values, given, |a, b| a ^ b);
+    let Some(op) = op else {
+        return (Shape::Bits, |_, _| ());
+    };
+    let is_bool = dtype == DType::Bool;
     match op {
-        "sum" if !dtype.is_float() => Shape::Wrapping(i64::wrapping_add),
-        "prod" if !dtype.is_float() => Shape::Odd,
-        "prod" => Shape::Factors,
-        "min" => within(dtype, i64::min),
-        "max" => within(dtype, i64::max),
-        "premul_sum" => small(dtype, exact_limit(dtype) / 2),
-        "band" => Shape::AllButOne,
-        "bor" => Shape::OneBit,
-        "bxor" => Shape::Wrapping(|a, b| a ^ b),
-        _ => small(dtype, exact_limit(dtype)),
+        "prod" | "min" | "band" if is_bool => (Shape::Rare { usual: 1 }, BAND),
+        "bxor" if is_bool => (Shape::Rare { usual: 0 }, BXOR),
+        _ if is_bool => (Shape::Rare { usual: 0 }, BOR),
+        "sum" if !dtype.is_float() => (Shape::Bits, SUM),
+        "prod" if !dtype.is_float() => (Shape::Odd, PROD),
+        "prod" => (Shape::Factors, PROD),
+        "min" => (within(dtype), MIN),
+        "max" => (within(dtype), MAX),
+        "premul_sum" => (small(dtype, exact_limit(dtype) / 2), SUM),
+        "band" => (Shape::AllButOne, BAND),
+        "bor" => (Shape::OneBit, BOR),
+        "bxor" => (Shape::Bits, BXOR),
+        _ => (small(dtype, exact_limit(dtype)), SUM),
     }
 }
 
@@ -215,11 +204,11 @@ fn is_signed(dtype: DType) -> bool {
 }
 
 /// Numbers for comparing: what the type holds exactly, both signs where it has them.
-fn within(dtype: DType, pick: fn(i64, i64) -> i64) -> Shape {
+fn within(dtype: DType) -> Shape {
     let limit = exact_limit(dtype).min(1 << 30);
     let low = if is_signed(dtype) { -limit } else { 0 };
     let span = (limit - low + 1) as u64;
-    Shape::Within { span, low, pick }
+    Shape::Within { span, low }
 }
 
 /// The largest whole number up to which, with either sign, the type holds all whole numbers and
@@ -362,7 +351,7 @@ mod tests {
                 for rank in 1..3 {
                     let mut values = given(&data, rank, BLOCK);
                     data.weigh(rank, &mut values);
-                    data.combine(&mut without_last, &values);
+                    (data.combine)(&mut without_last, &values);
                 }
                 assert_ne!(whole, without_last, "{dtype} {op}");
             }

@@ -1,8 +1,9 @@
 //! The buffers that calls work on: the one place of the command that handles raw memory.
 
+use std::any::Any;
+
 use anyhow::{Context, Result};
-use ringfold::Region;
-use ringfold::{Communicator, Registered, Request};
+use ringfold::{Communicator, Region, Request};
 
 /// What buffers are aligned to: a page, as a training framework's allocator aligns large tensors.
 const PAGE_BYTES: usize = 4096;
@@ -13,14 +14,9 @@ struct Page([u8; PAGE_BYTES]);
 
 /// Memory of this process that lives as long as the value and is only used through regions.
 pub struct Memory {
-    _owner: Owner,
+    /// Pages, or [`Registered`](ringfold::Registered) memory: held, not read.
+    _owner: Box<dyn Any>,
     region: Region,
-}
-
-/// Held, not read.
-enum Owner {
-    Pages(#[allow(dead_code, reason = "held, not read")] Vec<Page>),
-    Registered(#[allow(dead_code, reason = "held, not read")] Registered),
 }
 
 impl Memory {
@@ -37,7 +33,7 @@ impl Memory {
         // SAFETY: the pages are valid for `count * PAGE_BYTES >= bytes` bytes, are never resized or
         // accessed otherwise before they are dropped, and `region` borrows `self`, which owns them.
         let region = unsafe { Region::new(start, bytes) };
-        let _owner = Owner::Pages(pages);
+        let _owner = Box::new(pages);
         Ok(Memory { _owner, region })
     }
 
@@ -47,7 +43,7 @@ impl Memory {
             .alloc(bytes)
             .with_context(|| too_large(bytes))?;
         let region = registered.region();
-        let _owner = Owner::Registered(registered);
+        let _owner = Box::new(registered);
         Ok(Memory { _owner, region })
     }
 
