@@ -60,6 +60,14 @@ pub fn bytes_label(bytes: f64) -> String {
     format!("{rounded} {}", units[unit])
 }
 
+/// `1 rank`, `2 ranks`.
+pub fn plural(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

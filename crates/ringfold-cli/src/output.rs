@@ -1,10 +1,11 @@
-//! Where data goes: a file, or standard output.
+//! Where data goes: a file, or standard output; as text, CSV or JSON.
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
 /// Opens `path` for writing; `-` is standard output.
 pub fn open(path: &Path) -> Result<Box<dyn Write>> {
@@ -13,6 +14,11 @@ pub fn open(path: &Path) -> Result<Box<dyn Write>> {
     }
     let file = File::create(path).with_context(|| format!("cannot write `{}`", path.display()))?;
     Ok(Box::new(file))
+}
+
+/// Whether a file that was asked for is standard output.
+pub fn is_stdout(path: &Option<PathBuf>) -> bool {
+    path.as_deref() == Some("-".as_ref())
 }
 
 /// Fails if `path` could not be written; what it holds stays.
@@ -32,4 +38,33 @@ pub fn print(text: &str) -> Result<()> {
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
         .context("cannot write to standard output")
+}
+
+/// Writes an indented document.
+pub fn write_json(mut into: impl Write, document: &impl Serialize) -> Result<()> {
+    serde_json::to_writer_pretty(&mut into, document).map_err(std::io::Error::from)?;
+    into.write_all(b"\n")?;
+    Ok(into.flush()?)
+}
+
+/// A CSV that grows line by line, so that what was found is there even if the rest never is.
+pub struct Csv {
+    writer: csv::Writer<Box<dyn Write>>,
+}
+
+impl Csv {
+    /// Begins the file (`-`: standard output) with its heading.
+    pub fn create(path: &Path, heading: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Csv> {
+        let writer = csv::Writer::from_writer(open(path)?);
+        let mut csv = Csv { writer };
+        csv.add(heading)?;
+        Ok(csv)
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, fields: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<()> {
+        let written = self.writer.write_record(fields);
+        written.map_err(std::io::Error::from)?;
+        Ok(self.writer.flush()?)
+    }
 }

@@ -11,6 +11,23 @@ pub enum Selection<T> {
     One(T),
 }
 
+impl<T: Copy> Selection<T> {
+    fn read<E>(text: &str, one: impl FnOnce(&str) -> Result<T, E>) -> Result<Selection<T>, E> {
+        match text {
+            "all" => Ok(Selection::All),
+            _ => one(text).map(Selection::One),
+        }
+    }
+
+    /// The values that are meant, of `all`.
+    pub fn among(self, all: impl IntoIterator<Item = T>) -> Vec<T> {
+        match self {
+            Selection::All => all.into_iter().collect(),
+            Selection::One(one) => vec![one],
+        }
+    }
+}
+
 /// An operation without a factor, which differs between ranks.
 pub type OpName = &'static str;
 
@@ -54,15 +71,17 @@ pub fn parse_algorithm(text: &str) -> Result<Method, ringfold::Error> {
 }
 
 pub fn parse_op(text: &str) -> Result<Selection<OpName>, ringfold::Error> {
-    if text == "all" {
-        return Ok(Selection::All);
-    }
-    Ok(Selection::One(text.replace('-', "_").parse::<Op>()?.name()))
+    Selection::read(text, |text| {
+        Ok(text.replace('-', "_").parse::<Op>()?.name())
+    })
 }
 
 pub fn parse_dtype(text: &str) -> Result<Selection<DType>, ringfold::Error> {
+    Selection::read(text, parse_one_dtype)
+}
+
+fn parse_one_dtype(text: &str) -> Result<DType, ringfold::Error> {
     let name = match text {
-        "all" => return Ok(Selection::All),
         "char" => "int8",
         "int" => "int32",
         "half" | "f16" => "float16",
@@ -73,16 +92,11 @@ pub fn parse_dtype(text: &str) -> Result<Selection<DType>, ringfold::Error> {
         "fp8_e5m2" | "f8e5m2" => "float8_e5m2",
         other => other,
     };
-    Ok(Selection::One(name.parse()?))
+    Ok(name.parse()?)
 }
 
 pub fn parse_root(text: &str) -> Result<Selection<usize>, String> {
-    if text == "all" {
-        return Ok(Selection::All);
-    }
-    text.parse()
-        .map(Selection::One)
-        .map_err(|_| "not a rank; write a number or `all`".into())
+    Selection::read(text, str::parse).map_err(|_| "not a rank; write a number or `all`".into())
 }
 
 /// A number of bytes, with a binary suffix: `8`, `64K`, `1.5M`, `2G`, `1MiB`.

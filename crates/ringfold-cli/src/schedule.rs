@@ -11,6 +11,7 @@ use ringfold::internals::tune::cost::{self, Costs};
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 
+use crate::numbers::plural;
 use crate::output;
 use crate::parse::{parse_algorithm, parse_bytes, parse_collective};
 
@@ -297,10 +298,10 @@ fn proofs(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
         }
         let collective = arguments.collective;
         let ranks = arguments.ranks;
-        let unit = if rounds == 1 { "round" } else { "rounds" };
         let _ = writeln!(
             text,
-            "{collective} by {name}, {ranks} ranks: proved, {rounds} {unit}"
+            "{collective} by {name}, {ranks} ranks: proved, {}",
+            plural(rounds as usize, "round"),
         );
     }
     Ok(text)

@@ -4,10 +4,9 @@ mod facilities;
 mod machine;
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringfold::env::Environment;
 use ringfold::internals::control::Launch;
 use ringfold::internals::reduce::Level;
@@ -18,7 +17,8 @@ use ringfold::internals::tune::Limits;
 use ringfold::internals::tune::Table;
 use serde_json::{Value, json};
 
-use crate::numbers::bytes_label;
+use crate::numbers::{bytes_label, plural};
+use crate::output;
 use facilities::Facility;
 use machine::Machine;
 
@@ -68,9 +68,7 @@ pub fn run(arguments: Arguments) -> Result<u8> {
         true => format!("{:#}\n", info.json()),
         false => info.text(),
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("cannot write to standard output")?;
+    output::print(&text)?;
     Ok(0)
 }
 
@@ -116,12 +114,12 @@ impl Info {
         let caches = caches.filter(|cache| cache.kind != "Instruction");
         let caches = list(caches.map(|cache| {
             let size = bytes_label(cache.bytes as f64);
-            let cores = count(cache.shared_by, "core");
+            let cores = plural(cache.shared_by, "core");
             format!("L{} {size} for {cores}", cache.level)
         }));
         let nodes = cores::nodes(Path::new(ROOT)).into_iter();
         let nodes = list(nodes.map(|node| {
-            let cores = count(node.cores, "core");
+            let cores = plural(node.cores, "core");
             format!("node {} with {cores}", node.number)
         }));
         let size = |bytes: Option<u64>| or_unknown(bytes.map(|bytes| bytes_label(bytes as f64)));
@@ -317,10 +315,6 @@ fn line(text: &mut String, name: &str, value: &str) {
 fn list(words: impl IntoIterator<Item: ToString>) -> String {
     let words: Vec<String> = words.into_iter().map(|word| word.to_string()).collect();
     words.join(", ")
-}
-
-fn count(number: usize, unit: &str) -> String {
-    format!("{number} {unit}{}", if number == 1 { "" } else { "s" })
 }
 
 fn yes(usable: bool) -> &'static str {

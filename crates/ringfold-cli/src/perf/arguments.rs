@@ -14,6 +14,7 @@ use ringfold::{Collective, DType, Op, Weighting};
 
 use super::refused::Refused;
 use crate::bench::{Case, Job, Method, Span};
+use crate::output::is_stdout;
 use crate::parse::{
     OpName, Selection, parse_algorithm, parse_bytes, parse_collective, parse_dtype, parse_duration,
     parse_op, parse_root,
@@ -262,8 +263,7 @@ impl Arguments {
     pub fn check(&self) -> Result<()> {
         self.refused.check()?;
         self.sizes(1)?;
-        let on_stdout = |path: &Option<PathBuf>| path.as_deref() == Some("-".as_ref());
-        if on_stdout(&self.csv) && on_stdout(&self.json) {
+        if is_stdout(&self.csv) && is_stdout(&self.json) {
             bail!(
                 "`--csv -` and `--json -` would mix on standard output; write one of them to a file"
             );
@@ -296,9 +296,7 @@ impl Arguments {
 
     /// Whether standard output belongs to `--csv -` or `--json -`.
     pub fn stdout_is_data(&self) -> bool {
-        [&self.csv, &self.json]
-            .into_iter()
-            .any(|path| path.as_deref() == Some("-".as_ref()))
+        is_stdout(&self.csv) || is_stdout(&self.json)
     }
 
     /// The sizes asked for, in bytes.
@@ -308,17 +306,17 @@ impl Arguments {
 
     /// Every combination of type, operation and root that was asked for.
     pub fn cases(&self, world_size: usize) -> Result<Vec<Case>> {
-        let dtypes = match self.datatype {
-            Selection::One(dtype) => vec![dtype],
-            Selection::All => DType::ALL.to_vec(),
-        };
-        let roots = match self.root {
-            _ if !self.collective.has_root() => vec![None],
-            Selection::One(root) => vec![Some(root)],
-            Selection::All => (0..world_size).map(Some).collect(),
+        let roots = match self.collective.has_root() {
+            true => self
+                .root
+                .among(0..world_size)
+                .into_iter()
+                .map(Some)
+                .collect(),
+            false => vec![None],
         };
         let mut cases = Vec::new();
-        for dtype in dtypes {
+        for dtype in self.datatype.among(DType::ALL.iter().copied()) {
             for op in self.ops_for(dtype)? {
                 cases.extend(roots.iter().map(|&root| Case { dtype, op, root }));
             }
@@ -336,19 +334,11 @@ impl Arguments {
             return Ok(vec![None]);
         }
         let exists = |name: OpName| name.parse::<Op>().and_then(|op| op.check(dtype));
-        match (self.op, self.datatype) {
-            (Selection::One(op), Selection::One(_)) => {
-                exists(op)?;
-                Ok(vec![Some(op)])
-            }
-            (Selection::One(op), Selection::All) => {
-                Ok(exists(op).is_ok().then_some(Some(op)).into_iter().collect())
-            }
-            (Selection::All, _) => {
-                let ops = Op::NAMES.into_iter().filter(|&op| exists(op).is_ok());
-                Ok(ops.map(Some).collect())
-            }
+        if let (Selection::One(op), Selection::One(_)) = (self.op, self.datatype) {
+            exists(op)?;
         }
+        let asked = self.op.among(Op::NAMES).into_iter();
+        Ok(asked.filter(|&op| exists(op).is_ok()).map(Some).collect())
     }
 }
 

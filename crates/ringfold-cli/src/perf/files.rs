@@ -1,15 +1,14 @@
 //! `--csv` and `--json`: everything that was measured, for other programs.
 
-use std::io::Write;
-use std::path::Path;
+use std::time::SystemTime;
 
-use anyhow::Result;
 use ringfold::Stats;
 use serde_json::{Map, Value, json};
 
 use super::arguments::Arguments;
-use crate::bench::{Measurement, Participant, stats};
-use crate::output::open;
+use super::report::Report;
+use super::table;
+use crate::bench::{Measurement, stats};
 
 /// The version of nccl-tests' JSON that ours follows.
 const JSON_VERSION: u32 = 3;
@@ -53,47 +52,18 @@ fn rate(value: f64) -> String {
     format!("{value:.6}")
 }
 
-/// A CSV that grows line by line, so that what was measured is there even if the rest never is.
-pub struct Csv {
-    writer: csv::Writer<Box<dyn Write>>,
+/// The names of the columns.
+pub fn heading() -> [&'static str; COLUMNS.len()] {
+    COLUMNS.map(|(name, _)| name)
 }
 
-impl Csv {
-    /// Begins the file (`-`: standard output) with its heading.
-    pub fn create(path: &Path) -> Result<Csv> {
-        let writer = csv::Writer::from_writer(open(path)?);
-        let mut csv = Csv { writer };
-        csv.write(COLUMNS.map(|(name, _)| name))?;
-        Ok(csv)
-    }
-
-    /// Adds a line.
-    pub fn add(&mut self, arguments: &Arguments, ranks: usize, row: &Measurement) -> Result<()> {
-        self.write(COLUMNS.map(|(_, column)| column(arguments, ranks, row)))
-    }
-
-    fn write(&mut self, fields: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<()> {
-        let written = self.writer.write_record(fields);
-        written.map_err(std::io::Error::from)?;
-        Ok(self.writer.flush()?)
-    }
+/// A line of the CSV.
+pub fn line(arguments: &Arguments, ranks: usize, row: &Measurement) -> [String; COLUMNS.len()] {
+    COLUMNS.map(|(_, column)| column(arguments, ranks, row))
 }
 
-/// What the whole run is about, for the JSON.
-pub struct Run<'a> {
-    pub arguments: &'a Arguments,
-    pub sizes: &'a [u64],
-    pub participants: &'a [Participant],
-    pub start_time: String,
-    pub end_time: String,
-    pub wrong: u64,
-    pub average_busbw_gbps: f64,
-    /// Lateness by rank, if requested.
-    pub stats: Option<&'a [Stats]>,
-}
-
-/// Writes the run in nccl-tests' format; fields of ours stand beside those of nccl-tests.
-pub fn write_json(into: &mut dyn Write, run: &Run, rows: &[Measurement]) -> Result<()> {
+/// The run in nccl-tests' format; fields of ours stand beside those of nccl-tests.
+pub fn document(run: &Report, stats: Option<&[Stats]>) -> Value {
     let arguments = run.arguments;
     let mut config = json!({
         "minimum_bytes": run.sizes.first(),
@@ -125,18 +95,16 @@ pub fn write_json(into: &mut dyn Write, run: &Run, rows: &[Measurement]) -> Resu
         "args": std::env::args().filter(|argument| argument != "--launched").collect::<Vec<_>>(),
         "env": environment(),
         "config": config,
-        "results": results(arguments, rows),
+        "results": results(arguments, &run.rows),
         "out_of_bounds": {"count": run.wrong, "okay": run.wrong == 0},
-        "average_bus_bandwidth": {"bandwidth": run.average_busbw_gbps},
+        "average_bus_bandwidth": {"bandwidth": run.average_busbw_gbps()},
         "errors": [],
-        "end_time": run.end_time,
+        "end_time": table::utc(SystemTime::now()),
     });
-    if let Some(stats) = run.stats {
+    if let Some(stats) = stats {
         document["lateness"] = stats::document(stats);
     }
-    serde_json::to_writer_pretty(&mut *into, &document).map_err(std::io::Error::from)?;
-    into.write_all(b"\n")?;
-    Ok(into.flush()?)
+    document
 }
 
 /// The variables that change what is measured; never the secret.

@@ -9,24 +9,24 @@ use ringfold::Stats;
 
 use super::arguments::Arguments;
 use super::curve;
-use super::files::{self, Csv};
+use super::files;
 use super::table;
 use crate::bench::{Measurement, Participant, stats};
 use crate::numbers::bytes_label;
-use crate::output;
+use crate::output::{self, Csv};
 
 /// Everything that is written about one run.
 pub struct Report<'a> {
-    arguments: &'a Arguments,
-    sizes: Vec<u64>,
-    participants: Vec<Participant>,
+    pub(super) arguments: &'a Arguments,
+    pub(super) sizes: Vec<u64>,
+    pub(super) participants: Vec<Participant>,
     /// Kept for the JSON and the plot.
-    rows: Vec<Measurement>,
+    pub(super) rows: Vec<Measurement>,
     csv: Option<Csv>,
     json: Option<Box<dyn Write>>,
     progress: ProgressBar,
-    start_time: String,
-    wrong: u64,
+    pub(super) start_time: String,
+    pub(super) wrong: u64,
     busbw_sum_gbps: f64,
     placements: u64,
     stdout: &'a mut dyn Write,
@@ -49,9 +49,11 @@ impl<'a> Report<'a> {
         // Hides itself where stderr is no terminal.
         let progress = ProgressBar::new(steps);
         progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
+        let csv = arguments.csv.as_deref();
+        let csv = csv.map(|path| Csv::create(path, files::heading()));
         let mut report = Report {
             arguments,
-            csv: arguments.csv.as_deref().map(Csv::create).transpose()?,
+            csv: csv.transpose()?,
             json: arguments.json.as_deref().map(output::open).transpose()?,
             sizes,
             participants,
@@ -80,7 +82,7 @@ impl<'a> Report<'a> {
         self.print(&table::row(self.arguments, &out, in_place.as_ref()))?;
         for row in [Some(out), in_place].into_iter().flatten() {
             if let Some(csv) = &mut self.csv {
-                csv.add(self.arguments, self.participants.len(), &row)?;
+                csv.add(files::line(self.arguments, self.participants.len(), &row))?;
             }
             self.wrong += row.wrong.unwrap_or(0);
             self.busbw_sum_gbps += row.busbw_gbps();
@@ -103,10 +105,7 @@ impl<'a> Report<'a> {
     /// wrong elements.
     pub fn conclude(mut self, stats: Option<Vec<Stats>>) -> Result<u64> {
         self.progress.finish_and_clear();
-        let average_busbw_gbps = match self.placements {
-            0 => 0.0,
-            count => self.busbw_sum_gbps / count as f64,
-        };
+        let average_busbw_gbps = self.average_busbw_gbps();
         self.print(&table::footer(
             self.arguments,
             self.wrong,
@@ -115,23 +114,22 @@ impl<'a> Report<'a> {
         if let Some(stats) = &stats {
             self.print(&stats::table(stats))?;
         }
-        if let Some(json) = &mut self.json {
-            let run = files::Run {
-                arguments: self.arguments,
-                sizes: &self.sizes,
-                participants: &self.participants,
-                start_time: self.start_time,
-                end_time: table::utc(SystemTime::now()),
-                wrong: self.wrong,
-                average_busbw_gbps,
-                stats: stats.as_deref(),
-            };
-            files::write_json(json.as_mut(), &run, &self.rows).context("cannot write the JSON")?;
+        if let Some(json) = self.json.take() {
+            let document = files::document(&self, stats.as_deref());
+            output::write_json(json, &document).context("cannot write the JSON")?;
         }
         if let Some(path) = &self.arguments.plot {
             curve::draw(path, self.arguments, self.participants.len(), &self.rows)?;
         }
         Ok(self.wrong)
+    }
+
+    /// The mean over all sizes and placements.
+    pub(super) fn average_busbw_gbps(&self) -> f64 {
+        match self.placements {
+            0 => 0.0,
+            count => self.busbw_sum_gbps / count as f64,
+        }
     }
 
     /// Writes to standard output, unless that belongs to a file's data.

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use super::outcome::Method;
 use super::settings::Settings;
 use super::vary::Variation;
+use crate::output::is_stdout;
 
 /// Simulate a collective in virtual time: its time, traffic and critical path, and the effect of
 /// slow or dead ranks
@@ -137,7 +138,6 @@ impl Arguments {
             ("--json", &self.json),
             ("--goal", &self.goal),
         ];
-        let is_stdout = |path: &Option<PathBuf>| path.as_deref() == Some("-".as_ref());
         let data = files.into_iter().filter(|(_, path)| is_stdout(path));
         data.map(|(flag, _)| flag).collect()
     }

@@ -10,8 +10,8 @@ use ringfold::internals::simulate::{
 };
 
 use super::outcome::Summary;
-use super::units::{micros_shown, plural, rate_text, time_text};
-use crate::numbers::{bytes_label, significant};
+use super::units::{micros_shown, rate_text, time_text};
+use crate::numbers::{bytes_label, plural, significant};
 
 /// The maximum number of lines of a list that are shown; the JSON has all.
 const MAX_LINES: usize = 16;

@@ -1,6 +1,5 @@
 //! `--csv` and `--json`: everything that was simulated, for other programs.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
@@ -10,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::outcome::Outcome;
 use super::units::micros;
 use super::vary::Variation;
-use crate::output::open;
+use crate::output;
 
 /// What a column holds.
 type Column = fn(&Outcome) -> String;
@@ -45,43 +44,19 @@ fn rate(gbps: f64) -> String {
     format!("{gbps:.6}")
 }
 
-/// A CSV that grows line by line, so that what was simulated is there even if the rest never is.
-pub struct Csv {
-    writer: csv::Writer<Box<dyn Write>>,
-    key: String,
+/// The names of the columns.
+pub fn heading() -> impl Iterator<Item = &'static str> {
+    let names = COLUMNS.iter().map(|(name, _)| *name);
+    ["variant", "key", "value"].into_iter().chain(names)
 }
 
-impl Csv {
-    /// Begins the file (`-`: standard output) with its heading. `key` is what a sweep varies.
-    pub fn create(path: &Path, key: Option<&str>) -> Result<Csv> {
-        let writer = csv::Writer::from_writer(open(path)?);
-        let key = key.unwrap_or_default().to_owned();
-        let mut csv = Csv { writer, key };
-        let names = COLUMNS.iter().map(|(name, _)| *name);
-        csv.write(["variant", "key", "value"].into_iter().chain(names))?;
-        Ok(csv)
-    }
-
-    /// Adds a line.
-    pub fn add(&mut self, outcome: &Outcome) -> Result<()> {
-        let value = outcome.value.as_ref().map(|value| value.text.clone());
-        let own = [
-            outcome.variant.clone(),
-            self.key.clone(),
-            value.unwrap_or_default(),
-        ];
-        self.write(
-            own.into_iter()
-                .chain(COLUMNS.iter().map(|(_, of)| of(outcome))),
-        )
-    }
-
-    fn write(&mut self, fields: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<()> {
-        self.writer
-            .write_record(fields)
-            .map_err(std::io::Error::from)?;
-        Ok(self.writer.flush()?)
-    }
+/// A line of the CSV. `key` is what a sweep varies.
+pub fn line(key: Option<&str>, outcome: &Outcome) -> impl Iterator<Item = String> {
+    let value = outcome.value.as_ref().map(|value| value.text.clone());
+    let key = key.unwrap_or_default().to_owned();
+    let own = [outcome.variant.clone(), key, value.unwrap_or_default()];
+    let columns = COLUMNS.iter().map(|(_, column)| column(outcome));
+    own.into_iter().chain(columns)
 }
 
 /// Writes all outcomes; `-` is standard output.
@@ -92,10 +67,7 @@ pub fn write_json(path: &Path, sweep: Option<&Variation>, outcomes: &[Outcome]) 
         "sweep": sweep.map(|sweep| &sweep.key),
         "simulations": outcomes.iter().map(simulation).collect::<Vec<_>>(),
     });
-    let mut file = open(path)?;
-    serde_json::to_writer_pretty(&mut file, &document).map_err(std::io::Error::from)?;
-    file.write_all(b"\n")?;
-    Ok(file.flush()?)
+    output::write_json(output::open(path)?, &document)
 }
 
 fn simulation(outcome: &Outcome) -> Json {

@@ -7,7 +7,6 @@
 //! given by a flag are not fitted.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -110,7 +109,7 @@ pub fn run(path: &Path, arguments: &Arguments) -> Result<()> {
         write_json(json, &fit, &known, &read)?;
     }
     if !arguments.stdout_is_data() {
-        super::print(&report(&fit, &known, &read))?;
+        output::print(&report(&fit, &known, &read))?;
     }
     Ok(())
 }
@@ -373,7 +372,5 @@ fn write_json(path: &Path, fit: &Fit, known: &[Option<f64>], read: &Rows) -> Res
         "rows": read.rows.len(),
         "flags": flags(&outcomes),
     });
-    let mut file = output::open(path)?;
-    serde_json::to_writer_pretty(&mut file, &document).map_err(std::io::Error::from)?;
-    Ok(file.write_all(b"\n")?)
+    output::write_json(output::open(path)?, &document)
 }

@@ -32,13 +32,12 @@ use anyhow::{Context, Result};
 use ringfold::internals::simulate::goal;
 
 pub use arguments::Arguments;
-use files::Csv;
 use outcome::Outcome;
 use progress::Progress;
 use settings::Settings;
 use vary::{Value, Variant};
 
-use crate::output;
+use crate::output::{self, Csv};
 use crate::parse::parse_collective;
 
 /// Simulates, and returns the exit status: 1 when a call failed or a promise was broken.
@@ -101,7 +100,7 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
     drop(progress);
     let (summary, report) = simulated?;
     if !arguments.stdout_is_data() {
-        print(&details::details(&summary, report.as_ref()))?;
+        output::print(&details::details(&summary, report.as_ref()))?;
     }
     let outcome = Outcome {
         variant: String::new(),
@@ -110,7 +109,7 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
         report,
     };
     if let Some(path) = &arguments.csv {
-        Csv::create(path, None)?.add(&outcome)?;
+        Csv::create(path, files::heading())?.add(files::line(None, &outcome))?;
     }
     Ok(outcome)
 }
@@ -125,10 +124,9 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
     if let Some(path) = &arguments.plot {
         output::open(path)?;
     }
-    let mut csv = match &arguments.csv {
-        Some(path) => Some(Csv::create(path, key)?),
-        None => None,
-    };
+    let csv = arguments.csv.as_deref();
+    let csv = csv.map(|path| Csv::create(path, files::heading()));
+    let mut csv = csv.transpose()?;
     // What cannot be is said before the first simulation, and not after an hour of them.
     let needs_all = arguments.json.is_some();
     let mut cases = Vec::new();
@@ -146,7 +144,7 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
     let progress = Progress::begin(cases.len())?;
     let say = |text: &str| match arguments.stdout_is_data() {
         true => Ok(()),
-        false => progress.aside(|| print(text)),
+        false => progress.aside(|| output::print(text)),
     };
     say(&table::header(key, variants))?;
     let mut outcomes: Vec<Outcome> = Vec::new();
@@ -168,7 +166,7 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
         let first = outcomes.get(of_first).unwrap_or(&outcome);
         say(&table::row(&outcome, first, variants.len() > 1))?;
         if let Some(csv) = &mut csv {
-            csv.add(&outcome)?;
+            csv.add(files::line(key, &outcome))?;
         }
         outcomes.push(outcome);
         progress.advance();
@@ -202,12 +200,4 @@ fn write_files(arguments: &Arguments, outcomes: &[Outcome]) -> Result<()> {
         pictures::gantt(report)?.draw(path)?;
     }
     Ok(())
-}
-
-fn print(text: &str) -> Result<()> {
-    let mut stdout = std::io::stdout();
-    stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-        .context("cannot write to standard output")
 }

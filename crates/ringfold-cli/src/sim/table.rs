@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use super::details::SWEPT;
 use super::outcome::Outcome;
-use super::units::{micros_shown, plural};
+use super::units::micros_shown;
 use super::vary::Variant;
-use crate::numbers::number;
+use crate::numbers::{number, plural};
+use crate::statistics::percentile;
 
 /// The key whose values are draws of the same thing.
 const SEED: &str = "seed";
@@ -98,17 +99,14 @@ pub fn footer(key: Option<&str>, variants: &[Variant], outcomes: &[Outcome]) -> 
         "most (us)"
     );
     for variant in variants {
-        let mut times: Vec<u64> = outcomes
+        let of_variant = outcomes
             .iter()
-            .filter(|outcome| outcome.variant == variant.label)
-            .map(|outcome| outcome.summary.finished_ps)
+            .filter(|outcome| outcome.variant == variant.label);
+        let times: Vec<f64> = of_variant
+            .map(|outcome| outcome.summary.finished_ps as f64)
             .collect();
-        times.sort_unstable();
-        // The time that this share of the draws does not exceed (nearest rank).
-        let at = |share: f64| {
-            times[((share * times.len() as f64).ceil() as usize).clamp(1, times.len()) - 1]
-        };
-        let mean = times.iter().map(|&ps| ps as f64).sum::<f64>() / times.len() as f64;
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        let share = |percent: f64| percentile(&times, percent);
         let us = |ps: f64| format!("{:.3}", ps / 1e6);
         let _ = writeln!(
             text,
@@ -116,10 +114,10 @@ pub fn footer(key: Option<&str>, variants: &[Variant], outcomes: &[Outcome]) -> 
             variant.label,
             times.len(),
             us(mean),
-            us(at(0.5) as f64),
-            us(at(0.99) as f64),
-            us(times[0] as f64),
-            us(times[times.len() - 1] as f64),
+            us(share(50.0)),
+            us(share(99.0)),
+            us(share(0.0)),
+            us(share(100.0)),
         );
     }
     text

@@ -35,14 +35,6 @@ pub fn rate_text(ps_per_byte: u64) -> String {
     }
 }
 
-/// `1 rank`, `2 ranks`.
-pub fn plural(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
