@@ -61,7 +61,7 @@ impl Buffer {
             (Memory::Lent(owner), layout.address)
         } else {
             // SAFETY: `owner` keeps the elements alive and readable.
-            let mut words = in_words(&unsafe { layout.gather() });
+            let mut words = in_words(unsafe { layout.gather() });
             let address = words.as_mut_ptr().cast();
             (Memory::Copied(words), address)
         };
@@ -134,13 +134,8 @@ fn check_writable(layout: &Layout) -> PyResult<()> {
     Ok(())
 }
 
-fn in_words(bytes: &[u8]) -> Vec<u64> {
-    bytes
-        .chunks(8)
-        .map(|chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            u64::from_ne_bytes(word)
-        })
-        .collect()
+fn in_words(mut bytes: Vec<u8>) -> Vec<u64> {
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }

@@ -1,10 +1,11 @@
 //! A communicator, seen from Python: one method for calls that wait, one for calls that do not.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use pyo3::prelude::*;
+use ringfold::internals::sync::lock;
 use ringfold::internals::tune::Rules;
 use ringfold::{Cancel, Config, Error, PeerStats, Standing};
 
@@ -41,8 +42,7 @@ impl Communicator {
     }
 
     fn outstanding(&self) -> MutexGuard<'_, Vec<Arc<Call>>> {
-        let calls = self.outstanding.lock();
-        calls.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.outstanding)
     }
 
     /// Lets go of the calls that are done.
@@ -393,11 +393,7 @@ impl Drop for Communicator {
     /// Waits for calls in progress, whose memory is released with them; a signal handler that
     /// raises ends them.
     fn drop(&mut self) {
-        let calls = std::mem::take(
-            self.outstanding
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let calls = std::mem::take(&mut *self.outstanding());
         if calls.is_empty() || !self.core.is_ours() {
             return;
         }

@@ -1,11 +1,12 @@
 //! Functions that need no communicator, seen from Python: this process' rank, the address of rank
 //! 0, and which processes share a host.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use pyo3::prelude::*;
 use ringfold::internals::control::{Address, Launch};
 use ringfold::internals::setup::Explicit;
+use ringfold::internals::sync::lock;
 use ringfold::internals::topology::HostId;
 
 use crate::exceptions::{exception, invalid_argument};
@@ -21,11 +22,7 @@ pub struct Meeting {
 impl Meeting {
     /// The listeners, to be used up.
     pub fn take(&self) -> PyResult<ringfold::RendezvousListener> {
-        let open = self
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let open = lock(&self.open).take();
         open.ok_or_else(|| {
             invalid_argument("the meeting has been used already; open one for every communicator")
         })

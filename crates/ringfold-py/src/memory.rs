@@ -2,12 +2,12 @@
 //! of existing memory.
 
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use pyo3::ffi::{self, Py_ssize_t};
 use pyo3::prelude::*;
-use ringfold::Region;
-use ringfold::{Registered, Registration as Core};
+use ringfold::internals::sync::lock;
+use ringfold::{Region, Registered, Registration as Core};
 
 use crate::buffer::Buffer;
 use crate::connection::Connection;
@@ -97,19 +97,12 @@ impl Registration {
     /// Whether it has ended.
     #[getter]
     fn closed(&self) -> bool {
-        self.open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_none()
+        lock(&self.open).is_none()
     }
 
     /// Waits for this rank's calls in progress, and ends it. May be repeated.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let open = self
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let open = lock(&self.open).take();
         // The end of it waits without the GIL, and may run Python code: the lock is not held.
         let Some(Open { core, _buffer }) = open else {
             return Ok(());

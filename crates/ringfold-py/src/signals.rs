@@ -4,6 +4,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use ringfold::internals::sync::lock;
 use ringfold::internals::threads;
 use ringfold::internals::wait::SPAN_MAX;
 use ringfold::{Error, Result};
@@ -85,12 +86,7 @@ pub fn interruptible<T: Send + 'static>(
     })
     .map_err(exception)?;
     let receiver = Mutex::new(receiver);
-    let wait = || {
-        py.detach(|| {
-            let receiver = receiver.lock().unwrap_or_else(|poison| poison.into_inner());
-            receiver.recv_timeout(SIGNAL_PERIOD)
-        })
-    };
+    let wait = || py.detach(|| lock(&receiver).recv_timeout(SIGNAL_PERIOD));
     let raised = loop {
         match wait() {
             Ok(outcome) => return outcome.map_err(exception),

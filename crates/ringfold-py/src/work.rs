@@ -1,10 +1,11 @@
 //! An asynchronous call, seen from Python.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use ringfold::internals::sync::lock;
 
 use crate::callbacks;
 use crate::connection::Connection;
@@ -32,7 +33,7 @@ impl Call {
     pub fn is_done(&self) -> bool {
         let done = self.work.is_done();
         if done {
-            let mut held = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut held = lock(&self.request);
             let released = held.take();
             // The end of an array may run Python code, which must not find the lock taken.
             drop(held);

@@ -70,6 +70,11 @@ pub mod simulate {
     }
 }
 
+/// See `sync`.
+pub mod sync {
+    pub use crate::sync::lock;
+}
+
 /// See `threads`.
 pub mod threads {
     pub use crate::threads::start;
