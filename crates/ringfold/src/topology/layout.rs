@@ -81,14 +81,9 @@ impl Layout {
 
     /// The domain that all of `cores` are in; `None` when they are in several, or unknown here.
     pub fn domain(&self, cores: &[usize]) -> Option<usize> {
-        let position_of = |core: &usize| {
-            self.positions
-                .iter()
-                .find(|position| position.core == *core)
-        };
-        let domain = position_of(cores.first()?)?.domain;
-        let is_there =
-            |core: &usize| position_of(core).is_some_and(|position| position.domain == domain);
+        let domain_of = |core: &usize| Some(self.position(*core)?.domain);
+        let domain = domain_of(cores.first()?)?;
+        let is_there = |core| domain_of(core) == Some(domain);
         cores.iter().all(is_there).then_some(domain)
     }
 
@@ -100,20 +95,14 @@ impl Layout {
             .chunk_by(|one, next| one.sibling == next.sibling)
             .collect();
         let part = |count: usize| rank * count / ranks..(rank + 1) * count / ranks;
-        if ranks <= physical.len() {
-            let own = &physical[part(physical.len())];
-            own.iter()
-                .flat_map(|positions| positions.iter())
-                .map(|position| position.core)
-                .collect()
+        let own = if ranks <= physical.len() {
+            physical[part(physical.len())].concat()
         } else if ranks <= self.positions.len() {
-            self.positions[part(self.positions.len())]
-                .iter()
-                .map(|position| position.core)
-                .collect()
+            self.positions[part(self.positions.len())].to_vec()
         } else {
             Vec::new()
-        }
+        };
+        own.iter().map(|position| position.core).collect()
     }
 
     /// The core of `rank` of `ranks` that outnumber these cores: equally many on each core if
@@ -127,14 +116,15 @@ impl Layout {
     /// The first physical core of [`share`](Layout::share).
     pub fn first(&self, rank: usize, ranks: usize) -> Vec<usize> {
         let mut share = self.share(rank, ranks);
-        let sibling = |core: usize| {
-            let position = self.positions.iter().find(|position| position.core == core);
-            position.map(|position| position.sibling)
-        };
+        let sibling = |core: usize| Some(self.position(core)?.sibling);
         if let Some(first) = share.first().copied() {
             share.retain(|core| sibling(*core) == sibling(first));
         }
         share
+    }
+
+    fn position(&self, core: usize) -> Option<&Position> {
+        self.positions.iter().find(|position| position.core == core)
     }
 }
 
