@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use super::exposed::Exposure;
 use super::offers::Offers;
+use super::past::Past;
 use super::proof::{Slices, Violation};
 use super::rank::{At, Channel, Rank};
 use super::value::Value;
@@ -21,10 +22,8 @@ use crate::types::{Access, Collective};
 /// One end of a message that waits for the other.
 struct Posted {
     at: At,
-    /// The hops behind it when it was issued.
-    hops: u32,
-    /// Barrier only: what the sender knew.
-    known: Vec<bool>,
+    /// What lay behind it when it was issued.
+    past: Past,
 }
 
 /// The messages of an ordered pair of ranks on a channel whose other end is missing; of one kind at
@@ -43,26 +42,24 @@ pub(super) struct Execution<'a> {
     exposure: Exposure,
     offers: Offers,
     in_place: bool,
-    barrier: bool,
     /// Ranks and channels that may be able to make progress.
     ready: VecDeque<(u32, u32)>,
 }
 
 impl<'a> Execution<'a> {
     pub fn new(schedules: &'a [Schedule], in_place: bool, slices: Slices) -> Execution<'a> {
-        let barrier = schedules[0].spec.collective == Collective::Barrier;
         let channels = schedules[0].channels.len();
         let mut pairs = Vec::new();
         pairs.resize_with(schedules.len().pow(2) * channels, Pair::default);
-        let rank = |schedule| Rank::new(schedule, in_place, slices);
+        let barrier = schedules[0].spec.collective == Collective::Barrier;
         let exposes = schedules.iter().any(Schedule::exposes);
+        let rank = |schedule| Rank::new(schedule, in_place, slices, barrier || exposes);
         Execution {
             ranks: schedules.iter().map(rank).collect(),
             pairs,
-            exposure: Exposure::new(if exposes { schedules.len() } else { 0 }),
+            exposure: Exposure::new(exposes),
             offers: Offers::new(schedules.len()),
             in_place,
-            barrier,
             ready: VecDeque::new(),
         }
     }
@@ -94,15 +91,16 @@ impl<'a> Execution<'a> {
 
     /// The longest chain of dependent messages and publications.
     pub fn hops(&self) -> u32 {
-        self.ranks.iter().map(Rank::hops).max().unwrap_or_default()
+        let hops = self.ranks.iter().map(|rank| rank.past().hops);
+        hops.max().unwrap_or_default()
     }
 
-    /// Whether every rank knows at the end that all ranks have entered. Publications that were
-    /// never waited for count now.
-    pub fn check_barrier(&self, slice: u32) -> Result<(), Violation> {
+    /// Whether every rank knows at the end that all ranks have entered. Messages that were never
+    /// waited for count now.
+    pub fn check_barrier(&self) -> Result<(), Violation> {
         for (number, rank) in self.ranks.iter().enumerate() {
-            let missing = rank.known[slice as usize].iter().position(|known| !known);
-            if let Some(missing) = missing {
+            let past = rank.past();
+            if let Some(missing) = past.clock.iter().position(|interval| *interval == 0) {
                 return Err(Violation::of_all(format!(
                     "rank {number} may leave before rank {missing} has entered"
                 )));
@@ -237,14 +235,9 @@ impl<'a> Execution<'a> {
     /// One end of the message from `sender` to `receiver`; executes it if the other end is posted.
     fn post(&mut self, at: At, sender: u32, receiver: u32, send: bool) -> Result<(), Violation> {
         let own = &mut self.ranks[at.rank as usize];
-        own.mark_in_flight(at);
-        let known = if send && self.barrier {
-            own.known[at.slice as usize].clone()
-        } else {
-            Vec::new()
-        };
-        let hops = own.channels[at.channel as usize].hops;
-        let posted = Posted { at, hops, known };
+        own.mark(at, true);
+        let past = own.channels[at.channel as usize].past.clone();
+        let posted = Posted { at, past };
         let channels = own.channels.len() as u32;
         let n = self.ranks.len() as u32;
         let index = (sender * n + receiver) * channels + at.channel;
@@ -290,14 +283,11 @@ impl<'a> Execution<'a> {
             };
             own.write(to, into, i, value)?;
         }
-        let arrival = receiver.hops.max(sender.hops + 1);
-        for (at, hops) in [(from, sender.hops), (to, arrival)] {
-            self.ranks[at.rank as usize].deliver(at, hops);
+        let mut arrival = receiver.past.clone();
+        arrival.join(&sender.past.passed_on());
+        for (at, past) in [(from, sender.past.clone()), (to, arrival)] {
+            self.ranks[at.rank as usize].deliver(at, past);
             self.wake(at.rank, at.channel);
-        }
-        if self.barrier {
-            let own = &mut self.ranks[to.rank as usize];
-            own.heard.insert(to.key(), sender.known.clone());
         }
         Ok(())
     }
@@ -328,10 +318,8 @@ impl<'a> Execution<'a> {
                 if pair.sends { "receive" } else { "send" },
             )));
         }
-        for rank in &mut self.ranks {
-            rank.hear_the_rest();
-        }
-        self.exposure.check_ended()
+        self.exposure
+            .check_ended(|owner| self.ranks[owner as usize].past())
     }
 }
 

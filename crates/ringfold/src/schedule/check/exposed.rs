@@ -1,17 +1,17 @@
 //! Which rank may access the memory that ranks expose to each other, and when: the proof that there
 //! are no races.
 //!
-//! Each rank has a vector clock (Fidge, 1988; Mattern, 1989): its knowledge of the others'
-//! progress. A publication ends an interval of its rank, and a rank that waits for it gets the
-//! publisher's knowledge. Two accesses to one chunk, of which one writes, must be ordered; so must
+//! Each rank's [`Past`] has a vector clock: its knowledge of the others' progress. A publication ends
+//! an interval of its rank, and a rank that waits for it gets the publisher's knowledge. Two accesses to one chunk, of which one writes, must be ordered; so must
 //! be the last access by a peer and the owner's end. And no rank begins before it has seen all
 //! exposures, because only then does it know that all ranks agree on this mode.
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use super::past::Past;
 use super::proof::Violation;
 use super::rank::At;
 
@@ -58,14 +58,11 @@ pub(super) struct Cell {
     pub index: usize,
 }
 
-/// The clocks of all ranks and the touches of all exposed memory.
+/// The touches of all exposed memory.
 #[derive(Default)]
 pub(super) struct Exposure {
-    /// By rank: the interval of every rank that it knows to be over, its own current one at its own
-    /// place.
-    clocks: Vec<Vec<u32>>,
-    /// What each publication passes on, by rank, slice and phase.
-    passed_on: HashMap<(u32, u32), BTreeMap<u8, Vec<u32>>>,
+    /// Whether anything is exposed at all.
+    pub is_watched: bool,
     /// In which phase a rank exposed its memory, by rank and slice.
     exposed: HashMap<(u32, u32), u8>,
     touches: HashMap<Cell, Touches>,
@@ -74,49 +71,17 @@ pub(super) struct Exposure {
 }
 
 impl Exposure {
-    /// The exposure of this many ranks; none if no schedule exposes memory.
-    pub fn new(ranks: usize) -> Exposure {
-        let clock = |own: usize| {
-            let mut clock = vec![0; ranks];
-            clock[own] = 1;
-            clock
-        };
+    /// The exposure of schedules that expose memory, or do not.
+    pub fn new(is_watched: bool) -> Exposure {
         Exposure {
-            clocks: (0..ranks).map(clock).collect(),
+            is_watched,
             ..Exposure::default()
         }
-    }
-
-    /// Whether anything is watched at all.
-    pub fn is_watched(&self) -> bool {
-        !self.clocks.is_empty()
-    }
-
-    /// A rank publishes `phase`.
-    pub fn publish(&mut self, at: At, phase: u8) {
-        if !self.is_watched() {
-            return;
-        }
-        let clock = &mut self.clocks[at.rank as usize];
-        let phases = self.passed_on.entry((at.rank, at.slice)).or_default();
-        phases.insert(phase, clock.clone());
-        clock[at.rank as usize] += 1;
     }
 
     /// A rank exposes its memory; `publish` follows.
     pub fn expose(&mut self, at: At, phase: u8) {
         self.exposed.insert((at.rank, at.slice), phase);
-    }
-
-    /// A rank has awaited `phase` of `peer`, or a later one.
-    pub fn hear(&mut self, at: At, peer: u32, phase: u8) {
-        let phases = self.passed_on.get(&(peer, at.slice));
-        let Some((_, passed_on)) = phases.and_then(|phases| phases.range(phase..).next()) else {
-            return;
-        };
-        for (known, new) in self.clocks[at.rank as usize].iter_mut().zip(passed_on) {
-            *known = (*known).max(*new);
-        }
     }
 
     /// Whether `owner` has exposed its memory, and `at`'s rank has waited for that: all phases up
@@ -131,37 +96,37 @@ impl Exposure {
         self.heard_served.insert((at.rank, at.slice));
     }
 
-    /// Whether `rank` knows that what happened at `moment` is over.
-    fn is_known(&self, rank: u32, moment: &Moment) -> bool {
+    /// Whether `rank`, with this past, knows that what happened at `moment` is over.
+    fn is_known(&self, rank: u32, past: &Past, moment: &Moment) -> bool {
         match *moment {
-            Moment::Of { rank: by, interval } => {
-                by == rank || self.clocks[rank as usize][by as usize] >= interval
-            }
+            Moment::Of { rank: by, interval } => by == rank || past.clock[by as usize] >= interval,
             Moment::Served { slice } => self.heard_served.contains(&(rank, slice)),
         }
     }
 
-    /// A rank touches a chunk, or may do so from now on.
+    /// A rank with this past touches a chunk, or may do so from now on.
     pub fn touch(
         &mut self,
         at: At,
+        past: &Past,
         by: Toucher,
         cell: Cell,
         writes: bool,
     ) -> Result<(), Violation> {
-        if !self.is_watched() {
+        if !self.is_watched {
             return Ok(());
         }
         let now = match by {
             Toucher::Itself => Moment::Of {
                 rank: at.rank,
-                interval: self.clocks[at.rank as usize][at.rank as usize],
+                interval: past.clock[at.rank as usize],
             },
             Toucher::Anybody => Moment::Served { slice: at.slice },
         };
         let mut touches = self.touches.remove(&cell).unwrap_or_default();
         let mut earlier = touches.written.iter().chain(&touches.read);
-        let is_unknown = |moment: &&Moment| **moment != now && !self.is_known(at.rank, moment);
+        let is_unknown =
+            |moment: &&Moment| **moment != now && !self.is_known(at.rank, past, moment);
         let conflict = if writes {
             earlier.find(is_unknown)
         } else {
@@ -184,14 +149,14 @@ impl Exposure {
     }
 
     /// Whether every owner knows at its end that its peers are done with its memory.
-    pub fn check_ended(&self) -> Result<(), Violation> {
+    pub fn check_ended(&self, past: impl Fn(u32) -> Past) -> Result<(), Violation> {
         for (cell, touches) in &self.touches {
+            let (owner, past) = (cell.owner, past(cell.owner));
             let mut all = touches.written.iter().chain(&touches.read);
-            let late = all.find(|moment| !self.is_known(cell.owner, moment));
+            let late = all.find(|moment| !self.is_known(owner, &past, moment));
             if let Some(late) = late {
                 return Err(Violation::of_all(format!(
-                    "rank {} may return while {late} still works in its memory",
-                    cell.owner
+                    "rank {owner} may return while {late} still works in its memory"
                 )));
             }
         }

@@ -28,6 +28,7 @@ mod execute;
 mod exposed;
 mod form;
 mod offers;
+mod past;
 mod proof;
 mod rank;
 mod value;
@@ -125,6 +126,11 @@ fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), 
     {
         return wrong("rounds, cuts and channels must be those of rank 0");
     }
+    let mut steps = schedule.channels.iter().flatten();
+    let is_alone = schedule.channels.len() == 1 && !steps.any(|step| step.action.is_message());
+    if schedule.exposes() && !is_alone {
+        return wrong("memory is exposed on several channels, or beside messages");
+    }
     for (channel, steps) in schedule.channels.iter().enumerate() {
         let mut round = 0;
         for (number, step) in steps.iter().enumerate() {
@@ -156,7 +162,7 @@ fn check_results(
 ) -> Result<(), Violation> {
     let n = schedules.len() as u32;
     if schedules[0].spec.collective == Collective::Barrier {
-        return execution.check_barrier(slice);
+        return execution.check_barrier();
     }
     let mut expressions: Vec<Option<u64>> = vec![None; schedules[0].output.chunks() as usize];
     for schedule in schedules {

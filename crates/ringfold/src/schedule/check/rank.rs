@@ -2,13 +2,14 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
+use super::past::Past;
 use super::proof::{Slices, Violation};
 use super::value::Value;
 use crate::schedule::action::{Action, Buffer, Span, Step};
 use crate::schedule::dependence::{Place, dependencies};
-use crate::schedule::spec::{Cut, Schedule};
+use crate::schedule::spec::{Cut, Schedule, Spec};
 use crate::types::{Access, Collective};
 
 /// A step of a slice.
@@ -26,11 +27,6 @@ impl At {
             at: Some((self.rank, self.channel, self.number)),
             what: what.into(),
         }
-    }
-
-    /// Its number among the steps of its rank.
-    pub fn key(self) -> (u32, u32, u32) {
-        (self.channel, self.slice, self.number)
     }
 }
 
@@ -72,11 +68,11 @@ pub(super) struct Channel {
     /// Slice and number of each step.
     order: Vec<(u32, u32)>,
     pub next: usize,
-    /// The hops behind what was waited for so far.
-    pub hops: u32,
-    /// Of each asynchronous step, by slice and number: the hops behind its message, if it was
+    /// What lies behind the next step: all that was waited for so far.
+    pub past: Past,
+    /// Of each asynchronous step, by slice and number: what lies behind its message, if it was
     /// delivered.
-    delivered: Vec<Option<u32>>,
+    delivered: Vec<Option<Past>>,
     /// Whether it waits in the list of channels to try.
     pub queued: bool,
 }
@@ -92,29 +88,27 @@ pub(super) struct Rank<'a> {
     published: Vec<Option<Published>>,
     /// By slice: the last phase published, plus 1.
     pub reached: Vec<u16>,
-    /// The hops behind each publication, by slice and phase.
-    pub hops_at: HashMap<(u32, u8), u32>,
+    /// What each publication passes on, by slice and phase.
+    pub passed_on: BTreeMap<(u32, u8), Past>,
     /// By slice and peer: the last phase awaited, plus 1.
     awaited: Vec<u16>,
-    /// Barrier only, by slice: which ranks are known to have entered.
-    pub known: Vec<Vec<bool>>,
-    /// Barrier only: what was known when each phase was published.
-    pub known_at: HashMap<(u32, u8), Vec<bool>>,
-    /// Barrier only: what messages said that no step has waited for yet.
-    pub heard: HashMap<(u32, u32, u32), Vec<bool>>,
 }
 
 impl<'a> Rank<'a> {
-    pub fn new(schedule: &'a Schedule, in_place: bool, slices: Slices) -> Rank<'a> {
-        let world_size = schedule.spec.world_size;
+    pub fn new(
+        schedule: &'a Schedule,
+        in_place: bool,
+        slices: Slices,
+        has_clock: bool,
+    ) -> Rank<'a> {
+        let Spec {
+            rank, world_size, ..
+        } = schedule.spec;
         let barrier = schedule.spec.collective == Collective::Barrier;
-        let entered: Vec<bool> = (0..if barrier { world_size } else { 0 })
-            .map(|rank| rank == schedule.spec.rank)
-            .collect();
         let channel = |steps: &Vec<Step>| Channel {
             order: order_of_issue(steps, slices),
             next: 0,
-            hops: 0,
+            past: Past::new(rank, if has_clock { world_size } else { 0 }),
             delivered: vec![None; steps.len() * slices.count as usize],
             queued: false,
         };
@@ -132,10 +126,7 @@ impl<'a> Rank<'a> {
             published: vec![None; slots * slices.count as usize],
             reached: vec![0; slices.count as usize],
             awaited: vec![0; (world_size * slices.count) as usize],
-            hops_at: HashMap::new(),
-            known: vec![entered; slices.count as usize],
-            known_at: HashMap::new(),
-            heard: HashMap::new(),
+            passed_on: BTreeMap::new(),
         };
         rank.memory = vec![Chunk::default(); rank.stride() * slices.count as usize];
         if barrier || schedule.has(Buffer::Input) {
@@ -188,46 +179,37 @@ impl<'a> Rank<'a> {
             self.mark(earlier, false);
             let delivered = self.step_index(earlier);
             let channel = &mut self.channels[at.channel as usize];
-            channel.hops = channel
-                .hops
-                .max(channel.delivered[delivered].unwrap_or_default());
-            if let Some(known) = self.heard.remove(&earlier.key()) {
-                self.learn(at.slice, &known);
+            if let Some(past) = &channel.delivered[delivered] {
+                channel.past.join(past);
             }
         }
     }
 
-    /// The message of a step was delivered, after this many hops.
-    pub fn deliver(&mut self, at: At, hops: u32) {
+    /// The message of a step was delivered, with this behind it.
+    pub fn deliver(&mut self, at: At, past: Past) {
         let index = self.step_index(at);
-        self.channels[at.channel as usize].delivered[index] = Some(hops);
+        self.channels[at.channel as usize].delivered[index] = Some(past);
     }
 
-    /// The hops behind everything that this rank has.
-    pub fn hops(&self) -> u32 {
-        let of_channel = |channel: &Channel| {
-            let delivered = channel.delivered.iter().flatten().copied();
-            delivered.max().unwrap_or_default().max(channel.hops)
-        };
-        self.channels
-            .iter()
-            .map(of_channel)
-            .max()
-            .unwrap_or_default()
-    }
-
-    /// From now on the step is in flight.
-    pub fn mark_in_flight(&mut self, at: At) {
-        self.mark(at, true);
+    /// What lies behind everything that this rank has.
+    pub fn past(&self) -> Past {
+        let mut past = self.channels[0].past.clone();
+        for channel in &self.channels {
+            let delivered = channel.delivered.iter().flatten();
+            delivered
+                .chain([&channel.past])
+                .for_each(|own| past.join(own));
+        }
+        past
     }
 
     /// A copy or reduction next to messages is in flight until a step that depends on it is issued:
     /// no other step relies on its completion.
     pub fn put_in_flight(&mut self, at: At) {
         if self.schedule.spec.access == Access::Messages {
-            self.mark_in_flight(at);
-            let hops = self.channels[at.channel as usize].hops;
-            self.deliver(at, hops);
+            self.mark(at, true);
+            let past = self.channels[at.channel as usize].past.clone();
+            self.deliver(at, past);
         }
     }
 
@@ -319,25 +301,12 @@ impl<'a> Rank<'a> {
         &mut self.awaited[(slice * self.schedule.spec.world_size + peer) as usize]
     }
 
-    /// Barrier: adds what another rank knew.
-    pub fn learn(&mut self, slice: u32, known: &[bool]) {
-        for (mine, &other) in self.known[slice as usize].iter_mut().zip(known) {
-            *mine |= other;
-        }
-    }
-
-    /// At the end, all messages have been waited for.
-    pub fn hear_the_rest(&mut self) {
-        for ((_, slice, _), known) in std::mem::take(&mut self.heard) {
-            self.learn(slice, &known);
-        }
-    }
-
     fn waits_of(&self, at: At) -> &[u32] {
         &self.waits[at.channel as usize][at.number as usize]
     }
 
-    fn mark(&mut self, at: At, in_flight: bool) {
+    /// From now on the step is in flight, or no longer.
+    pub fn mark(&mut self, at: At, in_flight: bool) {
         let change = |count: u32| if in_flight { count + 1 } else { count - 1 };
         let action = self.step(at).action;
         let reads = action.reads().map(|span| (span, false));

@@ -16,7 +16,7 @@ use super::super::exposed::Exposure;
 impl Execution<'_> {
     /// Touches what a step touches in its rank's own memory, where peers may work too.
     pub(super) fn touch_own(&mut self, at: At, action: &Action) -> Result<(), Violation> {
-        if !self.exposure.is_watched() || matches!(action, Action::Combine(_)) {
+        if !self.exposure.is_watched || matches!(action, Action::Combine(_)) {
             return Ok(());
         }
         for span in action.reads().into_iter().flatten() {
@@ -43,7 +43,8 @@ impl Execution<'_> {
                 slice: at.slice,
                 index,
             };
-            self.exposure.touch(at, by, cell, writes)?;
+            let past = &self.ranks[at.rank as usize].channels[at.channel as usize].past;
+            self.exposure.touch(at, past, by, cell, writes)?;
         }
         Ok(())
     }

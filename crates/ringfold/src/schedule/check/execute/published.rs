@@ -45,14 +45,9 @@ impl Execution<'_> {
             return Err(at.violation("the phase does not rise"));
         }
         *reached = u16::from(phase) + 1;
-        let hops = own.channels[at.channel as usize].hops;
-        own.hops_at.insert((at.slice, phase), hops);
-        self.exposure.publish(at, phase);
-        let own = &mut self.ranks[at.rank as usize];
-        if self.barrier {
-            let known = own.known[at.slice as usize].clone();
-            own.known_at.insert((at.slice, phase), known);
-        }
+        let past = &mut own.channels[at.channel as usize].past;
+        own.passed_on.insert((at.slice, phase), past.passed_on());
+        past.tick(at.rank);
         self.wake_waiting(at.channel);
         Ok(())
     }
@@ -75,16 +70,11 @@ impl Execution<'_> {
         for peer in peers.filter(|&peer| peer != at.rank) {
             let awaited = self.ranks[at.rank as usize].awaited(at.slice, peer);
             *awaited = (*awaited).max(u16::from(phase) + 1);
-            self.exposure.hear(at, peer, phase);
-            let published = self.ranks[peer as usize].hops_at.get(&(at.slice, phase));
-            let hops = published.copied().unwrap_or_default() + 1;
-            let own = self.channel(at.rank, at.channel);
-            own.hops = own.hops.max(hops);
-            if self.barrier {
-                let at_phase = self.ranks[peer as usize].known_at.get(&(at.slice, phase));
-                let known = at_phase.cloned().unwrap_or_default();
-                self.ranks[at.rank as usize].learn(at.slice, &known);
-            }
+            let published = &self.ranks[peer as usize].passed_on;
+            let mut published = published.range((at.slice, phase)..=(at.slice, u8::MAX));
+            let (_, past) = published.next().expect("the phase is reached");
+            let past = past.clone();
+            self.channel(at.rank, at.channel).past.join(&past);
         }
     }
 
@@ -242,7 +232,7 @@ impl Execution<'_> {
 
     /// Offers to combine a chunk; whether all ranks have.
     fn offer(&mut self, at: At, chunk: u32, value: Value) -> Result<bool, Violation> {
-        let hops = self.channel(at.rank, at.channel).hops;
+        let hops = self.channel(at.rank, at.channel).past.hops;
         if !self.offers.offer((at.slice, chunk), at.rank, value, hops) {
             return Err(at.violation(format!("offers chunk {chunk} a second time")));
         }
@@ -266,7 +256,7 @@ impl Execution<'_> {
             let combined = self.offers.value(at.slice, into.first + i);
             let (value, hops) = combined.expect("waited for");
             let channel = self.channel(at.rank, at.channel);
-            channel.hops = channel.hops.max(hops + 1);
+            channel.past.hops = channel.past.hops.max(hops + 1);
             if access == Access::Staged {
                 self.ranks[at.rank as usize].write(at, into, i, value)?;
             }
