@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::random::SplitMix64;
 use crate::schedule::Access;
 use crate::simulate::network::model::Sending;
-use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::local::local;
+use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::types::{Collective, DType, Method, Op};
 
 /// Which rank signals: all sensible combinations, and the paper's.

@@ -12,10 +12,10 @@ use crate::schedule::Weights;
 use crate::simulate::Scenario;
 use crate::simulate::network::model::{Compute, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
-use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::bell::Bells;
 use crate::transport::local::{Local, local, rendezvous};
 use crate::transport::shm::{Segment, Shape, Shm};
+use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 

@@ -47,8 +47,6 @@ mod tests;
 
 pub use crate::engine::late_ring::{Policy, Signals, Target, Timers};
 pub use crate::testing::delay_spec::{Delay, Slow};
-#[cfg(test)]
-pub(crate) use crate::testing::fault_injector::Faults;
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
 pub use network::model::{Compute, LinkEnds, Links, Network, Ports, Sending, Server, Switch};
 pub use prepare::{resolve, steps};

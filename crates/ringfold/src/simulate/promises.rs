@@ -36,11 +36,10 @@ impl Simulation {
         }
     }
 
-    /// No event is left except deadlines, and a rank waits: only lost messages can excuse that.
+    /// No event is left except deadlines, and a rank waits: only a fault can excuse that.
     pub fn find_deadlock(&mut self) {
         let mut members = self.members.iter();
-        let is_excused = self.scenario.faults.is_some()
-            || self.control.is_some()
+        let is_excused = self.control.is_some()
             || members.any(|member| matches!(member.stage, Stage::Dead | Stage::Ended(Err(_))));
         if is_excused
             || self
@@ -95,7 +94,7 @@ impl Simulation {
     fn check_delivered(&mut self) {
         let is_ok = |stage: &Stage| matches!(stage, Stage::Ended(Ok(())));
         let is_well = self.members.iter().all(|member| is_ok(&member.stage));
-        if !is_well || self.scenario.faults.is_some() {
+        if !is_well {
             return;
         }
         let left_over = self.network.world().left_over();

@@ -15,9 +15,7 @@ use super::{Disturbance, Payload, Scenario};
 use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
-use crate::random::SplitMix64;
 use crate::simulate::network::{Sim, SimNetwork};
-use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::{Time, Transport};
 
 /// Simulates one call. Deterministic; blocks until it is complete, which takes about a microsecond
@@ -28,17 +26,7 @@ use crate::transport::{Time, Transport};
 /// `InvalidArgument` and `Unsupported` for impossible scenarios. Errors within the simulation are
 /// in the report.
 pub fn run(scenario: &Scenario) -> Result<Report> {
-    run_over(scenario, |rank, transport| match scenario.faults {
-        Some(faults) => {
-            let seed = SplitMix64::stream(faults.seed ^ scenario.seed, rank as u64).next_u64();
-            Box::new(FaultInjector::new(
-                transport,
-                rank,
-                Faults { seed, ..faults },
-            ))
-        }
-        None => Box::new(transport),
-    })
+    run_over(scenario, |_, transport| Box::new(transport))
 }
 
 /// Like [`run`], with something around each rank's transport.

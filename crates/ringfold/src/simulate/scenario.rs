@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crate::schedule::Weights;
 use crate::simulate::network::model::{Compute, LinkEnds, Links, Network};
 use crate::testing::delay_spec::Slow;
-use crate::testing::fault_injector::Faults;
 use crate::tune::cost::weighted::Pace;
 use crate::types::{Collective, DType, Method, Op};
 
@@ -43,8 +42,6 @@ pub struct Scenario {
     pub compute: Compute,
     /// What goes wrong.
     pub disturbances: Vec<Disturbance>,
-    /// Faults of messages; their envelopes then have a cost. `None`: no faults.
-    pub faults: Option<Faults>,
     /// How rings of `all_reduce` and `reduce_scatter` go around slow ranks, if they do.
     pub straggler: Option<Policy>,
     /// What all random numbers follow from.
@@ -124,7 +121,6 @@ impl Default for Scenario {
             network: Network::default(),
             compute: Compute::default(),
             disturbances: Vec::new(),
-            faults: None,
             straggler: None,
             seed: 0,
             timeout_ps: 60_000_000_000_000,
@@ -197,10 +193,6 @@ impl Scenario {
         }
         if matches!(self.collective, Collective::Send | Collective::Recv) {
             let text = "a single message has no schedule; simulate sendrecv";
-            return Err(Error::Unsupported(text.into()));
-        }
-        if self.faults.is_some() && self.payload == Payload::Hollow {
-            let text = "faults of messages without data; use real payloads";
             return Err(Error::Unsupported(text.into()));
         }
         self.network.check(self.ranks)?;

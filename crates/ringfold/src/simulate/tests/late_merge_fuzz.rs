@@ -9,8 +9,8 @@ use super::*;
 use crate::random::SplitMix64;
 use crate::simulate::network::Sim;
 use crate::simulate::run::run_over;
-use crate::testing::fault_injector::{FaultInjector, Faults};
 use crate::transport::Transport;
+use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::types::{Collective, DType, Method};
 
 /// Runs of the long test.

@@ -6,6 +6,7 @@
 
 pub(crate) mod altered;
 mod blocking;
+pub(crate) mod fault_injector;
 mod heads;
 mod messages;
 
