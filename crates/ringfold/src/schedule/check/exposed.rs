@@ -1,10 +1,11 @@
 //! Which rank may access the memory that ranks expose to each other, and when: the proof that there
 //! are no races.
 //!
-//! Each rank's [`Past`] has a vector clock: its knowledge of the others' progress. A publication ends
-//! an interval of its rank, and a rank that waits for it gets the publisher's knowledge. Two accesses to one chunk, of which one writes, must be ordered; so must
-//! be the last access by a peer and the owner's end. And no rank begins before it has seen all
-//! exposures, because only then does it know that all ranks agree on this mode.
+//! Each rank's [`Past`] has a vector clock: its knowledge of the others' progress. A publication
+//! ends an interval of its rank, and a rank that waits for it gets the publisher's knowledge. Two
+//! accesses to one chunk, of which one writes, must be ordered; so must be the last access by a
+//! peer and the owner's end. And no rank begins before it has seen all exposures, because only then
+//! does it know that all ranks agree on this mode.
 
 #![forbid(unsafe_code)]
 

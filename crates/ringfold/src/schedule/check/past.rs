@@ -4,15 +4,17 @@
 
 use std::rc::Rc;
 
-/// The steps of all ranks that come before a point, as far as the proof asks for them. A message and
-/// a publication carry their sender's past; the rank that has waited for them adds it to its own.
+/// The steps of all ranks that come before a point, as far as the proof asks for them. A message
+/// and a publication carry their sender's past; the rank that has waited for them adds it to its
+/// own.
 #[derive(Clone, Default)]
 pub(super) struct Past {
     /// The longest chain of dependent messages and publications.
     pub hops: u32,
-    /// A vector clock (Fidge, 1988; Mattern, 1989). By rank: the last of its intervals, counted from
-    /// 1, that is known; of the rank itself, the current one. A publication ends an interval; a
-    /// message does not, since no memory is exposed beside messages. Empty if nothing asks for it.
+    /// A vector clock (Fidge, 1988; Mattern, 1989). By rank: the last of its intervals, counted
+    /// from 1, that is known; of the rank itself, the current one. A publication ends an interval;
+    /// a message does not, since no memory is exposed beside messages. Empty if nothing asks for
+    /// it.
     pub clock: Rc<[u32]>,
 }
 
