@@ -15,7 +15,6 @@ use crate::control::mesh::{Mesh, MeshListener, Peer};
 use crate::error::{Error, Result};
 use crate::transport::Transport;
 use crate::transport::bell::{Bell, Bells};
-use crate::transport::local;
 use crate::transport::routes::Routes;
 use crate::transport::shm::{Segment, Shm};
 use crate::transport::tcp::{Tcp, TcpOptions};
@@ -171,7 +170,7 @@ impl Links {
             }
             // Where there are other ranks, there is one of them.
             (None, None) => {
-                let alone = local::local(1).pop().ok_or(Error::Closed)?;
+                let alone = Shm::threads(1, 1, cores).next().ok_or(Error::Closed)?;
                 (Box::new(alone), "self")
             }
         };

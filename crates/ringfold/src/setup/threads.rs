@@ -11,7 +11,8 @@ use crate::engine::Engine;
 use crate::memory::Pool;
 use crate::reduce::Parallel;
 use crate::topology::Machine;
-use crate::transport::{Transport, local};
+use crate::transport::shm::Shm;
+use crate::transport::{P2P_CHANNEL, Transport};
 use crate::tune::{Constants, Limits, Tuning};
 use crate::wait::Patience;
 
@@ -33,8 +34,10 @@ pub(crate) fn threads_with(
     let machine = Machine::here();
     let limits = Limits::derive(&machine, world_size);
     let constants = Constants::derive(&machine, world_size);
-    let ranks = local::local(world_size).into_iter().enumerate();
-    ranks
+    let tuning = Tuning::new(constants, limits);
+    let streams = P2P_CHANNEL + 1 + tuning.channels.most();
+    Shm::threads(world_size, streams, cores)
+        .enumerate()
         .map(|(rank, transport)| {
             let health = watch.register(transport.waker());
             let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
@@ -53,7 +56,7 @@ pub(crate) fn threads_with(
                 policy: Policy {
                     timeout: TIMEOUT,
                     slot_bytes,
-                    ..Policy::new(Tuning::new(constants.clone(), limits))
+                    ..Policy::new(tuning.clone())
                 },
                 patience: Patience::new(world_size, cores),
                 watch: Box::new(health),

@@ -26,7 +26,6 @@
 pub(crate) mod bell;
 pub(crate) mod checksum;
 pub mod header;
-pub mod local;
 pub mod routes;
 pub mod shm;
 #[cfg(test)]
@@ -37,6 +36,8 @@ use std::time::Duration;
 
 pub use header::{HEADER_BYTES, Header, mismatch};
 pub use shm::{SlotUse, Wake, Windows};
+#[cfg(test)]
+pub(crate) use suite::local;
 
 use crate::error::Result;
 use crate::memory::Region;

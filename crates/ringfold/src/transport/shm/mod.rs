@@ -39,6 +39,9 @@ use crate::memory::Region;
 /// What is said of a peer that has left while a message from it was due.
 const LEFT: &str = "it left (closed its communicator) while a message from it was due";
 
+/// About what each of a process' threads takes of their segment.
+const THREAD_BYTES: usize = 1 << 20;
+
 /// The transport between the ranks that share a segment. Peers are numbered as on the segment.
 #[derive(Debug)]
 pub struct Shm {
@@ -83,6 +86,12 @@ impl Shm {
             segment,
             rank,
         }
+    }
+
+    /// The transports of ranks that are threads of this process.
+    pub fn threads(ranks: usize, channels: usize, cores: usize) -> impl Iterator<Item = Shm> {
+        let segment = Segment::unshared(Shape::new(ranks, channels, THREAD_BYTES));
+        (0..ranks).map(move |rank| Shm::new(segment.clone(), rank, cores))
     }
 
     /// The same for ranks that sit in so many domains of equal size, in rank order.

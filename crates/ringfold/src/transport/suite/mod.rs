@@ -2,12 +2,13 @@
 //!
 //! A transport's tests call [`transport_tests`] with a function from a world size to its ranks. The
 //! suite drives all ranks on one thread; where time is simulated it moves to the next event as soon
-//! as no rank makes progress.
+//! as no rank makes progress. [`local`] is a transport for tests alone.
 
 pub(crate) mod altered;
 mod blocking;
 pub(crate) mod fault_injector;
 mod heads;
+pub mod local;
 mod messages;
 
 pub use blocking::*;

@@ -5,8 +5,8 @@
 //! payload and is complete at once; with [`rendezvous`] it lends its payload and is complete when
 //! the peer has absorbed it, so that a schedule which needs buffering shows itself by hanging.
 //!
-//! Windows and doorbells are those of shared memory ([`shm`](super::shm)), in a segment of this
-//! process.
+//! Windows and doorbells are those of shared memory ([`shm`](crate::transport::shm)), in a segment
+//! of this process.
 //!
 //! Clarity comes before speed here: messages lock and allocate.
 
@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::shm::{Armed, Segment, Shape};
-use super::{
-    HEADER_BYTES, Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows,
-};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
+use crate::transport::shm::{Armed, Segment, Shape};
+use crate::transport::{
+    HEADER_BYTES, Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Windows,
+};
 
 /// How the segment of `ranks` ranks is divided. Few and small slots, so that tests with modest
 /// buffers go around all of them; no rings.
@@ -40,7 +40,6 @@ pub fn local(world_size: usize) -> Vec<Local> {
 }
 
 /// The ranks of a world whose sends are complete only when the receive has taken place.
-#[cfg(test)]
 pub fn rendezvous(world_size: usize) -> Vec<Local> {
     ranks(world_size, Sending::Rendezvous)
 }
@@ -301,13 +300,13 @@ impl Drop for Local {
 
 #[cfg(test)]
 mod tests {
-    use super::super::suite;
     use super::*;
+    use crate::transport::suite;
 
     suite::transport_tests!(local);
 
     mod with_rendezvous {
-        use super::super::super::suite;
+        use crate::transport::suite;
         suite::transport_tests!(super::super::rendezvous);
     }
 
