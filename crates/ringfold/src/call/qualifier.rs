@@ -55,14 +55,6 @@ impl Qualifier {
         })
     }
 
-    /// The rank that a schedule treats differently: the root, or the late rank; else 0.
-    pub const fn distinguished_rank(self) -> u32 {
-        match self {
-            Qualifier::Root(rank) | Qualifier::LateRank(rank) => rank,
-            _ => 0,
-        }
-    }
-
     /// What the two differ in, in words.
     pub fn difference(self, other: Qualifier) -> Option<&'static str> {
         use Qualifier::{LateRank, Registration, Root, StragglerPolicy, Tag, Weights};
