@@ -4,7 +4,7 @@
 use super::settings::Settings;
 use crate::control::Session;
 use crate::control::limit::Limit;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tune::{Constants, Limits, Rules};
 
 /// The ranks of a communicator within their job.
@@ -31,47 +31,11 @@ pub(crate) struct Inherited {
 }
 
 impl Group {
-    /// All ranks' world ranks, ascending, as the control plane wants them.
-    pub fn members(&self) -> Vec<usize> {
-        let mut members = self.world_ranks.clone();
-        members.sort_unstable();
-        members
-    }
-
     /// Gives `blob` to all ranks and gets theirs in rank order. Ends early when `limit` has an
     /// error.
     pub fn exchange(&self, what: &str, blob: &[u8], limit: Limit<'_>) -> Result<Vec<Vec<u8>>> {
-        let members = self.members();
         let key = format!("{what} {:x}", self.id);
-        let member_of_rank = self.member_of_rank();
-        // The control plane numbers ranks as members, this module as ranks.
-        let to_member = |error: Error| error.renumbered(&member_of_rank);
-        let verdict = || limit.check().err().map(to_member);
-        let limit = Limit::new(limit.deadline(), &verdict);
-        let by_member = self
-            .session
-            .exchange(&key, &members, blob, limit)
-            .map_err(|error| error.renumbered(&self.rank_of_member()))?;
-        let of_rank = |member: &usize| by_member[*member].clone();
-        Ok(member_of_rank.iter().map(of_rank).collect())
-    }
-
-    /// The place of each rank among the members, which the control plane orders by world rank.
-    pub fn member_of_rank(&self) -> Vec<usize> {
-        let members = self.members();
-        let place = |world_rank: &usize| {
-            members
-                .binary_search(world_rank)
-                .unwrap_or_else(|_| unreachable!("members are these ranks"))
-        };
-        self.world_ranks.iter().map(place).collect()
-    }
-
-    /// The rank of each member.
-    pub fn rank_of_member(&self) -> Vec<usize> {
-        let mut ranks: Vec<usize> = (0..self.world_ranks.len()).collect();
-        ranks.sort_unstable_by_key(|rank| self.world_ranks[*rank]);
-        ranks
+        self.session.exchange(&key, &self.world_ranks, blob, limit)
     }
 
     /// Whether two ranks share a host.

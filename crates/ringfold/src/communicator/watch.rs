@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::group::Group;
 use crate::call::Call;
 use crate::control::claims::Claims;
 use crate::control::standing::{Progress, Standing};
@@ -50,53 +49,11 @@ pub trait Watch: Send + Sync {
     fn leave(&self);
 }
 
-/// The watch of ranks that are processes: what the control plane knows, in this communicator's
-/// ranks.
+/// The watch of ranks that are processes: what the control plane knows.
+#[derive(Clone)]
 pub struct SessionWatch {
-    session: Session,
-    health: Arc<Health>,
-    id: u64,
-    /// The rank of each member, and the member of each rank: the control plane orders members by
-    /// world rank.
-    rank_of_member: Vec<usize>,
-    member_of_rank: Vec<usize>,
-}
-
-impl SessionWatch {
-    /// The watch over `group`.
-    pub fn new(health: Arc<Health>, group: &Group) -> SessionWatch {
-        SessionWatch {
-            session: group.session.clone(),
-            health,
-            id: group.id,
-            rank_of_member: group.rank_of_member(),
-            member_of_rank: group.member_of_rank(),
-        }
-    }
-
-    /// The verdict on a communicator whose set-up failed with `error`, which may be no more than
-    /// how a death looks from here. Without a verdict by `grace`, and at once for failures of this
-    /// rank alone, the others learn of `error`.
-    pub fn report_failed_setup(&self, error: Error, grace: Duration) -> Error {
-        if error.is_fatal() {
-            return self.report_fault(error, grace);
-        }
-        if matches!(error, Error::Bootstrap(_))
-            && let Some(verdict) = self.health.await_fault(grace)
-        {
-            return self.to_ranks(verdict);
-        }
-        self.health.report(&error);
-        error
-    }
-
-    fn to_members(&self, error: Error) -> Error {
-        error.renumbered(&self.member_of_rank)
-    }
-
-    fn to_ranks(&self, error: Error) -> Error {
-        error.renumbered(&self.rank_of_member)
-    }
+    pub session: Session,
+    pub health: Arc<Health>,
 }
 
 impl Watch for SessionWatch {
@@ -105,12 +62,11 @@ impl Watch for SessionWatch {
     }
 
     fn fault(&self) -> Option<Error> {
-        self.health.fault().map(|error| self.to_ranks(error))
+        self.health.fault()
     }
 
     fn report_fault(&self, suspicion: Error, grace: Duration) -> Error {
-        let suspicion = self.to_members(suspicion);
-        self.to_ranks(self.health.report_fault(suspicion, grace))
+        self.health.report_fault(suspicion, grace)
     }
 
     fn crash_grace(&self) -> Duration {
@@ -122,7 +78,7 @@ impl Watch for SessionWatch {
     }
 
     fn has_left(&self, rank: usize) -> bool {
-        self.health.has_left(self.member_of_rank[rank])
+        self.health.has_left(rank)
     }
 
     fn progress(&self) -> &Progress {
@@ -130,9 +86,7 @@ impl Watch for SessionWatch {
     }
 
     fn standing(&self, timeout: Duration) -> Vec<Option<Standing>> {
-        let mut by_member = self.health.standing(timeout);
-        let of_rank = |member: &usize| by_member[*member].take();
-        self.member_of_rank.iter().map(of_rank).collect()
+        self.health.standing(timeout)
     }
 
     fn claim(&self, call: Call) {
@@ -140,7 +94,7 @@ impl Watch for SessionWatch {
     }
 
     fn leave(&self) {
-        self.session.close(self.id);
+        self.session.close(self.health.communicator);
     }
 }
 

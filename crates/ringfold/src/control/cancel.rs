@@ -1,7 +1,9 @@
 //! Giving up joining, from another thread than the one that joins.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::sync::lock;
 
 /// What a cancellation calls when other ranks must learn of it.
 type Tell = Box<dyn FnOnce(&str) + Send>;
@@ -31,7 +33,7 @@ impl Cancel {
     /// they have been, for a few seconds at most.
     pub fn cancel(&self, reason: &str) {
         let tell = {
-            let mut state = self.state();
+            let mut state = lock(&self.0);
             if state.reason.is_some() {
                 return;
             }
@@ -45,14 +47,14 @@ impl Cancel {
 
     /// Why it was given up, if it was.
     pub fn reason(&self) -> Option<String> {
-        self.state().reason.clone()
+        lock(&self.0).reason.clone()
     }
 
     /// Has `tell` called by the cancellation, at once if there has been one, as long as the value
     /// returned lives.
     pub(crate) fn on_cancel(&self, tell: impl FnOnce(&str) + Send + 'static) -> Forwarding<'_> {
         let reason = {
-            let mut state = self.state();
+            let mut state = lock(&self.0);
             if state.reason.is_none() {
                 state.tell = Some(Box::new(tell));
                 return Forwarding(self);
@@ -61,10 +63,6 @@ impl Cancel {
         };
         tell(&reason.unwrap_or_default());
         Forwarding(self)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,6 +77,6 @@ pub(crate) struct Forwarding<'a>(&'a Cancel);
 
 impl Drop for Forwarding<'_> {
     fn drop(&mut self) {
-        self.0.state().tell = None;
+        lock(&self.0.0).tell = None;
     }
 }

@@ -11,6 +11,7 @@ use super::poll::{EventFd, remaining};
 use super::socket::Socket;
 use super::standing::Standing;
 use crate::error::{Error, Result};
+use crate::sync::lock;
 use crate::wait::SPAN_MAX;
 
 /// How long one frame to the server may take: it always reads, so more means that it is frozen.
@@ -81,7 +82,7 @@ impl ControlConnection {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Wakes the threads that wait for the state.
@@ -98,7 +99,7 @@ impl ControlConnection {
             return false;
         }
         let bytes = frame.encode();
-        let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = lock(&self.writing);
         socket.write_all(&bytes, Instant::now() + SEND).is_ok()
     }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::connection::{ControlConnection, Reach};
@@ -18,6 +18,7 @@ use super::poll::remaining;
 use super::standing::{Progress, Standing};
 use crate::call::Call;
 use crate::error::{Error, Result};
+use crate::sync::lock;
 use crate::transport::Waker;
 
 /// How often a rank that waits for a verdict checks whether the server can still give one.
@@ -35,7 +36,7 @@ pub(super) struct OpenCommunicators(Mutex<HashMap<u64, Arc<Health>>>);
 impl OpenCommunicators {
     /// Adds one; an error if its number is taken.
     pub fn add(&self, communicator: u64, health: &Arc<Health>) -> Result<()> {
-        match self.lock().entry(communicator) {
+        match lock(&self.0).entry(communicator) {
             Entry::Vacant(entry) => {
                 entry.insert(health.clone());
                 Ok(())
@@ -48,27 +49,24 @@ impl OpenCommunicators {
 
     /// Whether it was open.
     pub fn remove(&self, communicator: u64) -> bool {
-        self.lock().remove(&communicator).is_some()
+        lock(&self.0).remove(&communicator).is_some()
     }
 
     pub fn get(&self, communicator: u64) -> Option<Arc<Health>> {
-        self.lock().get(&communicator).cloned()
+        lock(&self.0).get(&communicator).cloned()
     }
 
     pub fn all(&self) -> Vec<Arc<Health>> {
-        self.lock().values().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Health>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).values().cloned().collect()
     }
 }
 
 /// The health of one communicator, as this rank knows it.
 pub struct Health {
-    communicator: u64,
-    members: Vec<u32>,
-    /// This rank's place in `members`.
+    pub(crate) communicator: u64,
+    /// The world rank of each rank.
+    world_ranks: Vec<u32>,
+    /// This rank.
     me: usize,
     /// 0, or 1 once there is a verdict. Stored after the verdict itself.
     word: AtomicU32,
@@ -86,7 +84,7 @@ impl std::fmt::Debug for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Health")
             .field("communicator", &self.communicator)
-            .field("members", &self.members)
+            .field("world_ranks", &self.world_ranks)
             .field("fault", &self.fault())
             .finish()
     }
@@ -95,15 +93,15 @@ impl std::fmt::Debug for Health {
 impl Health {
     pub(super) fn new(
         communicator: u64,
-        members: Vec<u32>,
+        world_ranks: Vec<u32>,
         me: usize,
         waker: Waker,
         connection: Arc<ControlConnection>,
     ) -> Health {
-        let left = members.iter().map(|_| AtomicBool::new(false)).collect();
+        let left = world_ranks.iter().map(|_| AtomicBool::new(false)).collect();
         Health {
             communicator,
-            members,
+            world_ranks,
             me,
             word: AtomicU32::new(0),
             verdict: Mutex::new(None),
@@ -127,10 +125,7 @@ impl Health {
         if !self.is_faulty() {
             return None;
         }
-        self.verdict
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.verdict).clone()
     }
 
     /// Tells all ranks. The verdict follows, here too; without a server `error` is the verdict at
@@ -139,7 +134,7 @@ impl Health {
         if self.is_faulty() {
             return;
         }
-        let fault = Fault::from_error(error, &self.members, self.me);
+        let fault = Fault::from_error(error, &self.world_ranks, self.me);
         let frame = Frame::Report {
             communicator: self.communicator,
             fault: fault.clone(),
@@ -152,7 +147,12 @@ impl Health {
     /// Whether the server has just died, and with it a member: the monitor is about to say so, and
     /// other failures may be no more than its consequences.
     fn awaits_end_of_server(&self) -> bool {
-        self.members[0] == 0 && self.me != 0 && self.connection.state().reach != Reach::Closed
+        self.is_server_a_peer() && self.connection.state().reach != Reach::Closed
+    }
+
+    /// Whether world rank 0 is another rank of this communicator.
+    fn is_server_a_peer(&self) -> bool {
+        self.world_ranks.contains(&0) && self.world_ranks[self.me] != 0
     }
 
     /// Tells all ranks and waits up to `grace` for the verdict of them all; without one the
@@ -176,8 +176,8 @@ impl Health {
                 break;
             }
         }
-        let mut fault = Fault::from_error(&suspicion, &self.members, self.me);
-        if is_timeout && self.me != 0 && self.members[0] == 0 {
+        let mut fault = Fault::from_error(&suspicion, &self.world_ranks, self.me);
+        if is_timeout && self.is_server_a_peer() {
             fault.ranks = vec![0];
         }
         self.pronounce(&fault);
@@ -214,10 +214,11 @@ impl Health {
     /// within `timeout`, or have left. Waits no longer than that, and half a second more for the
     /// server.
     pub fn standing(&self, timeout: Duration) -> Vec<Option<Standing>> {
+        let count = self.world_ranks.len();
         let asked = self.connection.ask(self.communicator, timeout);
         let mut standings = match asked {
-            Some(standings) if standings.len() == self.members.len() => standings,
-            _ => vec![None; self.members.len()],
+            Some(standings) if standings.len() == count => in_order(&self.world_ranks, standings),
+            _ => vec![None; count],
         };
         standings[self.me] = Some(self.progress.standing());
         standings
@@ -240,25 +241,26 @@ impl Health {
 
     /// Waits for a verdict.
     fn await_verdict(&self, deadline: Instant) -> Option<Error> {
-        let guard = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
         let (guard, _) = self
             .decided
-            .wait_timeout_while(guard, remaining(deadline), |verdict| verdict.is_none())
+            .wait_timeout_while(lock(&self.verdict), remaining(deadline), |verdict| {
+                verdict.is_none()
+            })
             .unwrap_or_else(PoisonError::into_inner);
         guard.clone()
     }
 
     /// The verdict is `fault`, unless there is one.
     pub(super) fn pronounce(&self, fault: &Fault) {
-        let mut verdict = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut verdict = lock(&self.verdict);
         if verdict.is_some() {
             return;
         }
-        let error = fault.to_error(&self.members);
+        let error = fault.to_error(&self.world_ranks);
         // No warning: the calls that wait return it.
         log::info!(
             target: "ringfold::control",
-            "communicator {:x} of {} ranks ends: {error}", self.communicator, self.members.len()
+            "communicator {:x} of {} ranks ends: {error}", self.communicator, self.world_ranks.len()
         );
         *verdict = Some(error);
         // Pairs with the Acquire load in `is_faulty`.
@@ -270,9 +272,9 @@ impl Health {
 
     /// World rank `rank` has left in good order.
     pub(super) fn mark_left(&self, rank: u32) {
-        if let Ok(place) = self.members.binary_search(&rank) {
+        if let Some(rank) = self.rank_of(rank) {
             // Pairs with the Acquire load in `has_left`.
-            if !self.left[place].swap(true, Ordering::Release) {
+            if !self.left[rank].swap(true, Ordering::Release) {
                 self.left_count.fetch_add(1, Ordering::Relaxed);
             }
             (self.waker)();
@@ -281,13 +283,24 @@ impl Health {
 
     /// World rank `rank` died: a fault, if it is a member that has not left.
     pub(super) fn mark_dead(&self, rank: u32, reason: &str) {
-        let Ok(place) = self.members.binary_search(&rank) else {
-            return;
-        };
-        if !self.has_left(place) {
+        if self.rank_of(rank).is_some_and(|rank| !self.has_left(rank)) {
             self.pronounce(&Fault::peer_failed(rank, reason));
         }
     }
+
+    /// The rank in this communicator of a world rank.
+    fn rank_of(&self, world_rank: u32) -> Option<usize> {
+        self.world_ranks.iter().position(|rank| *rank == world_rank)
+    }
+}
+
+/// What the server sent in the order of these world ranks, put into their own order.
+pub(super) fn in_order<T>(world_ranks: &[u32], sent: Vec<T>) -> Vec<T> {
+    let mut ranks: Vec<usize> = (0..world_ranks.len()).collect();
+    ranks.sort_unstable_by_key(|rank| world_ranks[*rank]);
+    let mut numbered: Vec<(usize, T)> = ranks.into_iter().zip(sent).collect();
+    numbered.sort_unstable_by_key(|(rank, _)| *rank);
+    numbered.into_iter().map(|(_, one)| one).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::auth::{Claim, Failure, Purpose, Refusal, Secret, initiate};
@@ -18,6 +18,7 @@ use super::limit::{GLANCE, Limit};
 use super::poll::EventFd;
 use super::socket::{CANDIDATES_MAX, Listener, Socket};
 use crate::error::{Error, Result};
+use crate::sync::lock;
 use crate::threads;
 
 /// How long one address of a peer has to answer before the next is tried.
@@ -317,21 +318,16 @@ impl Made {
     }
 
     fn has(&self, peer: usize, channel: usize) -> bool {
-        self.sockets()[peer][channel].is_some()
+        lock(&self.sockets)[peer][channel].is_some()
     }
 
     fn add(&self, peer: usize, channel: usize, socket: Socket) {
-        self.sockets()[peer][channel] = Some(socket);
-    }
-
-    fn sockets(&self) -> MutexGuard<'_, Vec<Vec<Option<Socket>>>> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sockets)[peer][channel] = Some(socket);
     }
 
     /// The first failure stands.
     fn fail(&self, error: Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.get_or_insert(error);
+        lock(&self.failure).get_or_insert(error);
         // A hint to stop early; the failure itself is behind the lock.
         self.is_failed.store(true, Ordering::Relaxed);
         self.wake.signal();

@@ -254,14 +254,17 @@ impl Session {
         self.0.ranks[rank].pid
     }
 
-    /// Registers `communicator` (the same number on all members and used once), of `members`
-    /// (world ranks, ascending). `waker` ends a wait of the data path when there is something new.
-    pub fn open(&self, communicator: u64, members: &[usize], waker: Waker) -> Result<Arc<Health>> {
-        let members = self.check_members(members)?;
-        // Checked above: this rank is a member.
-        let me = members.binary_search(&self.0.connection.rank).unwrap_or(0);
+    /// Registers `communicator` (the same number on all its ranks and used once), whose ranks have
+    /// these world ranks. `waker` ends a wait of the data path when there is something new.
+    pub fn open(&self, communicator: u64, ranks: &[usize], waker: Waker) -> Result<Arc<Health>> {
+        let (ranks, members) = self.check_members(ranks)?;
+        let me = ranks
+            .iter()
+            .position(|rank| *rank == self.0.connection.rank);
+        // Checked above: this rank is one of them.
+        let me = me.unwrap_or(0);
         let connection = self.0.connection.clone();
-        let health = Health::new(communicator, members.clone(), me, waker, connection);
+        let health = Health::new(communicator, ranks, me, waker, connection);
         let health = Arc::new(health);
         // Before the state is read: what changes later, the monitor passes on.
         self.0.communicators.add(communicator, &health)?;
@@ -290,17 +293,21 @@ impl Session {
         }
     }
 
-    fn check_members(&self, members: &[usize]) -> Result<Vec<u32>> {
-        let is_ascending = members.windows(2).all(|pair| pair[0] < pair[1]);
-        let is_inside = members.last().is_some_and(|last| *last < self.0.world_size);
-        if !is_ascending || !is_inside || !members.contains(&self.rank()) {
+    /// The world ranks of a communicator: in its own order, and ascending, as the server has them.
+    fn check_members(&self, ranks: &[usize]) -> Result<(Vec<u32>, Vec<u32>)> {
+        let in_order: Vec<u32> = ranks.iter().map(|rank| *rank as u32).collect();
+        let mut ascending = in_order.clone();
+        ascending.sort_unstable();
+        let is_inside = ranks.iter().all(|rank| *rank < self.0.world_size);
+        let are_different = ascending.windows(2).all(|pair| pair[0] < pair[1]);
+        if !is_inside || !are_different || !ranks.contains(&self.rank()) {
             return Err(Error::InvalidArgument(format!(
-                "members {members:?} are not ascending ranks below {} with rank {} among them",
+                "{ranks:?} are not different ranks below {} with rank {} among them",
                 self.0.world_size,
                 self.rank()
             )));
         }
-        Ok(members.iter().map(|rank| *rank as u32).collect())
+        Ok((in_order, ascending))
     }
 }
 

@@ -1,10 +1,11 @@
 //! How far ranks are: the answer to why a call takes so long.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::wire::{Reader, Wire, Writer};
 use crate::call::Call;
+use crate::sync::lock;
 
 /// The longest description of a call on the wire; longer ones are cut.
 const CALL_BYTES_MAX: usize = 256;
@@ -68,21 +69,17 @@ impl Progress {
     /// What is waited in, also in words.
     pub fn describe(&self, call: Call, text: String) {
         let call = Some(call);
-        *self.waiting() = Waiting { call, text };
+        *lock(&self.waiting) = Waiting { call, text };
     }
 
     /// Nothing is waited in any more.
     pub fn clear(&self) {
-        *self.waiting() = Waiting::default();
+        *lock(&self.waiting) = Waiting::default();
     }
 
     /// What is waited in.
     pub fn call(&self) -> Option<Call> {
-        self.waiting().call
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting).call
     }
 
     /// All of it.
@@ -92,7 +89,7 @@ impl Progress {
         Standing {
             finished,
             begun: self.begun(),
-            call: self.waiting().text.clone(),
+            call: lock(&self.waiting).text.clone(),
         }
     }
 

@@ -6,12 +6,13 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use log::{Level, LevelFilter, Metadata, Record};
 
 use super::{Lookup, process};
 use crate::error::{Error, Result};
+use crate::sync::lock;
 
 /// What no rank has.
 const UNKNOWN: usize = usize::MAX;
@@ -127,10 +128,7 @@ impl Logger {
         let line = format!("[{}:{}{rank}] {text}\n", self.host, std::process::id());
         // There is no place to report that the log cannot be written.
         let _ = match &self.file {
-            Some(file) => file
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .write_all(line.as_bytes()),
+            Some(file) => lock(file).write_all(line.as_bytes()),
             None => io::stderr().write_all(line.as_bytes()),
         };
     }

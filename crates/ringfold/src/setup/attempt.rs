@@ -10,7 +10,7 @@ use crate::communicator::group::Group;
 use crate::communicator::watch::{SessionWatch, Watch};
 use crate::control::limit::{Cancelled, Limit};
 use crate::control::poll::remaining;
-use crate::control::{Cancel, Forwarding, Health};
+use crate::control::{Cancel, Forwarding};
 use crate::error::{Error, Result};
 use crate::topology::neighbours::{self, Mark};
 use crate::transport::Waker;
@@ -22,7 +22,6 @@ pub(super) struct Attempt<'a> {
     pub deadline: Instant,
     /// Tells other jobs of this host that this process is in one.
     pub mark: Option<Arc<Mark>>,
-    health: Arc<Health>,
     watch: SessionWatch,
     /// Wakes the transport, once there is one.
     waker: Arc<OnceLock<Waker>>,
@@ -38,13 +37,13 @@ impl<'a> Attempt<'a> {
         let waker: Arc<OnceLock<Waker>> = Arc::default();
         let transport = waker.clone();
         let wake = Arc::new(move || transport.get().map_or((), |wake| wake()));
-        let health = group.session.open(group.id, &group.members(), wake)?;
+        let session = group.session.clone();
+        let health = session.open(group.id, &group.world_ranks, wake)?;
         Ok(Attempt {
-            watch: SessionWatch::new(health.clone(), &group),
+            watch: SessionWatch { session, health },
             mark: neighbours::mark(),
             group,
             deadline,
-            health,
             waker,
             is_pointless,
             is_kept: false,
@@ -53,7 +52,7 @@ impl<'a> Attempt<'a> {
 
     /// Has `cancel` end the attempt on all ranks, until the result is dropped.
     pub fn end_on<'c>(&self, cancel: &'c Cancel) -> Forwarding<'c> {
-        let health = self.health.clone();
+        let health = self.watch.health.clone();
         cancel.on_cancel(move |reason| health.give_up(reason))
     }
 
@@ -70,7 +69,7 @@ impl<'a> Attempt<'a> {
 
     /// The watch over the communicator, for the communicator itself.
     pub fn watch(&self) -> SessionWatch {
-        SessionWatch::new(self.health.clone(), &self.group)
+        self.watch.clone()
     }
 
     /// Has verdicts wake a transport from now on.
@@ -85,7 +84,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The error of an attempt that failed with `error`: one error on all ranks, and the others
-    /// need not wait for their deadlines.
+    /// need not wait for their deadlines. `error` may be no more than how a death looks from here.
     pub fn fail(self, error: Error) -> Error {
         let has_server = self.group.world_ranks.contains(&0);
         let grace = match has_server || !self.group.session.has_lost_server() {
@@ -93,7 +92,17 @@ impl<'a> Attempt<'a> {
             // Without the server there is no verdict to wait for.
             false => Duration::ZERO,
         };
-        self.watch.report_failed_setup(error, grace)
+        let health = &self.watch.health;
+        if error.is_fatal() {
+            return health.report_fault(error, grace);
+        }
+        if matches!(error, Error::Bootstrap(_))
+            && let Some(verdict) = health.await_fault(grace)
+        {
+            return verdict;
+        }
+        health.report(&error);
+        error
     }
 }
 

@@ -7,6 +7,7 @@ use super::Session;
 use crate::control::connection::{ANSWER, Gathered, Reach, SEND, State};
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::{BLOB_BYTES_MAX, Frame, KEY_BYTES_MAX};
+use crate::control::health::in_order;
 use crate::control::limit::Limit;
 use crate::control::poll::remaining;
 use crate::error::{Error, Result};
@@ -22,21 +23,22 @@ struct Ended {
 }
 
 impl Session {
-    /// Gives `blob` to all `members` (world ranks, ascending, this one among them) and gets theirs,
-    /// in their order. Ends early when `limit` says that the exchange is pointless: by a verdict on
-    /// the communicator that it is for. That is asked after every change.
+    /// Gives `blob` to all of these world ranks, this one among them, and gets theirs in their
+    /// order, which is the same on all of them. Ends early when `limit` says that the exchange is
+    /// pointless: by a verdict on the communicator that it is for. That is asked after every
+    /// change.
     ///
-    /// All members use the same `key`; a key is used again only after all of them are through. An
-    /// error names the ranks that did not come as positions in `members`.
+    /// All of them use the same `key`; a key is used again only after all of them are through. An
+    /// error names the ranks that did not come as positions in `ranks`.
     pub fn exchange<'a>(
         &self,
         key: &str,
-        members: &[usize],
+        ranks: &[usize],
         blob: &[u8],
         limit: impl Into<Limit<'a>>,
     ) -> Result<Vec<Vec<u8>>> {
         let limit = limit.into();
-        let list = self.check_members(members)?;
+        let (ranks, members) = self.check_members(ranks)?;
         if blob.len() > BLOB_BYTES_MAX || key.len() > KEY_BYTES_MAX {
             return Err(Error::InvalidArgument(format!(
                 "an exchange takes {BLOB_BYTES_MAX} bytes under a key of {KEY_BYTES_MAX}, not {} \
@@ -55,7 +57,7 @@ impl Session {
             token,
             timeout_ms: remaining(limit.deadline()).as_millis() as u64,
             key: key.into(),
-            members: list.clone(),
+            members,
             blob: blob.to_vec(),
         };
         let ended = self.gather(token, &frame, limit);
@@ -63,17 +65,19 @@ impl Session {
         if !matches!(ended.answer, Some(Ok(_))) {
             limit.check()?;
         }
-        let is_orphaned = ended.answer.is_none() && ended.reach != Reach::Open && list[0] != 0;
+        let is_orphaned =
+            ended.answer.is_none() && ended.reach != Reach::Open && !ranks.contains(&0);
         if is_orphaned {
             return Err(Error::Bootstrap(
                 "rank 0 of the job, whose process brings ranks together, has ended; join a new job"
                     .into(),
             ));
         }
-        let blobs = ended.blobs(members.len());
+        let blobs = ended.blobs(ranks.len());
         // Only this rank knows how long it waited; other classes do not say it.
         let after_ms = started.elapsed().as_millis() as u64;
-        blobs.map_err(|fault| Fault { after_ms, ..fault }.to_error(&list))
+        let blobs = blobs.map_err(|fault| Fault { after_ms, ..fault }.to_error(&ranks))?;
+        Ok(in_order(&ranks, blobs))
     }
 
     /// Sends this rank's part and waits for the server's answer.
