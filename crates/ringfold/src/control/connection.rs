@@ -5,14 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::fault::Fault;
 use super::frame::Frame;
 use super::poll::{EventFd, remaining};
 use super::socket::Socket;
-use super::standing::Standing;
 use crate::error::{Error, Result};
 use crate::sync::lock;
-use crate::wait::SPAN_MAX;
 
 /// How long one frame to the server may take: it always reads, so more means that it is frozen.
 pub(super) const SEND: Duration = Duration::from_secs(2);
@@ -29,8 +26,15 @@ pub(super) enum Reach {
     Lost,
 }
 
-/// The outcome of an exchange.
-pub(super) type Gathered = Result<Vec<Vec<u8>>, Fault>;
+/// How a request ended, as this rank saw it.
+pub(super) struct Ended {
+    /// The server's answer, if it came.
+    pub(super) answer: Option<Frame>,
+    /// Whether the server could still be reached.
+    pub(super) reach: Reach,
+    /// Whether the request was sent.
+    pub(super) is_sent: bool,
+}
 
 /// What the caller's threads and the monitor share.
 #[derive(Debug)]
@@ -47,11 +51,9 @@ pub struct ControlConnection {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) reach: Reach,
-    /// By token: the exchanges that are waited for, and their outcomes.
-    pub(super) exchanges: HashMap<u64, Option<Gathered>>,
-    /// By token: the surveys that are waited for, and their outcomes.
-    pub(super) surveys: HashMap<u64, Option<Vec<Option<Standing>>>>,
-    next_survey: u64,
+    /// By token: the requests that are waited for, and the server's answers to them.
+    pub(super) requests: HashMap<u64, Option<Frame>>,
+    pub(super) requests_begun: u64,
     pub(super) departed: Vec<bool>,
     pub(super) is_stopping: bool,
 }
@@ -70,9 +72,8 @@ impl ControlConnection {
             writing: Mutex::new(()),
             state: Mutex::new(State {
                 reach,
-                exchanges: HashMap::new(),
-                surveys: HashMap::new(),
-                next_survey: 0,
+                requests: HashMap::new(),
+                requests_begun: 0,
                 departed: vec![false; world_size],
                 is_stopping: false,
             }),
@@ -103,55 +104,47 @@ impl ControlConnection {
         socket.write_all(&bytes, Instant::now() + SEND).is_ok()
     }
 
-    /// Asks how far the members of `communicator` are; `None` without an answer in time.
-    pub(super) fn ask(
+    /// Sends the request that `frame` makes of a new token, and waits for the answer: until
+    /// `deadline`, or until `is_pointless` after a change.
+    pub(super) fn request(
         &self,
-        communicator: u64,
-        timeout: Duration,
-    ) -> Option<Vec<Option<Standing>>> {
-        let timeout = timeout.min(SPAN_MAX);
+        frame: impl FnOnce(u64) -> Frame,
+        deadline: Instant,
+        is_pointless: impl Fn() -> bool,
+    ) -> Ended {
         let token = {
             let mut state = self.state();
-            state.next_survey += 1;
-            let token = state.next_survey;
-            state.surveys.insert(token, None);
+            state.requests_begun += 1;
+            let token = state.requests_begun;
+            state.requests.insert(token, None);
             token
         };
-        let frame = Frame::Ask {
-            communicator,
-            token,
-            timeout_ms: timeout.as_millis() as u64,
+        let is_sent = self.send(&frame(token));
+        // Where it could not be sent, the monitor is about to find out that the server is gone.
+        let wait_end = match is_sent {
+            true => deadline,
+            false => deadline.min(Instant::now() + SEND),
         };
-        let patience = match self.send(&frame) {
-            true => timeout.saturating_add(ANSWER),
-            false => Duration::ZERO,
-        };
-        let is_over = |state: &State| {
-            let is_answered = state.surveys.get(&token).is_some_and(Option::is_some);
-            state.reach != Reach::Open || is_answered
-        };
-        let mut state = self.wait_for(patience, is_over);
-        state.surveys.remove(&token).flatten()
+        let mut state = self.wait_until(wait_end, |state| {
+            let is_answered = state.requests.get(&token).is_some_and(Option::is_some);
+            state.reach != Reach::Open || is_answered || is_pointless()
+        });
+        Ended {
+            answer: state.requests.remove(&token).flatten(),
+            reach: state.reach,
+            is_sent,
+        }
     }
 
     /// Waits until `is_ready` or the deadline.
     pub(super) fn wait_until(
         &self,
         deadline: Instant,
-        is_ready: impl FnMut(&State) -> bool,
-    ) -> MutexGuard<'_, State> {
-        self.wait_for(remaining(deadline), is_ready)
-    }
-
-    /// Waits until `is_ready`, at most `patience`.
-    fn wait_for(
-        &self,
-        patience: Duration,
         mut is_ready: impl FnMut(&State) -> bool,
     ) -> MutexGuard<'_, State> {
         let (guard, _) = self
             .changed
-            .wait_timeout_while(self.state(), patience, |state| !is_ready(state))
+            .wait_timeout_while(self.state(), remaining(deadline), |state| !is_ready(state))
             .unwrap_or_else(PoisonError::into_inner);
         guard
     }

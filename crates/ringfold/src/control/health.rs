@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::connection::{ControlConnection, Reach};
+use super::connection::{ANSWER, ControlConnection, Reach};
 use super::fault::Fault;
 use super::frame::Frame;
 use super::hub::INQUIRY;
@@ -20,6 +20,7 @@ use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::sync::lock;
 use crate::transport::Waker;
+use crate::wait::SPAN_MAX;
 
 /// How often a rank that waits for a verdict checks whether the server can still give one.
 const LOOK: Duration = Duration::from_millis(50);
@@ -215,9 +216,19 @@ impl Health {
     /// server.
     pub fn standing(&self, timeout: Duration) -> Vec<Option<Standing>> {
         let count = self.world_ranks.len();
-        let asked = self.connection.ask(self.communicator, timeout);
-        let mut standings = match asked {
-            Some(standings) if standings.len() == count => in_order(&self.world_ranks, standings),
+        let timeout = timeout.min(SPAN_MAX);
+        let ask = |token| Frame::Ask {
+            communicator: self.communicator,
+            token,
+            timeout_ms: timeout.as_millis() as u64,
+        };
+        let ended = self
+            .connection
+            .request(ask, Instant::now() + timeout + ANSWER, || false);
+        let mut standings = match ended.answer {
+            Some(Frame::Standings { standings, .. }) if standings.len() == count => {
+                in_order(&self.world_ranks, standings)
+            }
             _ => vec![None; count],
         };
         standings[self.me] = Some(self.progress.standing());
@@ -315,6 +326,20 @@ mod tests {
         let connection =
             ControlConnection::new(2, 3, Some(ours), Reach::Open).expect("an eventfd is to be had");
         Health::new(7, vec![0, 1, 2], 2, Arc::new(|| ()), Arc::new(connection))
+    }
+
+    #[test]
+    fn ranks_are_the_communicators_own_in_every_order_of_world_ranks() {
+        assert_eq!(in_order(&[5, 2, 9], vec!["2", "5", "9"]), ["5", "2", "9"]);
+        let connection = ControlConnection::new(2, 10, None, Reach::Closed);
+        let connection = Arc::new(connection.expect("an eventfd is to be had"));
+        let health = Health::new(7, vec![5, 2, 9], 1, Arc::new(|| ()), connection);
+        health.mark_left(5);
+        assert!(health.has_left(0) && !health.has_left(1) && !health.has_left(2));
+        health.mark_dead(9, "its process has ended");
+        let verdict = health.fault();
+        let blamed = matches!(verdict, Some(Error::PeerFailed { rank: 2, .. }));
+        assert!(blamed, "{verdict:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use log::{debug, warn};
 use rustix::event::{PollFd, PollFlags};
 
-use super::connection::{ControlConnection, Gathered, Reach};
+use super::connection::{ControlConnection, Reach};
 use super::frame::{Frame, Presence, Splitter};
 use super::health::OpenCommunicators;
 use super::poll::{is_transient, ready, wait_for};
@@ -178,13 +178,11 @@ impl Monitor {
                     standing,
                 });
             }
-            Frame::Gathered { token, blobs } => {
-                self.complete(token, Ok(Arc::unwrap_or_clone(blobs)))
-            }
-            Frame::Ungathered { token, fault } => self.complete(token, Err(fault)),
-            Frame::Standings { token, standings } => {
-                if let Some(entry) = self.connection.state().surveys.get_mut(&token) {
-                    *entry = Some(standings);
+            Frame::Gathered { token, .. }
+            | Frame::Ungathered { token, .. }
+            | Frame::Standings { token, .. } => {
+                if let Some(entry) = self.connection.state().requests.get_mut(&token) {
+                    *entry = Some(frame);
                 }
                 self.connection.announce();
             }
@@ -198,13 +196,6 @@ impl Monitor {
             }
             other => debug!(target: "ringfold::control", "ignored {other:?}"),
         }
-    }
-
-    fn complete(&mut self, token: u64, outcome: Gathered) {
-        if let Some(entry) = self.connection.state().exchanges.get_mut(&token) {
-            *entry = Some(outcome);
-        }
-        self.connection.announce();
     }
 
     /// A rank has left the job in good order.

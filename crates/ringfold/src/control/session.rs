@@ -8,7 +8,6 @@
 mod exchange;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -47,8 +46,6 @@ struct Owner {
     silence: Silence,
     connection: Arc<ControlConnection>,
     communicators: Arc<OpenCommunicators>,
-    /// How many exchanges this rank has begun.
-    exchanges: AtomicU64,
     monitor: Option<JoinHandle<()>>,
     server: Option<Server>,
     /// The process that joined; a forked child is not a member.
@@ -153,7 +150,6 @@ impl Session {
             silence: Silence::default(),
             connection: Arc::new(connection),
             communicators: Arc::default(),
-            exchanges: AtomicU64::new(0),
             monitor: None,
             server: None,
             pid: presence.pid,
@@ -205,7 +201,6 @@ impl Session {
             silence,
             connection,
             communicators,
-            exchanges: AtomicU64::new(0),
             monitor: Some(thread),
             server,
             pid: presence.pid,

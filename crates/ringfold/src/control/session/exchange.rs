@@ -1,26 +1,16 @@
 //! All-gathers of small blobs among some ranks of a job, through the rendezvous server.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Session;
-use crate::control::connection::{ANSWER, Gathered, Reach, SEND, State};
+use crate::control::connection::{ANSWER, Ended, Reach};
 use crate::control::fault::{Class, Fault};
 use crate::control::frame::{BLOB_BYTES_MAX, Frame, KEY_BYTES_MAX};
 use crate::control::health::in_order;
 use crate::control::limit::Limit;
 use crate::control::poll::remaining;
 use crate::error::{Error, Result};
-
-/// How an exchange ended, as this rank saw it.
-struct Ended {
-    /// The server's answer, if it came.
-    answer: Option<Gathered>,
-    /// Whether the server could still be reached.
-    reach: Reach,
-    /// Whether this rank's part was sent.
-    is_sent: bool,
-}
 
 impl Session {
     /// Gives `blob` to all of these world ranks, this one among them, and gets theirs in their
@@ -51,18 +41,18 @@ impl Session {
             return Ok(vec![blob.to_vec()]);
         }
         let started = Instant::now();
-        // A counter by itself: nothing is published with it.
-        let token = self.0.exchanges.fetch_add(1, Ordering::Relaxed);
-        let frame = Frame::Exchange {
+        let frame = |token| Frame::Exchange {
             token,
             timeout_ms: remaining(limit.deadline()).as_millis() as u64,
             key: key.into(),
             members,
             blob: blob.to_vec(),
         };
-        let ended = self.gather(token, &frame, limit);
+        let wait_end = limit.deadline() + ANSWER;
+        let is_pointless = || limit.check().is_err();
+        let ended = self.0.connection.request(frame, wait_end, is_pointless);
         // The verdict says why the exchange has failed, and to all ranks the same.
-        if !matches!(ended.answer, Some(Ok(_))) {
+        if !matches!(ended.answer, Some(Frame::Gathered { .. })) {
             limit.check()?;
         }
         let is_orphaned =
@@ -80,42 +70,22 @@ impl Session {
         Ok(in_order(&ranks, blobs))
     }
 
-    /// Sends this rank's part and waits for the server's answer.
-    fn gather(&self, token: u64, frame: &Frame, limit: Limit<'_>) -> Ended {
-        let connection = &self.0.connection;
-        connection.state().exchanges.insert(token, None);
-        let is_sent = connection.send(frame);
-        let is_over = |state: &State| {
-            let is_answered = state.exchanges.get(&token).is_some_and(Option::is_some);
-            state.reach != Reach::Open || is_answered || limit.check().is_err()
-        };
-        // Where it could not be sent, the monitor is about to find out that the server is gone.
-        let wait_end = match is_sent {
-            true => limit.deadline() + ANSWER,
-            false => Instant::now() + SEND,
-        };
-        let mut state = connection.wait_until(wait_end, is_over);
-        Ended {
-            answer: state.exchanges.remove(&token).flatten(),
-            reach: state.reach,
-            is_sent,
-        }
-    }
-
     /// How many exchanges this rank has begun.
     #[cfg(test)]
     pub fn exchanges(&self) -> u64 {
-        self.0.exchanges.load(Ordering::Relaxed)
+        self.0.connection.state().requests_begun
     }
 }
 
 impl Ended {
     /// The blobs of `count` members, or which ranks are at fault.
-    fn blobs(self, count: usize) -> Gathered {
+    fn blobs(self, count: usize) -> Result<Vec<Vec<u8>>, Fault> {
         match self.answer {
-            Some(Ok(blobs)) if blobs.len() == count => return Ok(blobs),
-            Some(Ok(_)) => Err("its server sent an incomplete exchange"),
-            Some(Err(fault)) => return Err(fault),
+            Some(Frame::Gathered { blobs, .. }) if blobs.len() == count => {
+                return Ok(Arc::unwrap_or_clone(blobs));
+            }
+            Some(Frame::Ungathered { fault, .. }) => return Err(fault),
+            Some(_) => Err("its server sent an incomplete exchange"),
             None => match self.reach {
                 Reach::Closed => Err("it has left the job"),
                 Reach::Lost => Err("its control connection was closed"),
