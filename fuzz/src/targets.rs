@@ -12,7 +12,7 @@ use ringfold::internals::control::{
 };
 use ringfold::internals::control::{Frame, Presence, RANK_FRAME_BYTES_MAX, Splitter};
 use ringfold::internals::setup::PeerInfo;
-use ringfold::internals::setup::{Leading, Proposal, RulesText};
+use ringfold::internals::setup::{Leading, Proposal};
 use ringfold::internals::topology::HOST_ID_BYTES;
 use ringfold::internals::topology::{HostId, Machine};
 use ringfold::internals::transport::{HEADER_BYTES, Header};
@@ -233,7 +233,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         leading: Some(Leading {
             constants: Constants::default(),
             is_probed: true,
-            rules: RulesText::Inline(Box::default()),
+            rules_bytes: 0,
         }),
     };
     seeds.push(proposal.encode());

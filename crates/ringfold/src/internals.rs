@@ -52,7 +52,7 @@ pub mod schedule {
 /// See `setup`.
 pub mod setup {
     pub use crate::setup::peer_info::PeerInfo;
-    pub use crate::setup::terms::{Leading, Proposal, RulesText};
+    pub use crate::setup::terms::{Leading, Proposal};
     pub use crate::setup::{Explicit, Injection, connect_slowed};
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::link::Linked;
 use super::placement::{Placement, ROOT, Sharing};
-use super::terms::{Leading, Proposal, RulesText, Terms};
+use super::terms::{Leading, Proposal, Terms};
 use crate::communicator::group::Group;
 use crate::communicator::membership::Membership;
 use crate::communicator::settings::Settings;
@@ -118,7 +118,7 @@ fn propose(
         constants: constants.unwrap_or_else(|| derive(group, placement.sharing, is_shared)),
         // Only in a job that begins: parts are made often, and beside each other.
         is_probed: can_probe && settings.is_probing && group.id == 0 && !is_forced,
-        rules: RulesText::Inline(Box::new(rules.clone())),
+        rules_bytes: rules.to_string().len(),
     };
     Proposal {
         limits: settings.limits.over(limits),

@@ -3,7 +3,7 @@
 //! Each rank sends a [`Proposal`] in the exchange in which all say that they are linked. Constants
 //! and rules are rank 0's, so that all decide alike even where machines, kernels or environments
 //! differ. Of the limits rank 0's hold, too; an algorithm that any rank bars is barred for all.
-//! Rules that are too long for an exchange are [sent](send_rules) when the ranks can call each
+//! Rules can be too long for an exchange: they are [sent](send_rules) when the ranks can call each
 //! other.
 //!
 //! A tuner plugin that is not on all ranks is on none: ranks that choose differently would wait for
@@ -18,8 +18,6 @@ use crate::topology::layout;
 use crate::tune::constants;
 use crate::tune::{Constants, Limits, Rules};
 
-/// The longest rules that fit into a proposal.
-const INLINE_RULES_BYTES_MAX: usize = 8 << 10;
 /// The longest rules that are accepted from rank 0: some hundred thousand lines.
 const RULES_BYTES_MAX: usize = 16 << 20;
 /// The longest text of limits.
@@ -47,17 +45,8 @@ pub struct Leading {
     pub constants: Constants,
     /// Whether what is doubtful is probed before the first call.
     pub is_probed: bool,
-    /// The operator's rules.
-    pub rules: RulesText,
-}
-
-/// Rules on their way.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RulesText {
-    /// All of them.
-    Inline(Box<Rules>),
-    /// They follow as a broadcast of so many bytes.
-    Later(usize),
+    /// The length of the operator's rules as a text, which follow.
+    pub rules_bytes: usize,
 }
 
 /// What all ranks of a communicator go by.
@@ -67,8 +56,8 @@ pub struct Terms {
     pub constants: Constants,
     /// The pieces and stores of all calls.
     pub limits: Limits,
-    /// The operator's rules, as far as they are here.
-    pub rules: RulesText,
+    /// The length of the operator's rules as a text, which follow.
+    pub rules_bytes: usize,
     /// Whether what is doubtful is probed before the first call.
     pub is_probed: bool,
     /// What the tuner plugin of all ranks is called, if all have the same.
@@ -88,14 +77,7 @@ impl Proposal {
             let constants = leading.constants.to_string();
             record.text(&constants, constants::TEXT_BYTES_MAX);
             leading.is_probed.write(&mut record);
-            let rules = match &leading.rules {
-                RulesText::Inline(rules) => rules.to_string(),
-                RulesText::Later(_) => String::new(),
-            };
-            record.u32(rules.len() as u32);
-            if rules.len() <= INLINE_RULES_BYTES_MAX {
-                record.text(&rules, INLINE_RULES_BYTES_MAX);
-            }
+            record.u32(leading.rules_bytes as u32);
         }
         record.into_bytes()
     }
@@ -123,19 +105,11 @@ impl Leading {
     fn read(record: &mut Reader<'_>) -> Option<Leading> {
         let constants = Constants::decode(record.bytes(constants::TEXT_BYTES_MAX)?)?;
         let is_probed = bool::read(record)?;
-        let rules = match record.u32()? as usize {
-            length if length <= INLINE_RULES_BYTES_MAX => {
-                let text = record.bytes(INLINE_RULES_BYTES_MAX)?;
-                (text.len() == length).then_some(())?;
-                RulesText::Inline(read_rules(text)?.into())
-            }
-            length if length <= RULES_BYTES_MAX => RulesText::Later(length),
-            _ => return None,
-        };
-        Some(Leading {
+        let rules_bytes = record.u32()? as usize;
+        (rules_bytes <= RULES_BYTES_MAX).then_some(Leading {
             constants,
             is_probed,
-            rules,
+            rules_bytes,
         })
     }
 }
@@ -158,7 +132,7 @@ impl Terms {
         Ok(Terms {
             constants: leading.constants,
             limits,
-            rules: leading.rules,
+            rules_bytes: leading.rules_bytes,
             is_probed: leading.is_probed,
             plugin: first.plugin.clone().filter(|_| is_everywhere),
             domains: proposals.iter().map(|proposal| proposal.domain).collect(),
@@ -184,19 +158,16 @@ impl Terms {
     }
 }
 
-/// Gives all ranks the rules of rank 0 where these are `bytes` long, too long for an exchange.
-/// `own` are this rank's; those of rank 0 count. Every rank of the communicator calls this.
+/// Gives all ranks the rules of rank 0, a text of `bytes`. `own` are this rank's; those of rank 0
+/// count. Every rank of the communicator calls this.
 pub(super) fn send_rules(communicator: &Communicator, own: &Rules, bytes: usize) -> Result<Rules> {
     let mut text = vec![0u8; bytes];
     if communicator.rank() == 0 {
         text.copy_from_slice(own.to_string().as_bytes());
     }
     communicator.broadcast(&mut text, 0)?;
-    read_rules(&text).ok_or_else(|| unreadable(0))
-}
-
-fn read_rules(text: &[u8]) -> Option<Rules> {
-    Rules::parse(std::str::from_utf8(text).ok()?, "rank 0's rules").ok()
+    let text = std::str::from_utf8(&text).map_err(|_| unreadable(0))?;
+    Rules::parse(text, "rank 0's rules").map_err(|_| unreadable(0))
 }
 
 fn unreadable(peer: usize) -> Error {
@@ -228,7 +199,7 @@ mod tests {
         Leading {
             constants: Constants::derive(&Machine::here(), 2),
             is_probed: false,
-            rules: RulesText::Inline(Box::default()),
+            rules_bytes: 0,
         }
     }
 
@@ -262,11 +233,10 @@ mod tests {
 
     #[test]
     fn rank_0_decides_and_any_rank_bars() {
-        let rules = Rules::parse("allreduce,0,64,ring,simple,-1,-1,-1\n", "").expect("rules");
         let mut own = leading();
         own.is_probed = true;
         own.constants.hop_us = 2.5;
-        own.rules = RulesText::Inline(rules.into());
+        own.rules_bytes = 36;
         let overrides = "shared_slice_bytes=64K,helper_bytes_min=1M,stream_bytes_min=never";
         let first = Proposal {
             leading: Some(own.clone()),
@@ -282,7 +252,7 @@ mod tests {
         );
         assert_eq!(barred, (NEVER, NEVER));
         assert_eq!(decided.constants, own.constants);
-        assert_eq!(decided.rules, own.rules);
+        assert_eq!(decided.rules_bytes, own.rules_bytes);
     }
 
     #[test]
@@ -301,18 +271,47 @@ mod tests {
     }
 
     #[test]
-    fn long_rules_come_later() {
-        let line = "allreduce,0,64,ring,simple,-1,-1,-1\n";
-        let rules = Rules::parse(&line.repeat(1000), "").expect("rules");
-        let bytes = rules.to_string().len();
-        let first = Proposal {
-            leading: Some(Leading {
-                rules: RulesText::Inline(rules.into()),
-                ..leading()
-            }),
-            ..proposal("shared_slice_bytes=64K")
-        };
-        assert_eq!(decide(vec![first]).rules, RulesText::Later(bytes));
+    fn rules_come_later() {
+        for lines in [1, 1000] {
+            let text = "allreduce,0,64,ring,simple,-1,-1,-1\n".repeat(lines);
+            let rules = Rules::parse(&text, "").expect("rules");
+            let text = rules.to_string();
+            on_both(|communicator| {
+                let nothing = Rules::default();
+                let own = [&rules, &nothing][communicator.rank()];
+                let sent = send_rules(communicator, own, text.len()).expect("rank 0's rules");
+                assert_eq!(sent.to_string(), text);
+            });
+        }
+    }
+
+    #[test]
+    fn unreadable_rules_are_corrupt() {
+        const BYTES: usize = 40;
+        on_both(|communicator| {
+            if communicator.rank() == 0 {
+                let mut text = [0xffu8; BYTES];
+                communicator.broadcast(&mut text, 0).expect("a broadcast");
+                return;
+            }
+            let refused = send_rules(communicator, &Rules::default(), BYTES);
+            assert!(
+                matches!(refused, Err(Error::Corrupt { peer: 0, .. })),
+                "{refused:?}"
+            );
+        });
+    }
+
+    /// Runs `part` on two ranks that are threads.
+    fn on_both(part: impl Fn(&Communicator) + Sync) {
+        std::thread::scope(|scope| {
+            for communicator in Communicator::threads(2) {
+                scope.spawn(|| {
+                    let communicator = communicator;
+                    part(&communicator);
+                });
+            }
+        });
     }
 
     #[test]
@@ -339,8 +338,8 @@ mod tests {
             refused(&first[..length], &good, 0);
         }
         let end = first.len();
-        for rules in [u32::MAX, 7, 17 << 20] {
-            let cut = [&first[..end - 8], &rules.to_le_bytes(), &[0; 4]].concat();
+        for rules in [u32::MAX, 17 << 20] {
+            let cut = [&first[..end - 4], &rules.to_le_bytes()].concat();
             refused(&cut, &good, 0);
         }
     }

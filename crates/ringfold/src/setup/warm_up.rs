@@ -1,9 +1,10 @@
 //! The last stage: the ranks call each other, and the communicator is ready.
 
 use super::agree::Agreed;
-use super::terms::{self, RulesText};
+use super::terms;
 use crate::communicator::{Communicator, probe};
 use crate::error::Result;
+use crate::tune::Rules;
 use crate::types::Op;
 
 /// What warms up. Over messages it is enough for the algorithms of large calls, and little enough
@@ -11,7 +12,7 @@ use crate::types::Op;
 const WARM_UP_BYTES: [usize; 2] = [64 << 10, 2 << 20];
 
 impl Agreed {
-    /// Makes the communicator, and with it the calls that need all ranks: those that warm up, long
+    /// Makes the communicator, and with it the calls that need all ranks: those that warm up,
     /// rules, a probe, weights.
     pub fn warm_up(self) -> Result<Communicator> {
         let Agreed {
@@ -25,9 +26,9 @@ impl Agreed {
         let mut communicator = Communicator::new(parts);
         communicator.driver.set_preparing(true);
         call_once(&communicator)?;
-        let rules = match terms.rules {
-            RulesText::Inline(rules) => *rules,
-            RulesText::Later(bytes) => terms::send_rules(&communicator, &own_rules, bytes)?,
+        let rules = match terms.rules_bytes {
+            0 => Rules::default(),
+            bytes => terms::send_rules(&communicator, &own_rules, bytes)?,
         };
         // A calibration knows more than a probe.
         let is_calibrated = !communicator.policy.tuning.constants.corrections.is_empty();
