@@ -9,19 +9,17 @@ use super::choices::{Choices, Kind};
 use super::driver::{Driver, OnWait};
 use super::membership::Membership;
 use super::request::{Counts, Request};
-use super::watch::Watch;
 use super::work::Work;
 use crate::call::{PREPARED, Way};
 use crate::control::Standing;
+use crate::engine::Job;
 use crate::engine::lateness::Stats;
-use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Region};
 use crate::schedule::Schedule;
 use crate::tune::choose;
 use crate::tune::{Explanation, Question, Rules, Tuning};
 use crate::types::{Access, Algorithm, Collective, DType, Method};
-use crate::wait::Patience;
 
 /// Where choices are logged.
 pub(super) const TUNING_LOG: &str = "ringfold::tuning";
@@ -77,16 +75,6 @@ pub(crate) struct Policy {
     pub bypasses_stragglers: bool,
 }
 
-/// What a communicator is made of.
-pub(crate) struct Parts {
-    pub engine: Engine,
-    pub place: Place,
-    pub policy: Policy,
-    pub patience: Patience,
-    pub watch: Box<dyn Watch>,
-    pub membership: Membership,
-}
-
 impl Policy {
     /// Choices by `tuning` alone.
     pub fn new(tuning: Tuning) -> Policy {
@@ -104,17 +92,14 @@ impl Policy {
 }
 
 impl Communicator {
-    pub(crate) fn new(parts: Parts) -> Communicator {
-        let Parts {
-            engine,
-            place,
-            policy,
-            patience,
-            watch,
-            membership,
-        } = parts;
+    pub(crate) fn new(
+        driver: Driver,
+        place: Place,
+        policy: Policy,
+        membership: Membership,
+    ) -> Communicator {
         Communicator {
-            driver: Arc::new(Driver::new(engine, place.rank, watch, patience)),
+            driver: Arc::new(driver),
             place,
             policy,
             weights: Agreed::default(),

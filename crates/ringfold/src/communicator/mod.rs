@@ -25,8 +25,9 @@ pub(crate) mod watch;
 mod weigh;
 mod work;
 
+pub(crate) use driver::Driver;
 pub use handle::Communicator;
-pub(crate) use handle::{Parts, Place, Policy};
+pub(crate) use handle::{Place, Policy};
 pub use registration::{RegisteredMut, Registration};
 pub use request::{Counts, Request};
 pub use work::Work;

@@ -10,7 +10,7 @@ use super::terms::{Leading, Proposal, Terms};
 use crate::communicator::group::Group;
 use crate::communicator::membership::Membership;
 use crate::communicator::settings::Settings;
-use crate::communicator::{Parts, Place, Policy};
+use crate::communicator::{Communicator, Driver, Place, Policy};
 use crate::config::StragglerPolicy;
 use crate::engine::{Engine, late_ring};
 use crate::env;
@@ -28,9 +28,9 @@ use crate::wait::Patience;
 /// Scratch that is ready before the first call: the slices in flight of a pipelined schedule.
 const PREPARED_SCRATCH_BYTES: usize = 1 << 20;
 
-/// All that a communicator is made of, and what its ranks still do together before it is used.
+/// A communicator, and what its ranks still do together before it is used.
 pub(super) struct Agreed {
-    pub parts: Parts,
+    pub communicator: Communicator,
     pub terms: Terms,
     /// The rules that rank 0 has, on rank 0.
     pub own_rules: Rules,
@@ -74,21 +74,19 @@ impl<'a> Linked<'a> {
         log_place(&place, placement.cores, settings);
         let plugin = plugin.filter(|_| terms.plugin.is_some());
         let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
+        let policy = Policy {
+            // Until the ranks are together.
+            timeout: attempt.deadline.saturating_duration_since(Instant::now()),
+            domains,
+            slot_bytes,
+            ..policy(group, &terms, plugin)
+        };
+        let engine = engine(transport, &place, &placement, settings, &terms, domains);
+        let patience = patience(&place, &placement);
+        let driver = Driver::new(engine, place.rank, Box::new(attempt.watch()), patience);
+        let membership = Membership::new(group.clone(), depart, attempt.mark.clone());
         Ok(Agreed {
-            parts: Parts {
-                patience: patience(&place, &placement),
-                policy: Policy {
-                    // Until the ranks are together.
-                    timeout: attempt.deadline.saturating_duration_since(Instant::now()),
-                    domains,
-                    slot_bytes,
-                    ..policy(group, &terms, plugin)
-                },
-                engine: engine(transport, &place, &placement, settings, &terms, domains),
-                place,
-                watch: Box::new(attempt.watch()),
-                membership: Membership::new(group.clone(), depart, attempt.mark.clone()),
-            },
+            communicator: Communicator::new(driver, place, policy, membership),
             terms,
             own_rules,
         })

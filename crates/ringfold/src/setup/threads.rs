@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::communicator::membership::Membership;
 use crate::communicator::watch::ThreadWatch;
-use crate::communicator::{Communicator, Parts, Place, Policy};
+use crate::communicator::{Communicator, Driver, Place, Policy};
 use crate::engine::Engine;
 use crate::memory::Pool;
 use crate::reduce::Parallel;
@@ -43,25 +43,22 @@ pub(crate) fn threads_with(
             let slot_bytes = transport.windows().map(|windows| windows.slot_bytes());
             let mut engine = Engine::new(Box::new(transport), rank, world_size, Pool::default());
             *engine.parallel() = parallel(rank);
-            Communicator::new(Parts {
-                engine,
-                place: Place {
-                    rank,
-                    world_size,
-                    local_rank: rank,
-                    local_size: world_size,
-                    hosts: 1,
-                    transport: "local",
-                },
-                policy: Policy {
-                    timeout: TIMEOUT,
-                    slot_bytes,
-                    ..Policy::new(tuning.clone())
-                },
-                patience: Patience::new(world_size, cores),
-                watch: Box::new(health),
-                membership: Membership::default(),
-            })
+            let place = Place {
+                rank,
+                world_size,
+                local_rank: rank,
+                local_size: world_size,
+                hosts: 1,
+                transport: "local",
+            };
+            let policy = Policy {
+                timeout: TIMEOUT,
+                slot_bytes,
+                ..Policy::new(tuning.clone())
+            };
+            let patience = Patience::new(world_size, cores);
+            let driver = Driver::new(engine, rank, Box::new(health), patience);
+            Communicator::new(driver, place, policy, Membership::default())
         })
         .collect()
 }

@@ -12,18 +12,17 @@ use crate::types::Op;
 const WARM_UP_BYTES: [usize; 2] = [64 << 10, 2 << 20];
 
 impl Agreed {
-    /// Makes the communicator, and with it the calls that need all ranks: those that warm up,
-    /// rules, a probe, weights.
+    /// Makes the calls that the communicator needs before it is used: those that warm up, rules, a
+    /// probe, weights.
     pub fn warm_up(self) -> Result<Communicator> {
         let Agreed {
-            parts,
+            mut communicator,
             terms,
             own_rules,
         } = self;
-        let membership = &parts.membership;
-        let settings = membership.group().map(|group| group.settings.clone());
-        let is_job = membership.group().is_some_and(|group| group.id == 0);
-        let mut communicator = Communicator::new(parts);
+        let group = communicator.membership.group();
+        let settings = group.map(|group| group.settings.clone());
+        let is_job = group.is_some_and(|group| group.id == 0);
         communicator.driver.set_preparing(true);
         call_once(&communicator)?;
         let rules = match terms.rules_bytes {
