@@ -33,10 +33,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::completion::Completion;
-use crate::engine::lateness::Stats;
-use crate::engine::{Job, JobId};
+use crate::engine::{Engine, Job, JobId};
 use crate::error::{Error, Result};
-use crate::memory::Registry;
 use crate::sync::lock;
 use drive::{Pace, Step, Until};
 pub(super) use endings::TIMEOUT_GRACE;
@@ -152,20 +150,10 @@ impl Driver {
         }
     }
 
-    /// Has `f` change the registered buffers between two attempts; no call that uses what it
-    /// changes is under way.
-    pub fn with_registry<R>(&self, f: impl FnOnce(&mut Registry) -> R) -> R {
-        self.visit(|state| f(state.engine.registry()))
-    }
-
-    /// Which ranks were late until now.
-    pub fn stats(&self) -> Stats {
-        self.visit(|state| state.engine.stats())
-    }
-
-    /// Counts from zero again.
-    pub fn reset_stats(&self) {
-        self.visit(|state| state.engine.reset_stats());
+    /// Has `f` use the engine between two attempts. If it changes registered buffers, no call that
+    /// uses these is under way.
+    pub fn with_engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        self.visit(|state| f(&mut state.engine))
     }
 
     /// Whether the next calls are the library's own; see [`Engine::set_preparing`].

@@ -12,8 +12,8 @@ use super::request::{Counts, Request};
 use super::work::Work;
 use crate::call::{PREPARED, Way};
 use crate::control::Standing;
-use crate::engine::Job;
 use crate::engine::lateness::Stats;
+use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{ForkGuard, Region};
 use crate::schedule::Schedule;
@@ -143,7 +143,9 @@ impl Communicator {
     /// variables insist.
     pub fn explain(&self, request: &Request) -> Result<Explanation> {
         let bytes = request.bytes(self.place.world_size);
-        let is_registered = self.driver.with_registry(|registry| registry.is_used());
+        let is_registered = self
+            .driver
+            .with_engine(|engine| engine.registry().is_used());
         let question = Question {
             is_registered,
             ..self.question(request, bytes, self.weights.weights().is_some())
@@ -277,12 +279,12 @@ impl Communicator {
     /// has what is counted so far. Works after an error, and after [`close`](Communicator::close),
     /// too.
     pub fn stats(&self) -> Stats {
-        self.driver.stats()
+        self.driver.with_engine(|engine| engine.stats())
     }
 
     /// Has [`stats`](Communicator::stats) count from zero again. Not collective.
     pub fn reset_stats(&self) {
-        self.driver.reset_stats();
+        self.driver.with_engine(Engine::reset_stats);
     }
 
     /// The request, checked, as it is carried out.

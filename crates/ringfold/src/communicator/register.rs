@@ -210,7 +210,7 @@ impl Communicator {
         part.own.show_to_children(part.fd);
         let own = Arc::new(part.own);
         self.driver
-            .with_registry(|registry| registry.add_shared(&own, peers));
+            .with_engine(|engine| engine.registry().add_shared(&own, peers));
         Ok((own, sizes(&records)))
     }
 
