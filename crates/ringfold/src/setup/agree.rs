@@ -219,36 +219,28 @@ fn log_terms(terms: &Terms, plugin: Option<&str>) {
              alike, and have the library everywhere"
         );
     }
-    let Terms {
-        constants,
-        limits,
-        is_probed,
-        ..
-    } = terms;
-    let why = if *is_probed { "; a probe follows" } else { "" };
     log::info!(
         target: "ringfold::tuning",
-        "limits, as rank 0 has them from its caches, its cores and RINGFOLD_LIMITS: {limits}{why}"
+        "limits, as rank 0 has them from its caches, its cores and RINGFOLD_LIMITS: {}{}",
+        terms.limits,
+        if terms.is_probed { "; a probe follows" } else { "" }
     );
     log::info!(
         target: "ringfold::tuning",
-        "constants of the cost model, as rank 0 has them: {constants}"
+        "constants of the cost model, as rank 0 has them: {}", terms.constants
     );
 }
 
 fn log_place(place: &Place, cores: usize, settings: &Settings) {
-    let Place {
-        rank,
-        world_size,
-        local_size,
-        hosts,
-        transport,
-        ..
-    } = place;
     log::info!(
         target: "ringfold::init",
-        "rank {rank} of {world_size}: {local_size} ranks share this host and {cores} cores, \
-         {hosts} hosts, transport {transport} ({} was asked for)",
-        settings.transport.name()
+        "rank {} of {}: {} ranks share this host and {cores} cores, {} hosts, transport {} ({} was \
+         asked for)",
+        place.rank,
+        place.world_size,
+        place.local_size,
+        place.hosts,
+        place.transport,
+        settings.transport
     );
 }
