@@ -49,12 +49,8 @@ impl Absence {
     /// Tells rank 0.
     fn excuse(&self, limit: Limit<'_>, missed: impl FnOnce()) -> Result<()> {
         let claim = Claim {
-            purpose: Purpose::Control,
             channel: EXCUSE,
-            communicator: 0,
-            from: self.rank as u32,
-            to: 0,
-            world_size: self.world_size as u32,
+            ..Claim::control(self.rank, self.world_size)
         };
         let mut missed = Some(missed);
         while !limit.is_over() {

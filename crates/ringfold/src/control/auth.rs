@@ -135,6 +135,20 @@ pub struct Claim {
 }
 
 /// Defines the refusals: the byte on the wire, the name, and what a user reads.
+impl Claim {
+    /// `rank`, to the server of its job.
+    pub fn control(rank: usize, world_size: usize) -> Claim {
+        Claim {
+            purpose: Purpose::Control,
+            channel: 0,
+            communicator: 0,
+            from: rank as u32,
+            to: 0,
+            world_size: world_size as u32,
+        }
+    }
+}
+
 macro_rules! refusals {
     ($($(#[$doc:meta])* $number:literal $name:ident: $text:literal,)*) => {
         /// Why a connection was not accepted. One byte on the wire.

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::address::Address;
-use super::auth::{Claim, Purpose, Secret};
+use super::auth::{Claim, Secret};
 use super::connection::{ANSWER, ControlConnection, Reach};
 use super::frame::{Frame, Presence, SERVER_FRAME_BYTES_MAX, Splitter};
 use super::health::{Health, OpenCommunicators};
@@ -39,7 +39,6 @@ pub struct Session(Arc<Owner>);
 
 #[derive(Debug)]
 struct Owner {
-    world_size: usize,
     job: u64,
     secret: Secret,
     ranks: Vec<Presence>,
@@ -122,14 +121,7 @@ impl Session {
 
     /// Connects another rank to rank 0's server.
     fn reach_server(launch: &Launch, secret: &Secret, limit: Limit<'_>) -> Result<Socket> {
-        let claim = Claim {
-            purpose: Purpose::Control,
-            channel: 0,
-            communicator: 0,
-            from: launch.rank as u32,
-            to: 0,
-            world_size: launch.world_size as u32,
-        };
+        let claim = Claim::control(launch.rank, launch.world_size);
         let candidates = launch.addresses.iter().chain(&launch.public_name);
         let candidates: Vec<Address> = candidates.cloned().collect();
         let socket = reach(&candidates, secret, claim, limit)?;
@@ -143,7 +135,6 @@ impl Session {
     fn alone(presence: Presence) -> Result<Session> {
         let connection = ControlConnection::new(0, 1, None, Reach::Closed)?;
         Ok(Session(Arc::new(Owner {
-            world_size: 1,
             job: u64::from_le_bytes(random()?),
             secret: Secret::new(random::<32>()?),
             ranks: vec![presence],
@@ -194,7 +185,6 @@ impl Session {
         let monitor = Monitor::new(connection.clone(), open, splitter, silence, &ranks);
         let thread = threads::start("ringfold-monitor", move || monitor.run())?;
         Ok(Session(Arc::new(Owner {
-            world_size: ranks.len(),
             job,
             secret: secret.unwrap_or_else(|| Secret::new(key)),
             ranks,
@@ -214,7 +204,7 @@ impl Session {
 
     /// The number of ranks in the job.
     pub fn world_size(&self) -> usize {
-        self.0.world_size
+        self.0.ranks.len()
     }
 
     /// Whether the server, in rank 0's process, is gone without a goodbye: exchanges fail from then
@@ -293,12 +283,12 @@ impl Session {
         let in_order: Vec<u32> = ranks.iter().map(|rank| *rank as u32).collect();
         let mut ascending = in_order.clone();
         ascending.sort_unstable();
-        let is_inside = ranks.iter().all(|rank| *rank < self.0.world_size);
+        let is_inside = ranks.iter().all(|rank| *rank < self.world_size());
         let are_different = ascending.windows(2).all(|pair| pair[0] < pair[1]);
         if !is_inside || !are_different || !ranks.contains(&self.rank()) {
             return Err(Error::InvalidArgument(format!(
                 "{ranks:?} are not different ranks below {} with rank {} among them",
-                self.0.world_size,
+                self.world_size(),
                 self.rank()
             )));
         }
