@@ -54,6 +54,15 @@ wire_struct!(Fault {
 
 impl Fault {
     /// A rank that is gone.
+    pub fn timeout(ranks: Vec<u32>) -> Fault {
+        Fault {
+            class: Class::Timeout,
+            ranks,
+            text: String::new(),
+            after_ms: 0,
+        }
+    }
+
     pub fn peer_failed(rank: u32, reason: impl Into<String>) -> Fault {
         Fault {
             class: Class::PeerFailed,

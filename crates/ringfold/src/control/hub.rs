@@ -16,11 +16,11 @@ mod verdict;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::fault::{Class, Fault};
+use super::fault::Fault;
 use super::frame::{Frame, KEY_BYTES_MAX, Presence};
 use crate::silence::Silence;
+use state::{Group, Inquiry, Rank, Survey, Topic};
 pub use state::{Hub, ProtocolViolation};
-use state::{Rank, Topic};
 pub use verdict::INQUIRY;
 
 /// The longest time an exchange or a survey may take.
@@ -179,13 +179,9 @@ impl Hub {
             let reason = format!("rank {rank} was lost: {reason}");
             self.cancel(vec![rank], &reason);
         }
-        let affected: Vec<u64> = self
-            .groups
-            .iter()
-            .filter(|(_, group)| group.members.contains(&rank) && !group.closed.contains(&rank))
-            .map(|(id, _)| *id)
-            .collect();
-        for communicator in affected {
+        for communicator in
+            self.groups_that(|group| group.members.contains(&rank) && !group.closed.contains(&rank))
+        {
             self.pronounce(communicator, fault.clone());
         }
         // Afterwards, so that ranks in an exchange have the verdict when that ends.
@@ -201,22 +197,13 @@ impl Hub {
             let reason = format!("the deadline for joining has passed{refused}");
             self.cancel(self.absent(), &reason);
         }
-        let late: Vec<u64> = self
-            .groups
-            .iter()
-            .filter(|(_, group)| group.inquiry.as_ref().is_some_and(|i| now >= i.deadline))
-            .map(|(id, _)| *id)
-            .collect();
-        for communicator in late {
+        let is_late = |inquiry: &Inquiry| now >= inquiry.deadline;
+        for communicator in self.groups_that(|group| group.inquiry.as_ref().is_some_and(is_late)) {
             self.conclude(communicator);
         }
-        let surveyed = self.groups.iter().filter(|(_, group)| {
-            let mut surveys = group.surveys.iter();
-            surveys.any(|survey| now >= survey.deadline)
-        });
-        let surveyed: Vec<u64> = surveyed.map(|(id, _)| *id).collect();
-        for communicator in surveyed {
-            self.end_surveys(communicator, |survey| now >= survey.deadline);
+        let is_over = |survey: &Survey| now >= survey.deadline;
+        for communicator in self.groups_that(|group| group.surveys.iter().any(is_over)) {
+            self.end_surveys(communicator, is_over);
         }
         let late: Vec<Topic> = self
             .gatherings
@@ -225,14 +212,7 @@ impl Hub {
             .map(|(topic, _)| topic.clone())
             .collect();
         for topic in late {
-            let missing = self.missing(&topic);
-            let fault = Fault {
-                class: Class::Timeout,
-                ranks: missing,
-                text: String::new(),
-                after_ms: 0,
-            };
-            self.fail_gathering(&topic, &fault);
+            self.fail_gathering(&topic, &Fault::timeout(self.missing(&topic)));
         }
     }
 
@@ -241,6 +221,11 @@ impl Hub {
         for rank in self.ranks_that(|rank| matches!(rank, Rank::Here(_))) {
             self.out.push((rank, Frame::Closing));
         }
+    }
+
+    fn groups_that(&self, is_wanted: impl Fn(&Group) -> bool) -> Vec<u64> {
+        let wanted = self.groups.iter().filter(|(_, group)| is_wanted(group));
+        wanted.map(|(communicator, _)| *communicator).collect()
     }
 
     fn ranks_that(&self, is_wanted: impl Fn(&Rank) -> bool) -> Vec<u32> {

@@ -153,26 +153,14 @@ impl Hub {
             return self.pronounce(communicator, inquiry.fault);
         }
         let ranks = &self.ranks;
-        let silent = |member: &&u32| {
-            matches!(ranks[**member as usize], Rank::Here(_))
-                && !inquiry.answers.contains_key(member)
-        };
-        let mut culprits: Vec<u32> = group.members.iter().filter(silent).copied().collect();
-        let own = inquiry.answers.get(&inquiry.reporter).copied();
-        if let (true, Some(own)) = (culprits.is_empty(), own) {
-            let behind = inquiry
-                .answers
-                .iter()
-                .filter(|(_, sequence)| **sequence < own);
-            let behind: Vec<_> = behind.collect();
-            let lowest = behind.iter().map(|(_, sequence)| **sequence).min();
-            culprits.extend(
-                behind
-                    .iter()
-                    .filter(|(_, sequence)| Some(**sequence) == lowest)
-                    .map(|(rank, _)| **rank),
-            );
-            culprits.sort_unstable();
+        let answer = |member: u32| inquiry.answers.get(&member);
+        let is_here = |member: u32| matches!(ranks[member as usize], Rank::Here(_));
+        let members = group.members.iter().copied();
+        let silent = |member: &u32| is_here(*member) && answer(*member).is_none();
+        let mut culprits: Vec<u32> = members.clone().filter(silent).collect();
+        let lowest = inquiry.answers.values().min();
+        if culprits.is_empty() && answer(inquiry.reporter) > lowest {
+            culprits = members.filter(|member| answer(*member) == lowest).collect();
         }
         let mut fault = inquiry.fault;
         if !culprits.is_empty() {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Session;
 use crate::control::connection::{ANSWER, Ended, Reach};
-use crate::control::fault::{Class, Fault};
+use crate::control::fault::Fault;
 use crate::control::frame::{BLOB_BYTES_MAX, Frame, KEY_BYTES_MAX};
 use crate::control::health::in_order;
 use crate::control::limit::Limit;
@@ -91,14 +91,7 @@ impl Ended {
                 Reach::Lost => Err("its control connection was closed"),
                 Reach::Open if !self.is_sent => Err("it does not read its control connection"),
                 // Not even the server answered.
-                Reach::Open => {
-                    return Err(Fault {
-                        class: Class::Timeout,
-                        ranks: vec![0],
-                        text: String::new(),
-                        after_ms: 0,
-                    });
-                }
+                Reach::Open => return Err(Fault::timeout(vec![0])),
             },
         }
         .map_err(|reason| Fault::peer_failed(0, reason))
