@@ -1,9 +1,10 @@
 //! The thread that runs the engine, and how it waits.
 //!
 //! One thread at a time *drives*: it holds the engine, asks it to progress and waits by
-//! [`Patience`] in between. A blocking call drives until its own job is done. Jobs that come
-//! meanwhile from other threads, and those started asynchronously, go through the inbox; a worker
-//! thread, made on first use, drives while such jobs are left and no other thread does.
+//! [`Patience`](crate::wait::Patience) in between. A blocking call drives until its own job is
+//! done. Jobs that come meanwhile from other threads, and those started asynchronously, go through
+//! the inbox; a worker thread, made on first use, drives while such jobs are left and no other
+//! thread does.
 //!
 //! A thread that drives lets go of the engine between two attempts when another thread asks for it
 //! (a *visit*: figures are read, the communicator is ended), and when its own callback is due. So a

@@ -1,5 +1,5 @@
-//! Memory of the user's that is registered for a while: the guards that [`Communicator::register`]
-//! gives.
+//! Memory of the user's that is registered for a while: the guards that
+//! [`Communicator::register`](crate::Communicator::register) gives.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};

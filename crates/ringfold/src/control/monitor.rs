@@ -1,8 +1,8 @@
 //! The thread that reads a rank's control connection and watches its neighbours' processes.
 //!
-//! It passes verdicts to [`Health`], answers inquiries, and completes exchanges. It never waits for
-//! anything but its poll, so that an inquiry is answered as long as the process runs at all: that
-//! is what an answer means.
+//! It passes verdicts to [`Health`](super::Health), answers inquiries, and passes the server's
+//! answers on. It never waits for anything but its poll, so that an inquiry is answered as long as
+//! the process runs at all: that is what an answer means.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
