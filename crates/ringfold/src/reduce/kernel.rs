@@ -7,7 +7,7 @@ use super::scale::{Factor, scale};
 use super::spread::{self, Spread, SpreadScaled, Targets};
 use super::store::{BLOCK_BYTES, Store, fence_stores, put};
 #[cfg(target_arch = "x86_64")]
-use super::x86;
+use super::x86::{Avx512, F16c, FoldHalf};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::{DType, Op};
@@ -37,10 +37,11 @@ impl Kernel {
                 level.name()
             )));
         }
+        // Bit operations are the same at any width.
         let run = match (op.combining(), dtype) {
-            (Op::Bor, _) | (Op::Max | Op::Sum, DType::Bool) => bytewise::<Bor>(level),
-            (Op::Band, _) | (Op::Min | Op::Prod, DType::Bool) => bytewise::<Band>(level),
-            (Op::Bxor, _) => bytewise::<Bxor>(level),
+            (Op::Bor, _) | (Op::Max | Op::Sum, DType::Bool) => plain::<Bor, u8>(level),
+            (Op::Band, _) | (Op::Min | Op::Prod, DType::Bool) => plain::<Band, u8>(level),
+            (Op::Bxor, _) => plain::<Bxor, u8>(level),
             (Op::Min, _) => ordered::<Min>(dtype, level),
             (Op::Max, _) => ordered::<Max>(dtype, level),
             (Op::Prod, _) => wrapping::<Prod>(dtype, level),
@@ -182,21 +183,15 @@ where
 
 fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> Run<()> {
     match dtype {
-        DType::F16 => half::<J>(level),
+        #[cfg(target_arch = "x86_64")]
+        DType::F16 if level == Level::Avx2 => compiled::<FoldHalf<J, F16c>, ()>(level),
+        #[cfg(target_arch = "x86_64")]
+        DType::F16 if level == Level::Avx512 => compiled::<FoldHalf<J, Avx512>, ()>(level),
+        DType::F16 => compiled::<Fold<J, Half>, ()>(level),
         DType::BF16 => compiled::<FoldBrain<J>, ()>(level),
         DType::F32 => plain::<J, f32>(level),
         DType::F64 => plain::<J, f64>(level),
         _ => unreachable!("`Op::check` lets only floats with arithmetic come here"),
-    }
-}
-
-fn half<J: Join<f32>>(level: Level) -> Run<()> {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => compiled::<x86::FoldHalf<J, x86::F16c>, ()>(level),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => compiled::<x86::FoldHalf<J, x86::Avx512>, ()>(level),
-        _ => compiled::<Fold<J, Half>, ()>(level),
     }
 }
 
@@ -207,11 +202,6 @@ where
     Plain<T>: Format<Wide = T>,
 {
     compiled::<Fold<J, Plain<T>>, ()>(level.min(Level::Avx2))
-}
-
-/// Bit operations are the same at any width.
-fn bytewise<J: Join<u8>>(level: Level) -> Run<()> {
-    plain::<J, u8>(level)
 }
 
 /// The loop of sums of a few sources into as many targets, if this type has one.
@@ -225,9 +215,9 @@ fn spread_sum(dtype: DType, level: Level) -> Option<Run<Targets>> {
         DType::F64 => compiled::<SpreadScaled<Plain<f64>>, _>(level),
         DType::BF16 => compiled::<SpreadScaled<Brain>, _>(level),
         #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx2 => compiled::<SpreadScaled<x86::F16c>, _>(level),
+        DType::F16 if level == Level::Avx2 => compiled::<SpreadScaled<F16c>, _>(level),
         #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx512 => compiled::<SpreadScaled<x86::Avx512>, _>(level),
+        DType::F16 if level == Level::Avx512 => compiled::<SpreadScaled<Avx512>, _>(level),
         _ => return None,
     })
 }

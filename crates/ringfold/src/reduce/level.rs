@@ -32,15 +32,8 @@ impl Level {
     /// The highest level of this machine: the one that kernels are made for.
     pub fn current() -> Level {
         static CURRENT: OnceLock<Level> = OnceLock::new();
-        *CURRENT.get_or_init(|| {
-            if Level::Avx512.is_available() {
-                Level::Avx512
-            } else if Level::Avx2.is_available() {
-                Level::Avx2
-            } else {
-                Level::Baseline
-            }
-        })
+        let highest = || Level::available().pop().unwrap_or(Level::Baseline);
+        *CURRENT.get_or_init(highest)
     }
 
     /// The usual name of the instructions.
