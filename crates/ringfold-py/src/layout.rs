@@ -136,17 +136,10 @@ fn contiguous_strides(shape: &[usize], item_bytes: usize) -> PyResult<Vec<isize>
     // A zero length would make outer strides 0; the number of elements is 0 then, and strides do
     // not matter.
     element_count(shape, item_bytes)?;
-    let mut stride = item_bytes as isize;
-    let mut strides: Vec<isize> = shape
-        .iter()
-        .rev()
-        .map(|&length| {
-            let this = stride;
-            stride = stride.saturating_mul(length as isize);
-            this
-        })
-        .collect();
-    strides.reverse();
+    let mut strides = vec![item_bytes as isize; shape.len()];
+    for inner in (1..shape.len()).rev() {
+        strides[inner - 1] = strides[inner].saturating_mul(shape[inner] as isize);
+    }
     Ok(strides)
 }
 

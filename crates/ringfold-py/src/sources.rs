@@ -169,11 +169,7 @@ fn extension_dtype(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
 /// Opens such an array through a view with an integer type of the same size.
 fn open_extension(object: &Bound<'_, PyAny>, name: &str) -> PyResult<(Layout, Owner, Kind)> {
     let dtype = dtype_named(name)?;
-    let integer = if dtype.size_bytes() == 2 {
-        "uint16"
-    } else {
-        "uint8"
-    };
+    let integer = format!("uint{}", 8 * dtype.size_bytes());
     let view = object.call_method1("view", (integer,))?;
     let (mut layout, buffer) = export(&view).map_err(|refusal| match refusal {
         Refusal::NotOffered(error) | Refusal::Useless(error) => error,
