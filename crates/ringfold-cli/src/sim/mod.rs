@@ -33,7 +33,6 @@ use ringfold::internals::simulate::goal;
 
 pub use arguments::Arguments;
 use outcome::Outcome;
-use progress::Progress;
 use settings::Settings;
 use vary::{Value, Variant};
 
@@ -94,8 +93,8 @@ fn single(arguments: &Arguments, variant: &Variant) -> Result<Outcome> {
     // What was asked for by `--json` is everything, and so is what a timeline shows.
     let needs_all = scenario.traces || arguments.json.is_some();
     arguments.method.check(&scenario, needs_all)?;
-    let progress = Progress::begin(1)?;
-    progress.announce(scenario.collective.to_string());
+    let progress = progress::begin(1)?;
+    progress.set_message(scenario.collective.to_string());
     let simulated = arguments.method.simulate(&scenario, needs_all);
     drop(progress);
     let (summary, report) = simulated?;
@@ -141,16 +140,16 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
             cases.push((variant, value, scenario));
         }
     }
-    let progress = Progress::begin(cases.len())?;
+    let progress = progress::begin(cases.len())?;
     let say = |text: &str| match arguments.stdout_is_data() {
         true => Ok(()),
-        false => progress.aside(|| output::print(text)),
+        false => progress.suspend(|| output::print(text)),
     };
     say(&table::header(key, variants))?;
     let mut outcomes: Vec<Outcome> = Vec::new();
     for (variant, value, scenario) in cases {
         let value_label = value.map_or("", |value| &value.label);
-        progress.announce(format!("{value_label} {}", variant.label));
+        progress.set_message(format!("{value_label} {}", variant.label));
         let (summary, report) = arguments
             .method
             .simulate(&scenario, needs_all)
@@ -169,7 +168,7 @@ fn many(arguments: &Arguments, variants: &[Variant]) -> Result<Vec<Outcome>> {
             csv.add(files::line(key, &outcome))?;
         }
         outcomes.push(outcome);
-        progress.advance();
+        progress.inc(1);
     }
     say(&table::footer(key, variants, &outcomes))?;
     Ok(outcomes)

@@ -106,12 +106,8 @@ pub fn gantt(report: &Report) -> Result<Timeline> {
             scenario.ranks
         );
     }
-    let mut kinds: Vec<Lane> = Vec::new();
-    for lane in LINES.concat() {
-        if report.trace.iter().any(|event| event.lane == lane) {
-            kinds.push(lane);
-        }
-    }
+    let mut kinds = LINES.concat();
+    kinds.retain(|lane| report.trace.iter().any(|event| event.lane == *lane));
     let mut bars = Vec::new();
     for event in &report.trace {
         let line = LINES.iter().position(|lanes| lanes.contains(&event.lane));

@@ -10,7 +10,7 @@ use ringfold::internals::schedule::Access;
 use ringfold::internals::simulate::{self, Policy, Scenario, Server, Signals, Target, Timers};
 use serde::Deserialize;
 
-use super::parse::{Span, words};
+use super::parse::{Span, read_from_text, words};
 
 /// A heading of the help.
 const POLICY: &str = "Going around slow ranks";
@@ -76,29 +76,21 @@ pub enum TimersName {
 }
 
 /// A number above 1.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
-#[serde(try_from = "f64")]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factor(pub f64);
-
-impl TryFrom<f64> for Factor {
-    type Error = String;
-    fn try_from(number: f64) -> Result<Factor, String> {
-        match number {
-            above if above.is_finite() && above > 1.0 => Ok(Factor(above)),
-            _ => Err(format!("{number} times as long; it must be above 1")),
-        }
-    }
-}
 
 impl FromStr for Factor {
     type Err = String;
     fn from_str(text: &str) -> Result<Factor, String> {
-        let number: f64 = text
-            .parse()
-            .map_err(|_| format!("`{text}` is not a number"))?;
-        number.try_into()
+        match text.parse::<f64>() {
+            Ok(above) if above.is_finite() && above > 1.0 => Ok(Factor(above)),
+            Ok(number) => Err(format!("{number} times as long; it must be above 1")),
+            Err(_) => Err(format!("`{text}` is not a number")),
+        }
     }
 }
+
+read_from_text!(Factor);
 
 impl PolicySettings {
     /// The policy for a scenario that is otherwise complete.

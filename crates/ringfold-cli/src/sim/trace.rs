@@ -42,32 +42,25 @@ fn names(report: &Report) -> Vec<Value> {
         .map(|event| (event.rank, event.lane))
         .collect();
     let ranks: BTreeSet<usize> = lanes.iter().map(|(rank, _)| *rank).collect();
-    let of_rank = |rank: usize, name: &str, args: Value| {
-        let name = format!("process_{name}");
-        json!({"ph": "M", "name": name, "pid": rank, "args": args})
-    };
-    let of_lane = |(rank, lane): (usize, Lane), name: &str, args: Value| {
-        let name = format!("thread_{name}");
-        json!({"ph": "M", "name": name, "pid": rank, "tid": lane as u32, "args": args})
-    };
-    let mut names = Vec::new();
-    for rank in ranks {
-        names.push(of_rank(
-            rank,
-            "name",
-            json!({"name": format!("rank {rank}")}),
-        ));
-        names.push(of_rank(rank, "sort_index", json!({"sort_index": rank})));
-    }
-    for at in lanes {
-        names.push(of_lane(at, "name", json!({"name": at.1.name()})));
-        names.push(of_lane(
-            at,
-            "sort_index",
-            json!({"sort_index": at.1 as u32}),
-        ));
-    }
-    names
+    let ranks = ranks.into_iter().map(|rank| {
+        let name = format!("rank {rank}");
+        ("process", json!({"ph": "M", "pid": rank}), name, rank)
+    });
+    let lanes = lanes.into_iter().map(|(rank, lane)| {
+        let event = json!({"ph": "M", "pid": rank, "tid": lane as u32});
+        ("thread", event, lane.name().to_owned(), lane as usize)
+    });
+    let events = ranks.chain(lanes).flat_map(|(kind, event, name, order)| {
+        let name = ("name", json!({"name": name}));
+        let order = ("sort_index", json!({"sort_index": order}));
+        [name, order].map(|(what, args)| {
+            let mut event = event.clone();
+            event["name"] = format!("{kind}_{what}").into();
+            event["args"] = args;
+            event
+        })
+    });
+    events.collect()
 }
 
 fn slice(event: &TraceEvent) -> Value {

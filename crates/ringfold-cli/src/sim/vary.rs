@@ -264,18 +264,16 @@ pub struct Variant {
 /// The values of `--compare`: algorithms, values of a setting (`KEY=A,B`), or other scenario files
 /// beside this one.
 pub fn variants(settings: &Settings, named: &str, asked: Option<&str>) -> Result<Vec<Variant>> {
+    let own = |label: &str| Variant {
+        label: label.into(),
+        settings: settings.clone(),
+    };
     let Some(asked) = asked else {
-        return Ok(vec![Variant {
-            label: String::new(),
-            settings: settings.clone(),
-        }]);
+        return Ok(vec![own("")]);
     };
     let words: Vec<&str> = asked.split(',').map(str::trim).collect();
     if !asked.contains('=') && words.iter().all(|word| word.ends_with(".toml")) {
-        let mut variants = vec![Variant {
-            label: named.into(),
-            settings: settings.clone(),
-        }];
+        let mut variants = vec![own(named)];
         for word in words {
             variants.push(Variant {
                 label: word.into(),
