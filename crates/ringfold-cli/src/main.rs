@@ -72,8 +72,7 @@ fn fail(error: &anyhow::Error) -> u8 {
         return OUTPUT_CLOSED;
     }
     complain(&format!("{error:#}"));
-    let unstarted = error.downcast_ref::<launch::CannotStart>();
-    unstarted.map_or(1, launch::CannotStart::status)
+    launch::status_of(error)
 }
 
 /// Whether the reader of our output has closed it, as `head` does: no failure worth a message.

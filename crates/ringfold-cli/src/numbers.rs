@@ -23,16 +23,11 @@ pub fn significant(value: f64) -> String {
         _ => scientific(value, 5),
     };
     let (digits, exponent) = text.split_at(text.find('e').unwrap_or(text.len()));
-    match digits.contains('.') {
-        true => {
-            digits
-                .trim_end_matches('0')
-                .trim_end_matches('.')
-                .to_owned()
-                + exponent
-        }
-        false => text,
-    }
+    let digits = match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
+    };
+    format!("{digits}{exponent}")
 }
 
 /// Like C's `%e`: the exponent has a sign and at least two digits.

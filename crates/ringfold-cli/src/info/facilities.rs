@@ -24,17 +24,10 @@ pub struct Facility {
 
 impl Facility {
     fn new(name: &'static str, tried: Result<String>) -> Facility {
-        match tried {
-            Ok(detail) => Facility {
-                name,
-                usable: true,
-                detail,
-            },
-            Err(error) => Facility {
-                name,
-                usable: false,
-                detail: format!("{error:#}"),
-            },
+        Facility {
+            name,
+            usable: tried.is_ok(),
+            detail: tried.unwrap_or_else(|error| format!("{error:#}")),
         }
     }
 }

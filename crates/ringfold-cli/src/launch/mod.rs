@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ringfold::Bind;
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -61,39 +61,33 @@ impl Outcome {
     }
 }
 
-/// The program of a rank could not be started.
+/// Says of the system's error that it kept the program of a rank from starting.
 #[derive(Debug)]
-pub struct CannotStart {
-    program: String,
-    rank: usize,
-    error: std::io::Error,
-}
-
-impl CannotStart {
-    /// The exit status that shells and `env` have for this: 127 for a program that is not there,
-    /// 126 for one that cannot be run; 1 where the system is at fault.
-    pub fn status(&self) -> u8 {
-        match self.error.kind() {
-            ErrorKind::NotFound => 127,
-            ErrorKind::PermissionDenied | ErrorKind::IsADirectory => 126,
-            _ if self.error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => 126,
-            _ => 1,
-        }
-    }
-}
+struct CannotStart(String);
 
 impl std::fmt::Display for CannotStart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let CannotStart {
-            program,
-            rank,
-            error,
-        } = self;
-        write!(f, "cannot start `{program}` as rank {rank}: {error}")
+        f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for CannotStart {}
+/// The exit status of a command that ended with `error`: for a program that could not be started,
+/// what shells and `env` have, 127 if it is not there and 126 if it cannot be run; otherwise 1.
+pub fn status_of(error: &anyhow::Error) -> u8 {
+    let unstarted = error.downcast_ref::<CannotStart>();
+    match unstarted.and_then(|_| error.downcast_ref::<std::io::Error>()) {
+        Some(refusal) if refusal.kind() == ErrorKind::NotFound => 127,
+        Some(refusal)
+            if matches!(
+                refusal.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::IsADirectory
+            ) || refusal.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) =>
+        {
+            126
+        }
+        _ => 1,
+    }
+}
 
 /// Starts the job's ranks and returns when all are gone.
 pub fn launch(job: &Job) -> Result<Outcome> {
@@ -163,10 +157,9 @@ fn start(
     if let Some(cores) = cores {
         binding::bind(&mut command, cores);
     }
-    let mut child = command.spawn().map_err(|error| CannotStart {
-        program: command.get_program().display().to_string(),
-        rank,
-        error,
+    let mut child = command.spawn().with_context(|| {
+        let program = command.get_program().display();
+        CannotStart(format!("cannot start `{program}` as rank {rank}"))
     })?;
     let attached = output.attach(rank, &mut child);
     if let Err(error) = attached.and_then(|()| output::feed_stdin(&mut child)) {
