@@ -2,7 +2,7 @@
 //! injected faults and delays, the simulator, tests.
 
 /// A small generator (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SplitMix64(
     /// The state; any number begins a sequence.
     pub u64,

@@ -34,6 +34,7 @@ pub(super) struct Port {
     pub last_from: u32,
 }
 
+#[derive(Default)]
 pub(super) struct Rank {
     /// When its last step was issued: steps are issued in order.
     now_ps: u64,
@@ -54,15 +55,8 @@ impl Rank {
     pub fn new(begin_ps: u64) -> Rank {
         Rank {
             now_ps: begin_ps,
-            port: Port::default(),
-            pending: PendingSteps::default(),
-            server_until_ps: 0,
-            asked_ps: 0,
-            reductions: 0,
-            sent_messages: 0,
-            sent_bytes: 0,
             finished_ps: begin_ps,
-            reduced_ps: 0,
+            ..Rank::default()
         }
     }
 

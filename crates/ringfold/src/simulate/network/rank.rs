@@ -20,6 +20,7 @@ pub(in crate::simulate) struct Port {
 }
 
 /// A rank's operations in progress, and its totals.
+#[derive(Default)]
 pub(in crate::simulate) struct RankState {
     pub incoming: BTreeMap<Source, Incoming>,
     /// The streams that are listened to.
@@ -72,25 +73,10 @@ impl RankState {
         let mut stalls: Vec<(u64, u64)> = scenario.stalls(rank).collect();
         stalls.sort_unstable();
         RankState {
-            incoming: BTreeMap::new(),
-            listened: Vec::new(),
-            done: Vec::new(),
-            error: None,
-            ports: Default::default(),
-            has_left: false,
-            is_stopped: false,
-            is_touched: false,
             cause: ORIGIN,
             random: SplitMix64::stream(scenario.seed, rank as u64),
-            reductions: 0,
-            is_server_busy: false,
-            is_messaging: false,
-            has_asked: false,
-            unasked: VecDeque::new(),
             stalls,
-            computing: 0,
-            computing_since_ps: 0,
-            account: Account::default(),
+            ..RankState::default()
         }
     }
 }
