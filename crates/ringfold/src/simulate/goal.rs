@@ -71,7 +71,7 @@ impl<'a> Exporter<'a> {
         let _ = writeln!(text, "\nrank {rank} {{");
         // A late rank computes before its call.
         let is_late = begin_ps > 0;
-        let mut before = is_late.then(|| Before::Delay(self.write_calc(begin_ps, text)));
+        let mut before = is_late.then(|| ("requires", self.write_calc(begin_ps, text)));
         let steps = &self.schedule.channels[0];
         let waits = dependence::dependencies(self.schedule, false);
         let mut all: Vec<Option<Labels>> = Vec::with_capacity(steps.len());
@@ -81,16 +81,10 @@ impl<'a> Exporter<'a> {
                 for awaited in after.iter().filter_map(|number| all[*number as usize]) {
                     let _ = writeln!(text, "l{} requires l{}", labels.first, awaited.last);
                 }
-                match before {
-                    Some(Before::Delay(delay)) => {
-                        let _ = writeln!(text, "l{} requires l{delay}", labels.first);
-                    }
-                    Some(Before::Step(step)) => {
-                        let _ = writeln!(text, "l{} irequires l{step}", labels.first);
-                    }
-                    None => {}
+                if let Some((how, earlier)) = before {
+                    let _ = writeln!(text, "l{} {how} l{earlier}", labels.first);
                 }
-                before = Some(Before::Step(labels.first));
+                before = Some(("irequires", labels.first));
             }
             all.push(labels);
         }
@@ -150,14 +144,6 @@ impl<'a> Exporter<'a> {
         self.labels += 1;
         self.labels
     }
-}
-
-/// What stands in front of a step.
-enum Before {
-    /// What must be complete.
-    Delay(u32),
-    /// What must have begun.
-    Step(u32),
 }
 
 #[cfg(test)]
