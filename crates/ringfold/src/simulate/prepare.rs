@@ -37,29 +37,28 @@ pub(super) fn buffers(scenario: &Scenario, oracle: &Oracle) -> Vec<Buffers> {
     let sizes: Vec<_> = (0..scenario.ranks)
         .map(|rank| oracle.buffer_bytes(rank))
         .collect();
-    if scenario.payload == Payload::Hollow {
+    let shared = (scenario.payload == Payload::Hollow).then(|| {
         let largest = |of: fn(&(usize, usize)) -> usize| sizes.iter().map(of).max().unwrap_or(0);
-        let input = Arc::new(Owned::zeroed(largest(|sizes| sizes.0)));
-        let output = Arc::new(Owned::zeroed(largest(|sizes| sizes.1)));
-        let of_rank = |(input_bytes, output_bytes)| Buffers {
-            input: input.clone(),
-            output: output.clone(),
-            input_bytes,
-            output_bytes,
-        };
-        return sizes.into_iter().map(of_rank).collect();
-    }
-    let of_rank = |(rank, (input_bytes, output_bytes))| {
-        let input = Owned::zeroed(input_bytes);
-        oracle.fill(rank, input.region());
+        let [input, output] = [largest(|sizes| sizes.0), largest(|sizes| sizes.1)];
+        (
+            Arc::new(Owned::zeroed(input)),
+            Arc::new(Owned::zeroed(output)),
+        )
+    });
+    let of_rank = |(rank, &(input_bytes, output_bytes)): (usize, &(usize, usize))| {
+        let (input, output) = shared.clone().unwrap_or_else(|| {
+            let input = Owned::zeroed(input_bytes);
+            oracle.fill(rank, input.region());
+            (Arc::new(input), Arc::new(Owned::zeroed(output_bytes)))
+        });
         Buffers {
-            input: Arc::new(input),
-            output: Arc::new(Owned::zeroed(output_bytes)),
+            input,
+            output,
             input_bytes,
             output_bytes,
         }
     };
-    sizes.into_iter().enumerate().map(of_rank).collect()
+    sizes.iter().enumerate().map(of_rank).collect()
 }
 
 /// The scenario with what the tuner would choose filled in: the algorithm and the pipeline's unit.
