@@ -7,7 +7,7 @@ use super::pending::Touches;
 use super::rank::{Costs, Port, Rank, RankOnPath};
 use super::source::{Chunks, Refusal, Source};
 use crate::schedule::{Action, Buffer, Span, Step};
-use crate::simulate::network::model::{Links, Network};
+use crate::simulate::network::model::Network;
 use crate::simulate::network::slow_links::SlowLinks;
 use crate::simulate::scenario::Scenario;
 
@@ -223,23 +223,11 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// The links between two ranks, and whether they have ports of their own.
-    #[inline(always)]
-    fn links(&self, from: u32, to: u32) -> (&'a Links, bool) {
-        let network = self.network;
-        match &network.local {
-            Some(local) if network.host(from as usize) == network.host(to as usize) => {
-                (local, true)
-            }
-            _ => (&network.links, false),
-        }
-    }
-
     /// Puts a message on its sender's port. When the port is free of it.
     #[inline(always)]
     fn send(&mut self, from: usize, to: u32, span: Span, at_ps: u64) -> u64 {
         let bytes = self.chunks.bytes(span);
-        let (links, is_local) = self.links(from as u32, to);
+        let (links, is_local) = self.network.links_between(from, to as usize);
         let base_ps = links.ps_per_byte * bytes;
         let (sending_ps, receiving_ps) = self.slow_links.apply(from as u32, to, base_ps);
         let rank = &mut self.ranks[from];
@@ -333,7 +321,7 @@ impl<'a> Pass<'a> {
     #[inline(always)]
     fn enter(&mut self, rank: usize, number: u32) -> Result<(), Refusal> {
         let from = self.ending.messages[number as usize].from;
-        let (links, _) = self.links(from, rank as u32);
+        let (links, _) = self.network.links_between(from as usize, rank);
         let message = &mut self.ending.messages[number as usize];
         let port = match message.is_local {
             true => &mut self.local_ports[rank],

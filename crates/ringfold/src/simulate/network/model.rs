@@ -174,11 +174,13 @@ impl Network {
         rank / self.ranks_per_host.max(1)
     }
 
-    /// What messages between two ranks cost.
-    pub fn links_between(&self, from: usize, to: usize) -> &Links {
-        let local = self.local.as_ref();
-        let is_local = self.host(from) == self.host(to);
-        local.filter(|_| is_local).unwrap_or(&self.links)
+    /// What messages between two ranks cost, and whether they have the ports within a host.
+    #[inline]
+    pub fn links_between(&self, from: usize, to: usize) -> (&Links, bool) {
+        match &self.local {
+            Some(local) if self.host(from) == self.host(to) => (local, true),
+            _ => (&self.links, false),
+        }
     }
 
     /// The index of a port's direction.

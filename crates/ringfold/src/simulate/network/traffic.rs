@@ -12,7 +12,9 @@ use crate::transport::{HEADER_BYTES, Sink};
 impl World {
     fn links(&self, message: &Message) -> Links {
         let network = &self.scenario.network;
-        *network.links_between(message.from as usize, message.to as usize)
+        *network
+            .links_between(message.from as usize, message.to as usize)
+            .0
     }
 
     /// How long a message takes at the sender's port, and at the receiver's.

@@ -176,11 +176,8 @@ impl World {
         }
         let (from, to, channel) = (from as u32, stream.peer as u32, stream.channel as u32);
         let network = &self.scenario.network;
-        let overhead_ps = network
-            .links_between(from as usize, stream.peer)
-            .overhead_ps;
-        let is_local =
-            network.local.is_some() && network.host(from as usize) == network.host(stream.peer);
+        let (links, is_local) = network.links_between(from as usize, stream.peer);
+        let overhead_ps = links.overhead_ps;
         let is_real = self.scenario.payload == Payload::Real;
         let part = self.cause(from);
         let message = self.messages.add(Message {
