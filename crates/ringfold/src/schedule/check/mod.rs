@@ -62,35 +62,30 @@ pub fn schedules(spec: &Spec) -> Result<Vec<Schedule>> {
         )));
     }
     let other_end = match spec.collective {
-        Collective::Send => Collective::Recv,
-        Collective::Recv => Collective::Send,
-        _ => {
-            let schedule = |rank| Schedule::new(Spec { rank, ..*spec });
-            return (0..spec.world_size).map(schedule).collect();
-        }
+        Collective::Send => Some(Collective::Recv),
+        Collective::Recv => Some(Collective::Send),
+        _ => None,
     };
-    let caller = Schedule::new(*spec)?;
-    let peer = Schedule::new(Spec {
-        collective: other_end,
-        rank: spec.root,
-        root: spec.rank,
-        ..*spec
-    })?;
-    let bystander = |rank| Schedule {
-        spec: Spec {
-            collective: Collective::Send,
+    let schedule = |rank| match other_end {
+        Some(collective) if rank == spec.root && rank != spec.rank => Schedule::new(Spec {
+            collective,
             rank,
+            root: spec.rank,
             ..*spec
-        },
-        channels: vec![Vec::new()],
-        ..caller.clone()
+        }),
+        // A bystander.
+        Some(_) if rank != spec.rank => Ok(Schedule {
+            spec: Spec {
+                collective: Collective::Send,
+                rank,
+                ..*spec
+            },
+            channels: vec![Vec::new()],
+            ..Schedule::new(*spec)?
+        }),
+        _ => Schedule::new(Spec { rank, ..*spec }),
     };
-    let ranks = (0..spec.world_size).map(|rank| match rank {
-        rank if rank == spec.rank => caller.clone(),
-        rank if rank == spec.root => peer.clone(),
-        rank => bystander(rank),
-    });
-    Ok(ranks.collect())
+    (0..spec.world_size).map(schedule).collect()
 }
 
 /// Proves the given schedules, one for each rank in order, run over slices.
