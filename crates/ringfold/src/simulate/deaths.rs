@@ -111,11 +111,10 @@ impl Simulation {
     /// Has the hub take something in, and plans what follows from what it says.
     fn with_hub(&mut self, f: impl FnOnce(&mut Hub, Instant)) {
         let ranks = self.members.len();
-        let control = self.control.get_or_insert_with(|| Control::new(ranks));
+        let mut control = self.control.take().unwrap_or_else(|| Control::new(ranks));
         let now = control.instant(self.now);
         f(&mut control.hub, now);
         let latency_ps = self.scenario.network.links.alpha_ps;
-        let mut planned = Vec::new();
         for (to, frame) in control.hub.take_output() {
             match frame {
                 Frame::Verdict { fault, .. } => {
@@ -123,21 +122,19 @@ impl Simulation {
                         control.verdicts.push(fault);
                     }
                     let item = Item::Verdict(to as usize, control.verdicts.len() - 1);
-                    planned.push((self.now + latency_ps, item));
+                    self.plan(self.now + latency_ps, item);
                 }
                 Frame::Inquiry { inquiry, .. } => {
                     let item = Item::Answer(to as usize, inquiry);
-                    planned.push((self.now + 2 * latency_ps, item));
+                    self.plan(self.now + 2 * latency_ps, item);
                 }
                 _ => {}
             }
         }
         if let Some(deadline) = control.hub.next_deadline() {
             let after = deadline.duration_since(control.origin).as_nanos() as u64;
-            planned.push((after.saturating_mul(1000), Item::Tick));
+            self.plan(after.saturating_mul(1000), Item::Tick);
         }
-        for (at_ps, item) in planned {
-            self.plan(at_ps, item);
-        }
+        self.control = Some(control);
     }
 }
