@@ -7,7 +7,7 @@
 //! ports and its server are taken, and the steps that are not complete. Steps are generated when
 //! they are due ([`Rounds`]), so memory grows with the ranks and not with the steps.
 //!
-//! It gives the same times as [`run`](super::run), to the picosecond, or none: if the order of two
+//! It gives the same times as [`run`](super::run()), to the picosecond, or none: if the order of two
 //! messages at a port or of two reductions is not the order of the rounds, [`longest_path`] returns
 //! `Unsupported`, and the simulation must be run. A message may wait for a port, as long as the
 //! order is clear. No data is moved, and no guarantee is checked: use `run` for that.
