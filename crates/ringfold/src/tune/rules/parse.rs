@@ -120,9 +120,10 @@ struct Line<'a> {
     source: &'a str,
 }
 
-/// A field: which one it is, what it says, and the byte at which that begins.
+/// A field: its line, which one it is, what it says, and the byte at which that begins.
 #[derive(Clone, Copy)]
 struct Field<'a> {
+    line: Line<'a>,
     index: usize,
     text: &'a str,
     at: usize,
@@ -131,39 +132,36 @@ struct Field<'a> {
 impl<'a> Line<'a> {
     fn rule(self) -> Result<Rule> {
         let fields = self.fields()?;
-        let [collective, bytes_min, bytes_max, algorithm, protocol, ..] = fields[..] else {
-            unreachable!("`fields` counts them");
-        };
-        if HEADERS.contains(&collective.text) {
-            return Err(self.wrong(collective, "is a header; put a `#` in front of the line"));
+        if HEADERS.contains(&fields[0].text) {
+            return Err(fields[0].wrong("is a header; put a `#` in front of the line"));
         }
-        let optional = |index: usize| fields.get(index).copied();
-        let count = |index| optional(index).map_or(Ok(None), |field| self.count(field));
+        let collective = fields[0].named(&COLLECTIVES)?.ours;
+        let count = |index: usize| fields.get(index).map_or(Ok(None), Field::count);
         let rule = Rule {
-            collective: self
-                .named(&COLLECTIVES, collective)?
-                .ours
+            collective: collective
                 .unwrap_or_else(|| unreachable!("there is no collective that only NCCL has")),
-            bytes_min: self.bytes(bytes_min)?,
-            bytes_max: match bytes_max.text {
+            bytes_min: fields[1].bytes()?,
+            bytes_max: match fields[2].text {
                 ANY => u64::MAX,
-                _ => self.bytes(bytes_max)?,
+                _ => fields[2].bytes()?,
             },
-            algorithm: self.named(&ALGORITHMS, algorithm)?,
-            protocol: self.named(&PROTOCOLS, protocol)?,
-            channels: self.channels(fields[5])?,
+            algorithm: fields[3].named(&ALGORITHMS)?,
+            protocol: fields[4].named(&PROTOCOLS)?,
+            channels: match fields[5].text {
+                // It leaves channels alone as well: NCCL takes it as its own number.
+                "0" => None,
+                _ => fields[5].count()?,
+            },
             hosts: count(6)?,
             ranks: count(7)?,
             group: count(8)?,
-            is_registered: optional(9).map_or(Ok(None), |field| self.switch(field))?,
+            is_registered: fields.get(9).map_or(Ok(None), Field::switch)?,
             line: self.number,
         };
         if rule.bytes_min > rule.bytes_max {
-            let why = format!(
-                "is below bytes_min, {}; write the range as least,most",
-                rule.bytes_min
-            );
-            return Err(self.wrong(bytes_max, &why));
+            let least = rule.bytes_min;
+            let why = format!("is below bytes_min, {least}; write the range as least,most");
+            return Err(fields[2].wrong(&why));
         }
         Ok(rule)
     }
@@ -172,117 +170,102 @@ impl<'a> Line<'a> {
     fn fields(self) -> Result<Vec<Field<'a>>> {
         let mut fields = Vec::with_capacity(FIELDS.len());
         let mut at = 0;
-        for text in before_comment(self.line).split(',') {
+        for (index, text) in before_comment(self.line).split(',').enumerate() {
             let blank = text.len() - text.trim_start().len();
             fields.push(Field {
-                index: fields.len(),
+                line: self,
+                index,
                 text: text.trim(),
                 at: at + blank,
             });
             at += text.len() + 1;
         }
         let last = fields[fields.len() - 1];
+        let (count, most) = (fields.len(), FIELDS.len());
         if let Some(empty) = fields.iter().find(|field| field.text.is_empty()) {
             let what = FIELDS.get(empty.index).unwrap_or(&"field behind the last");
             let why = format!("the {what} is empty; write {ANY} for any");
             return Err(self.error(empty.at, &why));
         }
-        if let Some(extra) = fields.get(FIELDS.len()) {
-            let why = format!(
-                "is one field too many; a rule has {FIELDS_MIN} to {}",
-                FIELDS.len()
-            );
-            return Err(self.wrong(*extra, &why));
+        if let Some(extra) = fields.get(most) {
+            let why = format!("is one field too many; a rule has {FIELDS_MIN} to {most}");
+            return Err(extra.wrong(&why));
         }
-        if fields.len() < FIELDS_MIN {
+        if count < FIELDS_MIN {
             let why = format!(
-                "{} fields, and a rule has {FIELDS_MIN} to {}; what is missing begins with {}",
-                fields.len(),
-                FIELDS.len(),
-                FIELDS[fields.len()]
+                "{count} fields, and a rule has {FIELDS_MIN} to {most}; what is missing begins \
+                 with {}",
+                FIELDS[count]
             );
             return Err(self.error(last.at + last.text.len(), &why));
         }
         Ok(fields)
     }
 
+    /// The error at a byte of the line; the column counts characters, from 1.
+    fn error(self, at: usize, why: &str) -> Error {
+        let (line, source, number) = (self.line, self.source, self.number);
+        let column = line[..at.min(line.len())].chars().count() + 1;
+        Error::InvalidArgument(format!("{source}:{number}:{column}: {why}"))
+    }
+}
+
+impl Field<'_> {
+    /// What it is called.
+    fn name(&self) -> &'static str {
+        FIELDS[self.index]
+    }
+
     fn named<T: Copy + PartialEq + FromStr>(
-        self,
+        &self,
         table: &'static [Name<T>],
-        field: Field<'_>,
     ) -> Result<&'static Name<T>> {
-        Name::exact(table, field.text).ok_or_else(|| {
-            let what = FIELDS[field.index];
-            let why = format!("is no {what}; {}", Name::advice(table, field.text));
-            self.wrong(field, &why)
+        Name::exact(table, self.text).ok_or_else(|| {
+            let advice = Name::advice(table, self.text);
+            self.wrong(&format!("is no {}; {advice}", self.name()))
         })
     }
 
-    fn bytes(self, field: Field<'_>) -> Result<u64> {
-        field.text.parse().map_err(|_| {
-            let any = if field.index == 2 {
-                ", or -1 for no limit"
-            } else {
-                ""
+    fn bytes(&self) -> Result<u64> {
+        self.text.parse().map_err(|_| {
+            let any = match self.index {
+                2 => ", or -1 for no limit",
+                _ => "",
             };
-            let why = format!(
+            self.wrong(&format!(
                 "is no {}; write bytes as a whole number, 0 or more{any}",
-                FIELDS[field.index]
-            );
-            self.wrong(field, &why)
+                self.name()
+            ))
         })
     }
 
     /// A number that begins with 1, or any.
-    fn count(self, field: Field<'_>) -> Result<Option<u32>> {
-        let number = field.text.parse().ok().filter(|count| *count > 0);
-        match field.text {
-            ANY => Ok(None),
-            _ => number.map(Some).ok_or_else(|| {
-                let why = format!(
-                    "is no number of {}; write 1 or more, or {ANY} for any",
-                    match field.index {
-                        8 => "calls made together",
-                        index => FIELDS[index],
-                    }
-                );
-                self.wrong(field, &why)
-            }),
+    fn count(&self) -> Result<Option<u32>> {
+        if self.text == ANY {
+            return Ok(None);
         }
+        let number = self.text.parse().ok().filter(|count| *count > 0);
+        number.map(Some).ok_or_else(|| {
+            let of = match self.index {
+                8 => "calls made together",
+                _ => self.name(),
+            };
+            self.wrong(&format!(
+                "is no number of {of}; write 1 or more, or {ANY} for any"
+            ))
+        })
     }
 
-    /// 0 leaves channels alone as well: NCCL takes it as its own number.
-    fn channels(self, field: Field<'_>) -> Result<Option<u32>> {
-        match field.text {
-            "0" => Ok(None),
-            _ => self.count(field),
-        }
-    }
-
-    fn switch(self, field: Field<'_>) -> Result<Option<bool>> {
-        match field.text {
+    fn switch(&self) -> Result<Option<bool>> {
+        match self.text {
             ANY => Ok(None),
             "0" => Ok(Some(false)),
             "1" => Ok(Some(true)),
-            _ => Err(self.wrong(
-                field,
-                "is not 0 (not registered), 1 (registered) or -1 (either)",
-            )),
+            _ => Err(self.wrong("is not 0 (not registered), 1 (registered) or -1 (either)")),
         }
     }
 
-    fn wrong(self, field: Field<'_>, why: &str) -> Error {
-        self.error(field.at, &format!("`{}` {why}", field.text))
-    }
-
-    /// The error at a byte of the line; the column counts characters, from 1.
-    fn error(self, at: usize, why: &str) -> Error {
-        let Line {
-            line,
-            number,
-            source,
-        } = self;
-        let column = line[..at.min(line.len())].chars().count() + 1;
-        Error::InvalidArgument(format!("{source}:{number}:{column}: {why}"))
+    fn wrong(&self, why: &str) -> Error {
+        self.line.error(self.at, &format!("`{}` {why}", self.text))
     }
 }
