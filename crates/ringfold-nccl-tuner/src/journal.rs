@@ -5,15 +5,10 @@ use std::ffi::{CString, c_uint};
 
 use ringfold_tuner_host::abi::{Logger, TUNING, level};
 
-/// Where lines go.
-pub struct Journal(Logger);
+/// Where lines go: what NCCL handed over, or nowhere.
+pub struct Journal(pub Logger);
 
 impl Journal {
-    /// Lines go to what NCCL handed over, or nowhere.
-    pub fn new(log: Logger) -> Journal {
-        Journal(log)
-    }
-
     /// What was done, and why.
     pub fn info(&self, text: &str) {
         self.write(level::INFO, text);

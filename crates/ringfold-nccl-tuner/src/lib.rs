@@ -98,7 +98,7 @@ unsafe extern "C" fn init(
         if context.is_null() {
             return;
         }
-        let tuner = Tuner::begin(ranks, hosts, Journal::new(log));
+        let tuner = Tuner::begin(ranks, hosts, Journal(log));
         let tuner = Box::into_raw(Box::new(tuner)).cast();
         // SAFETY: not null, and the interface promises that it is valid for a write.
         unsafe { context.write(tuner) }

@@ -139,13 +139,12 @@ impl Tuner {
     }
 
     fn held(&self, rule: &Rule, bytes: u64) -> String {
-        let (collective, way) = (rule.collective, (rule.algorithm.text, rule.protocol.text));
+        let (collective, from) = (rule.collective, self.named(rule));
+        let (algorithm, protocol) = (rule.algorithm.text, rule.protocol.text);
         let channels = match rule.channels {
             Some(count) => format!("{count} channels"),
             None => "NCCL's channels".into(),
         };
-        let (algorithm, protocol) = way;
-        let from = self.named(rule);
         format!("{collective} of {bytes} bytes by {algorithm}/{protocol}, {channels}, by {from}")
     }
 }

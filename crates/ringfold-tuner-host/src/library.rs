@@ -23,7 +23,6 @@ pub struct Library {
     pub ask: Ask,
     /// How it ends a communicator.
     pub finish: Option<Finish>,
-    version: u32,
     /// Held while it is called.
     turn: Mutex<()>,
 }
@@ -55,11 +54,9 @@ impl Library {
     }
 }
 
-type Functions = (Begin, Ask, Option<Finish>);
-
-/// What reads the structure behind a symbol: the plugin's name, and its functions; `None` if one
-/// that it cannot do without is missing.
-type Read = fn(*mut c_void) -> (*const c_char, Option<Functions>);
+/// What reads the structure behind a symbol; `None` if a function that it cannot do without is
+/// missing.
+type Read = fn(*mut c_void) -> Option<Library>;
 
 /// The versions and how what stands behind their symbols is read, newest first: the first symbol
 /// that a library has is taken.
@@ -76,17 +73,17 @@ const VERSIONS: [(u32, Read); 6] = [
 
 /// The structure at a version's `symbol`, whose functions have the types that `begin` and `ask`
 /// take.
-fn plugin<I, A>(
-    symbol: *mut c_void,
-    begin: fn(I) -> Begin,
-    ask: fn(A) -> Ask,
-) -> (*const c_char, Option<Functions>) {
+fn plugin<I, A>(symbol: *mut c_void, begin: fn(I) -> Begin, ask: fn(A) -> Ask) -> Option<Library> {
     // SAFETY: `read` found it under the name by which the interface promises this layout, which
     // later versions begin with, too; and every bit pattern of a pointer may stand there.
     let tuner = unsafe { symbol.cast_const().cast::<Tuner<I, A>>().read() };
-    let functions = tuner.init.zip(tuner.answer);
-    let functions = functions.map(|(init, answer)| (begin(init), ask(answer), tuner.finish));
-    (tuner.name, functions)
+    Some(Library {
+        begin: begin(tuner.init?),
+        ask: ask(tuner.answer?),
+        finish: tuner.finish,
+        name: called(tuner.name),
+        turn: Mutex::new(()),
+    })
 }
 
 /// The library that `name` stands for. The first call loads it, and says so or warns; later ones
@@ -99,8 +96,8 @@ pub fn library(name: &str) -> Option<&'static Library> {
         return *known;
     }
     let library = match load(name) {
-        Ok(library) => {
-            let (called, version) = (&library.name, library.version);
+        Ok((version, library)) => {
+            let called = &library.name;
             log::info!(
                 target: LOG,
                 "plugin `{called}` of `{name}`, version {version} of NCCL's interface"
@@ -117,7 +114,7 @@ pub fn library(name: &str) -> Option<&'static Library> {
     library
 }
 
-fn load(name: &str) -> Result<Library, String> {
+fn load(name: &str) -> Result<(u32, Library), String> {
     let mut failures = Vec::new();
     for candidate in candidates(name) {
         match open(candidate.as_deref()) {
@@ -128,8 +125,8 @@ fn load(name: &str) -> Result<Library, String> {
     Err(failures.join("; "))
 }
 
-/// What a library exports in the newest version that it has.
-fn read(handle: *mut c_void) -> Result<Library, String> {
+/// What a library exports in the newest version that it has, and that version.
+fn read(handle: *mut c_void) -> Result<(u32, Library), String> {
     for (version, plugin) in VERSIONS {
         let symbol = CString::new(format!("ncclTunerPlugin_v{version}"));
         let symbol = symbol.map_err(|error| error.to_string())?;
@@ -138,16 +135,8 @@ fn read(handle: *mut c_void) -> Result<Library, String> {
         if symbol.is_null() {
             continue;
         }
-        let (name, functions) = plugin(symbol);
-        let (begin, ask, finish) = functions.ok_or("it lacks init or getCollInfo")?;
-        return Ok(Library {
-            name: called(name),
-            begin,
-            ask,
-            finish,
-            version,
-            turn: Mutex::new(()),
-        });
+        let library = plugin(symbol).ok_or("it lacks init or getCollInfo")?;
+        return Ok((version, library));
     }
     Err("it exports none of ncclTunerPlugin_v2 to v7".into())
 }
