@@ -192,6 +192,11 @@ impl Arguments {
         }
     }
 
+    /// The error where a collective cannot be in place.
+    pub fn no_such_form(&self) -> String {
+        format!("`{}` has no in-place form", self.collective)
+    }
+
     /// The file, unless the rows go to standard output.
     pub fn file(&self) -> Option<&Path> {
         (self.output != Path::new("-")).then_some(self.output.as_path())

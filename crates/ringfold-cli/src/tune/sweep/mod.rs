@@ -12,7 +12,7 @@ mod ways;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringfold::internals::tune::Rules;
 use ringfold::{Communicator, Config};
@@ -132,9 +132,8 @@ impl<'a> Sweep<'a> {
             wrong: 0,
         };
         for size in sizes {
-            let Some(request) = sweep.bench.request_of(case, size, arguments.in_place) else {
-                bail!("`{}` has no in-place form", arguments.collective);
-            };
+            let request = sweep.bench.request_of(case, size, arguments.in_place);
+            let request = request.with_context(|| arguments.no_such_form())?;
             let communicator = &mut *sweep.bench.communicator;
             let entries = ways::entries(communicator, arguments, &sweep.own, &request)?;
             if entries.len() > MAX_ENTRIES {
@@ -271,12 +270,9 @@ impl<'a> Sweep<'a> {
                 .set_message(format!("{name} {size} {algorithm}/{protocol}"));
         }
         self.bench.communicator.set_rules(entry.rules.clone());
-        let row = self
-            .bench
-            .measure(self.case, size, self.arguments.in_place)?;
-        let Some(row) = row else {
-            bail!("`{}` has no in-place form", self.arguments.collective);
-        };
+        let arguments = self.arguments;
+        let row = self.bench.measure(self.case, size, arguments.in_place)?;
+        let row = row.with_context(|| arguments.no_such_form())?;
         // Nothing else would show a difference between what the library explains and what it does.
         let wanted = format!("{}/{}", entry.way.0, entry.way.1);
         let done = format!("{}/{}", row.algorithm, row.protocol);

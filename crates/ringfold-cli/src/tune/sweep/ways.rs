@@ -58,11 +58,8 @@ pub fn entries(
         true => vec![None],
         false => arguments.channels.iter().copied().map(Some).collect(),
     };
-    for (way, _) in explanation
-        .table
-        .usable()
-        .filter(|&(way, _)| is_wanted(way))
-    {
+    let usable = explanation.table.usable().map(|(way, _)| way);
+    for way in usable.filter(|way| is_wanted(*way)) {
         let mut taken = Vec::new();
         for &channels in &numbers {
             let rules = only(request, way, channels)?;
