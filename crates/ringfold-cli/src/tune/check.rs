@@ -169,13 +169,10 @@ fn heading(series: &Series) -> String {
 /// A finding as a line or, with better ways, several.
 fn sentence(series: &Series, finding: &Finding) -> String {
     let label = |bytes: u64| bytes_label(bytes as f64);
+    let (from, to) = (label(finding.from_bytes), label(finding.to_bytes));
     let sizes = match finding.from_bytes == finding.to_bytes {
-        true => label(finding.from_bytes),
-        false => format!(
-            "{} to {}",
-            label(finding.from_bytes),
-            label(finding.to_bytes)
-        ),
+        true => from,
+        false => format!("{from} to {to}"),
     };
     let against = finding.against_bytes.map(label).unwrap_or_default();
     let what = match finding.kind {
@@ -265,11 +262,8 @@ fn top(series: &Series, after: u64) -> f64 {
 }
 
 fn document(judged: &[(&Series, Vec<Finding>)]) -> Value {
-    let series = judged.iter().map(|(series, found)| {
-        json!({
-            "series": series.name(),
-            "findings": found,
-        })
-    });
+    let series = judged
+        .iter()
+        .map(|(series, found)| json!({ "series": series.name(), "findings": found }));
     json!({ "series": series.collect::<Vec<_>>() })
 }

@@ -129,15 +129,12 @@ pub fn findings(series: &Series, margin: f64) -> Vec<Finding> {
 /// Where the default's pick is a wrong choice: the calls and sizes for which a rule is worth its
 /// while.
 pub fn wrong_sizes(all: &[Series], margin: f64) -> BTreeSet<(Topic, u64)> {
-    let of_one = |series: &Series| -> Vec<(Topic, u64)> {
-        let wrong = series
-            .measured()
-            .filter(|(bytes, _)| better(series, *bytes, margin).is_some());
-        wrong
-            .map(|(bytes, _)| (series.topic.clone(), bytes))
-            .collect()
-    };
-    all.iter().flat_map(of_one).collect()
+    let sizes = |series| Series::measured(series).map(move |(bytes, _)| (series, bytes));
+    let measured = all.iter().flat_map(sizes);
+    let wrong = measured.filter(|(series, bytes)| better(series, *bytes, margin).is_some());
+    wrong
+        .map(|(series, bytes)| (series.topic.clone(), bytes))
+        .collect()
 }
 
 /// A curve as bandwidths.

@@ -101,11 +101,8 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         );
     }
     let metric = metric(arguments, &table)?;
-    let rows: Vec<&Row> = table
-        .rows
-        .iter()
-        .filter(|row| row.metric(metric).is_some())
-        .collect();
+    let has_metric = |row: &&Row| row.metric(metric).is_some();
+    let rows: Vec<&Row> = table.rows.iter().filter(has_metric).collect();
     if rows.iter().all(|row| row.asked == Asked::Default) {
         bail!(
             "no valid data found in `{}`: no row has a way that was asked for, and {metric}",
@@ -212,14 +209,9 @@ fn metric(arguments: &Arguments, table: &Table) -> Result<Metric> {
 }
 
 fn explained(rule: &Rule, metric: Metric) -> String {
-    let Rule {
-        topic,
-        range,
-        way,
-        value,
-    } = rule;
+    let (topic, range, way) = (&rule.topic, rule.range, &rule.way);
     format!(
-        "Optimal for {} [{}-{}] nodes={} ranks={}: {}/{} channels={} ({metric}={value:.3})\n",
+        "Optimal for {} [{}-{}] nodes={} ranks={}: {}/{} channels={} ({metric}={:.3})\n",
         topic.collective,
         range.min,
         range.max,
@@ -228,6 +220,7 @@ fn explained(rule: &Rule, metric: Metric) -> String {
         way.algorithm,
         way.protocol,
         way.channels,
+        rule.value,
     )
 }
 

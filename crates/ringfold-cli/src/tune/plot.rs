@@ -92,11 +92,8 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     if files != wanted {
         bail!("this figure is of {wanted} files, not of {files}");
     }
-    let all: Vec<Series> = arguments
-        .csv
-        .iter()
-        .map(|path| one_series(arguments, path))
-        .collect::<Result<_>>()?;
+    let series = arguments.csv.iter().map(|path| one_series(arguments, path));
+    let all: Vec<Series> = series.collect::<Result<_>>()?;
     let mut curves = Vec::new();
     if arguments.figure != Figure::Curve {
         curves.extend(arguments.ways(&all[0]));
@@ -131,9 +128,7 @@ fn one_series(arguments: &Arguments, path: &Path) -> Result<Series> {
     let is_wanted = |series: &Series| {
         let collective = parse_collective(&series.topic.collective).ok();
         arguments.collective.is_none_or(|c| collective == Some(c))
-            && arguments
-                .ranks
-                .is_none_or(|ranks| series.topic.ranks == ranks)
+            && arguments.ranks.is_none_or(|n| series.topic.ranks == n)
     };
     let rows = match arguments.figure {
         // There is no curve apart from the ways.

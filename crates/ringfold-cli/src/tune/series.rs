@@ -104,17 +104,12 @@ impl Point {
 impl Series {
     /// What it is about, in words.
     pub fn name(&self) -> String {
-        let Topic {
-            collective,
-            nodes,
-            ranks,
-            ..
-        } = &self.topic;
-        let mut text = format!("{collective}, {ranks} ranks");
-        if *nodes > 1 {
-            text += &format!(" on {nodes} hosts");
+        let topic = &self.topic;
+        let mut text = format!("{}, {} ranks", topic.collective, topic.ranks);
+        if topic.nodes > 1 {
+            text += &format!(" on {} hosts", topic.nodes);
         }
-        if self.topic.registered == 1 {
+        if topic.registered == 1 {
             text += ", registered memory";
         }
         for name in ["dtype", "op"] {

@@ -9,9 +9,6 @@ use crate::error::{Error, Result};
 /// The most channels that a communicator may have: each is a connection to every peer.
 pub const CHANNELS_MAX: usize = 64;
 
-/// The default bounds on the channels of a call.
-const DEFAULT: (usize, usize) = (1, 1);
-
 /// The minimum and maximum number of channels of a call: 1 ≤ least ≤ most ≤ [`CHANNELS_MAX`]. The
 /// same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +18,9 @@ pub struct Bounds {
 }
 
 impl Default for Bounds {
+    /// One channel.
     fn default() -> Bounds {
-        let (least, most) = DEFAULT;
-        Bounds { least, most }
+        Bounds { least: 1, most: 1 }
     }
 }
 

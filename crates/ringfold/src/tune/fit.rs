@@ -54,9 +54,7 @@ impl Pairs {
 
     /// In how many pairs a way was the faster one.
     fn wins(&self, way: usize) -> usize {
-        self.0
-            .iter()
-            .filter(|pair| pair[way] < pair[1 - way])
-            .count()
+        let pairs = self.0.iter();
+        pairs.filter(|pair| pair[way] < pair[1 - way]).count()
     }
 }

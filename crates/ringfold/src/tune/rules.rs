@@ -105,17 +105,18 @@ impl fmt::Display for Rule {
             "{collective},{},{},{algorithm},{protocol}",
             self.bytes_min, self.bytes_max
         )?;
-        let numbers = [self.channels, self.hosts, self.ranks, self.group];
-        for number in numbers
-            .into_iter()
-            .chain([self.is_registered.map(u32::from)])
-        {
-            match number {
-                Some(number) => write!(f, ",{number}")?,
-                None => write!(f, ",-1")?,
-            }
-        }
-        Ok(())
+        let registered = self.is_registered.map(u32::from);
+        let numbers = [
+            self.channels,
+            self.hosts,
+            self.ranks,
+            self.group,
+            registered,
+        ];
+        numbers.into_iter().try_for_each(|number| match number {
+            Some(number) => write!(f, ",{number}"),
+            None => write!(f, ",-1"),
+        })
     }
 }
 

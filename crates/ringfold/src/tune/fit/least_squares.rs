@@ -80,14 +80,13 @@ pub fn fit(columns: &[Vec<f64>], times: &[f64]) -> Option<Fit> {
             error: solved.errors[at],
         };
     }
-    let predicted: Vec<f64> = (0..times.len())
-        .map(|i| {
-            let terms = values.iter().zip(columns);
-            terms
-                .map(|(value, column)| value.number() * column[i])
-                .sum()
-        })
-        .collect();
+    let predicted = |row: usize| -> f64 {
+        let terms = values.iter().zip(columns);
+        terms
+            .map(|(value, column)| value.number() * column[row])
+            .sum()
+    };
+    let predicted = (0..times.len()).map(predicted).collect();
     Some(judge(values, predicted, times))
 }
 
@@ -108,12 +107,9 @@ fn judge(values: Vec<Value>, predicted: Vec<f64>, times: &[f64]) -> Fit {
     let total = squares(&|i| times[i] - mean);
     let missed = squares(&|i| times[i] - predicted[i]);
     let errors = || (0..times.len()).map(|i| (predicted[i] / times[i] - 1.0).abs());
+    let unexplained = if total > 0.0 { missed / total } else { 0.0 };
     Fit {
-        r_squared: if total > 0.0 {
-            1.0 - missed / total
-        } else {
-            1.0
-        },
+        r_squared: 1.0 - unexplained,
         mean_error: errors().sum::<f64>() / count,
         worst_error: errors().fold(0.0, f64::max),
         values,
