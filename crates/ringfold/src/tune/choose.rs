@@ -246,29 +246,27 @@ fn protocols(question: &Question, method: Method) -> [Option<Protocol>; 2] {
     [carries.then_some(Protocol::Ll), Some(Protocol::Simple)]
 }
 
+/// The slice of a vector or of each block that is published.
 fn shared_slice_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> usize {
-    let slot_bytes = question.slot_bytes.unwrap_or(usize::MAX);
+    use Collective::{AllToAll, ReduceScatter, Scatter};
+    let (collective, limits) = (question.collective, &tuning.limits);
     // Inputs and results have places of their own.
     let places = 1 + usize::from(algorithm == Algorithm::Hierarchical);
-    let (collective, world_size) = (question.collective, question.world_size);
-    let published =
-        |wanted| published_slice_bytes(collective, world_size, slot_bytes / places, wanted);
-    let limits = &tuning.limits;
-    let slice = tuning
-        .slice_bytes
-        .or(tuning.chunk_bytes)
-        .unwrap_or(limits.shared_slice_bytes as usize);
-    let one = published(slice);
+    let blocks = match collective {
+        ReduceScatter | Scatter | AllToAll => question.world_size,
+        _ => 1,
+    };
+    // Blocks begin at whole lines.
+    let largest = question.slot_bytes.unwrap_or(usize::MAX) / places / blocks / 64 * 64;
+    let published = |wanted: usize| wanted.clamp(64, largest.max(64));
+    let set = tuning.slice_bytes.or(tuning.chunk_bytes);
+    let slice = set.unwrap_or(limits.shared_slice_bytes as usize);
     let is_rooted = collective.has_root() && !collective.reduces();
     // What fits one slice is not divided: it may be a tiny call.
-    if is_rooted
-        && tuning.slice_bytes.or(tuning.chunk_bytes).is_none()
-        && block_bytes(question) > one as u64
-    {
-        published(slice.min(limits.rooted_slice_bytes as usize))
-    } else {
-        one
+    if is_rooted && set.is_none() && block_bytes(question) > published(slice) as u64 {
+        return published(slice.min(limits.rooted_slice_bytes as usize));
     }
+    published(slice)
 }
 
 /// Bytes of the vector, or of each block.
@@ -277,22 +275,6 @@ fn block_bytes(question: &Question) -> u64 {
         Collective::Broadcast => question.bytes,
         _ => question.bytes / question.world_size as u64,
     }
-}
-
-/// The slice of a vector or of each block that is published when `wanted` would be best.
-fn published_slice_bytes(
-    collective: Collective,
-    world_size: usize,
-    slot_bytes: usize,
-    wanted: usize,
-) -> usize {
-    let blocks = match collective {
-        Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => world_size,
-        _ => 1,
-    };
-    // Blocks begin at whole lines.
-    let largest = slot_bytes / blocks / 64 * 64;
-    wanted.clamp(64, largest.max(64))
 }
 
 #[cfg(test)]
