@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::constants::Constants;
 use super::corrections::Corrections;
-use super::parameters::entries;
+use super::parameters;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::topology::Machine;
@@ -241,13 +241,9 @@ impl Reader {
 }
 
 fn factors(text: &str) -> std::result::Result<Corrections, String> {
-    if text.is_empty() {
-        return Ok(Corrections::default());
-    }
     let mut corrections = Corrections::default();
-    for entry in entries::<Constants>(text)? {
-        let (name, value) = entry?;
-        corrections.add(name, value)?;
+    if !text.is_empty() {
+        parameters::read::<Constants>(text, |name, value| corrections.add(name, value))?;
     }
     Ok(corrections)
 }

@@ -13,7 +13,7 @@
 use std::fmt;
 
 use super::corrections::Corrections;
-use super::parameters::{self, Overrides, entries, parameters};
+use super::parameters::{self, Overrides, parameters};
 use crate::topology::Machine;
 
 /// The longest text of constants and corrections that is read.
@@ -161,14 +161,12 @@ impl Constants {
     pub fn decode(bytes: &[u8]) -> Option<Constants> {
         let mut values = Overrides::default();
         let mut corrections = Corrections::default();
-        for entry in entries::<Constants>(std::str::from_utf8(bytes).ok()?).ok()? {
-            let (name, value) = entry.ok()?;
-            match name.contains('@') {
-                true => corrections.add(name, value),
-                false => values.add(name, value),
-            }
-            .ok()?;
-        }
+        let text = std::str::from_utf8(bytes).ok()?;
+        let take = |name: &str, value: &str| match name.contains('@') {
+            true => corrections.add(name, value),
+            false => values.add(name, value),
+        };
+        parameters::read::<Constants>(text, take).ok()?;
         let constants = Constants {
             corrections,
             ..Constants::default()

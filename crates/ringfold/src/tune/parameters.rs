@@ -140,20 +140,21 @@ pub fn write<T: Table>(table: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// The names and values of a text.
-pub fn entries<T: Table>(
+/// Reads a text: `take` gets each name with its value.
+pub fn read<T: Table>(
     text: &str,
-) -> Result<impl Iterator<Item = Result<(&str, &str), String>>, String> {
+    mut take: impl FnMut(&str, &str) -> Result<(), String>,
+) -> Result<(), String> {
     if text.len() > T::TEXT_BYTES_MAX {
         let most = T::TEXT_BYTES_MAX;
         return Err(format!("must be {most} characters or fewer"));
     }
-    Ok(text.split(',').map(str::trim).map(|entry| {
+    text.split(',').map(str::trim).try_for_each(|entry| {
         let (name, value) = entry
             .split_once('=')
             .ok_or_else(|| format!("`{entry}` is not `name={}`", T::Value::UNIT))?;
-        Ok((name.trim(), value.trim()))
-    }))
+        take(name.trim(), value.trim())
+    })
 }
 
 /// Values for some parameters of a table, each given once.
@@ -195,10 +196,7 @@ impl<T: Table> FromStr for Overrides<T> {
 
     fn from_str(text: &str) -> Result<Overrides<T>, String> {
         let mut overrides = Overrides::default();
-        for entry in entries::<T>(text)? {
-            let (name, value) = entry?;
-            overrides.add(name, value)?;
-        }
+        read::<T>(text, |name, value| overrides.add(name, value))?;
         Ok(overrides)
     }
 }
