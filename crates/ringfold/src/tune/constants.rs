@@ -6,7 +6,7 @@
 //! all ranks of a communicator, so that they price alike. [`model`](super::model) reads them; no
 //! other module holds a time of its own.
 //!
-//! In text they are [`parameters`](super::parameters), with [`Corrections`] behind them.
+//! In text they are [`mod@parameters`], with [`Corrections`] behind them.
 
 #![forbid(unsafe_code)]
 

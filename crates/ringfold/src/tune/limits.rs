@@ -7,7 +7,7 @@
 //! derived. Executors and [`choose`](super::choose) read it; no other module holds a size of its
 //! own. Which way a call goes is not decided here but by prices ([`model`](super::model)).
 //!
-//! In text they are [`parameters`](super::parameters), with `never` for what is not done;
+//! In text they are [`mod@parameters`], with `never` for what is not done;
 //! `RINGFOLD_LIMITS` overrides some.
 
 #![forbid(unsafe_code)]
