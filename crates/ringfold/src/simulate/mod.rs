@@ -19,7 +19,7 @@
 //!
 //! # Model
 //!
-//! The engines, plans and headers are the product's; [`run`] takes the place of the driver.
+//! The engines, plans and headers are the product's; [`run()`] takes the place of the driver.
 //! [`network`] charges the costs of messages, reductions and copies. Without contention,
 //! [`longest_path`](fn@longest_path) computes the same times without engines.
 //!

@@ -5,12 +5,13 @@
 //! from the steps before it, so the total time is the longest path through them. The pass follows
 //! all ranks round by round and keeps the state between rounds: each rank's clock, until when its
 //! ports and its server are taken, and the steps that are not complete. Steps are generated when
-//! they are due ([`Rounds`]), so memory grows with the ranks and not with the steps.
+//! they are due ([`rounds`](crate::schedule::rounds)), so memory grows with the ranks and not with
+//! the steps.
 //!
-//! It gives the same times as [`run`](super::run()), to the picosecond, or none: if the order of two
-//! messages at a port or of two reductions is not the order of the rounds, [`longest_path`] returns
-//! `Unsupported`, and the simulation must be run. A message may wait for a port, as long as the
-//! order is clear. No data is moved, and no guarantee is checked: use `run` for that.
+//! It gives the same times as [`run`](super::run()), to the picosecond, or none: if the order of
+//! two messages at a port or of two reductions is not the order of the rounds, [`longest_path`]
+//! returns `Unsupported`, and the simulation must be run. A message may wait for a port, as long as
+//! the order is clear. No data is moved, and no guarantee is checked: use `run` for that.
 
 mod pending;
 mod rank;
