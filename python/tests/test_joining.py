@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 rank, argument = int(os.environ["RINGFOLD_RANK"]), sys.argv[1]
 
 def tasks():
-    files = [f"/proc/self/task/{{task}}/comm" for task in os.listdir("/proc/self/task")]
-    names = [open(file).read().strip() for file in files]
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            names.append(open(f"/proc/self/task/{{task}}/comm").read().strip())
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # It has ended meanwhile.
     return sorted(name for name in names if name.startswith("ringfold"))
 
 def join():
@@ -123,11 +128,16 @@ class Rank:
             text=True,
         )
 
+    def tasks(self) -> Iterator[str]:
+        """The names of its threads, except one that ends meanwhile."""
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                yield (task / "comm").read_text().strip()
+
     def await_task(self, name: str) -> None:
         """Wait until a thread of this name runs."""
         deadline = time.monotonic() + WATCHDOG_S
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        while name not in [(task / "comm").read_text().strip() for task in tasks.iterdir()]:
+        while name not in self.tasks():
             assert time.monotonic() < deadline, f"no thread {name}"
             time.sleep(0.005)
 
