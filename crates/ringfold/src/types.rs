@@ -417,10 +417,13 @@ methods! {
         Direct = 5, "direct";
         /// Every rank gives everything to every rank, and each reduces for itself: one step.
         OneShot = 6, "one_shot";
-        /// Within domains that share a cache or a socket first, then between them.
+        /// Within hosts first, then between them; on one host, within domains that share a cache or
+        /// a socket first, then between them.
         Hierarchical = 7, "hierarchical";
         /// One rank is known to come late: the others reduce before it comes.
         Stragglar = 8, "stragglar";
+        /// One rank of each host combines and exchanges for it.
+        Leader = 12, "leader";
     }
     combinations {
         /// `direct` in registered buffers: each rank reads its chunk from all of them and stores

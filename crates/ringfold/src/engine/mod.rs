@@ -39,6 +39,7 @@ use crate::call::PREPARED;
 use crate::error::{Error, Result};
 use crate::memory::{Pool, Registry};
 use crate::reduce::Parallel;
+use crate::schedule::Groups;
 use crate::transport::{Ticket, Time, Transport, Wake};
 use crate::types::Collective;
 use context::{Context, Kept};
@@ -56,6 +57,8 @@ pub struct Engine {
     context: Context,
     /// How many domains of equal size the ranks sit in.
     domains: u32,
+    /// Which of them share a host.
+    hosts: Groups,
     /// By number; those of tiny calls stay for the next call of their kind.
     calls: Vec<Option<Running>>,
     free: Vec<usize>,
@@ -97,6 +100,7 @@ impl Engine {
                 is_polled: false,
             },
             domains: 1,
+            hosts: Groups::ONE,
             calls: Vec::new(),
             free: Vec::new(),
             tiny: TinyKinds::default(),
@@ -147,6 +151,11 @@ impl Engine {
     /// call.
     pub(crate) fn set_domains(&mut self, domains: u32) {
         self.domains = domains;
+    }
+
+    /// Says which ranks share a host, before the first call.
+    pub(crate) fn set_hosts(&mut self, hosts: Groups) {
+        self.hosts = hosts;
     }
 
     /// Has the rings of `all_reduce` and `reduce_scatter` over messages bypass slow ranks, by

@@ -66,6 +66,7 @@ pub struct PlannedStep {
 impl Plan {
     /// Makes the plan of `spec`; `in_place` when input and output are (partly) the same memory.
     pub fn new(spec: Spec, in_place: bool, channels: u32) -> Result<Plan> {
+        let (access, rank, world_size) = (spec.access, spec.rank, spec.world_size);
         let mut schedule = Schedule::new(spec)?;
         if channels > 1 {
             schedule = schedule.striped(channels);
@@ -76,9 +77,9 @@ impl Plan {
         let channels = planned
             .map(|(steps, after)| ChannelPlan::new(steps, after, rounds))
             .collect();
-        let skew = rounds.div_ceil(slices_in_flight(spec.access)).max(1);
+        let skew = rounds.div_ceil(slices_in_flight(access)).max(1);
         let actions = || schedule.channels.iter().flatten().map(|step| step.action);
-        let awaited = |rank: u32| {
+        let awaited = |other: u32| {
             let is_awaited = |action| match action {
                 Action::Await {
                     peers: Peers::Others,
@@ -87,13 +88,13 @@ impl Plan {
                 Action::Await {
                     peers: Peers::One(peer),
                     ..
-                } => peer == rank,
+                } => peer == other,
                 _ => false,
             };
-            rank == spec.rank || actions().any(is_awaited)
+            other == rank || actions().any(is_awaited)
         };
         let mut plan = Plan {
-            slices_in_flight: slices_in_flight(spec.access),
+            slices_in_flight: slices_in_flight(access),
             needs_one_slice: schedule.needs_one_slice(),
             is_heard: actions().any(|action| {
                 matches!(
@@ -101,7 +102,7 @@ impl Plan {
                     Action::Publish { .. } | Action::GiveBack { .. } | Action::Expose { .. }
                 )
             }),
-            hears_all: (0..spec.world_size).all(awaited),
+            hears_all: (0..world_size).all(awaited),
             skew,
             channels,
             schedule,

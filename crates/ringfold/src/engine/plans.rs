@@ -15,7 +15,7 @@ const PLANS_MAX: usize = 256;
 pub struct Plans(Vec<Entry>);
 
 /// What a plan depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanKey {
     /// The schedule.
     pub spec: Spec,
@@ -39,7 +39,7 @@ impl Plans {
         if let Some(entry) = self.0.iter().find(|entry| entry.key == key) {
             return Ok(entry.plan.clone());
         }
-        let plan = Arc::new(Plan::new(key.spec, key.in_place, key.channels)?);
+        let plan = Arc::new(Plan::new(key.spec.clone(), key.in_place, key.channels)?);
         announce();
         if self.0.len() == PLANS_MAX {
             self.0.remove(0);

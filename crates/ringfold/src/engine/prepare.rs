@@ -285,6 +285,7 @@ impl Engine {
             rank: self.context.rank as u32,
             root: job.root as u32,
             domains: self.domains,
+            hosts: self.hosts.clone(),
         };
         let key = PlanKey {
             spec,

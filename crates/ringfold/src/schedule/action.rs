@@ -231,6 +231,17 @@ impl Action {
         self
     }
 
+    /// The same message where its peer's number means one of `ranks`.
+    pub(super) fn among(mut self, ranks: &[u32]) -> Action {
+        if let Action::Send { peer, .. }
+        | Action::Recv { peer, .. }
+        | Action::RecvReduce { peer, .. } = &mut self
+        {
+            *peer = ranks[*peer as usize];
+        }
+        self
+    }
+
     /// All spans that the action names.
     pub fn spans(self) -> impl Iterator<Item = Span> {
         let [first, second] = self.reads();

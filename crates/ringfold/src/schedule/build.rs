@@ -36,8 +36,10 @@ impl Spec {
     /// All other ranks, the next one first: starting everywhere else, so that no rank is
     /// everybody's first.
     pub(super) fn others(&self) -> impl Iterator<Item = u32> + use<> {
-        let spec = *self;
-        (1..self.world_size).map(move |by| spec.after(by))
+        let Spec {
+            rank, world_size, ..
+        } = *self;
+        (1..world_size).map(move |by| (rank + by) % world_size)
     }
 
     pub(super) fn is_root(&self) -> bool {
@@ -72,7 +74,7 @@ impl Builder {
     pub(super) fn new(spec: &Spec, input: Cut, output: Cut) -> Builder {
         Builder {
             schedule: Schedule {
-                spec: *spec,
+                spec: spec.clone(),
                 input,
                 output,
                 scratch: false,

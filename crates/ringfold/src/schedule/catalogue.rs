@@ -5,8 +5,8 @@
 use super::build::{Builder, ByRound, input, output};
 use super::spec::{Schedule, Spec};
 use super::{
-    direct, flat, hierarchical, one_shot, point, rabenseifner, recursive_doubling, registered,
-    ring, staged, stragglar, tree,
+    between_hosts, direct, flat, hierarchical, one_shot, point, rabenseifner, recursive_doubling,
+    registered, ring, staged, stragglar, tree,
 };
 use crate::error::{Error, Result};
 use crate::types::{Access, Algorithm, Collective, Method};
@@ -32,18 +32,23 @@ const MESSAGES: &[Entry] = &[
     (AllReduce, Rabenseifner, rabenseifner::all_reduce),
     (AllReduce, Direct, direct::all_reduce),
     (AllReduce, OneShot, one_shot::all_reduce),
+    (AllReduce, Hierarchical, between_hosts::all_reduce),
     (AllReduce, Stragglar, stragglar::all_reduce),
+    (AllReduce, Leader, between_hosts::all_reduce_by_leaders),
     (Broadcast, Flat, flat::broadcast),
     (Broadcast, Ring, ring::broadcast),
     (Broadcast, Tree, tree::broadcast),
     (Broadcast, Direct, direct::broadcast),
+    (Broadcast, Hierarchical, between_hosts::broadcast),
     (Reduce, Flat, flat::reduce),
     (Reduce, Ring, ring::reduce),
     (Reduce, Tree, tree::reduce),
     (Reduce, Direct, direct::reduce),
+    (Reduce, Hierarchical, between_hosts::reduce),
     (AllGather, Ring, |spec| ring::ALL_GATHER.whole(spec)),
     (AllGather, RecursiveDoubling, recursive_doubling::all_gather),
     (AllGather, Direct, direct::all_gather),
+    (AllGather, Hierarchical, between_hosts::all_gather),
     (ReduceScatter, Ring, |spec| ring::REDUCE_SCATTER.whole(spec)),
     (
         ReduceScatter,
@@ -51,6 +56,7 @@ const MESSAGES: &[Entry] = &[
         recursive_doubling::reduce_scatter,
     ),
     (ReduceScatter, Direct, direct::reduce_scatter),
+    (ReduceScatter, Hierarchical, between_hosts::reduce_scatter),
     (Gather, Flat, flat::gather),
     (Gather, Direct, flat::gather),
     (Scatter, Flat, flat::scatter),
@@ -58,6 +64,7 @@ const MESSAGES: &[Entry] = &[
     (AllToAll, Direct, direct::all_to_all),
     (Barrier, RecursiveDoubling, recursive_doubling::barrier),
     (Barrier, Direct, direct::barrier),
+    (Barrier, Leader, between_hosts::barrier),
     (Send, Direct, point::send),
     (Recv, Direct, point::recv),
     (SendRecv, Direct, point::sendrecv),
@@ -157,6 +164,11 @@ fn check(spec: &Spec) -> Result<()> {
         return Err(Error::InvalidArgument(format!(
             "{n} ranks do not sit in {} domains of equal size",
             spec.domains
+        )));
+    }
+    if !spec.hosts.fits(n) {
+        return Err(Error::InvalidArgument(format!(
+            "the hosts of other than {n} ranks"
         )));
     }
     if matches!(spec.collective, Send | Recv) && spec.root == spec.rank {

@@ -35,10 +35,12 @@ pub mod rounds;
 pub mod stragglar;
 
 mod action;
+mod between_hosts;
 mod build;
 mod catalogue;
 mod direct;
 mod flat;
+mod groups;
 mod halving;
 mod hierarchical;
 mod one_shot;
@@ -55,6 +57,7 @@ mod weights;
 
 pub use action::{Action, Buffer, Combine, Members, Peers, Span, Step};
 pub(crate) use action::{input, output};
+pub use groups::Groups;
 pub use protocols::{LL_SHARED_BYTES, ll_bytes_max};
 pub use spec::{Cut, Schedule, Spec};
 pub use weights::{Weighting, Weights};

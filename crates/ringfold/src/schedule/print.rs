@@ -52,7 +52,7 @@ impl Listing {
 
     fn write_header(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let schedule = &self.schedules[0];
-        let spec = schedule.spec;
+        let spec = &schedule.spec;
         write!(
             f,
             "{} by {} over {}, {} ranks",

@@ -28,7 +28,7 @@ impl Rounds {
             let (input, output) = (algorithm.cuts)(spec.world_size);
             Rounds {
                 algorithm,
-                spec: *spec,
+                spec: spec.clone(),
                 build: Builder::new(spec, input, output),
             }
         }))
@@ -72,7 +72,7 @@ mod tests {
                 let mut rounds = Rounds::new(&spec).unwrap().expect("a ring");
                 for rank in 0..world_size {
                     spec.rank = rank;
-                    let whole = Schedule::new(spec).unwrap();
+                    let whole = Schedule::new(spec.clone()).unwrap();
                     assert_eq!(
                         (whole.rounds, whole.input, whole.output),
                         (rounds.count(), rounds.cuts().0, rounds.cuts().1)

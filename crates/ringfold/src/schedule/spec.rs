@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 
 use super::action::{Action, Buffer, Span, Step};
+use super::groups::Groups;
 use crate::types::{Access, Algorithm, Assignment, Collective, Method};
 
 /// What a schedule is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// What is to be done.
     pub collective: Collective,
@@ -26,6 +27,8 @@ pub struct Spec {
     /// How many domains of equal size the ranks sit in, in rank order; 1 where that is not so or
     /// not known.
     pub domains: u32,
+    /// The ranks that share a host.
+    pub hosts: Groups,
 }
 
 /// How the engine cuts `Input` and `Output`.
@@ -86,6 +89,15 @@ impl Spec {
             rank: 0,
             root: 0,
             domains: 1,
+            hosts: Groups::ONE,
+        }
+    }
+
+    /// The same for another rank.
+    pub fn of_rank(&self, rank: u32) -> Spec {
+        Spec {
+            rank,
+            ..self.clone()
         }
     }
 

@@ -71,19 +71,19 @@ pub fn schedules(spec: &Spec) -> Result<Vec<Schedule>> {
             collective,
             rank,
             root: spec.rank,
-            ..*spec
+            ..spec.clone()
         }),
         // A bystander.
         Some(_) if rank != spec.rank => Ok(Schedule {
             spec: Spec {
                 collective: Collective::Send,
                 rank,
-                ..*spec
+                ..spec.clone()
             },
             channels: vec![Vec::new()],
-            ..Schedule::new(*spec)?
+            ..Schedule::new(spec.clone())?
         }),
-        _ => Schedule::new(Spec { rank, ..*spec }),
+        _ => Schedule::new(spec.of_rank(rank)),
     };
     (0..spec.world_size).map(schedule).collect()
 }

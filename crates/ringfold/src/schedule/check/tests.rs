@@ -5,7 +5,7 @@ mod damage;
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
-use crate::schedule::{Access, stragglar};
+use crate::schedule::{Access, Groups, stragglar};
 use crate::types::{Algorithm, Method};
 
 /// Everything that is listed for an access, at one world size and root.
@@ -110,13 +110,57 @@ fn ranks_in_domains_keep_the_promises_of_an_all_reduce() {
     }
 }
 
+/// Ways in which `world_size` ranks may share hosts: all together, one by one, in runs of equal and
+/// unequal lengths, and dealt out.
+fn divisions(world_size: u32) -> Vec<Groups> {
+    let ranks = || 0..world_size;
+    let by = |host: &dyn Fn(u32) -> u32| Groups::new(&ranks().map(host).collect::<Vec<_>>());
+    vec![
+        by(&|_| 0),
+        by(&|rank| rank),
+        by(&|rank| rank / 2),
+        by(&|rank| rank % 2),
+        by(&|rank| rank / 3),
+        by(&|rank| rank % 3),
+        by(&|rank| u32::from(rank == 0)),
+        by(&|rank| u32::from(rank + 1 == world_size)),
+        by(&|rank| (rank + 1).ilog2()),
+        by(&|rank| rank * rank % 4),
+        by(&|rank| (rank * 7 + 3) % 5),
+    ]
+}
+
+#[test]
+fn ranks_of_any_hosts_keep_the_promises_of_two_levels() {
+    let overlapped = Slices {
+        count: 4,
+        distance: 1,
+    };
+    for world_size in 2..=20 {
+        for hosts in divisions(world_size) {
+            for root in [0, world_size / 2, world_size - 1] {
+                let listed = specs(Access::Messages, world_size, root).into_iter();
+                let two_levels = [Algorithm::Hierarchical, Algorithm::Leader];
+                for spec in listed.filter(|spec| two_levels.contains(&spec.algorithm)) {
+                    let hosts = hosts.clone();
+                    let spec = Spec { hosts, ..spec };
+                    for in_place in [false, true] {
+                        prove(&spec, in_place, Slices::ONE);
+                        prove(&spec, in_place, overlapped);
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn ranks_that_do_not_fill_their_domains_are_refused() {
-    let mut spec = specs(Access::Staged, 6, 0)[0];
+    let mut spec = specs(Access::Staged, 6, 0)[0].clone();
     for domains in [0, 4, 5, 7] {
         spec.domains = domains;
         assert!(matches!(
-            Schedule::new(spec),
+            Schedule::new(spec.clone()),
             Err(Error::InvalidArgument(_))
         ));
     }
@@ -172,9 +216,9 @@ fn large_worlds_drawn_at_random_keep_the_promises() {
         let mut all = specs(Access::Messages, world_size, root);
         all.extend(specs(Access::Staged, world_size, 0));
         all.extend(specs(Access::Registered, world_size, 0));
-        let spec = all[draw(3 * number + 2, all.len())];
+        let spec = &all[draw(3 * number + 2, all.len())];
         println!("seed {seed:#x}: {spec:?}");
-        prove(&spec, number % 2 == 0, Slices::ONE);
+        prove(spec, number % 2 == 0, Slices::ONE);
     }
 }
 
@@ -235,7 +279,7 @@ fn only_messages_of_several_blocks_need_one_slice() {
 
 #[test]
 fn a_world_too_large_to_prove_is_refused() {
-    let mut spec = specs(Access::Messages, 4, 0)[0];
+    let mut spec = specs(Access::Messages, 4, 0)[0].clone();
     spec.world_size = WORLD_SIZE_MAX + 1;
     assert!(matches!(
         check(&spec, false),

@@ -35,7 +35,7 @@ impl Source {
         let mut schedules = Vec::with_capacity(ranks);
         let mut steps = 0;
         for rank in 0..spec.world_size {
-            let schedule = Schedule::new(Spec { rank, ..*spec })?;
+            let schedule = Schedule::new(spec.of_rank(rank))?;
             steps += schedule.channels.iter().map(Vec::len).sum::<usize>();
             if steps > STEPS_KEPT_MAX {
                 return Err(unsupported("so many steps that are not made one by one"));

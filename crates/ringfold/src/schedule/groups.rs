@@ -1,0 +1,100 @@
+//! Which ranks are near each other: those of a host, or of a domain within it.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+/// The group of each rank. Groups are numbered from 0 on by their first rank, and have one rank or
+/// more each, as many as they like, in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Groups(
+    /// By rank; `None` where all ranks are in one group, however many they are.
+    Option<Arc<[u32]>>,
+);
+
+impl Groups {
+    /// All ranks in one group.
+    pub const ONE: Groups = Groups(None);
+
+    /// The groups of ranks that are together where these values are equal.
+    pub fn new<T: PartialEq>(of_ranks: &[T]) -> Groups {
+        let mut firsts: Vec<&T> = Vec::new();
+        let number = |value| {
+            let known = firsts.iter().position(|first| *first == value);
+            known.unwrap_or_else(|| {
+                firsts.push(value);
+                firsts.len() - 1
+            }) as u32
+        };
+        let numbers: Arc<[u32]> = of_ranks.iter().map(number).collect();
+        Groups((firsts.len() > 1).then_some(numbers))
+    }
+
+    /// So many groups of equal size, in rank order; `None` if `world_size` ranks do not fill them.
+    pub fn equal(world_size: u32, count: u32) -> Option<Groups> {
+        if count == 0 || !world_size.is_multiple_of(count) {
+            return None;
+        }
+        let size = world_size / count;
+        let numbers = (0..world_size).map(|rank| rank / size).collect();
+        Some(Groups((count > 1).then_some(numbers)))
+    }
+
+    /// Whether this says something of `world_size` ranks.
+    pub fn fits(&self, world_size: u32) -> bool {
+        let listed = self.0.as_ref();
+        listed.is_none_or(|numbers| numbers.len() == world_size as usize)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        let last = self.0.as_ref().and_then(|numbers| numbers.iter().max());
+        last.map_or(1, |last| last + 1)
+    }
+
+    /// The number of a rank's group.
+    pub fn of(&self, rank: u32) -> u32 {
+        self.0.as_ref().map_or(0, |numbers| numbers[rank as usize])
+    }
+
+    /// The ranks of each group, ascending.
+    pub fn members(&self, world_size: u32) -> Vec<Vec<u32>> {
+        let mut members = vec![Vec::new(); self.count() as usize];
+        for rank in 0..world_size {
+            members[self.of(rank) as usize].push(rank);
+        }
+        members
+    }
+
+    /// How many groups there are, if all have the same size and their ranks stand in order.
+    pub fn equal_count(&self, world_size: u32) -> Option<u32> {
+        let count = self.count();
+        let is_equal = Groups::equal(world_size, count).as_ref() == Some(self);
+        is_equal.then_some(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_numbered_by_their_first_rank() {
+        let groups = Groups::new(&["b", "a", "b", "c"]);
+        assert_eq!(groups.count(), 3);
+        assert_eq!(groups.members(4), [vec![0, 2], vec![1], vec![3]]);
+        assert_eq!(groups.equal_count(4), None);
+        assert_eq!(Groups::new(&[7, 7, 7]), Groups::ONE);
+        assert_eq!(Groups::ONE.members(2), [[0, 1]]);
+    }
+
+    #[test]
+    fn equal_groups_are_recognised() {
+        let groups = Groups::new(&["x", "x", "y", "y", "z", "z"]);
+        assert_eq!(Groups::equal(6, 3), Some(groups.clone()));
+        assert_eq!(groups.equal_count(6), Some(3));
+        assert_eq!(Groups::equal(6, 4), None);
+        assert!(groups.fits(6) && !groups.fits(5) && Groups::ONE.fits(5));
+        assert_eq!(Groups::new(&["x", "y", "x", "y"]).equal_count(4), None);
+    }
+}
