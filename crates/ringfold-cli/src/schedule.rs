@@ -146,7 +146,7 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
         return Ok(served);
     };
     let is_asked = |spec: &&Spec| spec.method() == algorithm;
-    let mut chosen: Vec<Spec> = served.iter().filter(is_asked).copied().collect();
+    let mut chosen: Vec<Spec> = served.iter().filter(is_asked).cloned().collect();
     if chosen.is_empty() {
         let names: Vec<String> = served.iter().map(name).collect();
         bail!(

@@ -5,6 +5,7 @@ use super::settings::Settings;
 use crate::control::Session;
 use crate::control::limit::Limit;
 use crate::error::Result;
+use crate::schedule::Groups;
 use crate::tune::{Constants, Limits, Rules};
 
 /// The ranks of a communicator within their job.
@@ -72,23 +73,13 @@ impl Group {
         ranks.iter().map(pid).collect()
     }
 
-    /// The number of hosts.
-    pub fn hosts(&self) -> usize {
-        self.ranks_per_host().len()
-    }
-
-    /// How many ranks each host has.
-    pub fn ranks_per_host(&self) -> Vec<usize> {
-        let mut hosts: Vec<(usize, usize)> = Vec::new();
-        for rank in 0..self.world_ranks.len() {
-            match hosts
-                .iter_mut()
-                .find(|(first, _)| self.is_same_host(*first, rank))
-            {
-                Some((_, ranks)) => *ranks += 1,
-                None => hosts.push((rank, 1)),
-            }
-        }
-        hosts.into_iter().map(|(_, ranks)| ranks).collect()
+    /// The ranks that share a host.
+    pub fn hosts(&self) -> Groups {
+        let hosts: Vec<_> = self
+            .world_ranks
+            .iter()
+            .map(|rank| self.session.host(*rank))
+            .collect();
+        Groups::new(&hosts)
     }
 }

@@ -16,6 +16,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::iter;
+
 use super::action::{Buffer, Span};
 use super::build::{Builder, input, output, scratch};
 use super::spec::{Schedule, Spec};
@@ -57,10 +59,15 @@ impl Place {
         &self.hosts[self.host as usize]
     }
 
-    /// Rounds of an exchange within the largest host.
+    /// The ranks of the largest host.
+    fn largest(&self) -> u32 {
+        let sizes = self.hosts.iter().map(Vec::len);
+        sizes.max().unwrap_or(1) as u32
+    }
+
+    /// The rounds of an exchange within the hosts: one, or none where all ranks are alone.
     fn local_rounds(&self) -> u32 {
-        let largest = self.hosts.iter().map(Vec::len).max().unwrap_or(1);
-        largest as u32 - 1
+        u32::from(self.largest() > 1)
     }
 
     /// The column that this rank leads.
@@ -100,14 +107,21 @@ impl Place {
         self.host_before(host)
     }
 
-    /// The members of this host that are so many places before and after this rank, with their
-    /// numbers; `None` beyond all of them.
-    fn at_distance(&self, distance: u32) -> Option<[(u32, u32); 2]> {
+    /// The other members of this host with their numbers, the one before this rank first.
+    fn others(&self) -> Vec<(u32, u32)> {
         let members = self.members();
         let size = members.len() as u32;
-        let number = |by: u32| (self.member + by) % size;
-        let at = |number: u32| (number, members[number as usize]);
-        (distance < size).then(|| [at(number(size - distance)), at(number(distance))])
+        let numbers = (1..size).map(|by| (self.member + size - by) % size);
+        numbers
+            .map(|number| (number, members[number as usize]))
+            .collect()
+    }
+
+    /// Those of them that lead columns.
+    fn other_leaders(&self) -> Vec<(u32, u32)> {
+        let mut others = self.others();
+        others.retain(|(number, _)| *number < self.columns);
+        others
     }
 
     /// The ranks of a host whose blocks belong to a column.
@@ -123,43 +137,53 @@ impl Place {
     }
 }
 
-/// Reduces each column within the host: its leader combines what `known` of it each member has, in
-/// `result`. Takes the local rounds from the builder's on.
-fn reduce_columns(
+/// Has each leader combine the chunks of its column within the host: `chunks` are a column's in the
+/// input, and `into` is where a chunk goes when so many members' are still to be combined with it.
+/// One round.
+///
+/// Each receive of a chunk waits for the one before; the sends are issued before the first wait,
+/// otherwise no rank would ever receive.
+fn reduce_columns<I: Iterator<Item = Span>>(
     build: &mut Builder,
     place: &Place,
-    column: impl Fn(fn(u32, u32) -> Span, u32) -> Span,
-    result: fn(u32, u32) -> Span,
+    chunks: impl Fn(u32) -> I,
+    into: impl Fn(Span, usize) -> Span,
 ) {
-    let mut known: fn(u32, u32) -> Span = input;
-    for distance in 1..=place.local_rounds() {
-        build.round(distance - 1);
-        let Some([(_, from), (to, leader)]) = place.at_distance(distance) else {
-            break;
-        };
-        if let Some(own) = place.column() {
-            build.recv_reduce(from, column(known, own), column(result, own));
-            known = result;
+    let others = place.others();
+    for (number, (_, from)) in others.iter().enumerate() {
+        let left = others.len() - 1 - number;
+        for chunk in place.column().into_iter().flat_map(&chunks) {
+            let known = match number {
+                0 => chunk,
+                _ => into(chunk, left + 1),
+            };
+            build.recv_reduce(*from, known, into(chunk, left));
         }
-        if to < place.columns {
-            build.send(leader, column(input, to));
+        if number == 0 {
+            for (column, leader) in place.other_leaders().into_iter().rev() {
+                chunks(column).for_each(|chunk| build.send(leader, chunk));
+            }
         }
     }
 }
 
-/// Gives each member of the host the columns that its leaders have, in the output. Takes the local
-/// rounds from `first` on.
-fn gather_columns(build: &mut Builder, place: &Place, first: u32, column: impl Fn(u32) -> Span) {
-    for distance in 1..=place.local_rounds() {
-        build.round(first + distance - 1);
-        let Some([(from, leader), (_, to)]) = place.at_distance(distance) else {
-            break;
-        };
-        if from < place.columns {
-            build.recv(leader, column(from));
-        }
-        if let Some(own) = place.column() {
-            build.send(to, column(own));
+/// Gives each member of the host the columns that its leaders have, except one that has them
+/// already. One round.
+fn gather_columns(
+    build: &mut Builder,
+    place: &Place,
+    column: impl Fn(u32) -> Span,
+    has_all: impl Fn(u32) -> bool,
+) {
+    let is_filled = has_all(place.members()[place.member as usize]);
+    for (number, leader) in place.other_leaders().into_iter().filter(|_| !is_filled) {
+        let column = column(number);
+        build.recv(leader, output(column.first, column.len));
+    }
+    if let Some(own) = place.column() {
+        let members = place.others().into_iter().rev();
+        for (_, member) in members.filter(|(_, member)| !has_all(*member)) {
+            build.send(member, column(own));
         }
     }
 }
@@ -188,7 +212,10 @@ fn all_reduce_by(spec: &Spec, columns_max: u32, between: fn(&Spec) -> Schedule) 
     let local_rounds = place.local_rounds();
 
     let mut build = Builder::vector(spec, place.columns * parts);
-    reduce_columns(&mut build, &place, span, output);
+    let input_of = |column| iter::once(span(input, column));
+    reduce_columns(&mut build, &place, input_of, |chunk, _| {
+        output(chunk.first, chunk.len)
+    });
     if let (Some(column), Some(exchange)) = (place.column(), exchange) {
         let peers = place.counterparts(column);
         // What was reduced already is in the output.
@@ -206,9 +233,10 @@ fn all_reduce_by(spec: &Spec, columns_max: u32, between: fn(&Spec) -> Schedule) 
             build.push(step.action.with_spans(moved).among(&peers));
         }
     }
-    gather_columns(&mut build, &place, local_rounds + rounds, |column| {
-        span(output, column)
-    });
+    if local_rounds > 0 {
+        build.round(local_rounds + rounds);
+        gather_columns(&mut build, &place, |column| span(output, column), |_| false);
+    }
     build.finish(2 * local_rounds + rounds)
 }
 
@@ -248,18 +276,10 @@ pub(super) fn broadcast(spec: &Spec) -> Schedule {
             build.send(place.counterpart(column, 1), known(column, 1));
         }
     }
-    for distance in 1..=place.local_rounds() {
-        build.round(hosts + distance - 1);
-        let Some([(from, leader), (_, to)]) = place.at_distance(distance) else {
-            break;
-        };
-        // The root has everything.
-        if from < columns && !spec.is_root() {
-            build.recv(leader, output(from, 1));
-        }
-        if let Some(own) = place.column().filter(|_| to != spec.root) {
-            build.send(to, known(own, 1));
-        }
+    if place.local_rounds() > 0 {
+        build.round(hosts);
+        let column = |column| known(column, 1);
+        gather_columns(&mut build, &place, column, |rank| rank == spec.root);
     }
     build.finish(hosts + place.local_rounds())
 }
@@ -272,12 +292,10 @@ pub(super) fn reduce(spec: &Spec) -> Schedule {
     let hop = place.hops_from(spec.hosts.of(spec.root));
     let result = spec.result();
     let mut build = Builder::vector(spec, place.columns);
-    reduce_columns(
-        &mut build,
-        &place,
-        |buffer, column| buffer(column, 1),
-        result,
-    );
+    let input_of = |column| iter::once(input(column, 1));
+    reduce_columns(&mut build, &place, input_of, |chunk, _| {
+        result(chunk.first, 1)
+    });
     if let Some(column) = place.column() {
         let mut known = match place.members().len() {
             1 => input,
@@ -318,28 +336,17 @@ pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
         true => output(0, 1),
         false => scratch(block, 1),
     };
-    let mut known: fn(u32, u32) -> Span = input;
-    for distance in 1..=first {
-        build.round(distance - 1);
-        let Some([(_, from), (to, leader)]) = place.at_distance(distance) else {
-            break;
-        };
-        let is_last = hosts == 1 && distance + 1 == place.members().len() as u32;
-        if let Some(own) = place.column() {
-            for block in place.blocks(own) {
-                build.recv_reduce(from, known(block, 1), into(block, is_last));
-            }
-            known = scratch;
-        }
-        if to < place.columns {
-            place
-                .blocks(to)
-                .for_each(|block| build.send(leader, input(block, 1)));
-        }
-    }
+    let input_of = |column| place.blocks(column).map(|block| input(block, 1));
+    reduce_columns(&mut build, &place, input_of, |chunk, left| {
+        into(chunk.first, hosts == 1 && left == 0)
+    });
+    let known = match place.members().len() {
+        1 => input,
+        _ => scratch,
+    };
     if let Some(own) = place.column() {
         let (previous, next) = (place.counterpart(own, hosts - 1), place.counterpart(own, 1));
-        let mut sent_from = known;
+        let mut sent_from: fn(u32, u32) -> Span = known;
         for round in 0..hosts - 1 {
             build.round(first + round);
             for block in place.belong(place.host_before(round + 2), own) {
@@ -373,13 +380,11 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let place = Place::new(spec, u32::MAX);
     let (hosts, first) = (place.host_count(), place.local_rounds());
     let mut build = Builder::blocks(spec, 1, spec.world_size);
-    for distance in 1..=first {
-        build.round(distance - 1);
-        let Some([(_, from), (_, to)]) = place.at_distance(distance) else {
-            break;
-        };
-        build.recv(from, output(from, 1));
-        build.send(to, input(0, 1));
+    for (_, member) in place.others() {
+        build.recv(member, output(member, 1));
+    }
+    for (_, member) in place.others().into_iter().rev() {
+        build.send(member, input(0, 1));
     }
     build.copy(input(0, 1), output(spec.rank, 1));
     let known = |block: u32| match block == spec.rank {
@@ -397,21 +402,18 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
             }
         }
         let host = place.host_before(round);
-        let distances = (1..place.members().len() as u32).filter(|_| round > 0);
-        let pairs: Vec<_> = distances.filter_map(|by| place.at_distance(by)).collect();
-        for [(from, leader), _] in &pairs {
-            for block in place.belong(host, *from).filter(|_| *from < place.columns) {
-                build.recv(*leader, output(block, 1));
+        for (number, leader) in place.other_leaders().into_iter().filter(|_| round > 0) {
+            for block in place.belong(host, number) {
+                build.recv(leader, output(block, 1));
             }
         }
         let Some(own) = place.column() else { continue };
         for block in place.belong(host, own).filter(|_| round + 1 < hosts) {
             build.send(place.counterpart(own, 1), known(block));
         }
-        for [_, (_, to)] in &pairs {
-            place
-                .belong(host, own)
-                .for_each(|block| build.send(*to, output(block, 1)));
+        for (_, member) in place.others().into_iter().rev().filter(|_| round > 0) {
+            let blocks = place.belong(host, own);
+            blocks.for_each(|block| build.send(member, output(block, 1)));
         }
     }
     build.finish(first + hosts)
@@ -427,7 +429,7 @@ pub(super) fn barrier(spec: &Spec) -> Schedule {
     let depth = hosts.next_power_of_two().trailing_zeros();
     // The length of the message that tells of a whole host.
     let whole = |host: u32| (place.hosts[host as usize].len() as u32 - 1).max(1);
-    let wide = place.local_rounds().max(1);
+    let wide = (place.largest() - 1).max(1);
     let (leader, members) = place.members().split_first().expect("this rank");
     let mut build = Builder::vector(spec, 2 * wide + depth);
     let released = match depth {

@@ -16,7 +16,7 @@ use Collective::{
     Scatter, Send, SendRecv,
 };
 use Method::{
-    Claim, Direct, Flat, Hierarchical, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Serve,
+    Claim, Direct, Flat, Hierarchical, Leader, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Serve,
     Stragglar, Tree,
 };
 

@@ -60,7 +60,7 @@ impl<'a> Linked<'a> {
         let terms = Terms::decide(&records)?;
         log_terms(&terms, name);
         let hosts = group.hosts();
-        let domains = terms.domain_count(hosts);
+        let domains = terms.domain_count(hosts.count() as usize);
         let (transport, name, depart) = links.into_transport(placement.cores, domains)?;
         attempt.set_waker(transport.waker());
         let place = Place {
@@ -68,7 +68,7 @@ impl<'a> Linked<'a> {
             world_size: group.world_ranks.len(),
             local_rank: group.local_rank(),
             local_size: group.local_ranks().len(),
-            hosts,
+            hosts: hosts.count() as usize,
             transport: name,
         };
         log_place(&place, placement.cores, settings);
@@ -81,7 +81,9 @@ impl<'a> Linked<'a> {
             slot_bytes,
             ..policy(group, &terms, plugin)
         };
-        let engine = engine(transport, &place, &placement, settings, &terms, domains);
+        let mut engine = engine(transport, &place, &placement, settings, &terms);
+        engine.set_domains(domains as u32);
+        engine.set_hosts(hosts);
         let patience = patience(&place, &placement);
         let driver = Driver::new(engine, place.rank, Box::new(attempt.watch()), patience);
         let membership = Membership::new(group.clone(), depart, attempt.mark.clone());
@@ -147,7 +149,6 @@ fn engine(
     placement: &Placement,
     settings: &Settings,
     terms: &Terms,
-    domains: usize,
 ) -> Engine {
     let transport = match settings.injection.clone() {
         Some(injection) => Box::new(DelayInjector::new(transport, place.rank, injection)),
@@ -161,7 +162,6 @@ fn engine(
         let policy = late_ring::Policy::new(target, is_oversubscribed);
         engine.set_late_merge(policy, settings.signal_channel());
     }
-    engine.set_domains(domains as u32);
     *engine.parallel() = placement.parallel(settings, place.local_size, &terms.limits);
     engine
 }
@@ -201,10 +201,12 @@ fn patience(place: &Place, placement: &Placement) -> Patience {
 
 /// What a plugin learns of the ranks.
 fn members(group: &Group) -> Members {
-    let ranks_per_host = group.ranks_per_host();
+    let ranks = group.world_ranks.len();
+    let members = group.hosts().members(ranks as u32);
+    let ranks_per_host: Vec<usize> = members.iter().map(Vec::len).collect();
     Members {
         communicator: group.id,
-        ranks: group.world_ranks.len(),
+        ranks,
         hosts: ranks_per_host.len(),
         ranks_per_host_min: ranks_per_host.iter().min().copied().unwrap_or(1),
         ranks_per_host_max: ranks_per_host.iter().max().copied().unwrap_or(1),

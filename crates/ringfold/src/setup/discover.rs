@@ -21,7 +21,7 @@ impl<'a> Discovered<'a> {
     /// Exchanges what each rank says about itself, the first of two exchanges.
     pub fn new(attempt: &'a Attempt<'a>) -> Result<Discovered<'a>> {
         let group = &attempt.group;
-        let hosts = group.hosts();
+        let hosts = group.hosts().count();
         if group.settings.transport == TransportChoice::Shm && hosts > 1 {
             return Err(Error::Bootstrap(format!(
                 "transport shm, but the {} ranks are on {hosts} hosts (or in different network or \

@@ -97,8 +97,14 @@ fn weighted_message_bytes(question: &Question) -> usize {
 /// Into how many chunks a slice of the vector is divided.
 fn chunks(question: &Question, algorithm: Algorithm) -> usize {
     match (question.collective, algorithm) {
-        (Collective::AllReduce, Algorithm::Ring | Algorithm::Direct | Algorithm::Rabenseifner)
+        (
+            Collective::AllReduce,
+            Algorithm::Ring | Algorithm::Direct | Algorithm::Rabenseifner | Algorithm::Hierarchical,
+        )
         | (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => question.world_size,
+        (Collective::Broadcast | Collective::Reduce, Algorithm::Hierarchical) => {
+            question.world_size.div_ceil(question.hosts.max(1))
+        }
         _ => 1,
     }
 }

@@ -220,7 +220,12 @@ fn is_usable(question: &Question, method: Method) -> bool {
     }
     match method {
         // Who has one level only has no use for a second one.
-        Method::Hierarchical => is_requested || (question.domains > 1 && question.domains < n),
+        Method::Hierarchical if access(question, method).is_shared() => {
+            is_requested || (question.domains > 1 && question.domains < n)
+        }
+        Method::Hierarchical | Method::Leader => {
+            is_requested || (question.hosts > 1 && question.hosts < n)
+        }
         // One message holds several blocks.
         Method::RecursiveDoubling if matches!(question.collective, AllGather | ReduceScatter) => {
             n.is_power_of_two() && !question.is_uneven

@@ -30,9 +30,9 @@ mod shared;
 use super::Question;
 use super::constants::Constants;
 use super::corrections::Key;
-use super::terms::{Load, Terms};
+use super::terms::{Case, Load, Terms};
 use crate::call::Way;
-use crate::schedule::{Access, Spec};
+use crate::schedule::Access;
 use crate::types::{Collective, Method};
 
 /// What `question` should take by `way`, in microseconds. A way that cannot be used has a number
@@ -58,7 +58,7 @@ struct Call<'a> {
     question: &'a Question,
     way: &'a Way,
     constants: &'a Constants,
-    spec: Spec,
+    case: Case,
     terms: Terms,
     /// The number of ranks.
     n: f64,
@@ -69,17 +69,20 @@ struct Call<'a> {
 
 impl Call<'_> {
     fn new<'a>(question: &'a Question, way: &'a Way, constants: &'a Constants) -> Call<'a> {
-        let ranks = question.world_size as u32;
-        let spec = Spec {
+        let case = Case {
+            collective: question.collective,
+            method: way.method(),
+            access: way.access,
+            world_size: question.world_size as u32,
             domains: question.domains as u32,
-            ..Spec::new(question.collective, way.method(), way.access, ranks)
+            hosts: question.hosts as u32,
         };
         Call {
             question,
             way,
             constants,
-            terms: Terms::of(&spec).unwrap_or_default(),
-            spec,
+            terms: Terms::of(case).unwrap_or_default(),
+            case,
             n: question.world_size as f64,
             size: question.bytes as f64,
             slices: slices(question, way),

@@ -25,6 +25,56 @@ pub struct Terms {
     /// Over shared memory: the parts of the vector that the busiest rank reads, or writes over,
     /// right after a peer has written or read them.
     pub fresh: f64,
+    /// Of a schedule of two levels: how much of this stays within the hosts.
+    pub within: Option<Within>,
+}
+
+/// What a schedule of two levels needs within the hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Within {
+    /// As [`Terms::hops`].
+    pub hops: f64,
+    /// As [`Terms::busiest`].
+    pub busiest: Load,
+    /// As [`Terms::all`].
+    pub all: Load,
+}
+
+/// What the terms depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The collective.
+    pub collective: Collective,
+    /// Its method.
+    pub method: Method,
+    /// How ranks reach their peers' data.
+    pub access: Access,
+    /// The number of ranks.
+    pub world_size: u32,
+    /// The number of domains, as in [`Spec::domains`].
+    pub domains: u32,
+    /// The number of hosts, taken to have equally many ranks.
+    pub hosts: u32,
+}
+
+impl From<&Spec> for Case {
+    fn from(spec: &Spec) -> Case {
+        Case {
+            collective: spec.collective,
+            method: spec.method(),
+            access: spec.access,
+            world_size: spec.world_size,
+            domains: spec.domains,
+            hosts: spec.hosts.count(),
+        }
+    }
+}
+
+impl Case {
+    /// Whether there is more than one level in published memory.
+    pub fn is_hierarchical(&self) -> bool {
+        self.method == Method::Hierarchical && (2..self.world_size).contains(&self.domains)
+    }
 }
 
 /// What ranks do.
@@ -62,6 +112,20 @@ impl Load {
         }
     }
 
+    /// This without a part of it.
+    pub fn without(self, part: Load) -> Load {
+        Load {
+            messages: self.messages - part.messages,
+            bytes: self.bytes - part.bytes,
+            reduced: self.reduced - part.reduced,
+        }
+    }
+
+    /// This and more.
+    fn and(self, more: Load) -> Load {
+        self.without(more.times(-1.0))
+    }
+
     /// Bytes that are copied or combined.
     pub fn moved(self) -> f64 {
         self.bytes + self.reduced
@@ -71,10 +135,11 @@ impl Load {
 impl Terms {
     /// The terms of a collective's schedules; `None` if there are none for so many ranks. Rank and
     /// root do not matter.
-    pub fn of(spec: &Spec) -> Option<Terms> {
+    pub fn of(case: impl Into<Case>) -> Option<Terms> {
         use Collective::{AllGather, ReduceScatter};
-        let (collective, algorithm, n) = (spec.collective, spec.method(), spec.world_size);
-        let is_served = Schedule::exists(collective, algorithm, spec.access);
+        let case = case.into();
+        let (collective, algorithm, n) = (case.collective, case.method, case.world_size);
+        let is_served = Schedule::exists(collective, algorithm, case.access);
         // A message holds several blocks, which lie together in a power of two only.
         let is_paired = algorithm == Method::RecursiveDoubling
             && matches!(collective, AllGather | ReduceScatter);
@@ -82,10 +147,11 @@ impl Terms {
         if !is_served || n == 0 || (is_paired && !n.is_power_of_two()) || is_too_large {
             return None;
         }
-        match spec.access {
+        match case.access {
             _ if n == 1 => Some(Terms::default()),
+            Access::Messages if is_two_levels(algorithm) => two_levels(&case),
             Access::Messages => over_messages(collective, algorithm, n),
-            Access::Staged if is_hierarchical(spec) => Some(hierarchical(n, spec.domains)),
+            Access::Staged if case.is_hierarchical() => Some(hierarchical(n, case.domains)),
             Access::Staged | Access::Registered => over_shared_memory(collective, algorithm, n),
         }
     }
@@ -105,6 +171,7 @@ impl Terms {
             busiest: busiest.into(),
             all: all.into(),
             fresh: 0.0,
+            within: None,
         }
     }
 }
@@ -114,9 +181,81 @@ pub fn is_chain(collective: Collective, algorithm: Method) -> bool {
     algorithm == Method::Ring && matches!(collective, Collective::Broadcast | Collective::Reduce)
 }
 
-/// Whether there is more than one level.
-pub fn is_hierarchical(spec: &Spec) -> bool {
-    spec.method() == Method::Hierarchical && (2..spec.world_size).contains(&spec.domains)
+/// Whether ranks exchange within hosts first, and then between them.
+pub fn is_two_levels(method: Method) -> bool {
+    matches!(method, Method::Hierarchical | Method::Leader)
+}
+
+/// Two levels over messages, with `size` ranks on each host.
+fn two_levels(case: &Case) -> Option<Terms> {
+    use Collective::{AllGather, AllReduce, Barrier, Broadcast, Reduce, ReduceScatter};
+    use Method::{Hierarchical, Leader};
+    let (n, hosts) = (f64::from(case.world_size), f64::from(case.hosts));
+    let size = n / hosts;
+    // The others of a host, and the other hosts.
+    let (o, h) = (size - 1.0, hosts - 1.0);
+    let part = o / size;
+    let level = f64::from(u8::from(size > 1.0));
+    let ring =
+        |count: f64, reduced| Terms::alike(count * h, [count * h, count * h / n, reduced], n);
+    let (inner, within) = match (case.collective, case.method) {
+        (AllReduce, Hierarchical) => {
+            let each = [2.0 * o, 2.0 * part, part];
+            (ring(2.0, h / n), Terms::alike(2.0 * level, each, n))
+        }
+        (ReduceScatter, Hierarchical) => {
+            let each = [hosts * o, part, part];
+            (ring(1.0, h / n), Terms::alike(level, each, n))
+        }
+        (AllGather, Hierarchical) => {
+            let each = [hosts * o, part, 0.0];
+            (ring(1.0, 0.0), Terms::alike(level, each, n))
+        }
+        (Broadcast, Hierarchical) => (
+            Terms::apart(h, [h, h / size, 0.0], [h * size, h, 0.0]),
+            Terms::apart(
+                // The root needs nothing back.
+                f64::from(case.world_size - 1).min(2.0 * level),
+                [2.0 * o, 2.0 * part, 0.0],
+                [o * n, o * hosts, 0.0],
+            ),
+        ),
+        (Reduce, Hierarchical) => (
+            Terms::apart(h, [h, h / size, h / size], [h * size, h, h]),
+            Terms::apart(
+                2.0 * level,
+                [2.0 * o, 2.0 * part, part],
+                [o * (n + 1.0), o * hosts + part, o * hosts],
+            ),
+        ),
+        (AllReduce, Leader) => (
+            over_messages(AllReduce, Method::RecursiveDoubling, case.hosts)?,
+            Terms::apart(
+                2.0 * level,
+                [2.0 * o, 2.0 * o, o],
+                [2.0 * o * hosts, 2.0 * o * hosts, o * hosts],
+            ),
+        ),
+        (Barrier, Leader) => (
+            over_messages(Barrier, Method::RecursiveDoubling, case.hosts)?,
+            Terms::apart(
+                2.0 * level,
+                [2.0 * o, 0.0, 0.0],
+                [2.0 * o * hosts, 0.0, 0.0],
+            ),
+        ),
+        _ => return None,
+    };
+    let Terms {
+        hops, busiest, all, ..
+    } = within;
+    Some(Terms {
+        hops: inner.hops + hops,
+        busiest: inner.busiest.and(busiest),
+        all: inner.all.and(all),
+        fresh: 0.0,
+        within: Some(Within { hops, busiest, all }),
+    })
 }
 
 fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> Option<Terms> {

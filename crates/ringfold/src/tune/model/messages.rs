@@ -1,7 +1,7 @@
 //! Prices of calls over messages: through rings of shared memory or through sockets.
 
-use super::{Call, Load, Method};
-use crate::tune::terms::is_chain;
+use super::{Call, Load, Method, Terms};
+use crate::tune::terms::{Within, is_chain};
 use crate::types::Collective;
 
 /// What messages cost on their way.
@@ -18,11 +18,76 @@ struct Link {
     incast: f64,
 }
 
+/// The part of a schedule's messages that go by one kind of link.
+struct Part {
+    link: Link,
+    hops: f64,
+    busiest: Load,
+    all: Load,
+}
+
+/// Which part of a schedule's messages go between hosts, where ranks stand in the order of hosts.
+struct Crossing {
+    /// Of the hops.
+    hops: f64,
+    /// Of the busiest rank's.
+    busiest: f64,
+    /// Of all ranks'.
+    all: f64,
+    /// Ranks of a host that send to others at the same time, and share its line.
+    senders: f64,
+}
+
+impl Crossing {
+    /// The same part of everything.
+    fn alike(part: f64) -> Crossing {
+        Crossing {
+            hops: part,
+            busiest: part,
+            all: part,
+            senders: 1.0,
+        }
+    }
+
+    /// That of a schedule of one level, with `size` ranks on each of several hosts.
+    fn of(method: Method, n: f64, size: f64) -> Crossing {
+        let hosts = n / size;
+        let rounds = hosts.log2() / n.log2();
+        match method {
+            // The rank at the end of a host sends everything to the next.
+            Method::Ring => Crossing {
+                all: 1.0 / size,
+                ..Crossing::alike(1.0)
+            },
+            Method::Tree => Crossing {
+                all: (hosts - 1.0) / (n - 1.0),
+                ..Crossing::alike(rounds)
+            },
+            Method::RecursiveDoubling => Crossing {
+                senders: size,
+                ..Crossing::alike(rounds)
+            },
+            // The farthest exchange the largest parts.
+            Method::Rabenseifner => Crossing {
+                hops: rounds,
+                senders: size,
+                ..Crossing::alike((1.0 - 1.0 / hosts) / (1.0 - 1.0 / n))
+            },
+            _ => Crossing {
+                hops: 1.0,
+                senders: size,
+                ..Crossing::alike((n - size) / (n - 1.0))
+            },
+        }
+    }
+}
+
 impl Call<'_> {
     pub(super) fn over_messages(&self) -> f64 {
+        let parts = self.parts();
         let work = match self.constants.is_oversubscribed() {
-            true => self.in_turns(),
-            false => self.side_by_side(),
+            true => self.in_turns(&parts),
+            false => parts.iter().map(|part| self.side_by_side(part)).sum(),
         };
         let port = match self.is_on_one_host() {
             // Into a cell and out of it.
@@ -35,30 +100,89 @@ impl Call<'_> {
         self.planned() + work + port
     }
 
+    /// What goes by shared memory, and what by sockets.
+    fn parts(&self) -> [Part; 2] {
+        let hosts = self.question.hosts as f64;
+        let all = self.work_of_all();
+        let Terms { hops, busiest, .. } = self.terms;
+        let several = 1.0 < hosts && hosts < self.n;
+        let crossing = match () {
+            () if self.is_on_one_host() => Crossing::alike(0.0),
+            () if several => Crossing::of(self.way.method(), self.n, self.n / hosts),
+            () => Crossing::alike(1.0),
+        };
+        let (within, senders) = match self.terms.within {
+            Some(within) if several => {
+                let senders = match self.way.method() {
+                    Method::Leader => 1.0,
+                    _ => self.n / hosts,
+                };
+                (within, senders)
+            }
+            _ => {
+                let within = Within {
+                    hops: hops * (1.0 - crossing.hops),
+                    busiest: busiest.times(1.0 - crossing.busiest),
+                    all: all.times(1.0 - crossing.all),
+                };
+                (within, crossing.senders)
+            }
+        };
+        let between = Part {
+            link: self.link(false, senders),
+            hops: hops - within.hops,
+            busiest: busiest.without(within.busiest),
+            all: all.without(within.all),
+        };
+        let Within { hops, busiest, all } = within;
+        let link = self.link(true, 1.0);
+        [
+            Part {
+                link,
+                hops,
+                busiest,
+                all,
+            },
+            between,
+        ]
+    }
+
     /// Where ranks outnumber cores.
-    fn in_turns(&self) -> f64 {
-        let link = self.link();
-        let time = |load: Load| {
+    fn in_turns(&self, parts: &[Part; 2]) -> f64 {
+        let time = |load: Load, link: &Link| {
             load.messages * self.pieces() * link.message_us
                 + self.size * load.bytes * link.us_per_byte
                 + self.size * load.reduced * self.reduce_us_per_byte()
         };
-        let busiest = self.terms.busiest;
-        let busiest = Load {
-            bytes: self.constants.end_share * busiest.bytes,
-            ..busiest
+        let busiest = |part: &Part| {
+            let load = Load {
+                bytes: self.constants.end_share * part.busiest.bytes,
+                ..part.busiest
+            };
+            time(load, &part.link)
         };
-        let work = self.by_cores(time(busiest), time(self.work_of_all()));
-        link.first_us + self.terms.hops * link.hop_us + work
+        let all = |part: &Part| time(part.all, &part.link);
+        let work = self.by_cores(parts.iter().map(busiest).sum(), parts.iter().map(all).sum());
+        let hops = parts.iter().map(|part| part.hops * part.link.hop_us);
+        let used = parts.iter().filter(|part| part.hops > 0.0);
+        let first_us = used.map(|part| part.link.first_us).fold(0.0, f64::max);
+        first_us + hops.sum::<f64>() + work
     }
 
     /// Where every rank has a core.
-    fn side_by_side(&self) -> f64 {
-        let link = self.link();
+    fn side_by_side(&self, part: &Part) -> f64 {
+        let Part {
+            link,
+            hops,
+            busiest,
+            ..
+        } = part;
         let (n, gamma) = (self.n, self.reduce_us_per_byte());
-        let busiest = self.terms.busiest;
         let fresh = busiest.bytes * self.size * link.fresh_us_per_byte;
         if is_chain(self.question.collective, self.way.method()) {
+            if *hops == 0.0 {
+                return 0.0;
+            }
             let reduces = f64::from(u8::from(self.question.collective.reduces()));
             let piece = self.size / self.slices * (link.us_per_byte + reduces * gamma);
             return (n - 2.0 + self.slices) * (link.hop_us + piece) + fresh;
@@ -67,7 +191,6 @@ impl Call<'_> {
             Method::Direct | Method::OneShot | Method::Flat => 1.0 + link.incast * (n - 2.0),
             _ => 1.0,
         };
-        let hops = self.terms.hops;
         let further = (busiest.messages * self.pieces() - hops).max(0.0);
         let moving = busiest.bytes * link.us_per_byte * crowd + busiest.reduced * gamma;
         hops * link.hop_us + further * link.message_us + self.size * moving + fresh
@@ -100,11 +223,11 @@ impl Call<'_> {
         }
     }
 
-    /// What carries messages. Where ranks outnumber cores its times are those of both ends
-    /// together.
-    fn link(&self) -> Link {
+    /// What carries messages within a host or between hosts, where `senders` share a line. Where
+    /// ranks outnumber cores its times are those of both ends together.
+    fn link(&self, is_within_host: bool, senders: f64) -> Link {
         let constants = self.constants;
-        match (self.is_on_one_host(), constants.is_oversubscribed()) {
+        match (is_within_host, constants.is_oversubscribed()) {
             (true, true) => {
                 let turns_us = constants.turn_us * constants.load;
                 Link {
@@ -133,8 +256,7 @@ impl Call<'_> {
             (false, false) => Link {
                 hop_us: constants.socket_hop_us,
                 message_us: constants.socket_message_us,
-                us_per_byte: constants
-                    .socket_us_per_byte
+                us_per_byte: (constants.socket_us_per_byte * senders)
                     .max(constants.socket_work_us_per_byte / 2.0),
                 incast: constants.incast,
                 ..Link::default()

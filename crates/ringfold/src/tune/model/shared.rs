@@ -1,7 +1,6 @@
 //! Prices of calls in published memory and in registered buffers.
 
 use super::{Call, Collective, Method};
-use crate::tune::terms::is_hierarchical;
 
 impl Call<'_> {
     pub(super) fn over_shared_memory(&self) -> f64 {
@@ -18,7 +17,7 @@ impl Call<'_> {
 
     /// By way of published memory, each rank its part.
     fn published(&self) -> f64 {
-        let again = match is_hierarchical(&self.spec) {
+        let again = match self.case.is_hierarchical() {
             true => self.constants.domain_reads,
             false => 0.0,
         };
@@ -91,7 +90,7 @@ impl Call<'_> {
         };
         let hop_us = (constants.hop_us - inline_us).max(0.0);
         let domains = self.question.domains.max(1) as f64;
-        let far = match is_hierarchical(&self.spec) {
+        let far = match self.case.is_hierarchical() {
             // Only counterparts look across, once.
             true => domains - 1.0,
             false => hops * (self.n - self.n / domains),

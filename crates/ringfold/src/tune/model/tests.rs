@@ -1,10 +1,11 @@
 //! Where the model says that one way ends and another begins.
 
 use super::*;
-use crate::schedule::Schedule;
+use crate::schedule::{Schedule, Spec};
 use crate::topology::Machine;
 use crate::topology::machine::Shared;
 use crate::tune::choose::{access, finish};
+use crate::tune::terms::is_two_levels;
 use crate::tune::{Limits, Tuning};
 use crate::types::Protocol;
 
@@ -69,6 +70,11 @@ fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) 
         .flat_map(|access| Schedule::methods(question.collective, *access))
         .filter(|algorithm| is_usable(*algorithm) && *algorithm != Method::Stragglar)
         .filter(|algorithm| *algorithm != Method::Hierarchical || question.domains > 1)
+        .filter(|algorithm| {
+            !is_two_levels(*algorithm)
+                || question.slot_bytes.is_some()
+                || question.hosts < question.world_size
+        })
         .filter(|algorithm| {
             let (ranks, access) = (question.world_size as u32, access(question, *algorithm));
             let spec = Spec::new(question.collective, *algorithm, access, ranks);

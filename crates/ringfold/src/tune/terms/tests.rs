@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::schedule::check::{check, schedules};
-use crate::schedule::{Access, Action};
+use crate::schedule::{Access, Action, Groups};
 
 /// What the schedules of all ranks need: the sum over rounds of the most that a rank has in it, and
 /// what all have together.
@@ -140,5 +140,32 @@ fn the_terms_of_domains_are_what_their_schedules_need() {
             ..Spec::new(collective, Method::Hierarchical, access, world_size)
         };
         assert_counted(&spec, &Terms::of(&spec).unwrap());
+    }
+}
+
+#[test]
+fn the_terms_of_two_levels_are_what_their_schedules_need() {
+    for (hosts, size) in [
+        (2, 2),
+        (2, 3),
+        (3, 2),
+        (4, 4),
+        (5, 3),
+        (8, 2),
+        (3, 1),
+        (6, 4),
+    ] {
+        for &collective in Collective::ALL {
+            for method in [Method::Hierarchical, Method::Leader] {
+                let world_size = hosts * size;
+                let spec = Spec {
+                    hosts: Groups::equal(world_size, hosts).unwrap(),
+                    ..Spec::new(collective, method, Access::Messages, world_size)
+                };
+                if let Some(terms) = Terms::of(&spec) {
+                    assert_counted(&spec, &terms);
+                }
+            }
+        }
     }
 }
