@@ -1,13 +1,14 @@
 //! `ringfold schedule`: shows what an algorithm does, what it should cost, and proves it.
 
 use std::fmt::Write as _;
+use std::iter;
 
 use anyhow::{Context, Result, bail};
 use ringfold::internals::schedule::Listing;
 use ringfold::internals::schedule::check::{self, Slices};
-use ringfold::internals::schedule::{Access, Schedule, Spec};
-use ringfold::internals::tune::Terms;
+use ringfold::internals::schedule::{Access, Groups, Schedule, Spec};
 use ringfold::internals::tune::cost::{self, Costs};
+use ringfold::internals::tune::{Terms, is_two_levels};
 use ringfold::{Collective, Error, Method};
 use serde_json::{Value, json};
 
@@ -73,6 +74,11 @@ pub struct Arguments {
     )]
     domains: u32,
 
+    /// Hosts that the ranks are on, in rank order: how many of equal size, or the ranks of each,
+    /// such as 3,1: for `hierarchical` and `leader` over messages
+    #[arg(long, value_name = "HOSTS", default_value = "1")]
+    hosts: String,
+
     /// The root; for send and recv the peer, for stragglar the late rank
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
@@ -129,7 +135,9 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
         let asked = arguments.medium.as_ref();
         asked.is_none_or(|name| *name == access.medium())
     };
+    let hosts = hosts(&arguments.hosts, arguments.ranks)?;
     let spec = |method: Method, access: Access| Spec {
+        hosts: hosts.clone(),
         rank: arguments.rank.unwrap_or(0),
         root: arguments.root,
         domains: arguments.domains,
@@ -139,11 +147,17 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
         .iter()
         .filter(is_asked_medium)
         .flat_map(|&access| {
+            let spec = &spec;
             Schedule::methods(collective, access).map(move |method| spec(method, access))
         })
         .collect();
     let Some(algorithm) = arguments.algorithm else {
-        return Ok(served);
+        // On one host two levels over messages are one.
+        let is_flat = |spec: &Spec| spec.access.is_shared() || !is_two_levels(spec.method());
+        let compared = served.into_iter();
+        return Ok(compared
+            .filter(|spec| spec.hosts.count() > 1 || is_flat(spec))
+            .collect());
     };
     let is_asked = |spec: &&Spec| spec.method() == algorithm;
     let mut chosen: Vec<Spec> = served.iter().filter(is_asked).cloned().collect();
@@ -154,10 +168,33 @@ fn candidates(arguments: &Arguments) -> Result<Vec<Spec>> {
             names.join(", ")
         );
     }
+    if arguments.domains > 1 {
+        // Domains are those of one host.
+        chosen.sort_by_key(|spec| !spec.access.is_shared());
+    }
     if !arguments.check {
         chosen.truncate(1);
     }
     Ok(chosen)
+}
+
+/// The hosts of `ranks` ranks, from their number or their sizes.
+fn hosts(text: &str, ranks: u32) -> Result<Groups> {
+    let sizes = text.split(',').map(|size| size.trim().parse::<u32>());
+    let sizes: Vec<u32> = sizes
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("--hosts {text}: give their number, or the ranks of each"))?;
+    let wrong = || format!("--hosts {text}: {ranks} ranks are not on such hosts");
+    if let [count] = sizes[..] {
+        return Groups::equal(ranks, count).with_context(wrong);
+    }
+    let numbers = sizes.iter().enumerate();
+    let of_ranks: Vec<usize> = numbers
+        .flat_map(|(host, size)| iter::repeat_n(host, (*size).min(MAX_RANKS) as usize))
+        .collect();
+    let is_filled = of_ranks.len() == ranks as usize && !sizes.contains(&0);
+    anyhow::ensure!(is_filled, wrong());
+    Ok(Groups::new(&of_ranks))
 }
 
 /// `ring over messages`.

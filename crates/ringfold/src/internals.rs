@@ -10,6 +10,11 @@ pub mod call {
     pub use crate::call::Call;
 }
 
+/// See `congestion`.
+pub mod congestion {
+    pub use crate::congestion::Congestion;
+}
+
 /// See `control`.
 pub mod control {
     pub use crate::control::absence::Absence;
@@ -42,7 +47,7 @@ pub mod reduce {
 /// See `schedule`.
 pub mod schedule {
     pub use crate::schedule::print::Listing;
-    pub use crate::schedule::{Access, Schedule, Spec};
+    pub use crate::schedule::{Access, Groups, Schedule, Spec};
     /// See `schedule::check`.
     pub mod check {
         pub use crate::schedule::check::{Slices, check, check_sliced, schedules};
@@ -117,7 +122,7 @@ pub mod transport {
 pub mod tune {
     pub use crate::tune::parameters::Table;
     pub use crate::tune::plugin::{Members, PluginHost, register_plugin_host};
-    pub use crate::tune::terms::{Load, Terms};
+    pub use crate::tune::terms::{Load, Terms, is_two_levels};
     pub use crate::tune::weights::balance;
     pub use crate::tune::{Constants, CostTable, Limits, Plugin, Question, Rule, Rules};
     /// See `tune::calibration`.

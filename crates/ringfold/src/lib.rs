@@ -44,6 +44,7 @@ mod communicator;
 mod config;
 #[cfg(test)]
 mod conformance;
+mod congestion;
 mod control;
 mod element;
 mod engine;

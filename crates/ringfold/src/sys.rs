@@ -87,13 +87,14 @@ pub struct TcpState {
     pub unsent_bytes: u32,
     /// Milliseconds since anything came from the other end.
     pub quiet_ms: u32,
+    /// The shortest round trip so far.
+    pub round_trip: Duration,
 }
 
 /// Reads a connection's [`TcpState`]; `None` if this kernel does not provide it.
 pub fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<Option<TcpState>> {
-    /// `struct tcp_info` of linux/tcp.h up to `tcpi_notsent_bytes`; libc's declaration ends before
-    /// it.
-    const INFO_BYTES: usize = 148;
+    /// `struct tcp_info` of linux/tcp.h up to `tcpi_min_rtt`; libc's declaration ends before it.
+    const INFO_BYTES: usize = 152;
     let mut info = [0_u8; INFO_BYTES];
     let mut length = INFO_BYTES as libc::socklen_t;
     // SAFETY: `info` is valid for writes of `length` bytes, and `length` for reads and writes.
@@ -118,6 +119,7 @@ pub fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<Option<TcpState>> {
         unacknowledged: word(24),
         unsent_bytes: word(144),
         quiet_ms: last_data_ms.min(last_acknowledgement_ms),
+        round_trip: Duration::from_micros(word(148).into()),
     }))
 }
 

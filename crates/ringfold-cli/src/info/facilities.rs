@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
 use anyhow::{Context, Result};
@@ -39,6 +40,7 @@ pub fn probe(machine: &Machine) -> Vec<Facility> {
         Facility::new("futex", shared_futex()),
         Facility::new("unix sockets", unix_sockets()),
         Facility::new("tcp", tcp()),
+        Facility::new("congestion", congestion()),
         Facility::new("io_uring", io_uring()),
         Facility::new("huge pages", huge_pages(machine)),
         Facility::new("locked memory", limit(Resource::Memlock, "bytes")),
@@ -77,6 +79,20 @@ fn tcp() -> Result<String> {
     match TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
         Ok(_) => Ok("IPv4 and IPv6".into()),
         Err(_) => Ok("IPv4 only".into()),
+    }
+}
+
+/// The congestion control of data connections between hosts.
+fn congestion() -> Result<String> {
+    let named = |file: &str| machine::text(Path::new("/proc/sys/net/ipv4").join(file));
+    let default = named("tcp_congestion_control");
+    let default = default.as_deref().unwrap_or("unknown");
+    let asked = super::environment().tcp_congestion.unwrap_or_default();
+    match asked.decide()?.first() {
+        Some(name) => Ok(format!(
+            "{name} for data; the kernel's default is {default}"
+        )),
+        None => Ok(format!("{default}, the kernel's default")),
     }
 }
 

@@ -19,15 +19,21 @@ const HOSTS: usize = 4;
 
 /// `ringfold perf` with a rank on each host; rank 0's output, once all have ended well.
 fn perf(lab: &Lab, arguments: &[&str]) -> String {
+    perf_on(lab, &(0..lab.hosts()).collect::<Vec<_>>(), arguments)
+}
+
+/// The same with each rank on the host that is listed for it.
+fn perf_on(lab: &Lab, hosts: &[usize], arguments: &[&str]) -> String {
     let start = |rank: usize| -> Child {
-        let mut command: Command = lab.command(rank, Path::new(env!("CARGO_BIN_EXE_ringfold")));
+        let program = Path::new(env!("CARGO_BIN_EXE_ringfold"));
+        let mut command: Command = lab.command(hosts[rank], program);
         command
             .arg("perf")
             .args(arguments)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("RINGFOLD_RANK", rank.to_string())
-            .env("RINGFOLD_WORLD_SIZE", lab.hosts().to_string())
+            .env("RINGFOLD_WORLD_SIZE", hosts.len().to_string())
             .env("RINGFOLD_ADDR", lab::rendezvous())
             .env("RINGFOLD_SECRET", "a secret for these tests alone")
             .env("RINGFOLD_TIMEOUT_MS", "30000")
@@ -37,7 +43,7 @@ fn perf(lab: &Lab, arguments: &[&str]) -> String {
             .stderr(Stdio::piped());
         command.spawn().expect("the command starts")
     };
-    let ranks: Vec<Child> = (0..lab.hosts()).map(start).collect();
+    let ranks: Vec<Child> = (0..hosts.len()).map(start).collect();
     let mut output = String::new();
     for (rank, child) in ranks.into_iter().enumerate() {
         // The deadlines above are the watchdog.
@@ -79,6 +85,35 @@ fn every_collective_is_right_between_four_hosts() {
         let table = perf(&lab, &arguments);
         assert!(table.contains("tcp"), "{collective}: {table}");
         println!("{table}");
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn two_levels_are_right_on_hosts_of_unequal_sizes() {
+    let Some(lab) = Lab::new(3) else { return };
+    let by = [
+        ("hierarchical", "all_reduce"),
+        ("hierarchical", "broadcast"),
+        ("hierarchical", "reduce"),
+        ("hierarchical", "all_gather"),
+        ("hierarchical", "reduce_scatter"),
+        ("leader", "all_reduce"),
+        ("leader", "barrier"),
+    ];
+    for (number, (algorithm, collective)) in by.into_iter().enumerate() {
+        let hosts: &[usize] = match number % 2 {
+            0 => &[0, 0, 0, 1, 1, 2],
+            _ => &[0, 2, 1, 0, 1],
+        };
+        let mut arguments = vec![collective, "-A", algorithm, "-n", "2", "-w", "0"];
+        if collective != "barrier" {
+            arguments.extend(["-b", "8", "-e", "512K", "-f", "256"]);
+        }
+        let table = perf_on(&lab, hosts, &arguments);
+        println!("{table}");
+        let is_named = table.contains("shm+tcp") && table.contains(algorithm);
+        assert!(is_named, "{collective}: {table}");
     }
     lab.assert_empty();
 }

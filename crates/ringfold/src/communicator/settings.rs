@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::config::{Bind, Config, StragglerPolicy, TransportChoice};
+use crate::congestion::Congestion;
 use crate::engine::late_ring::Target;
 use crate::env::{self, Environment};
 use crate::error::Result;
@@ -54,6 +55,8 @@ pub struct Settings {
     pub shm_bytes: usize,
     /// Which interfaces may be used.
     pub socket_ifname: Option<String>,
+    /// The congestion control of data connections.
+    pub tcp_congestion: Congestion,
     /// Limits instead of the derived ones, if this rank's table is the one that holds.
     pub limits: Overrides,
     /// Who owns how much of large all-reduces.
@@ -169,6 +172,7 @@ impl Settings {
             slice_bytes: config.slice_bytes.or(environment.slice_bytes),
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: environment.socket_ifname.clone(),
+            tcp_congestion: environment.tcp_congestion.clone().unwrap_or_default(),
             limits: environment.limits.clone().unwrap_or_default(),
             weights: config
                 .weights

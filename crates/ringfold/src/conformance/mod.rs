@@ -22,7 +22,7 @@ use crate::engine::{Engine, Job};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
-use crate::schedule::{Schedule, Weights, ll_bytes_max};
+use crate::schedule::{Groups, Schedule, Weights, ll_bytes_max};
 use crate::transport::{Time, Transport};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
 
@@ -125,6 +125,14 @@ impl World {
     pub fn in_domains(mut self, domains: u32) -> World {
         for engine in &mut self.engines {
             engine.set_domains(domains);
+        }
+        self
+    }
+
+    /// The same world with its ranks on these hosts.
+    pub fn on_hosts(mut self, hosts: &Groups) -> World {
+        for engine in &mut self.engines {
+            engine.set_hosts(hosts.clone());
         }
         self
     }

@@ -2,18 +2,20 @@
 
 mod mismatches;
 
+use std::iter;
 use std::net::{TcpListener, TcpStream};
 
 use super::{Case, World, oracle, ways};
 use crate::communicator::Counts;
 use crate::error::Error;
 use crate::random::SplitMix64;
-use crate::schedule::Weights;
+use crate::schedule::{Groups, Weights};
 use crate::simulate::Scenario;
 use crate::simulate::network::model::{Compute, Network, Sending};
 use crate::simulate::network::{Sim, SimNetwork};
 use crate::transport::bell::Bells;
 use crate::transport::local::{Local, local, rendezvous};
+use crate::transport::routes;
 use crate::transport::shm::{Segment, Shape, Shm};
 use crate::transport::suite::fault_injector::{FaultInjector, Faults};
 use crate::transport::tcp::{Tcp, TcpOptions};
@@ -275,6 +277,10 @@ conformance! {
     in_domains_over_shm: |n| World::new(shm_in_domains(n), SEED).in_domains(n as u32 / domains(n)),
         &[4, 6, 8];
     over_tcp: |n| World::new(tcp(n), SEED), &[1, 2, 3, 4, 5];
+    on_two_hosts_over_routes: |n| World::new(routes::tests::ranks(n), SEED).on_hosts(&dealt(n, 2)),
+        &[2, 3, 4, 5, 7];
+    on_hosts_over_rendezvous: |n| World::new::<Local>(rendezvous(n), SEED).on_hosts(&unequal(n)),
+        &[3, 4, 5, 8, 9];
     over_sim_eager: |n| World::new(sim(n, Sending::Eager), SEED), &[1, 2, 3, 4, 5];
     over_sim_rendezvous: |n| World::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
     in_registered_memory_over_local: |n| World::new::<Local>(local(n), SEED).registered(),
@@ -282,6 +288,17 @@ conformance! {
     in_registered_memory_over_shm: |n| World::new(shm(n), SEED).registered(),
         &[1, 2, 3, 4, 5, 8, 9];
     over_faulty_without_faults: |n| World::new(faulty(n, Faults::default()), SEED), &[2, 3, 4];
+}
+
+/// So many hosts to which ranks were dealt out, one after the other.
+fn dealt(world_size: usize, hosts: usize) -> Groups {
+    Groups::new(&(0..world_size).map(|rank| rank % hosts).collect::<Vec<_>>())
+}
+
+/// Hosts of one rank, two, three and so on.
+fn unequal(world_size: usize) -> Groups {
+    let sizes = (1..).flat_map(|size| iter::repeat_n(size, size));
+    Groups::new(&sizes.take(world_size).collect::<Vec<usize>>())
 }
 
 /// Domains of equal size of two ranks and more, where that many ranks can sit in several.

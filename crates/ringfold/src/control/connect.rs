@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -47,14 +48,19 @@ pub(super) fn unix(name: &str, limit: Limit<'_>) -> io::Result<UnixStream> {
     }
 }
 
-/// Connects to `address`.
-pub(super) fn tcp(address: &SocketAddr, limit: Limit<'_>) -> io::Result<TcpStream> {
+/// Connects to `address`; `prepare` sets what must be set before.
+pub(super) fn tcp(
+    address: &SocketAddr,
+    limit: Limit<'_>,
+    prepare: impl FnOnce(&OwnedFd) -> io::Result<()>,
+) -> io::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    prepare(&socket)?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => {}
         // An interrupted attempt goes on by itself.

@@ -15,6 +15,7 @@ use super::limit::Limit;
 use super::mesh::{Mesh, MeshListener, Peer};
 use super::socket::Socket;
 use super::tests::{ample, secret, watched};
+use crate::congestion::Decision;
 use crate::error::Error;
 use crate::transport::bell::Bells;
 
@@ -172,7 +173,7 @@ fn peers(addresses: &[Vec<SocketAddr>], me: usize) -> Vec<Peer> {
 }
 
 fn listener() -> MeshListener {
-    MeshListener::bind(&[LOOPBACK], &secret()).unwrap()
+    MeshListener::bind(&[LOOPBACK], &secret(), Decision::default()).unwrap()
 }
 
 #[test]
@@ -290,7 +291,7 @@ fn loopback_addresses_of_another_host_are_not_tried() {
 
 #[test]
 fn nothing_listens_for_data_without_a_secret() {
-    assert!(MeshListener::bind(&[LOOPBACK], &Secret::same_user()).is_err());
+    assert!(MeshListener::bind(&[LOOPBACK], &Secret::same_user(), Decision::default()).is_err());
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::handshake::{HANDSHAKE, HandshakeListener};
 use super::limit::{GLANCE, Limit};
 use super::poll::EventFd;
 use super::socket::{CANDIDATES_MAX, Listener, Socket};
+use crate::congestion::Decision;
 use crate::error::{Error, Result};
 use crate::sync::lock;
 use crate::threads;
@@ -31,12 +32,17 @@ const CONNECTORS_MAX: usize = 16;
 pub struct MeshListener {
     listeners: Vec<Listener>,
     addresses: Vec<SocketAddr>,
+    congestion: Decision,
 }
 
 impl MeshListener {
     /// Listens on free ports of exactly these addresses. One that cannot be bound is left out,
-    /// unless none can.
-    pub fn bind(candidates: &[IpAddr], secret: &Secret) -> Result<MeshListener> {
+    /// unless none can. All connections begin with `congestion`.
+    pub fn bind(
+        candidates: &[IpAddr],
+        secret: &Secret,
+        congestion: Decision,
+    ) -> Result<MeshListener> {
         if secret.is_empty() {
             return Err(Error::Bootstrap(
                 "refusing to listen for data without a secret, because any process could connect; \
@@ -49,10 +55,16 @@ impl MeshListener {
                 "no address to listen on for data ({why}); see RINGFOLD_SOCKET_IFNAME"
             ))
         })?;
+        for listener in &listeners {
+            congestion.apply(listener).map_err(|error| {
+                Error::system("cannot set the congestion control of a listener", error)
+            })?;
+        }
         log::info!(target: "ringfold::control", "listening for data on {addresses:?}");
         Ok(MeshListener {
             listeners,
             addresses,
+            congestion,
         })
     }
 
@@ -94,7 +106,7 @@ impl Mesh<'_> {
     /// Makes all connections within `limit`: by peer and channel, non-blocking and without delay.
     /// Ranks that are no peers have none.
     pub fn connect(&self, listener: MeshListener, limit: Limit<'_>) -> Result<Vec<Vec<TcpStream>>> {
-        let made = Made::new(self.world_size, self.channels)?;
+        let made = Made::new(self.world_size, self.channels, listener.congestion.clone())?;
         let (above, below): (Vec<&Peer>, Vec<&Peer>) =
             self.peers.iter().partition(|peer| peer.rank > self.rank);
         let next = AtomicUsize::new(0);
@@ -190,7 +202,9 @@ impl Mesh<'_> {
             if made.has(peer.rank, channel) {
                 continue;
             }
-            let stream = connect::tcp(&address, limit.within(CANDIDATE));
+            let stream = connect::tcp(&address, limit.within(CANDIDATE), |socket| {
+                made.congestion.apply(socket)
+            });
             let socket = stream.and_then(Socket::from_tcp);
             let socket = socket.map_err(|error| match limit.check() {
                 Ok(()) => Unreachable::Here(error.to_string()),
@@ -304,16 +318,18 @@ struct Made {
     is_failed: AtomicBool,
     /// Tells the accepting thread of a failure.
     wake: EventFd,
+    congestion: Decision,
 }
 
 impl Made {
-    fn new(world_size: usize, channels: usize) -> Result<Made> {
+    fn new(world_size: usize, channels: usize, congestion: Decision) -> Result<Made> {
         let row = || (0..channels).map(|_| None).collect();
         Ok(Made {
             sockets: Mutex::new((0..world_size).map(|_| row()).collect()),
             failure: Mutex::new(None),
             is_failed: AtomicBool::new(false),
             wake: EventFd::new().map_err(|error| Error::system("cannot make an eventfd", error))?,
+            congestion,
         })
     }
 
@@ -344,7 +360,11 @@ impl Made {
         }
         let sockets = self.sockets.into_inner();
         let sockets = sockets.unwrap_or_else(PoisonError::into_inner);
-        let stream = |socket: Socket| TcpStream::from(socket.into_fd());
+        let stream = |socket: Socket| {
+            // What was set a moment ago can be set again; if not, the path is only slower.
+            let _ = self.congestion.adapt(&socket);
+            TcpStream::from(socket.into_fd())
+        };
         let row = |row: Vec<Option<Socket>>| row.into_iter().flatten().map(stream).collect();
         Ok(sockets.into_iter().map(row).collect())
     }

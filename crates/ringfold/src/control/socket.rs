@@ -99,7 +99,7 @@ impl Socket {
             Address::Tcp { host, port } => {
                 let mut last = io::Error::from(io::ErrorKind::NotFound);
                 for candidate in connect::resolve(host, *port, limit)? {
-                    match connect::tcp(&candidate, limit) {
+                    match connect::tcp(&candidate, limit, |_| Ok(())) {
                         Ok(stream) => return Socket::from_tcp(stream),
                         Err(error) => last = error,
                     }

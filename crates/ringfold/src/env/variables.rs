@@ -7,6 +7,7 @@ use super::{
     peer_timeout, positive, process, secret, size, switch, text,
 };
 use crate::config::{Bind, StragglerPolicy, TransportChoice};
+use crate::congestion::Congestion;
 use crate::control::{Address, Secret};
 use crate::error::Result;
 use crate::schedule::Weighting;
@@ -122,6 +123,13 @@ variables! {
     /// exclusions alone keeps all the others. Loopback is never used between hosts.
     "RINGFOLD_SOCKET_IFNAME": "list", default "all interfaces that are up"
         => socket_ifname: String = text;
+
+    /// The congestion control of data connections: a name that the kernel permits, such as `cubic`
+    /// or `dctcp`, or `default` for the kernel's own. `auto` is that, too, except where it is bbr,
+    /// whose pacing halves the rate of short, fast links: there connections whose round trip is
+    /// below 5 ms use cubic, or reno if cubic is not permitted. Each rank sets its own.
+    "RINGFOLD_TCP_CONGESTION": "`auto`, `default` or a name", default "`auto`"
+        => tcp_congestion: Congestion = parsed;
 
     /// The default deadline of an operation. It is long, because a rank may be saving a checkpoint
     /// or compiling; the death of a rank is detected at once regardless.

@@ -16,8 +16,8 @@ use Collective::{
     Scatter, Send, SendRecv,
 };
 use Method::{
-    Claim, Direct, Flat, Hierarchical, Leader, OneShot, Push, Rabenseifner, RecursiveDoubling, Ring, Serve,
-    Stragglar, Tree,
+    Claim, Direct, Flat, Hierarchical, Leader, OneShot, Push, Rabenseifner, RecursiveDoubling,
+    Ring, Serve, Stragglar, Tree,
 };
 
 /// A method that carries out a collective, and who writes the schedules of two ranks and more.

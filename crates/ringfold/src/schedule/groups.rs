@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// The group of each rank. Groups are numbered from 0 on by their first rank, and have one rank or
@@ -17,17 +19,14 @@ impl Groups {
     pub const ONE: Groups = Groups(None);
 
     /// The groups of ranks that are together where these values are equal.
-    pub fn new<T: PartialEq>(of_ranks: &[T]) -> Groups {
-        let mut firsts: Vec<&T> = Vec::new();
+    pub fn new<T: Eq + Hash>(of_ranks: &[T]) -> Groups {
+        let mut known = HashMap::new();
         let number = |value| {
-            let known = firsts.iter().position(|first| *first == value);
-            known.unwrap_or_else(|| {
-                firsts.push(value);
-                firsts.len() - 1
-            }) as u32
+            let next = known.len() as u32;
+            *known.entry(value).or_insert(next)
         };
         let numbers: Arc<[u32]> = of_ranks.iter().map(number).collect();
-        Groups((firsts.len() > 1).then_some(numbers))
+        Groups((known.len() > 1).then_some(numbers))
     }
 
     /// So many groups of equal size, in rank order; `None` if `world_size` ranks do not fill them.

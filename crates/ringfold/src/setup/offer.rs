@@ -1,6 +1,6 @@
 //! What a rank opens for the others before it knows them.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -91,22 +91,29 @@ fn listen(group: &Group, division: &Division) -> Result<Option<MeshListener>> {
     }
     let choice = group.settings.socket_ifname.as_deref();
     let secret = group.session.secret();
+    let congestion = group.settings.tcp_congestion.decide()?;
+    if let Some(name) = congestion.first() {
+        log::info!(
+            target: "ringfold::init",
+            "data by TCP uses {name} instead of the kernel's default congestion control; see \
+             RINGFOLD_TCP_CONGESTION"
+        );
+    }
+    let bind = |candidates: &[IpAddr]| MeshListener::bind(candidates, secret, congestion.clone());
     if division.is_loopback_enough {
         log::info!(
             target: "ringfold::init",
             "data by TCP comes by loopback: all these ranks are on this host"
         );
-        let bound = MeshListener::bind(&[Ipv4Addr::LOCALHOST.into()], secret);
+        let bound = bind(&[Ipv4Addr::LOCALHOST.into()]);
         // A host that speaks IPv6 only has the other.
-        let bound = bound.or_else(|error| {
-            MeshListener::bind(&[Ipv6Addr::LOCALHOST.into()], secret).map_err(|_| error)
-        });
+        let bound = bound.or_else(|error| bind(&[Ipv6Addr::LOCALHOST.into()]).map_err(|_| error));
         return bound.map(Some);
     }
     let candidates = interfaces::candidates(choice, division.is_loopback_needed)?;
     let why = choice.unwrap_or("all interfaces that are up");
     log::info!(target: "ringfold::init", "data by TCP may come to {candidates:?}: {why}");
-    MeshListener::bind(&candidates, secret).map(Some)
+    bind(&candidates).map(Some)
 }
 
 /// Makes the shared memory, if this rank is the first of several that share it.

@@ -12,7 +12,7 @@ use crate::communicator::{Counts, Request};
 use crate::engine::Job;
 use crate::error::Result;
 use crate::memory::{Owned, Region};
-use crate::schedule::{Access, Schedule, Spec, Weights};
+use crate::schedule::{Access, Groups, Schedule, Spec, Weights};
 use crate::topology::machine::Machine;
 use crate::tune::choose::choose;
 use crate::tune::{Constants, Limits, Question, Tuning};
@@ -87,6 +87,7 @@ pub(super) fn spec(scenario: &Scenario, choice: &Way) -> Spec {
     let ranks = scenario.ranks as u32;
     Spec {
         root: scenario.root as u32,
+        hosts: hosts(scenario),
         ..Spec::new(
             scenario.collective,
             choice.algorithm,
@@ -94,6 +95,12 @@ pub(super) fn spec(scenario: &Scenario, choice: &Way) -> Spec {
             ranks,
         )
     }
+}
+
+/// The ranks that share a host.
+pub(super) fn hosts(scenario: &Scenario) -> Groups {
+    let host = |rank| scenario.network.host(rank);
+    Groups::new(&(0..scenario.ranks).map(host).collect::<Vec<_>>())
 }
 
 /// About how many steps the plans of all ranks have: the root's, and the others' as rank 1 has
@@ -130,7 +137,7 @@ fn choice(scenario: &Scenario) -> Result<Way> {
         ..TUNING.get_or_init(no_machine).clone()
     };
     let question = Question {
-        hosts: scenario.ranks,
+        hosts: scenario.ranks.div_ceil(scenario.network.ranks_per_host),
         algorithm: scenario.algorithm,
         ..Question::new(scenario.collective, scenario.bytes, scenario.ranks)
     };

@@ -124,10 +124,12 @@ impl Simulation {
         let ranks = SimNetwork::new(scenario);
         let network = ranks[0].network.clone();
         let pool = Pool::default();
+        let hosts = prepare::hosts(scenario);
         let mut members = Vec::with_capacity(scenario.ranks);
         for (rank, (transport, buffers)) in ranks.into_iter().zip(buffers).enumerate() {
             let transport = wrap(rank, transport);
             let mut engine = Engine::new(transport, rank, scenario.ranks, pool.clone());
+            engine.set_hosts(hosts.clone());
             if let Some(policy) = scenario.straggler {
                 engine.set_late_merge(policy, SIGNAL_CHANNEL);
             }

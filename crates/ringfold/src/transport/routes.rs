@@ -111,7 +111,7 @@ impl Transport for Routes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::TcpStream;
 
     use super::*;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// Ranks of two hosts, one after the other. With two ranks each has a host to itself.
-    fn ranks(world_size: usize) -> Vec<Routes> {
+    pub(crate) fn ranks(world_size: usize) -> Vec<Routes> {
         let hosts = [0, 1].map(|host| {
             let ranks = world_size.saturating_sub(host).div_ceil(2);
             let shape = Shape::new(ranks, suite::CHANNELS, 8 << 20);

@@ -1,0 +1,165 @@
+//! The congestion control of data connections.
+//!
+//! A kernel whose default is bbr paces what it sends by its estimate of the path. Between hosts of
+//! one data centre, where a round trip takes microseconds, that costs more than half of the rate;
+//! on a long path with losses it is what bbr is for. So data connections begin with cubic (reno
+//! where cubic is not permitted), and go back to the kernel's default if their round trip shows
+//! that the path is long. The choice concerns what this end sends; ends need not agree.
+//!
+//! It is made before the connection: one that has begun with bbr stays paced.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::AsFd;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use crate::error::{Error, Result};
+use crate::sys;
+
+/// Paths with at least this round trip leave the data centre.
+const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
+
+/// Algorithms that do not pace, in order of preference. Every kernel permits the last one.
+const UNPACED: [&str; 2] = ["cubic", "reno"];
+
+/// Which congestion control data connections use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// What suits the kernel's default and the path.
+    #[default]
+    Auto,
+    /// The kernel's default.
+    Kernel,
+    /// The one of this name.
+    Named(String),
+}
+
+/// What was decided on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// What connections begin with; `None` for the kernel's default.
+    first: Option<String>,
+    /// What those with a long path go on with.
+    on_long_paths: Option<String>,
+}
+
+impl FromStr for Congestion {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Congestion, Infallible> {
+        Ok(match text {
+            "auto" => Congestion::Auto,
+            "default" => Congestion::Kernel,
+            name => Congestion::Named(name.into()),
+        })
+    }
+}
+
+impl Congestion {
+    /// Decides by what this kernel has and permits.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if it lacks, or does not permit, what was asked for by name.
+    pub fn decide(&self) -> Result<Decision> {
+        let failed = |error: io::Error| Error::system("cannot ask for congestion control", error);
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
+            // A host that speaks IPv6 only has the other.
+            .or_else(|_| socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None))
+            .map_err(|error| failed(error.into()))?;
+        let default = sockopt::tcp_congestion(&socket).map_err(|error| failed(error.into()))?;
+        let set = |name: &str| sockopt::set_tcp_congestion(&socket, name);
+        match self {
+            Congestion::Kernel => Ok(Decision::default()),
+            Congestion::Named(name) => match set(name) {
+                Ok(()) => Ok(Decision {
+                    first: Some(name.clone()),
+                    on_long_paths: None,
+                }),
+                Err(error) => Err(Error::InvalidArgument(format!(
+                    "RINGFOLD_TCP_CONGESTION=`{name}`: {error}; this kernel permits those in \
+                     /proc/sys/net/ipv4/tcp_allowed_congestion_control"
+                ))),
+            },
+            Congestion::Auto if !default.starts_with("bbr") => Ok(Decision::default()),
+            Congestion::Auto => {
+                let first = UNPACED.into_iter().find(|name| set(name).is_ok());
+                Ok(Decision {
+                    on_long_paths: first.map(|_| default),
+                    first: first.map(str::to_owned),
+                })
+            }
+        }
+    }
+}
+
+impl Decision {
+    /// What connections begin with, if it is not the kernel's default.
+    pub fn first(&self) -> Option<&str> {
+        self.first.as_deref()
+    }
+
+    /// Has the connections that `socket` will make or accept begin with it.
+    pub fn apply(&self, socket: impl AsFd) -> io::Result<()> {
+        match &self.first {
+            Some(name) => Ok(sockopt::set_tcp_congestion(socket, name)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the round trip of a connection that was made into account.
+    pub fn adapt(&self, socket: impl AsFd) -> io::Result<()> {
+        let Some(name) = &self.on_long_paths else {
+            return Ok(());
+        };
+        match sys::tcp_state(socket.as_fd())? {
+            Some(state) if state.round_trip >= LONG_ROUND_TRIP => {
+                Ok(sockopt::set_tcp_congestion(socket, name)?)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn default() -> String {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        sockopt::tcp_congestion(socket).unwrap()
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_is_refused_by_its_name() {
+        let error = "bogus".parse::<Congestion>().unwrap().decide().unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("RINGFOLD_TCP_CONGESTION=`bogus`"), "{text}");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_a_connection_begins_with() {
+        let decision = Congestion::Named("reno".into()).decide().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        decision.apply(&listener).unwrap();
+        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        assert_eq!(sockopt::tcp_congestion(&far).unwrap(), "reno");
+        // A short path changes nothing.
+        decision.adapt(&far).unwrap();
+        assert_eq!(sockopt::tcp_congestion(&far).unwrap(), "reno");
+        assert_eq!(sockopt::tcp_congestion(&near).unwrap(), default());
+    }
+
+    #[test]
+    fn only_a_default_that_paces_is_replaced() {
+        let first = Congestion::Auto.decide().unwrap().first;
+        assert_eq!(first.is_some(), default().starts_with("bbr"));
+        assert_eq!(Congestion::Kernel.decide().unwrap(), Decision::default());
+    }
+}
