@@ -285,7 +285,7 @@ fn an_order_of_additions_of_its_own_is_seen() {
 #[test]
 fn channels_that_share_a_chunk_are_seen() {
     let spec = &specs(Access::Messages, 4, 0)[1];
-    let mut schedules = schedules(&spec).unwrap();
+    let mut schedules = schedules(spec).unwrap();
     for schedule in &mut schedules {
         let steps = schedule.channels[0].clone();
         schedule.channels.push(steps);
