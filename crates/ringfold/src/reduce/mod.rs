@@ -4,7 +4,7 @@
 //! are generic bodies that are compiled once per level (`level`): `fold` combines into one place,
 //! `spread` into several at once, `x86` is for half precision there. What an operation does with
 //! two elements stands in `ops`, the 16- and 8-bit floats in `convert`, stores past the caches in
-//! `store`.
+//! `store`; `digest` sums memory to check messages.
 //!
 //! Invariants: the order of the sources is the order of the additions; nothing is reassociated or
 //! contracted to a fused multiply-add, so that all levels give the same bits, NaN payloads
@@ -13,6 +13,7 @@
 //! its range is too small for sums, and ranks only move it.
 
 pub(crate) mod convert;
+mod digest;
 mod environment;
 mod fold;
 mod kernel;
@@ -28,6 +29,7 @@ mod x86;
 #[cfg(test)]
 mod tests;
 
+pub use digest::Digest;
 pub use kernel::Kernel;
 pub use level::Level;
 pub(crate) use parallel::Parallel;

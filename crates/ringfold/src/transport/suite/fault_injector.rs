@@ -6,7 +6,7 @@
 //! so that damage shows also where the transport inside checks nothing:
 //!
 //! ```text
-//! 0 header: 40 bytes   40 payload   40 + bytes: CRC32C of both, as u64
+//! 0 header: 40 bytes   40 payload   40 + bytes: the digest of both, as u64
 //! ```
 //!
 //! For each message that is posted one fault at most is drawn. The property to test with it: a call
@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
-use crate::transport::checksum::Checksum;
+use crate::reduce::Digest;
 use crate::transport::{
     HEADER_BYTES, Head, Header, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker, Work,
 };
@@ -385,7 +385,7 @@ fn open(envelope: Region, [from, to]: [usize; 2], due: &Header, sink: &Sink) -> 
 }
 
 fn sum(region: Region) -> u64 {
-    let mut checksum = Checksum::new();
+    let mut checksum = Digest::new();
     checksum.extend(region);
     checksum.value().into()
 }

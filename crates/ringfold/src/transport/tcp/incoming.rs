@@ -18,8 +18,9 @@ use std::os::fd::BorrowedFd;
 use super::frame::{CLOSED, Progress, TRAILER_BYTES, broken};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
+use crate::reduce::Digest;
 use crate::sys;
-use crate::transport::checksum::{self, Checksum};
+use crate::transport::checksum;
 use crate::transport::{HEADER_BYTES, Head, Header, PIECE_ALIGN_BYTES, Post, Sink, Ticket};
 
 /// The maximum read with a header while a receive listens.
@@ -50,7 +51,7 @@ pub struct Incoming {
     rest: [u8; PIECE_ALIGN_BYTES],
     rest_bytes: usize,
     /// The checksum of all payload that has come.
-    sum: Checksum,
+    sum: Digest,
     trailer: [u8; TRAILER_BYTES],
     trailer_came: usize,
     /// Whether headers are wanted of messages that are not due.
@@ -81,7 +82,7 @@ impl Incoming {
             absorbed: 0,
             rest: [0; PIECE_ALIGN_BYTES],
             rest_bytes: 0,
-            sum: Checksum::new(),
+            sum: Digest::new(),
             trailer: [0; TRAILER_BYTES],
             trailer_came: 0,
             is_listened: false,

@@ -7,8 +7,9 @@ use std::os::fd::BorrowedFd;
 
 use super::frame::{Progress, TRAILER_BYTES, frame_bytes};
 use crate::memory::Region;
+use crate::reduce::Digest;
 use crate::sys;
-use crate::transport::checksum::{self, Checksum};
+use crate::transport::checksum;
 use crate::transport::{HEADER_BYTES, Post, Ticket};
 
 /// Bytes given to the socket in one call: as much as stays in the second-level cache between
@@ -25,7 +26,7 @@ pub struct Outgoing {
     taken: usize,
     /// Bytes of its payload that `sum` covers; at least those taken.
     summed: usize,
-    sum: Checksum,
+    sum: Digest,
 }
 
 impl Outgoing {
@@ -36,7 +37,7 @@ impl Outgoing {
             trailer: [0; TRAILER_BYTES],
             taken: 0,
             summed: 0,
-            sum: Checksum::new(),
+            sum: Digest::new(),
         }
     }
 

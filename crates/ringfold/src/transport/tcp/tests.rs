@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use super::super::suite::{self, World, bytes_of, header, pattern};
 use super::super::{HEADER_BYTES, Post, checksum};
 use super::*;
+use crate::reduce::Digest;
 
 suite::transport_tests!(ranks);
 
@@ -68,7 +69,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     let mut frame = header.encode(sum).to_vec();
     frame.extend(payload);
     if !payload.is_empty() {
-        frame.extend(checksum::of(payload).to_le_bytes());
+        frame.extend(Digest::of(payload).to_le_bytes());
     }
     frame
 }
