@@ -1,10 +1,10 @@
 //! A checksum of memory that costs less than reading it.
 //!
-//! A message between hosts is checked from end to end. CRC32C takes a quarter of the processor time
-//! of a large transfer, because it must read what the kernel also copies, and one word after the
-//! other. This takes two additions for each word of eight bytes: blocks of eight words are summed
-//! lane by lane, and so are the sums after each block, which thus depend on the order (Fletcher, *An
-//! arithmetic checksum for serial transmissions*, 1982). A block is one vector of the widest level.
+//! A message between hosts is checked from end to end, so every byte of it is read once more at
+//! both ends. This takes two additions for each word of eight bytes: blocks of eight words are
+//! summed lane by lane, and so are the sums after each block, which thus depend on the order
+//! (Fletcher, *An arithmetic checksum for serial transmissions*, 1982). A block is one vector of
+//! the widest level.
 //!
 //! # What it detects
 //!
@@ -20,7 +20,7 @@ const LANES: usize = 8;
 
 const BLOCK_BYTES: usize = LANES * 8;
 
-/// An odd number without a pattern: 2^64 divided by the golden ratio. On the wire: it never changes.
+/// 2^64 divided by the golden ratio: an odd number without a pattern, fixed by the wire's format.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The checksum of a sequence of bytes, of which it may be given one part after the other.

@@ -207,17 +207,24 @@ impl Call<'_> {
 
     /// What all ranks do, and bytes more for cores that are idle meanwhile.
     fn work_of_all(&self) -> Load {
-        use Method::{Rabenseifner, RecursiveDoubling, Tree};
+        use Method::{Leader, Rabenseifner, RecursiveDoubling, Tree};
         let constants = self.constants;
         let is_all_reduce = self.question.collective == Collective::AllReduce;
         let idle_factor = match self.way.method() {
-            Tree => constants.tree_idle_factor,
+            // Few ranks work at a time.
+            Leader | Tree => constants.tree_idle_factor,
             // Each waits for its partner.
             RecursiveDoubling | Rabenseifner if is_all_reduce => constants.pairs_idle_factor,
             _ => 1.0,
         };
         let all = self.terms.all;
+        let messages = match self.way.method() {
+            // What the others send wakes a rank that had nothing to do.
+            Leader => all.messages * idle_factor,
+            _ => all.messages,
+        };
         Load {
+            messages,
             bytes: all.bytes * idle_factor,
             ..all
         }

@@ -69,7 +69,9 @@ fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) 
         .iter()
         .flat_map(|access| Schedule::methods(question.collective, *access))
         .filter(|algorithm| is_usable(*algorithm) && *algorithm != Method::Stragglar)
-        .filter(|algorithm| *algorithm != Method::Hierarchical || question.domains > 1)
+        .filter(|algorithm| {
+            *algorithm != Method::Hierarchical || question.domains > 1 || question.hosts > 1
+        })
         .filter(|algorithm| {
             !is_two_levels(*algorithm)
                 || question.slot_bytes.is_some()
@@ -217,6 +219,31 @@ fn hosts_that_share_cores_want_few_messages() {
     for slow in [Method::Direct, Method::Ring] {
         let quick = price(Method::RecursiveDoubling);
         assert!(price(slow) > 1.7 * quick, "{slow}");
+    }
+}
+
+#[test]
+fn two_levels_carry_much_data_between_hosts_of_several_ranks() {
+    // Hosts that share cores, and hosts with cores enough on a line of 1 Gbit/s.
+    let crowded = Constants::derive(&two_cores(), 8);
+    let slow = Constants {
+        socket_us_per_byte: 8e-3,
+        ..Constants::derive(&two_cores(), 2)
+    };
+    for constants in [crowded, slow] {
+        for (ranks, hosts) in [(4, 2), (8, 2), (16, 4)] {
+            let at = |bytes| Question {
+                hosts,
+                ..Question::new(Collective::AllReduce, bytes, ranks)
+            };
+            let name = format!("{ranks} ranks on {hosts} hosts, {constants}");
+            assert_eq!(
+                best(&at(64 << 20), &constants),
+                Method::Hierarchical,
+                "{name}"
+            );
+            assert_ne!(best(&at(8), &constants), Method::Hierarchical, "{name}");
+        }
     }
 }
 
