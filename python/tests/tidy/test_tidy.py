@@ -24,7 +24,7 @@ UNWANTED_WORDS = re.compile(
 """Words that were private to this project where the field has others."""
 
 UNWANTED_WORDS_MAX = 6
-"""Allowed: the system account `nobody` and the pattern above."""
+"""Allowed: names of the system's unprivileged account, and the pattern above."""
 WIDE_LINES_MAX = 4
 """Lines of a table that `ringfold schedule` prints, as its test expects it."""
 
