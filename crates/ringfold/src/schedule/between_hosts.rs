@@ -22,7 +22,7 @@ use super::action::{Buffer, Span};
 use super::build::{Builder, input, output, scratch};
 use super::spec::{Schedule, Spec};
 use super::{recursive_doubling, ring};
-use crate::types::{Access, Algorithm, Collective};
+use crate::types::{Access, Collective};
 
 /// Where a rank is in the two levels.
 struct Place {
@@ -193,17 +193,9 @@ fn gather_columns(
 fn all_reduce_by(spec: &Spec, columns_max: u32, between: fn(&Spec) -> Schedule) -> Schedule {
     let place = Place::new(spec, columns_max);
     let counterparts = place.host_count();
-    let inner = |column: Option<u32>| Spec {
-        world_size: counterparts,
-        rank: if column.is_some() { place.host } else { 0 },
-        ..Spec::new(
-            Collective::AllReduce,
-            Algorithm::Ring,
-            Access::Messages,
-            counterparts,
-        )
-    };
-    let exchange = (counterparts > 1).then(|| between(&inner(place.column())));
+    let (collective, access) = (Collective::AllReduce, Access::Messages);
+    let inner = Spec::new(collective, spec.algorithm, access, counterparts).of_rank(place.host);
+    let exchange = (counterparts > 1).then(|| between(&inner));
     let parts = exchange
         .as_ref()
         .map_or(1, |exchange| exchange.input.chunks());
