@@ -106,10 +106,12 @@ impl Call<'_> {
         let all = self.work_of_all();
         let Terms { hops, busiest, .. } = self.terms;
         let several = 1.0 < hosts && hosts < self.n;
-        let crossing = match () {
-            () if self.is_on_one_host() => Crossing::alike(0.0),
-            () if several => Crossing::of(self.way.method(), self.n, self.n / hosts),
-            () => Crossing::alike(1.0),
+        let crossing = if self.is_on_one_host() {
+            Crossing::alike(0.0)
+        } else if several {
+            Crossing::of(self.way.method(), self.n, self.n / hosts)
+        } else {
+            Crossing::alike(1.0)
         };
         let (within, senders) = match self.terms.within {
             Some(within) if several => {
