@@ -1,12 +1,28 @@
-"""Hosts simulated by network namespaces on one bridge, with one rank of a job on each."""
+"""Hosts simulated by network namespaces on one bridge.
+
+A host is a namespace with one interface and an address; its name resolves on all of them. All hosts
+share this machine's cores, memory and kernel.
+"""
 
 import os
+import re
 import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 PORT = 29400
+DEVICE = "eth0"
+# Bytes on the wire per byte of TCP payload in a full frame: 1500 of IP and 14 of Ethernet, which
+# tbf counts, for 1448 of payload.
+WIRE = 1514 / 1448
+# `ip netns exec` mounts the files of a namespace's folder here over those in /etc.
+FILES = Path("/etc/netns")
+KERNEL_CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+PERMITTED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+# Runs a command on a host: its first argument is the host.
+ENTER = Path(__file__).resolve().parent / "enter_host.sh"
 
 
 class Lab:
@@ -18,6 +34,7 @@ class Lab:
         self.hosts = [f"{stem}-{host}" for host in range(hosts)]
 
     def __enter__(self) -> "Lab":
+        delete_abandoned()
         try:
             self.build()
         except BaseException:
@@ -33,19 +50,35 @@ class Lab:
         command("ip", "netns", "add", self.switch)
         command("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
         command("ip", "-n", self.switch, "link", "set", "bridge", "up")
+        lines = [f"{address(number)} {host}" for number, host in enumerate(self.hosts)]
+        names = "\n".join(["127.0.0.1 localhost", *lines, ""])
         for number, host in enumerate(self.hosts):
             port = f"port{number}"
             command("ip", "netns", "add", host)
-            cable = ["link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host]
+            (FILES / host).mkdir(parents=True, exist_ok=True)
+            (FILES / host / "hosts").write_text(names)
+            cable = ["link", "add", port, "type", "veth", "peer", "name", DEVICE, "netns", host]
             command("ip", "-n", self.switch, *cable)
             command("ip", "-n", self.switch, "link", "set", port, "master", "bridge", "up")
-            command("ip", "-n", host, "address", "add", f"{address(number)}/24", "dev", "eth0")
-            command("ip", "-n", host, "link", "set", "eth0", "up")
+            command("ip", "-n", host, "address", "add", f"{address(number)}/24", "dev", DEVICE)
+            command("ip", "-n", host, "link", "set", DEVICE, "up")
             command("ip", "-n", host, "link", "set", "lo", "up")
+
+    def set_congestion(self, name: str) -> None:
+        """Set the default congestion control of connections that the hosts make from now on."""
+        permitted = PERMITTED.read_text().strip()
+        if name not in permitted.split():
+            sys.exit(
+                f"namespaces may not use {name!r}: add it to "
+                f"net.ipv4.tcp_allowed_congestion_control, which is {permitted!r}"
+            )
+        for host in self.hosts:
+            setting = f"net.ipv4.tcp_congestion_control={name}"
+            command("ip", "netns", "exec", host, "sysctl", "-qw", setting)
 
     def shape(self, number: int, mbit: float, burst: str = "64kb") -> None:
         """Limit both directions of a host's link; the burst may pass at once after a silence."""
-        for namespace, device in [(self.hosts[number], "eth0"), (self.switch, f"port{number}")]:
+        for namespace, device in [(self.hosts[number], DEVICE), (self.switch, f"port{number}")]:
             limits = ["rate", f"{mbit}mbit", "burst", burst, "latency", "50ms"]
             command(
                 "tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limits
@@ -54,12 +87,33 @@ class Lab:
     def delete(self) -> None:
         """Delete all namespaces."""
         for name in [*self.hosts, self.switch]:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+            delete(name)
 
 
 def address(number: int) -> str:
     """The address of a host."""
     return f"10.77.1.{number + 1}"
+
+
+def delete(name: str) -> None:
+    """Delete a namespace, and the files mounted in it."""
+    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+    (FILES / name / "hosts").unlink(missing_ok=True)
+    if (FILES / name).is_dir():
+        (FILES / name).rmdir()
+
+
+def delete_abandoned() -> None:
+    """Delete what was left behind by labs whose process was killed."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
+    for name in abandoned(listed.stdout):
+        delete(name)
+
+
+def abandoned(listed: str) -> list[str]:
+    """The labs' namespaces in the output of `ip netns list` whose process does not exist."""
+    found = re.findall(r"^(ringfold-lab-(\d+)-\S+)", listed, re.MULTILINE)
+    return [name for name, pid in found if not Path(f"/proc/{pid}").exists()]
 
 
 def command(*words: str) -> None:
@@ -69,22 +123,29 @@ def command(*words: str) -> None:
         sys.exit(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
+def job(ranks: int) -> list[dict[str, str]]:
+    """The variables of each rank of a new ringfold job, whose first rank is on the first host."""
+    shared = {
+        "RINGFOLD_WORLD_SIZE": str(ranks),
+        "RINGFOLD_ADDR": f"{address(0)}:{PORT}",
+        "RINGFOLD_SECRET": secrets.token_hex(16),
+        "RINGFOLD_TIMEOUT_MS": "60000",
+    }
+    return [{**shared, "RINGFOLD_RANK": str(rank)} for rank in range(ranks)]
+
+
 def ranks(
-    lab: Lab, words: Sequence[str], seconds_max: float, more: dict[str, str] | None = None
+    lab: Lab,
+    words: Sequence[str],
+    seconds_max: float,
+    more: dict[str, str] | None = None,
+    per_host: int = 1,
 ) -> str:
-    """Run a program as a rank on each host, with additional variables; return rank 0's output."""
-    secret = secrets.token_hex(16)
+    """Run a program as ranks on each host, with additional variables; return rank 0's output."""
     processes = []
-    for rank, host in enumerate(lab.hosts):
-        environment = {
-            "PATH": os.environ["PATH"],
-            "RINGFOLD_RANK": str(rank),
-            "RINGFOLD_WORLD_SIZE": str(len(lab.hosts)),
-            "RINGFOLD_ADDR": f"{address(0)}:{PORT}",
-            "RINGFOLD_SECRET": secret,
-            "RINGFOLD_TIMEOUT_MS": "60000",
-            **(more or {}),
-        }
+    hosts = [host for host in lab.hosts for _ in range(per_host)]
+    for host, variables in zip(hosts, job(len(hosts)), strict=True):
+        environment = {"PATH": os.environ["PATH"], **variables, **(more or {})}
         processes.append(
             subprocess.Popen(
                 ["ip", "netns", "exec", host, *words],

@@ -7,31 +7,45 @@ method.
     bench/peers.py --collective all_gather --sizes 8,64K,16M
     bench/peers.py --preset table --pin
     bench/peers.py --baseline ../before/target/release/ringfold --peers ''   # two builds
+    bench/peers.py --hosts 2                  # all_reduce over TCP between network namespaces
+    bench/peers.py --hosts 2 --ranks-per-host 4 --congestion cubic,bbr
+    bench/peers.py --hosts 2 --ranks-per-host 2 --rate 1000 --sizes 16M   # cables of 1 Gbit/s
 
 Peers are installed from PyPI into bench/.venvs on the first run, one environment each. ringfold is
-the release build. The table has medians with a 95 % interval, and ratios of medians: ringfold's
-time divided by the library's (below 1, ringfold is faster), the library's by the best peer's (*
-marks that peer), and the library's by the memory limit. The same rows are written to
-bench/results/DATE-MACHINE/ as CSV and as curves in SVG.
+the release build. On one host, the table has medians with a 95 % interval, and ratios of medians:
+ringfold's time divided by the library's (below 1, ringfold is faster), the library's by the best
+peer's (* marks that peer), and the library's by the memory limit. Between hosts, it is Markdown:
+the median and the fastest and slowest round of each library, ringfold's time divided by that of
+the best peer (in bold), and ringfold's share of the rate of a bare exchange and of a shaped line.
+Rows are written to bench/results/DATE-MACHINE/ as CSV, and on one host as curves in SVG.
 """
 
 import argparse
+import os
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from comparison import libraries, machine, report
+from comparison import libraries, machine, markdown, report
 from comparison.collectives import COLLECTIVES, bytes_of
+from comparison.hosts import Hosts
 from comparison.measure import Plan, Taken, measure
 from comparison.memory import Memory
 from comparison.presets import PRESETS, Preset
 from comparison.processes import become_reaper
-from comparison.summary import Comparison, Row
+from comparison.summary import Comparison, Row, Setting
+from lab import KERNEL_CONGESTION, Lab
 
 INTERRUPTED_STATUS = 130
+# Between hosts, starts take longer than the calls, so a run is to be short.
+HOSTS_BUDGET_MS = 300
+HOSTS_LIMIT_S = 20.0
 
 
 def names(text: str) -> list[str]:
@@ -78,7 +92,11 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = flags.add_argument
-    add("--preset", default="sweep", choices=list(PRESETS), help="defaults of the flags below")
+    add(
+        "--preset",
+        choices=list(PRESETS),
+        help="defaults of the flags below (default sweep; with --hosts, hosts)",
+    )
     add("--collective", choices=list(COLLECTIVES), help="(default all_reduce)")
     add("--ranks", type=counts, help="numbers of ranks, separated by commas (default 2)")
     add(
@@ -106,22 +124,48 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="bind every library's ranks to cores, instead of each library's default",
     )
+    add("--no-build", action="store_true", help="measure target/release/ringfold as it is")
+    add("--venvs", type=Path, default=libraries.VENVS, help="folder of the peers' environments")
+    add("--hosts", type=count, help="network namespaces to spread the ranks over (needs root)")
+    add("--ranks-per-host", type=count, default=1, help="with --hosts, in place of --ranks")
+    add(
+        "--congestion",
+        type=lambda text: text.split(","),
+        default=[KERNEL_CONGESTION.read_text().strip()],
+        help="the hosts' default congestion control, such as cubic,bbr for each in turn (default "
+        "the kernel's)",
+    )
+    add("--rate", type=float, metavar="MBIT", help="limit each host's cable, in both directions")
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
-    add("--svg", help="file for the curves likewise")
+    add("--svg", help="file for the curves likewise; with --hosts, there are none by default")
     return flags
+
+
+def checked(options: argparse.Namespace) -> argparse.Namespace:
+    """The options, if they go together."""
+    if options.hosts and options.ranks:
+        sys.exit("--ranks is of one host; with --hosts, use --ranks-per-host")
+    if options.hosts and options.hosts < 2:
+        sys.exit("--hosts needs at least 2; without it, all ranks are on this host")
+    if options.hosts and os.geteuid() != 0:
+        sys.exit("--hosts needs root, to create network namespaces")
+    if options.rate is not None and not (options.hosts and options.rate > 0):
+        sys.exit("--rate needs --hosts, and a number of Mbit/s above 0")
+    return options
 
 
 def preset_of(options: argparse.Namespace) -> Preset:
     """The preset, overridden by the flags."""
     given = {
         "collective": COLLECTIVES[options.collective] if options.collective else None,
-        "ranks": options.ranks,
+        "ranks": [options.hosts * options.ranks_per_host] if options.hosts else options.ranks,
         "sizes": [0] if options.collective == "barrier" else options.sizes,
         "rounds": options.rounds,
         "peers": options.peers,
     }
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return replace(PRESETS[options.preset], **values)
+    chosen = options.preset or ("hosts" if options.hosts else "sweep")
+    return replace(PRESETS[chosen], **values)
 
 
 def sweep(smallest: int, largest: int, factor: int) -> list[int]:
@@ -131,15 +175,17 @@ def sweep(smallest: int, largest: int, factor: int) -> list[int]:
     return chosen
 
 
-def compared(preset: Preset, pin: bool, baseline: Path | None) -> list[libraries.Library]:
+def compared(preset: Preset, options: argparse.Namespace) -> list[libraries.Library]:
     """The libraries to compare, in the order of the table's rows."""
-    name, ranks = preset.collective.name, max(preset.ranks)
+    name, ranks, pin = preset.collective.name, max(preset.ranks), options.pin
     if pin and (reason := libraries.refusal(name, ranks, *libraries.PIN_FLAGS)):
         sys.exit(f"--pin needs `ringfold perf {' '.join(libraries.PIN_FLAGS)}`, which {reason}")
     chosen: list[libraries.Library] = [libraries.Ringfold("ringfold")]
-    if baseline:
-        chosen.append(libraries.Ringfold("ringfold-baseline", command=baseline))
-    if reason := libraries.refusal(name, ranks, "-R", "1"):
+    if options.baseline:
+        chosen.append(libraries.Ringfold("ringfold-baseline", command=options.baseline))
+    if options.hosts:
+        pass
+    elif reason := libraries.refusal(name, ranks, "-R", "1"):
         print(f"ringfold-registered is left out: `ringfold perf -R 1` {reason}", file=sys.stderr)
     else:
         chosen.append(libraries.Ringfold("ringfold-registered", "-R", "1"))
@@ -147,27 +193,67 @@ def compared(preset: Preset, pin: bool, baseline: Path | None) -> list[libraries
         libraries.Ringfold(f"ringfold-{algorithm}", "-A", algorithm)
         for algorithm in preset.algorithms
     ]
-    return chosen + [libraries.peer(peer) for peer in preset.peers]
+    chosen += [libraries.peer(peer, options.venvs) for peer in preset.peers]
+    # Of more than two hosts, no exchange of two is the limit.
+    return [*chosen, libraries.Bare()] if options.hosts == 2 else chosen
+
+
+@contextmanager
+def hosts_of(options: argparse.Namespace) -> Iterator[Hosts | None]:
+    """The hosts, deleted at the end."""
+    if not options.hosts:
+        yield None
+        return
+    with Lab(options.hosts) as lab:
+        for host in range(options.hosts if options.rate else 0):
+            lab.shape(host, options.rate)
+        yield Hosts(lab, options.congestion, options.rate)
+
+
+def plan_of(preset: Preset, options: argparse.Namespace, hosts: Hosts | None) -> Plan:
+    chosen_sizes = preset.sizes or sweep(options.min, options.max, options.factor)
+    plan = Plan(
+        preset.collective, preset.ranks, chosen_sizes, preset.rounds, options.pin, preset.iterations
+    )
+    if hosts:
+        return replace(plan, hosts=hosts, budget_ms=HOSTS_BUDGET_MS, limit_s=HOSTS_LIMIT_S)
+    return plan
 
 
 def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:
     """Write the rows as CSV and as curves, if requested."""
-    what = preset.collective.name if options.preset == "sweep" else options.preset
-    stem = (
-        f"peers-{what}-{'-'.join(map(str, preset.ranks))}-ranks{'-pinned' if options.pin else ''}"
-    )
-    default = machine.folder(libraries.BENCH / "results") / stem
-    table = Path(options.csv or f"{default}.csv")
+    table = Path(options.csv or machine.folder(libraries.BENCH / "results") / name(options, preset))
     if options.csv != "none":
         report.write_csv(rows, table)
         print(f"rows: {table}", file=sys.stderr)
-    if options.svg != "none" and options.csv != "none":
-        curves = Path(options.svg or table.with_suffix(".svg"))
-        python = libraries.environment("plot") / "bin" / "python"
-        subprocess.run(
-            [python, libraries.BENCH / "comparison" / "plot.py", table, curves], check=True
-        )
-        print(f"curves: {curves}", file=sys.stderr)
+    svg = options.svg or ("none" if options.hosts else table.with_suffix(".svg"))
+    if svg != "none" and options.csv != "none":
+        python = libraries.environment(options.venvs, "plot") / "bin" / "python"
+        subprocess.run([python, libraries.BENCH / "comparison" / "plot.py", table, svg], check=True)
+        print(f"curves: {svg}", file=sys.stderr)
+
+
+def name(options: argparse.Namespace, preset: Preset) -> str:
+    """The name of the file of rows."""
+    what = options.preset if options.preset not in (None, "sweep") else preset.collective.name
+    pinned = "-pinned" if options.pin else ""
+    if options.hosts:
+        shaped = f"-{options.rate:g}-mbit" if options.rate else ""
+        ranks = f"{options.hosts}-hosts-{options.ranks_per_host}-ranks-each"
+        return f"peers-{what}-{ranks}-{'-'.join(options.congestion)}{shaped}{pinned}.csv"
+    return f"peers-{what}-{'-'.join(map(str, preset.ranks))}-ranks{pinned}.csv"
+
+
+def setting(options: argparse.Namespace) -> Setting:
+    """Where and how this run measures."""
+    return Setting(
+        hosts=options.hosts or 1,
+        rate_mbit=options.rate,
+        commit=libraries.ringfold_version(),
+        machine=machine.name(),
+        kernel=machine.kernel(),
+        command=shlex.join(["bench/peers.py", *sys.argv[1:]]),
+    )
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -176,35 +262,39 @@ def interrupted(number: int, frame: object) -> None:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, interrupted)
-    options = parser().parse_args()
+    signal.signal(signal.SIGHUP, interrupted)
+    options = checked(parser().parse_args())
     preset = preset_of(options)
-    chosen_sizes = preset.sizes or sweep(options.min, options.max, options.factor)
     become_reaper()
-    libraries.build_ringfold()
-    chosen = compared(preset, options.pin, options.baseline)
-    plan = Plan(
-        preset.collective, preset.ranks, chosen_sizes, preset.rounds, options.pin, preset.iterations
-    )
-    memory, taken = Memory(preset.collective, chosen_sizes), Taken()
+    if not options.no_build:
+        libraries.build_ringfold()
+    chosen, taken = compared(preset, options), Taken()
     status = 0
-    try:
-        measure(plan, chosen, memory, taken)
-    except KeyboardInterrupt:
-        # Results so far are printed, but not written.
-        status = INTERRUPTED_STATUS
+    with hosts_of(options) as hosts:
+        plan = plan_of(preset, options, hosts)
+        memory = None if hosts else Memory(preset.collective, plan.sizes)
+        try:
+            measure(plan, chosen, memory, taken)
+        except KeyboardInterrupt:
+            # Results so far are printed, but not written.
+            status = INTERRUPTED_STATUS
+    limit = hosts or memory
+    assert limit
     comparison = Comparison(
         collective=preset.collective.name,
         pinned=options.pin,
         versions={library.name: library.version for library in chosen},
         peers=frozenset(library.name for library in chosen if library.is_peer),
-        limits_us=memory.limits_us(case for _, case in taken),
+        limits_us=limit.limits_us(case for _, case in taken),
+        setting=setting(options),
     )
     rows = comparison.rows(taken)
     print(
         "compared:", ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
     )
-    print(report.table(rows))
-    print("\n".join(memory.lines()))
+    print(markdown.tables(rows) if hosts else report.table(rows))
+    if memory:
+        print("\n".join(memory.lines()))
     if status == 0:
         write(rows, options, preset)
     return status

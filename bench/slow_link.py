@@ -19,13 +19,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import Lab, ranks
+from lab import WIRE, Lab, ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS_MAX = 120
-# Bytes on the wire per byte of TCP payload in a full frame: 1500 of IP (and 14 of Ethernet, which
-# tbf counts) for 1448 of payload.
-WIRE = 1514 / 1448
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,18 @@ processes.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from comparison import machine
+import lab
+from comparison import launchers
 from comparison.collectives import Collective
-from comparison.processes import Failed, output_of
+from comparison.launchers import Job
+from comparison.processes import Failed, Program, output_of, output_of_first
 
 BENCH = Path(__file__).resolve().parent.parent
 ROOT = BENCH.parent
@@ -41,14 +41,18 @@ class Work:
     """What one run of a library's processes measures."""
 
     collective: Collective
-    ranks: int
+    job: Job
     size: int
     # The maximum number of iterations per placement, fewer if they exceed the budget.
     iterations: int
     budget_ms: int
-    # Whether each rank gets a core of its own.
-    pin: bool
     limit_s: float
+
+    def count(self) -> int:
+        return self.collective.count(self.job.ranks, self.size)
+
+    def bytes(self) -> int:
+        return self.collective.bytes(self.job.ranks, self.size)
 
 
 # The time of the first call and of every iteration, in microseconds, by placement.
@@ -67,9 +71,9 @@ class Library(Protocol):
     def run(self, work: Work) -> Lines: ...
 
 
-def environment(name: str) -> Path:
+def environment(venvs: Path, name: str) -> Path:
     """The virtual environment of this name, created if necessary."""
-    venv = VENVS / name
+    venv = venvs / name
     if not (venv / "complete").exists():
         print(f"installing {' '.join(PACKAGES[name])} into {venv}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
@@ -100,28 +104,9 @@ class Ringfold:
         return collective.placements
 
     def run(self, work: Work) -> Lines:
-        size, bind = work.collective.bytes(work.ranks, work.size), PIN_FLAGS if work.pin else ()
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.json"
-            sweep = [
-                "-b",
-                size,
-                "-e",
-                size,
-                "-n",
-                work.iterations,
-                "-w",
-                0,
-                "-c",
-                0,
-                "--rewrite",
-                "-I",
-                1,
-                "-J",
-                report,
-            ]
-            start = [self.command, "perf", work.collective.name, "--ranks", work.ranks]
-            output_of([*start, *sweep, *bind, *self.flags], work.limit_s)
+            output_of_first(self.programs(work, report), work.limit_s)
             (row,) = json.loads(report.read_text())["results"]
         sides = {"out": "out_of_place", "in": "in_place"}
         return {
@@ -131,6 +116,16 @@ class Ringfold:
             ]
             for placement in self.placements(work.collective)
         }
+
+    def programs(self, work: Work, report: Path) -> list[Program]:
+        """What to start; the first rank writes the report."""
+        size, bind = work.bytes(), PIN_FLAGS if work.job.pin else ()
+        perf = [self.command, "perf", work.collective.name, *bind, *self.flags]
+        perf += ["-b", size, "-e", size, "-n", work.iterations]
+        perf += ["-w", 0, "-c", 0, "--rewrite", "-I", 1, "-J", report]
+        if not work.job.hosts:
+            return [Program([*perf, "--ranks", work.job.ranks])]
+        return launchers.separately(perf, lab.job(work.job.ranks), work.job)
 
 
 # Ranks on cores of their own; without these flags, `ringfold perf` decides, as for a user.
@@ -162,50 +157,6 @@ def refusal(collective: str, ranks: int, *flags: str) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How an MPI's processes are started."""
-
-    # Arguments of `mpirun`: always, when ranks outnumber cores, and when ranks are bound.
-    flags: tuple[str, ...] = ()
-    crowd_flags: tuple[str, ...] = ()
-    pin_flags: tuple[str, ...] = ()
-    variables: Mapping[str, str] | None = None
-    pin_variables: Mapping[str, str] | None = None
-
-
-def as_root() -> tuple[str, ...]:
-    return ("--allow-run-as-root",) if os.getuid() == 0 else ()
-
-
-def launches(impi: Path) -> dict[str, Launch]:
-    """By peer. Unless pinned, the defaults apply: Intel MPI always binds, Open MPI binds a rank to
-    a core, MPICH never binds.
-    """
-    return {
-        "openmpi": Launch(
-            flags=as_root(),
-            # Not always, because it also disables binding.
-            crowd_flags=("--oversubscribe",),
-            pin_flags=("--bind-to", "core"),
-        ),
-        "mpich": Launch(pin_flags=("-bind-to", "core")),
-        "impi": Launch(
-            variables={
-                "I_MPI_ROOT": str(impi),
-                "I_MPI_FABRICS": "shm",
-                "LD_LIBRARY_PATH": str(impi / "lib"),
-                "PATH": f"{impi / 'bin'}:{os.environ['PATH']}",
-            },
-            pin_variables={
-                "I_MPI_PIN": "1",
-                "I_MPI_PIN_DOMAIN": "core",
-                "I_MPI_PIN_ORDER": "spread",
-            },
-        ),
-    }
-
-
 class Mpi:
     """A collective of an MPI, or under the name NAME-ring an all-reduce of our own on its
     messages.
@@ -213,21 +164,20 @@ class Mpi:
 
     is_peer = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, venvs: Path) -> None:
         self.name = name
-        peer, _, self.variant = name.partition("-")
-        self.venv = environment(peer)
-        self.version = installed_version(self.venv, PACKAGES[peer][0])
-        self.launch = launches(self.venv)[peer]
-        self.program = BUILT / f"collectives-{peer}"
-        self.build(peer)
+        self.peer, _, self.variant = name.partition("-")
+        self.venv = environment(venvs, self.peer)
+        self.version = installed_version(self.venv, PACKAGES[self.peer][0])
+        self.program = BUILT / f"collectives-{self.peer}"
+        self.build()
 
-    def build(self, peer: str) -> None:
+    def build(self) -> None:
         BUILT.mkdir(parents=True, exist_ok=True)
         # Intel's compiler wrappers search the folders of its own installation.
         wrapped = [self.venv / "bin" / "mpicc"]
         plain = ["cc", f"-I{self.venv}/include", f"-L{self.venv}/lib"]
-        compiler, library = (plain, ["-lmpi"]) if peer == "impi" else (wrapped, [])
+        compiler, library = (plain, ["-lmpi"]) if self.peer == "impi" else (wrapped, [])
         source = BENCH / "collectives_mpi.c"
         subprocess.run([*compiler, "-O2", "-o", self.program, source, *library], check=True)
 
@@ -235,20 +185,11 @@ class Mpi:
         return collective.placements if not self.variant or collective.name == "all_reduce" else ()
 
     def run(self, work: Work) -> Lines:
-        launch = self.launch
-        variables = dict(launch.variables or {}) | dict(
-            launch.pin_variables or {} if work.pin else {}
-        )
-        crowd = launch.crowd_flags if work.ranks > machine.cores() else ()
-        flags = [*launch.flags, *crowd, *(launch.pin_flags if work.pin else ())]
-        start = [self.venv / "bin" / "mpirun", *flags, "-n", work.ranks]
-        count = work.collective.count(work.ranks, work.size)
-        what = [self.variant or work.collective.name, count, work.iterations, work.budget_ms]
         placements = self.placements(work.collective)
-        return lines_in(
-            output_of([*start, self.program, *what, *placements], work.limit_s, variables),
-            placements,
-        )
+        what = [self.variant or work.collective.name, work.count(), work.iterations, work.budget_ms]
+        words = [self.program, *what, *placements]
+        program = launchers.mpi(self.peer, self.venv, words, work.job)
+        return lines_in(output_of_first([program], work.limit_s), placements)
 
 
 class Gloo:
@@ -257,8 +198,8 @@ class Gloo:
     is_peer = True
     name = "gloo"
 
-    def __init__(self) -> None:
-        venv = environment(self.name)
+    def __init__(self, venvs: Path) -> None:
+        venv = environment(venvs, self.name)
         self.python = venv / "bin" / "python"
         self.version = f"torch {installed_version(venv, 'torch')}"
 
@@ -266,33 +207,42 @@ class Gloo:
         return ("in",) if collective.name in ("all_reduce", "broadcast", "reduce") else ("out",)
 
     def run(self, work: Work) -> Lines:
-        start = [
-            COMMAND,
-            "run",
-            "--ranks",
-            work.ranks,
-            "--no-prefix",
-            "--",
-            self.python,
-            "-W",
-            "ignore",
-        ]
-        count = work.collective.count(work.ranks, work.size)
         placements = self.placements(work.collective)
-        what = [
-            work.collective.name,
-            count,
-            work.iterations,
-            work.budget_ms,
-            int(work.pin),
-            *placements,
-        ]
+        program = BENCH / "collectives_gloo.py"
+        what = [work.collective.name, work.count(), work.iterations, work.budget_ms]
+        words = [self.python, "-W", "ignore", program, *what, int(work.job.pin), *placements]
+        return lines_in(output_of_first(self.programs(words, work.job), work.limit_s), placements)
+
+    def programs(self, words: list[object], job: Job) -> list[Program]:
+        """What to start."""
+        if job.hosts:
+            return launchers.separately(words, launchers.torch_variables(job.ranks), job)
         # Only the program itself binds ranks, and only on request.
-        unbound = {"RINGFOLD_BIND": "none"}
-        return lines_in(
-            output_of([*start, BENCH / "collectives_gloo.py", *what], work.limit_s, unbound),
-            placements,
-        )
+        run = [COMMAND, "run", "--ranks", job.ranks, "--no-prefix", "--", *words]
+        return [Program(run, {"RINGFOLD_BIND": "none"})]
+
+
+class Bare:
+    """No library: the rate of one TCP connection between two hosts, both directions at once."""
+
+    is_peer = False
+    name = "bare"
+    version = "tcp_rate.c"
+
+    def __init__(self) -> None:
+        BUILT.mkdir(parents=True, exist_ok=True)
+        self.program = BUILT / "tcp_rate"
+        subprocess.run(["cc", "-O2", "-o", self.program, BENCH / "tcp_rate.c"], check=True)
+
+    def placements(self, collective: Collective) -> tuple[str, ...]:
+        return ("in",) if collective.name == "all_reduce" else ()
+
+    def run(self, work: Work) -> Lines:
+        job = replace(work.job, ranks=len(work.job.hosts))
+        words = [self.program, lab.PORT, work.bytes(), work.iterations, work.budget_ms]
+        accepting, connecting = launchers.separately(words, [{}, {}], job)
+        connecting = replace(connecting, command=[*connecting.command, lab.address(0)])
+        return lines_in(output_of_first([accepting, connecting], work.limit_s), ("in",))
 
 
 def lines_in(output: str, placements: tuple[str, ...]) -> Lines:
@@ -312,5 +262,5 @@ def lines_in(output: str, placements: tuple[str, ...]) -> Lines:
 PEERS = ("impi", "openmpi", "mpich", "gloo", "openmpi-ring", "impi-ring", "mpich-ring")
 
 
-def peer(name: str) -> Library:
-    return Gloo() if name == "gloo" else Mpi(name)
+def peer(name: str, venvs: Path) -> Library:
+    return Gloo(venvs) if name == "gloo" else Mpi(name, venvs)

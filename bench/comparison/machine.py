@@ -31,5 +31,9 @@ def name() -> str:
     return slug(models[0] if models else "", cores())
 
 
+def kernel() -> str:
+    return os.uname().release
+
+
 def folder(results: Path) -> Path:
     return results / f"{datetime.date.today().isoformat()}-{name()}"

@@ -5,10 +5,12 @@ library that fails or hangs is not started again with as many ranks and as many 
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from comparison.collectives import Collective, text_of
+from comparison.hosts import Hosts
+from comparison.launchers import Job
 from comparison.libraries import Library, Work
 from comparison.memory import Memory
 from comparison.processes import Failed
@@ -18,11 +20,7 @@ from comparison.summary import Case, Times
 # so many short rounds say more than a few long ones. Larger sizes run in every third round only.
 SMALL_BYTES = 64 << 10
 TURNS_PER_ROUND = 3
-# The time for the iterations of one placement in one run, and their maximum number.
-BUDGET_MS = 1000
 MAX_ITERATIONS = 1000
-# The time limit of a run: a peer that needs more hangs, or is of no use here.
-LIMIT_S = 60.0
 
 Taken = dict[tuple[str, Case], Times]
 
@@ -36,16 +34,32 @@ class Plan:
     pin: bool
     # Iterations in each run and placement, if specified.
     iterations: int | None = None
+    # Otherwise all ranks are on this host.
+    hosts: Hosts | None = None
+    # The time for the iterations of one placement in one run.
+    budget_ms: int = 1000
+    # The time limit of a run: a peer that needs more hangs, or is of no use here.
+    limit_s: float = 60.0
+
+    @property
+    def turns_per_round(self) -> int:
+        """Caches matter on one host only."""
+        return 1 if self.hosts else TURNS_PER_ROUND
 
     def turns(self, size: int) -> range:
         """The rounds in which a size is measured."""
-        return range(
-            0, self.rounds * TURNS_PER_ROUND, 1 if size <= SMALL_BYTES else TURNS_PER_ROUND
-        )
+        per_round = self.turns_per_round
+        return range(0, self.rounds * per_round, 1 if size <= SMALL_BYTES else per_round)
 
-    def work(self, ranks: int, size: int) -> Work:
-        iterations = self.iterations or iterations_for(size)
-        return Work(self.collective, ranks, size, iterations, BUDGET_MS, self.pin, LIMIT_S)
+    def congestions(self) -> Sequence[str]:
+        return self.hosts.congestions if self.hosts else [""]
+
+    def work(self, case: Case) -> Work:
+        iterations = self.iterations or iterations_for(case.bytes)
+        if self.hosts:
+            iterations = self.hosts.at_most(iterations, case, self.budget_ms)
+        job = Job(case.ranks, self.pin, tuple(self.hosts.lab.hosts) if self.hosts else ())
+        return Work(self.collective, job, case.bytes, iterations, self.budget_ms, self.limit_s)
 
 
 def iterations_for(size: int) -> int:
@@ -53,39 +67,51 @@ def iterations_for(size: int) -> int:
     return max(10, min(MAX_ITERATIONS, 400_000_000 // (size + 200_000)))
 
 
-def measure(plan: Plan, libraries: Sequence[Library], memory: Memory, taken: Taken) -> None:
+def measure(plan: Plan, libraries: Sequence[Library], memory: Memory | None, taken: Taken) -> None:
     """Add all times to `taken`, by library and case, and a memory rate per round to `memory`."""
     given_up: dict[tuple[str, int], int] = {}
-    for turn in range(plan.rounds * TURNS_PER_ROUND):
+    for turn in range(plan.rounds * plan.turns_per_round):
         begin = turn % len(libraries)
         for ranks in plan.ranks:
-            if turn % TURNS_PER_ROUND == 0:
+            if memory and turn % plan.turns_per_round == 0:
                 memory.measure(ranks)
-            for size in (size for size in plan.sizes if turn in plan.turns(size)):
+            for size, congestion in cases(plan, turn):
                 for library in [*libraries[begin:], *libraries[:begin]]:
                     if size < given_up.get((library.name, ranks), size + 1):
-                        say(f"turn {turn + 1}: {ranks} ranks, {text_of(size)}, {library.name}")
-                        if not run(plan, library, ranks, size, taken):
+                        where = f"{ranks} ranks, {text_of(size)} {congestion}".rstrip()
+                        say(f"turn {turn + 1}: {where}, {library.name}")
+                        if not run(plan, library, Case(ranks, size, "", congestion), taken):
                             given_up[library.name, ranks] = size
     say("")
 
 
-def run(plan: Plan, library: Library, ranks: int, size: int, taken: Taken) -> bool:
+def cases(plan: Plan, turn: int) -> Iterator[tuple[int, str]]:
+    """The sizes of a turn, each with every congestion control, which is set."""
+    for size in (size for size in plan.sizes if turn in plan.turns(size)):
+        for congestion in plan.congestions():
+            if plan.hosts:
+                plan.hosts.lab.set_congestion(congestion)
+            yield size, congestion
+
+
+def run(plan: Plan, library: Library, wanted: Case, taken: Taken) -> bool:
     """Add the times of one run; return whether it succeeded."""
     placements = library.placements(plan.collective)
     if not placements:
         return True
-    real_size = plan.collective.bytes(ranks, size)
+    real_size = plan.collective.bytes(wanted.ranks, wanted.bytes)
     times = {
-        placement: taken.setdefault((library.name, Case(ranks, real_size, placement)), Times())
+        placement: taken.setdefault(
+            (library.name, replace(wanted, bytes=real_size, placement=placement)), Times()
+        )
         for placement in placements
     }
     try:
-        for placement, (first_us, *rest_us) in library.run(plan.work(ranks, size)).items():
+        for placement, (first_us, *rest_us) in library.run(plan.work(wanted)).items():
             times[placement].first_us.append(first_us)
             times[placement].rounds_us.append(rest_us)
     except Failed as failure:
-        say(f"{library.name}, {ranks} ranks, {text_of(size)}: {failure}\n")
+        say(f"{library.name}, {wanted.ranks} ranks, {text_of(wanted.bytes)}: {failure}\n")
         for each in times.values():
             each.failure = str(failure).splitlines()[0]
         return False

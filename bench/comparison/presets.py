@@ -22,8 +22,15 @@ class Preset:
     algorithms: tuple[str, ...] = ()
 
 
+IN_PLACE = replace(COLLECTIVES["all_reduce"], placements=("in",))
+
 PRESETS = {
     "sweep": Preset(),
+    # Between hosts: one placement, because each start takes longer than the calls.
+    "hosts": Preset(
+        collective=IN_PLACE,
+        sizes=(8, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB),
+    ),
     # The reference sizes for the fastest all-reduce within one host.
     "table": Preset(
         sizes=(
@@ -48,7 +55,7 @@ PRESETS = {
     # A course's exercise: an all-reduce in place by a master that reduces and broadcasts, and by a
     # ring. MPICH is left out because it spins for minutes when ranks outnumber cores.
     "lab": Preset(
-        collective=replace(COLLECTIVES["all_reduce"], placements=("in",)),
+        collective=IN_PLACE,
         ranks=(4, 8, 16),
         sizes=(4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 100 * MIB),
         peers=("impi", "openmpi", "gloo", "openmpi-ring"),

@@ -9,9 +9,13 @@ import ctypes
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 # From <linux/prctl.h>.
 PR_SET_CHILD_SUBREAPER = 36
@@ -19,6 +23,8 @@ PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 2.0
 # The reason is at the end of a program's output.
 OUTPUT_LINES = 12
+# Programs take much longer than this, and looking costs them little.
+POLL_S = 0.01
 
 
 class Failed(Exception):
@@ -30,27 +36,67 @@ def become_reaper() -> None:
         raise OSError(ctypes.get_errno(), "cannot become the reaper of what is started")
 
 
+@dataclass(frozen=True)
+class Program:
+    """A command, and variables in addition to those of this process."""
+
+    command: Sequence[object]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
 def output_of(
     command: Sequence[object], limit_s: float, variables: Mapping[str, str] | None = None
 ) -> str:
     """The program's standard output. The time limit is `limit_s` seconds."""
-    words = [str(word) for word in command]
-    environment = os.environ | dict(variables or {})
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        words, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    ) as child:
+    return output_of_first([Program(command, variables or {})], limit_s)
+
+
+def output_of_first(programs: Sequence[Program], limit_s: float) -> str:
+    """Run programs at the same time, and return the standard output of the first. When one fails,
+    all are ended. The time limit is `limit_s` seconds.
+    """
+    with ExitStack() as stack:
+        # Files instead of pipes: no program waits until its output is read.
+        files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in 2 * list(programs)]
+        started: list[subprocess.Popen[bytes]] = []
         try:
-            output, errors = child.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            end_descendants()
-            output, errors = child.communicate()
-            raise Failed(f"hung: ended after {limit_s:.0f} s{ending(output + errors)}") from None
+            for program, output, errors in zip(programs, files[::2], files[1::2], strict=True):
+                started.append(
+                    subprocess.Popen(
+                        [str(word) for word in program.command],
+                        env=os.environ | dict(program.variables),
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=errors,
+                        start_new_session=True,
+                    )
+                )
+            failed = wait(started, time.monotonic() + limit_s)
         finally:
             end_descendants()
-    if child.returncode != 0:
-        raise Failed(f"ended with status {child.returncode}{ending(output + errors)}")
-    return output
+        texts = [text_in(file) for file in files]
+        if failed is None:
+            raise Failed(f"hung: ended after {limit_s:.0f} s{ending(''.join(texts))}")
+        for number in failed:
+            said = ending(texts[2 * number] + texts[2 * number + 1])
+            raise Failed(f"ended with status {started[number].returncode}{said}")
+        return texts[0]
+
+
+def wait(started: Sequence[subprocess.Popen[bytes]], deadline: float) -> list[int] | None:
+    """Wait until all have ended or one has failed. Returns those that failed; None on a timeout."""
+    while time.monotonic() < deadline:
+        statuses = [child.poll() for child in started]
+        failed = [number for number, status in enumerate(statuses) if status]
+        if failed or None not in statuses:
+            return failed
+        time.sleep(POLL_S)
+    return None
+
+
+def text_in(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def ending(output: str) -> str:

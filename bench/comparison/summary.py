@@ -5,7 +5,7 @@ measures the times.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 CONFIDENCE = 0.95
 RATIO_DIGITS = 4
@@ -18,6 +18,8 @@ class Case:
     ranks: int
     bytes: int
     placement: str
+    # The hosts' default congestion control, if there are several hosts.
+    congestion: str = ""
 
 
 @dataclass
@@ -31,6 +33,19 @@ class Times:
 
     def all_us(self) -> list[float]:
         return sorted(us for times in self.rounds_us for us in times)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how all rows of one run were measured."""
+
+    hosts: int = 1
+    # The rate of each host's cable, if it is shaped.
+    rate_mbit: float | None = None
+    commit: str = ""
+    machine: str = ""
+    kernel: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,10 +78,18 @@ class Row:
     # This library's time divided by the best peer's, and that peer.
     best_ratio: float | None
     best_peer: str
-    # The minimum time by the memory's bandwidth, and this library's time divided by it.
+    # The minimum time by the memory's or the line's bandwidth, and this library's time divided by
+    # it.
     limit_us: float | None
     limit_ratio: float | None
     failure: str
+    congestion: str
+    hosts: int
+    rate_mbit: float | None
+    commit: str
+    machine: str
+    kernel: str
+    command: str
 
 
 def interval(ordered: Sequence[float]) -> tuple[float, float]:
@@ -105,15 +128,23 @@ class Comparison:
     versions: Mapping[str, str]
     # The libraries that are not ringfold.
     peers: frozenset[str]
-    # The minimum time by the memory's bandwidth, where that is known and applies.
+    # The minimum time by the memory's or the line's bandwidth, where that is known and applies.
     limits_us: Mapping[Case, float]
+    setting: Setting = Setting()
 
     def rows(self, times: Mapping[tuple[str, Case], Times]) -> list[Row]:
         """A row for each library and case, smallest case first."""
         rows: list[Row] = []
+        # In the order of the measurement.
+        congestions = list(dict.fromkeys(case.congestion for _, case in times))
         for case in sorted(
             {case for _, case in times},
-            key=lambda case: (case.ranks, case.bytes, case.placement != "out"),
+            key=lambda case: (
+                case.ranks,
+                case.bytes,
+                case.placement != "out",
+                congestions.index(case.congestion),
+            ),
         ):
             found = {name: times[name, case] for name in self.versions if (name, case) in times}
             # An interrupted run left neither times nor a reason.
@@ -156,6 +187,8 @@ class Comparison:
             limit_us=rounded(self.limits_us[case]) if case in self.limits_us else None,
             limit_ratio=ratio(medians.get(name), self.limits_us.get(case)),
             failure=taken.failure,
+            congestion=case.congestion,
+            **asdict(self.setting),
         )
 
 
