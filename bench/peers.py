@@ -149,8 +149,10 @@ def checked(options: argparse.Namespace) -> argparse.Namespace:
         sys.exit("--hosts needs at least 2; without it, all ranks are on this host")
     if options.hosts and os.geteuid() != 0:
         sys.exit("--hosts needs root, to create network namespaces")
+    if options.hosts and options.pin:
+        sys.exit("--pin is of one host; launchers would bind all hosts' ranks to the same cores")
     if options.rate is not None and not (options.hosts and options.rate > 0):
-        sys.exit("--rate needs --hosts, and a number of Mbit/s above 0")
+        sys.exit("--rate limits cables; it needs --hosts, and a number of Mbit/s above 0")
     return options
 
 

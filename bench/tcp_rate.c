@@ -7,11 +7,13 @@
  * Each side alternates between sending and receiving, at most a chunk per system call. Every chunk size that is no larger
  * than the message is tried for an equal part of BUDGET_MS, at least MIN_ITERATIONS and at most ITERATIONS times. The
  * accepting side prints the times of the chunk size with the smallest median: `in`, the first exchange, then every other,
- * in us, each the slower side's. Before each exchange both sides pass a barrier of one byte and rewrite their input, one
- * store per cache line, both untimed. */
+ * in us, each the slower side's. Before each exchange both sides rewrite their input, one store per cache line, and pass a
+ * barrier, both untimed. They are bound to different cores, as those of different machines are. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +44,19 @@ static double now_us(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * 1e6 + time.tv_nsec / 1e3;
+}
+
+/* Binds this process to the first or the last of the cores that it may use. */
+static void bind_to_core(int first) {
+    cpu_set_t allowed, chosen;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) fail("sched_getaffinity");
+    CPU_ZERO(&chosen);
+    for (int core = 0; core < CPU_SETSIZE && !(first && CPU_COUNT(&chosen)); core++) {
+        if (!CPU_ISSET(core, &allowed)) continue;
+        CPU_ZERO(&chosen);
+        CPU_SET(core, &chosen);
+    }
+    if (sched_setaffinity(0, sizeof chosen, &chosen) != 0) fail("sched_setaffinity");
 }
 
 static struct sockaddr_in address_of(const char *text, int port) {
@@ -144,6 +159,7 @@ int main(int count, char **words) {
         return 2;
     }
     int accepts = count == 5, most = atoi(words[3]), on = 1, best = 0;
+    bind_to_core(accepts);
     peer = accepts ? accepted(atoi(words[1])) : connected(words[5], atoi(words[1]));
     if (setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) fail("TCP_NODELAY");
     bytes = strtoull(words[2], NULL, 10);

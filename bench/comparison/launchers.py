@@ -155,7 +155,10 @@ def launches_between_hosts(venv: Path, job: Job) -> dict[str, Launch]:
                 *("-hosts", job.slots(), "-launcher", "ssh", "-launcher-exec", enter),
                 *("-genv", "UCX_TLS", "tcp,self", "-genv", "UCX_NET_DEVICES", lab.DEVICE),
             ),
-            crowd_flags=("-genv", "MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
+            crowd_flags=(
+                *("-genv", "MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
+                *("-genv", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT", "1"),
+            ),
         ),
         "impi": Launch(
             flags=("-ppn", str(job.ranks_per_host), "-hosts", ",".join(job.hosts)),
@@ -170,6 +173,6 @@ def launches_between_hosts(venv: Path, job: Job) -> dict[str, Launch]:
                 "FI_TCP_IFACE": lab.DEVICE,
                 "I_MPI_PIN": "0",
             },
-            crowd_variables={"I_MPI_THREAD_YIELD": "2"},
+            crowd_variables={"I_MPI_WAIT_MODE": "1"},
         ),
     }

@@ -94,11 +94,13 @@ def test_mpis_start_on_the_first_host_and_reach_the_others_without_ssh() -> None
         assert str(lab.ENTER) not in words(peer, Job(4))
 
 
-def test_mpis_yield_only_where_ranks_outnumber_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpis_sleep_or_yield_only_where_ranks_outnumber_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     yields = {
         "openmpi": "mpi_yield_when_idle",
         "mpich": "PROGRESS_THROTTLE",
-        "impi": "I_MPI_THREAD_YIELD",
+        "impi": "I_MPI_WAIT_MODE",
     }
     monkeypatch.setattr("comparison.machine.cores", lambda: 2)
     for peer, flag in yields.items():
@@ -219,9 +221,9 @@ def test_nothing_measured_gives_no_table() -> None:
 
 
 def test_flags_that_exclude_each_other_are_refused() -> None:
-    for flags in (["--hosts", "2", "--ranks", "4"], ["--hosts", "1"], ["--rate", "1000"]):
-        with pytest.raises(SystemExit, match="--hosts|--ranks"):
-            peers.checked(peers.parser().parse_args(flags))
+    for flags in ("--hosts 2 --ranks 4", "--hosts 1", "--rate 1000", "--hosts 2 --pin"):
+        with pytest.raises(SystemExit, match="^--(ranks|hosts|rate|pin) "):
+            peers.checked(peers.parser().parse_args(flags.split()))
 
 
 def test_hosts_have_a_preset_and_a_file_of_their_own() -> None:
