@@ -2,9 +2,10 @@
 //! rustix offers.
 //!
 //! A region is not a slice, so the safe wrappers cannot take one; these few calls pass its address
-//! to the kernel, which copies and keeps nothing.
+//! to the kernel, which copies and keeps nothing; `zero_copy` has the exception.
 
 pub mod fork;
+pub mod zero_copy;
 
 use std::io;
 use std::ops::Range;
@@ -210,7 +211,7 @@ fn part(start: *mut u8, bytes: usize) -> libc::iovec {
     }
 }
 
-fn message(parts: &[libc::iovec; 3]) -> libc::msghdr {
+fn message(parts: &[libc::iovec]) -> libc::msghdr {
     // SAFETY: a msghdr of zeros is a valid one: no address, no parts, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_ptr().cast_mut();

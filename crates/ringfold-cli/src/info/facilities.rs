@@ -41,6 +41,7 @@ pub fn probe(machine: &Machine) -> Vec<Facility> {
         Facility::new("unix sockets", unix_sockets()),
         Facility::new("tcp", tcp()),
         Facility::new("congestion", congestion()),
+        Facility::new("msg_zerocopy", zero_copy()),
         Facility::new("io_uring", io_uring()),
         Facility::new("huge pages", huge_pages(machine)),
         Facility::new("locked memory", limit(Resource::Memlock, "bytes")),
@@ -94,6 +95,12 @@ fn congestion() -> Result<String> {
         )),
         None => Ok(format!("{default}, the kernel's default")),
     }
+}
+
+/// How large payloads are sent between hosts.
+fn zero_copy() -> Result<String> {
+    let asked = super::environment().tcp_zero_copy.unwrap_or_default();
+    Ok(asked.describe()?)
 }
 
 fn io_uring() -> Result<String> {

@@ -12,6 +12,7 @@ use crate::schedule::Weighting;
 use crate::silence::Silence;
 use crate::testing::delay_injector::Injection;
 use crate::transport::P2P_CHANNEL;
+use crate::transport::tcp::ZeroCopy;
 use crate::tune::bounds::Bounds;
 use crate::tune::calibration::Source;
 use crate::tune::limits::Overrides;
@@ -57,6 +58,8 @@ pub struct Settings {
     pub socket_ifname: Option<String>,
     /// The congestion control of data connections.
     pub tcp_congestion: Congestion,
+    /// Whether large payloads are sent without the kernel's copy.
+    pub tcp_zero_copy: ZeroCopy,
     /// Limits instead of the derived ones, if this rank's table is the one that holds.
     pub limits: Overrides,
     /// Who owns how much of large all-reduces.
@@ -173,6 +176,7 @@ impl Settings {
             shm_bytes: environment.shm_bytes.unwrap_or(SHM_BYTES),
             socket_ifname: environment.socket_ifname.clone(),
             tcp_congestion: environment.tcp_congestion.clone().unwrap_or_default(),
+            tcp_zero_copy: environment.tcp_zero_copy.unwrap_or_default(),
             limits: environment.limits.clone().unwrap_or_default(),
             weights: config
                 .weights

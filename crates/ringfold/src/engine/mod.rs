@@ -182,6 +182,7 @@ impl Engine {
         if let Some(windows) = &self.context.windows {
             windows.withdraw();
         }
+        self.context.transport.withdraw();
     }
 
     /// The number of the last collective submitted.

@@ -11,6 +11,7 @@ use crate::congestion::Congestion;
 use crate::control::{Address, Secret};
 use crate::error::Result;
 use crate::schedule::Weighting;
+use crate::transport::tcp::ZeroCopy;
 use crate::tune::AlgoFilter;
 use crate::tune::allowed::{ALGO, PROTO};
 use crate::tune::calibration::Source;
@@ -130,6 +131,14 @@ variables! {
     /// below 5 ms use cubic, or reno if cubic is not permitted. Each rank sets its own.
     "RINGFOLD_TCP_CONGESTION": "`auto`, `default` or a name", default "`auto`"
         => tcp_congestion: Congestion = parsed;
+
+    /// Whether payloads of 128 KiB or more are sent by TCP without the kernel's copy
+    /// (`MSG_ZEROCOPY`). `auto` tries both ways on each connection's first large messages and keeps
+    /// the better one, which the log says; where the kernel copies anyway (loopback, virtual
+    /// interfaces), the trial ends at once. `1` does it without a trial, `0` never. Each rank sets
+    /// its own.
+    "RINGFOLD_TCP_ZEROCOPY": "`auto`, `0` or `1`", default "`auto`"
+        => tcp_zero_copy: ZeroCopy = parsed;
 
     /// The default deadline of an operation. It is long, because a rank may be saving a checkpoint
     /// or compiling; the death of a rank is detected at once regardless.

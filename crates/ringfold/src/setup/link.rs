@@ -127,6 +127,7 @@ fn connect(
     let options = TcpOptions {
         silence: group.session.silence(),
         bell,
+        zero_copy: group.settings.tcp_zero_copy,
         ..TcpOptions::default()
     };
     Tcp::new(group.rank, sockets, options).map(Some)

@@ -162,6 +162,10 @@ impl Transport for DelayInjector {
         self.inner.block(timeout.min(left))
     }
 
+    fn withdraw(&mut self) {
+        self.inner.withdraw();
+    }
+
     fn waker(&self) -> Waker {
         self.inner.waker()
     }

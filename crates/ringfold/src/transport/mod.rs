@@ -227,6 +227,10 @@ pub trait Transport: Send {
     /// `timeout` has passed. May return early for no reason.
     fn block(&mut self, timeout: Duration) -> Result<()>;
 
+    /// Nothing runs any more, and the memory of what was posted goes back to its owner: from now on
+    /// the transport, and what it was handed to, leave it alone.
+    fn withdraw(&mut self) {}
+
     /// A handle by which another thread ends a `block`.
     fn waker(&self) -> Waker;
 }

@@ -105,6 +105,10 @@ impl Transport for Routes {
         self.local[peer].is_some()
     }
 
+    fn withdraw(&mut self) {
+        self.tcp.withdraw();
+    }
+
     fn waker(&self) -> Waker {
         self.tcp.waker()
     }

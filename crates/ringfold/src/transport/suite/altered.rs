@@ -87,6 +87,10 @@ impl Transport for Altered {
         self.inner.block(timeout)
     }
 
+    fn withdraw(&mut self) {
+        self.inner.withdraw();
+    }
+
     fn waker(&self) -> Waker {
         self.inner.waker()
     }

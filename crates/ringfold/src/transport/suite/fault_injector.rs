@@ -348,6 +348,10 @@ impl<T: Transport> Transport for FaultInjector<T> {
             .block(release.map_or(timeout, |release| release.min(timeout)))
     }
 
+    fn withdraw(&mut self) {
+        self.inner.withdraw();
+    }
+
     fn waker(&self) -> Waker {
         self.inner.waker()
     }

@@ -6,7 +6,7 @@
 //! payload, checksum (see docs/wire.md). Only streams with a posted receive are read, so a late
 //! rank delays its peers by TCP's own flow control and nothing is buffered here except the
 //! beginning of unexpected messages while a receive listens. A send is complete when the kernel has
-//! taken all of it.
+//! copied all of it, or, of what it was lent instead (`zero_copy`), no longer reads it.
 //!
 //! # Cost
 //!
@@ -29,6 +29,7 @@ mod frame;
 mod incoming;
 mod outgoing;
 mod readiness;
+mod zero_copy;
 
 use std::io;
 use std::net::TcpStream;
@@ -40,7 +41,9 @@ use rustix::net::sockopt;
 use self::frame::{Progress, broken};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
-use self::readiness::Readiness;
+use self::readiness::{Readiness, Ready};
+use self::zero_copy::Lent;
+pub use self::zero_copy::ZeroCopy;
 use super::bell::{Bell, new_bell};
 use super::{Head, PIECE_ALIGN_BYTES, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
@@ -73,6 +76,8 @@ pub struct TcpOptions {
     pub piece_bytes: usize,
     /// The size of the kernel's buffers, each way; the kernel's own tuning if not given.
     pub socket_buffer_bytes: Option<usize>,
+    /// Whether large payloads are sent without the kernel's copy.
+    pub zero_copy: ZeroCopy,
     /// How long a peer's host may be silent.
     pub silence: Silence,
     /// What wakes this rank, besides its sockets; an event counter of its own if not given.
@@ -84,6 +89,7 @@ impl Default for TcpOptions {
         TcpOptions {
             piece_bytes: 128 << 10,
             socket_buffer_bytes: None,
+            zero_copy: ZeroCopy::default(),
             silence: Silence::default(),
             bell: None,
         }
@@ -115,6 +121,7 @@ struct Connection {
     /// Whether a try has not been in vain since the last edge.
     readable: bool,
     writable: bool,
+    reports: bool,
     is_active: bool,
 }
 
@@ -183,10 +190,8 @@ impl Tcp {
     /// Takes over what epoll knows.
     fn update(&mut self, timeout: Duration) -> Result<()> {
         let connections = &mut self.connections;
-        self.readiness.wait(timeout, |number, readable, writable| {
-            connections[number].readable |= readable;
-            connections[number].writable |= writable;
-        })
+        self.readiness
+            .wait(timeout, |number, ready| connections[number].note(ready))
     }
 
     /// Fails if a peer that is waited for has been silent for too long.
@@ -220,7 +225,7 @@ impl Transport for Tcp {
         if is_first && connection.writable {
             self.posted.clear();
             connection.write(POST_BYTES, &mut self.posted)?;
-            if connection.outgoing.is_empty() {
+            if !self.posted.is_empty() {
                 return Ok(Posted::Done);
             }
         }
@@ -274,6 +279,9 @@ impl Transport for Tcp {
             if try_all || connection.writable {
                 connection.write(POLL_BYTES, done)?;
             }
+            if try_all || connection.reports {
+                connection.take_back(done)?;
+            }
             if try_all || connection.readable || connection.incoming.has_ahead() {
                 connection.read(self.staging.region(), POLL_BYTES, done)?;
             }
@@ -303,6 +311,18 @@ impl Transport for Tcp {
     fn waker(&self) -> Waker {
         self.readiness.waker()
     }
+
+    fn withdraw(&mut self) {
+        for connection in &mut self.connections {
+            connection.withdraw();
+        }
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
 }
 
 impl Connection {
@@ -327,31 +347,46 @@ impl Connection {
                 error,
             )
         })?;
+        let lent = Lent::new(peer, socket.as_fd(), options.zero_copy)?;
         Ok(Connection {
             peer,
             socket: Unshared::new(socket),
-            outgoing: Outgoing::new(QUEUE_ROOM),
+            outgoing: Outgoing::new(QUEUE_ROOM, lent),
             incoming: Incoming::new(peer, rank, QUEUE_ROOM),
             readable: true,
             writable: true,
+            reports: false,
             is_active: false,
         })
     }
 
     fn has_work(&self) -> bool {
-        !self.outgoing.is_empty() || !self.incoming.is_empty() || self.incoming.is_listened()
+        let sends = !self.outgoing.is_empty() || self.outgoing.is_lent();
+        sends || !self.incoming.is_empty() || self.incoming.is_listened()
+    }
+
+    /// Takes over what epoll knows. An error alone says that the kernel reports what it was lent; a
+    /// connection that fails is closed as well.
+    fn note(&mut self, ready: Ready) {
+        let is_report = ready.error && self.outgoing.is_lent();
+        self.reports |= is_report;
+        self.readable |= ready.readable || (ready.error && !is_report);
+        self.writable |= ready.writable || (ready.error && !is_report);
     }
 
     /// Whether a try could get something done.
     fn is_ready(&self) -> bool {
         let may_read = self.readable || self.incoming.has_ahead();
-        (may_read && self.incoming.is_wanting()) || (self.writable && !self.outgoing.is_empty())
+        (may_read && self.incoming.is_wanting())
+            || (self.writable && !self.outgoing.is_empty())
+            || (self.reports && self.outgoing.is_lent())
     }
 
-    /// How many of the two directions wait for the socket.
+    /// How many wait for the socket: either direction, or the kernel's reports.
     fn idle_directions(&self) -> usize {
         usize::from(!self.readable && self.incoming.is_wanting())
             + usize::from(!self.writable && !self.outgoing.is_empty())
+            + usize::from(!self.reports && self.outgoing.is_lent())
     }
 
     fn write(&mut self, budget_bytes: usize, done: &mut Vec<Ticket>) -> Result<()> {
@@ -362,6 +397,32 @@ impl Connection {
         let progress = progress.map_err(|error| broken(self.peer, error))?;
         self.writable = !matches!(progress, Progress::Blocked);
         Ok(())
+    }
+
+    /// Takes back the payloads that the kernel no longer reads.
+    fn take_back(&mut self, done: &mut Vec<Ticket>) -> Result<()> {
+        if !self.outgoing.is_lent() {
+            return Ok(());
+        }
+        self.reports = false;
+        let taken = self.outgoing.take_back(self.socket.as_fd(), done);
+        taken.map_err(|error| {
+            let peer = self.peer;
+            Error::system(
+                format!("cannot read the reports of sends to rank {peer}"),
+                error,
+            )
+        })
+    }
+
+    /// Ends the connection if the kernel may still read some payload, so that it does so no more:
+    /// this drops what was not passed to the interface.
+    fn withdraw(&mut self) {
+        let _ = self.take_back(&mut Vec::new());
+        if self.outgoing.is_lent() {
+            // It fails only if there is no connection any more.
+            let _ = rustix::net::connect_unspec(&*self.socket);
+        }
     }
 
     fn read(&mut self, staging: Region, budget_bytes: usize, done: &mut Vec<Ticket>) -> Result<()> {

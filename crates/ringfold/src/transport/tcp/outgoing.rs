@@ -1,11 +1,12 @@
 //! The sending half of one connection: messages in order, as frames, as far as the socket takes
-//! them.
+//! them. A message is done when the kernel has copied it, or no longer reads its payload.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::frame::{Progress, TRAILER_BYTES, frame_bytes};
+use super::zero_copy::Lent;
 use crate::memory::Region;
 use crate::reduce::Digest;
 use crate::sys;
@@ -27,10 +28,13 @@ pub struct Outgoing {
     /// Bytes of its payload that `sum` covers; at least those taken.
     summed: usize,
     sum: Digest,
+    /// Whether its payload is lent to the kernel.
+    is_lent: bool,
+    lent: Lent,
 }
 
 impl Outgoing {
-    pub fn new(room: usize) -> Outgoing {
+    pub fn new(room: usize, lent: Lent) -> Outgoing {
         Outgoing {
             queue: VecDeque::with_capacity(room),
             header: [0; HEADER_BYTES],
@@ -38,11 +42,30 @@ impl Outgoing {
             taken: 0,
             summed: 0,
             sum: Digest::new(),
+            is_lent: false,
+            lent,
         }
     }
 
+    /// Whether nothing is left to send.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Whether the kernel may still read the payload of some message.
+    pub fn is_lent(&self) -> bool {
+        self.lent.is_any()
+    }
+
+    /// Appends the messages whose payloads the kernel no longer reads.
+    pub fn take_back(&mut self, socket: BorrowedFd<'_>, done: &mut Vec<Ticket>) -> io::Result<()> {
+        self.lent.take_back(socket, done)
+    }
+
+    /// Whether large payloads are lent, perhaps in turns.
+    #[cfg(test)]
+    pub fn lends(&self) -> bool {
+        self.lent.is_open()
     }
 
     pub fn push(&mut self, post: Post, payload: Region) {
@@ -72,7 +95,9 @@ impl Outgoing {
                 gone += count;
             }
             if self.taken == frame_bytes {
-                done.push(ticket);
+                if self.lent.end(self.is_lent) {
+                    done.push(ticket);
+                }
                 self.queue.pop_front();
                 self.begin();
             }
@@ -100,7 +125,14 @@ impl Outgoing {
         } else {
             &[]
         };
-        match sys::send_from(socket, header, body, trailer) {
+        let is_lent = self.is_lent;
+        let sent = self.lent.timed(|lent| match is_lent {
+            // The kernel copies what is overwritten before the payload may be.
+            true if !header.is_empty() => sys::send_from(socket, header, Region::EMPTY, &[]),
+            true if !body.is_empty() => lent.send(socket, body),
+            _ => sys::send_from(socket, header, body, trailer),
+        });
+        match sent {
             Ok(count) => {
                 self.taken += count;
                 Ok(Some(count))
@@ -115,7 +147,8 @@ impl Outgoing {
         self.taken = 0;
         self.summed = 0;
         self.sum.reset();
-        if let Some((Post(_, _, header), _)) = self.queue.front() {
+        if let Some((Post(_, ticket, header), payload)) = self.queue.front() {
+            self.is_lent = self.lent.begin(*ticket, payload.bytes());
             let unsummed = header.encode(0);
             let sum = checksum::of(&unsummed[..HEADER_BYTES - 4]);
             self.header = header.encode(sum);

@@ -23,6 +23,14 @@ const EVENTS: usize = 64;
 /// The bell's place among the connections' numbers.
 const BELL: u64 = u64::MAX;
 
+/// What epoll says of a socket.
+pub struct Ready {
+    pub readable: bool,
+    pub writable: bool,
+    /// It has failed, or its error queue holds something.
+    pub error: bool,
+}
+
 pub struct Readiness {
     epoll: OwnedFd,
     bell: Bell,
@@ -45,9 +53,9 @@ impl Readiness {
             .map_err(|error| Error::system("cannot watch a socket", error))
     }
 
-    /// Waits until an event occurs or `timeout` has passed; reports (id, readable, writable) of
-    /// each socket to `ready`.
-    pub fn wait(&self, timeout: Duration, mut ready: impl FnMut(usize, bool, bool)) -> Result<()> {
+    /// Waits until an event occurs or `timeout` has passed; reports each socket's id and
+    /// state to `ready`.
+    pub fn wait(&self, timeout: Duration, mut ready: impl FnMut(usize, Ready)) -> Result<()> {
         let may_block = !timeout.is_zero();
         let timeout = Timespec {
             tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
@@ -67,10 +75,12 @@ impl Readiness {
                 }
                 continue;
             }
-            let ended = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-            let readable = flags.intersects(EventFlags::IN | ended);
-            let writable = flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
-            ready(id as usize, readable, writable);
+            let state = Ready {
+                readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
+                writable: flags.intersects(EventFlags::OUT | EventFlags::HUP),
+                error: flags.contains(EventFlags::ERR),
+            };
+            ready(id as usize, state);
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ pub(in crate::transport) fn mesh(world_size: usize) -> Vec<Vec<Vec<TcpStream>>> 
     sockets
 }
 
-fn pair() -> (TcpStream, TcpStream) {
+pub(super) fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (one, listener.accept().unwrap().0)
@@ -56,14 +56,18 @@ fn pair() -> (TcpStream, TcpStream) {
 
 /// Rank 0 whose peer, rank 1, is a socket in the test's hands.
 fn with_bare_peer() -> (World<Tcp>, TcpStream) {
+    with_bare_peer_and(TcpOptions::default())
+}
+
+pub(super) fn with_bare_peer_and(options: TcpOptions) -> (World<Tcp>, TcpStream) {
     let (mine, theirs) = pair();
     let sockets = vec![Vec::new(), vec![mine]];
-    let transport = Tcp::new(0, sockets, TcpOptions::default()).unwrap();
+    let transport = Tcp::new(0, sockets, options).unwrap();
     (World::new(vec![transport]), theirs)
 }
 
 /// The frame of message 0 of the usual call.
-fn frame(payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(payload: &[u8]) -> Vec<u8> {
     let header = header(0, payload.len());
     let sum = checksum::of(&header.encode(0)[..36]);
     let mut frame = header.encode(sum).to_vec();

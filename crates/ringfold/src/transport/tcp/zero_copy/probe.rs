@@ -1,0 +1,218 @@
+//! The trial: which of two ways of sending large payloads is better on one connection.
+//!
+//! Messages go by turns with and without the kernel's copy, without it only while nothing else is
+//! lent, so that what one way costs is not counted for the other. Two things are measured of each
+//! message: the processor's time in its system calls, the reports' included, and how long it took
+//! until the kernel had all of it, which is the time of the calls if the socket has room and that
+//! of the network otherwise. The way with less of either is better; see
+//! [`Finding::is_lent_better`].
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Messages of each way that are compared.
+const MESSAGES: usize = 8;
+
+/// Ways differ if one takes at most this part of what the other takes.
+const PART: f64 = 0.9;
+
+/// A trial under way.
+#[derive(Default)]
+pub struct Probe {
+    copied: Tally,
+    lent: Tally,
+    /// The message that is being sent.
+    current: Option<Current>,
+}
+
+struct Current {
+    is_lent: bool,
+    bytes: usize,
+    begun: Instant,
+    /// The processor's time of its calls.
+    processor: Duration,
+    /// That of this thread when the call under way began.
+    entered: Duration,
+}
+
+/// What one way took.
+#[derive(Default)]
+struct Tally {
+    messages: usize,
+    bytes: u64,
+    processor: Duration,
+    /// Nanoseconds a byte of each message.
+    elapsed: [f64; MESSAGES],
+}
+
+/// What sending without a copy takes, as part of what sending with one takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Finding {
+    pub processor: f64,
+    pub elapsed: f64,
+}
+
+impl Probe {
+    /// A message of `bytes` bytes is begun; whether without a copy, which it cannot be unless
+    /// `is_free`.
+    pub fn begin(&mut self, bytes: usize, is_free: bool) -> bool {
+        let is_lent = is_free && self.lent.messages <= self.copied.messages;
+        self.current = Some(Current {
+            is_lent,
+            bytes,
+            begun: Instant::now(),
+            processor: Duration::ZERO,
+            entered: Duration::ZERO,
+        });
+        is_lent
+    }
+
+    /// A system call for the message begins.
+    pub fn enter(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.entered = processor_time();
+        }
+    }
+
+    /// It has ended.
+    pub fn leave(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.processor += processor_time().saturating_sub(current.entered);
+        }
+    }
+
+    /// What `report`, which serves messages without a copy, gives.
+    pub fn charge<R>(&mut self, report: impl FnOnce() -> R) -> R {
+        let begun = processor_time();
+        let given = report();
+        self.lent.processor += processor_time().saturating_sub(begun);
+        given
+    }
+
+    /// The message is sent; what was found, if that is enough.
+    pub fn end(&mut self) -> Option<Finding> {
+        let current = self.current.take()?;
+        let tally = match current.is_lent {
+            true => &mut self.lent,
+            false => &mut self.copied,
+        };
+        tally.add(current.bytes, current.processor, current.begun.elapsed());
+        let is_enough = self.copied.messages.min(self.lent.messages) >= MESSAGES;
+        is_enough.then(|| Finding::new(&self.lent, &self.copied))
+    }
+}
+
+impl Tally {
+    /// Counts a message, unless there are enough.
+    fn add(&mut self, bytes: usize, processor: Duration, elapsed: Duration) {
+        if let Some(place) = self.elapsed.get_mut(self.messages) {
+            *place = elapsed.as_nanos() as f64 / bytes as f64;
+            self.messages += 1;
+            self.bytes += bytes as u64;
+            self.processor += processor;
+        }
+    }
+
+    fn processor_each(&self) -> f64 {
+        self.processor.as_nanos() as f64 / self.bytes as f64
+    }
+
+    /// The median, which the peer's pauses do not change.
+    fn elapsed_each(&self) -> f64 {
+        let mut elapsed = self.elapsed;
+        elapsed.sort_by(f64::total_cmp);
+        elapsed[MESSAGES / 2]
+    }
+}
+
+impl Finding {
+    fn new(lent: &Tally, copied: &Tally) -> Finding {
+        Finding {
+            processor: lent.processor_each() / copied.processor_each(),
+            elapsed: lent.elapsed_each() / copied.elapsed_each(),
+        }
+    }
+
+    /// Whether it is quicker without a copy, or as quick and easier for the processor.
+    pub fn is_lent_better(&self) -> bool {
+        let is_quicker = self.elapsed <= PART;
+        let is_slower = self.elapsed * PART >= 1.0;
+        is_quicker || (!is_slower && self.processor <= PART)
+    }
+}
+
+/// The processor's time of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a trial finds whose messages take so many nanoseconds a byte: of the processor, and in
+    /// all.
+    fn find(lent: (u64, u64), copied: (u64, u64)) -> Finding {
+        let tally = |(processor, elapsed): (u64, u64)| {
+            let mut tally = Tally::default();
+            for place in 0..MESSAGES {
+                let bytes = 1000 * (place + 1);
+                let times = [processor, elapsed].map(|each| each * bytes as u64);
+                let [processor, elapsed] = times.map(Duration::from_nanos);
+                // A pause of the peer.
+                let pause = Duration::from_secs(if place == 1 { 5 } else { 0 });
+                tally.add(bytes, processor, elapsed + pause);
+            }
+            tally
+        };
+        Finding::new(&tally(lent), &tally(copied))
+    }
+
+    #[test]
+    fn the_quicker_way_is_better_and_else_the_easier_one() {
+        for (lent, copied, is_lent_better) in [
+            ((10, 20), (20, 30), true),
+            ((10, 20), (20, 20), true),
+            ((19, 20), (20, 20), false),
+            ((20, 20), (20, 20), false),
+            ((25, 20), (20, 30), true),
+            ((10, 30), (20, 20), false),
+            ((30, 30), (20, 20), false),
+        ] {
+            let finding = find(lent, copied);
+            assert_eq!(
+                finding.is_lent_better(),
+                is_lent_better,
+                "{lent:?} and {copied:?}: {finding:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_trial_goes_by_turns_until_there_is_enough() {
+        let mut probe = Probe::default();
+        let mut ways = Vec::new();
+        loop {
+            ways.push(probe.begin(1000, true));
+            if probe.end().is_some() {
+                break;
+            }
+        }
+        let expected: Vec<bool> = [true, false].repeat(MESSAGES);
+        assert_eq!(ways, expected);
+    }
+
+    #[test]
+    fn while_something_is_lent_the_next_message_is_copied() {
+        let mut probe = Probe::default();
+        assert!(probe.begin(1000, true));
+        assert_eq!(probe.end(), None);
+        for _ in 0..3 * MESSAGES {
+            assert!(!probe.begin(1000, false));
+            assert_eq!(probe.end(), None);
+        }
+        assert!(probe.begin(1000, true));
+    }
+}
