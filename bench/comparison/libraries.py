@@ -98,7 +98,7 @@ class Ringfold:
         self.name = name
         self.flags = flags
         self.command = command
-        self.version = ringfold_version() if command == COMMAND else str(command)
+        self.version = ringfold_version(command)
 
     def placements(self, collective: Collective) -> tuple[str, ...]:
         return collective.placements
@@ -136,15 +136,16 @@ def build_ringfold() -> None:
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
 
 
-def ringfold_version() -> str:
+def ringfold_version(command: Path = COMMAND) -> str:
+    """The commit of the tree that has this build, or its name outside of one."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
+        cwd=command.parent if command.parent.is_dir() else ROOT,
         check=False,
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
-    return described.stdout.strip()
+    return described.stdout.strip() or command.name
 
 
 def refusal(collective: str, ranks: int, *flags: str) -> str:

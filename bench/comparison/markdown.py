@@ -33,8 +33,8 @@ def title(rows: Sequence[Row]) -> str:
     line = f"cables of {first.rate_mbit:g} Mbit/s" if first.rate_mbit else "unshaped"
     rounds = number(max(row.rounds for row in rows), "round")
     return (
-        f"**{hosts}, {first.collective}, {first.congestion}, {line}**: median µs [fastest, slowest "
-        f"of {rounds}], commit `{first.commit}`"
+        f"**{hosts}, {first.collective}, {first.congestion}, {line}**:\n"
+        f"median µs [fastest, slowest of {rounds}], commit `{first.commit}`"
     )
 
 

@@ -196,8 +196,8 @@ def test_a_table_has_a_column_per_library_and_the_ratios_of_ringfold() -> None:
         )
     )
     assert text.splitlines() == [
-        "**2 hosts × 2 ranks, all_reduce, cubic, cables of 1000 Mbit/s**: median µs [fastest, "
-        "slowest of 2 rounds], commit `abc`",
+        "**2 hosts × 2 ranks, all_reduce, cubic, cables of 1000 Mbit/s**:",
+        "median µs [fastest, slowest of 2 rounds], commit `abc`",
         "",
         "| bytes | ringfold | ringfold-baseline | mpich | gloo | bare | ringfold / best peer | "
         "ringfold / baseline | rate / bare rate | rate / line rate |",
@@ -205,8 +205,8 @@ def test_a_table_has_a_column_per_library_and_the_ratios_of_ringfold() -> None:
         "| 64 KiB | 12.0 [10.0, 12.0] | 24.0 [24.0, 24.0] | **200** [200, 200] | – | "
         "6.0 [6.0, 6.0] | 0.0600 | 0.500 | 0.500 | 0.250 |",
         "",
-        "**2 hosts × 2 ranks, all_reduce, bbr, cables of 1000 Mbit/s**: median µs [fastest, "
-        "slowest of 1 round], commit `abc`",
+        "**2 hosts × 2 ranks, all_reduce, bbr, cables of 1000 Mbit/s**:",
+        "median µs [fastest, slowest of 1 round], commit `abc`",
         "",
         "| bytes | ringfold | ringfold / under cubic |",
         "|---|---:|---:|",
@@ -236,6 +236,12 @@ def test_hosts_have_a_preset_and_a_file_of_their_own() -> None:
     assert peers.name(options, preset) == expected
     alone = peers.parser().parse_args(["--ranks", "4,8", "--pin"])
     assert peers.name(alone, peers.preset_of(alone)) == "peers-all_reduce-4-8-ranks-pinned.csv"
+
+
+def test_the_command_in_the_rows_has_no_place_of_this_machine() -> None:
+    flags = ["--hosts", "2", "--rate", "1000"]
+    assert peers.portable(flags) == flags
+    assert peers.portable([*flags[:2], "--venvs", "/home/a/venvs", *flags[2:]]) == flags
 
 
 def compiled(folder: Path) -> Path:
