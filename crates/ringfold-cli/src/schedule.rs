@@ -75,7 +75,7 @@ pub struct Arguments {
     domains: u32,
 
     /// Hosts that the ranks are on, in rank order: how many of equal size, or the ranks of each,
-    /// such as 3,1: for `hierarchical` and `leader` over messages
+    /// such as 3,1: for `hierarchical`, `multi_leader` and `leader` over messages
     #[arg(long, value_name = "HOSTS", default_value = "1")]
     hosts: String,
 
@@ -324,7 +324,7 @@ fn proofs(arguments: &Arguments, candidates: &[Spec]) -> Result<String> {
         let mut rounds = 0;
         for slices in OVERLAPPED {
             // Some schedules hold only for a buffer in one piece.
-            if slices.count > 1 && schedules.iter().any(Schedule::needs_one_slice) {
+            if slices.count > 1 && schedules[0].needs_one_slice {
                 continue;
             }
             for in_place in [false, true] {

@@ -144,6 +144,31 @@ impl Geometry {
         }
     }
 
+    /// How many chunks it has.
+    pub fn chunks(&self) -> u32 {
+        self.cut.chunks()
+    }
+
+    /// Bytes of scratch memory for `in_flight` slices.
+    pub fn scratch_bytes(&self, in_flight: u32) -> usize {
+        match self.slices {
+            1 => self.range(0, self.chunks(), 0).end,
+            slices => self.slice_bytes() * in_flight.min(slices) as usize,
+        }
+    }
+
+    /// Where `len` chunks from `first` on lie in it: of the only slice as in the buffer, so that
+    /// blocks stand together however long they are.
+    pub fn scratch_range(&self, first: u32, len: u32, slice: u32, in_flight: u32) -> Range<usize> {
+        let range = self.range(first, len, slice);
+        if self.slices == 1 {
+            return range;
+        }
+        let base = (slice % in_flight) as usize * self.slice_bytes();
+        let begin = base + self.slot_offset(first, slice);
+        begin..begin + range.len()
+    }
+
     /// Bytes of a slice with all its chunks, as it stands in a slot or in scratch memory.
     pub fn slice_bytes(&self) -> usize {
         match self.cut {

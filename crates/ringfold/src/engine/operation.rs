@@ -69,6 +69,14 @@ impl Buffers {
     pub fn bytes(&self) -> usize {
         self.input.bytes().max(self.output.bytes())
     }
+
+    /// How scratch memory is cut: see [`Buffer::Scratch`].
+    pub fn scratch_cut(&self) -> &Geometry {
+        match self.output_cut.chunks() > self.input_cut.chunks() {
+            true => &self.output_cut,
+            false => &self.input_cut,
+        }
+    }
 }
 
 impl Operation {
@@ -103,11 +111,9 @@ impl Operation {
                 .output
                 .part(buffers.output_cut.range(span.first, span.len, slice)),
             Buffer::Scratch => {
-                let cut = &buffers.input_cut;
-                let bytes = cut.range(span.first, span.len, slice).len();
-                let base = (slice % self.slices_in_flight) as usize * cut.slice_bytes()
-                    + cut.slot_offset(span.first, slice);
-                buffers.scratch.part(base..base + bytes)
+                let (cut, in_flight) = (buffers.scratch_cut(), self.slices_in_flight);
+                let range = cut.scratch_range(span.first, span.len, slice, in_flight);
+                buffers.scratch.part(range)
             }
         }
     }

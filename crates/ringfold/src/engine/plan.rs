@@ -30,8 +30,6 @@ pub struct Plan {
     pub channels: Vec<ChannelPlan>,
     /// Slices that may be under way at once.
     pub slices_in_flight: u32,
-    /// Whether a message holds several blocks, see [`Schedule::needs_one_slice`].
-    pub needs_one_slice: bool,
     /// Whether this rank publishes anything, so that others can see which call it is in.
     pub is_heard: bool,
     /// Whether it waits for every other rank, so that it has seen which call they are in.
@@ -95,7 +93,6 @@ impl Plan {
         };
         let mut plan = Plan {
             slices_in_flight: slices_in_flight(access),
-            needs_one_slice: schedule.needs_one_slice(),
             is_heard: actions().any(|action| {
                 matches!(
                     action,

@@ -133,7 +133,7 @@ impl Engine {
         uses_scratch: bool,
         plan: &Plan,
         (slice_elements, slices): (u64, u32),
-        mut owned: Vec<Block>,
+        owned: Vec<Block>,
     ) -> Result<Buffers> {
         let schedule = &plan.schedule;
         let size = job.dtype.size_bytes();
@@ -143,25 +143,25 @@ impl Engine {
         };
         let input_cut = cut(schedule.input, &job.input_blocks);
         let output_cut = cut(schedule.output, &job.output_blocks);
-        let mut scratch = Region::EMPTY;
-        if uses_scratch {
-            let in_flight = plan.slices_in_flight.min(slices) as usize;
-            let block = self.context.pool.take(input_cut.slice_bytes() * in_flight);
-            scratch = block.region();
-            owned.push(block);
-        }
         if !plan.is_registered() {
             self.check_slot(job, schedule.apart, &input_cut, &output_cut)?;
         }
-        Ok(Buffers {
+        let mut buffers = Buffers {
             input: job.input,
             output: job.output,
-            scratch,
+            scratch: Region::EMPTY,
             input_cut,
             output_cut,
             is_apart: schedule.apart,
             owned,
-        })
+        };
+        if uses_scratch {
+            let bytes = buffers.scratch_cut().scratch_bytes(plan.slices_in_flight);
+            let block = self.context.pool.take(bytes);
+            buffers.scratch = block.region();
+            buffers.owned.push(block);
+        }
+        Ok(buffers)
     }
 
     /// Weights cut the chunks that ranks own: there must be one for each, and a schedule that has
@@ -323,14 +323,15 @@ fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {
 
 /// The elements of a slice of `job`, and how many slices it has.
 fn cut(job: &Job, plan: &Plan) -> Result<(u64, u32)> {
-    if plan.needs_one_slice && (job.input_blocks.is_uneven() || job.output_blocks.is_uneven()) {
+    // The counts of other pairs are not known.
+    if plan.schedule.needs_one_slice && job.collective == AllToAll && job.input_blocks.is_uneven() {
         return Err(Error::Unsupported(format!(
-            "uneven counts by `{}`; use ring or direct",
+            "uneven counts by `{}`; use direct",
             job.way.method()
         )));
     }
     let longest = job.input_blocks.longest().max(job.output_blocks.longest());
-    let slice_elements = if plan.needs_one_slice || plan.is_registered() {
+    let slice_elements = if plan.schedule.needs_one_slice || plan.is_registered() {
         longest.max(1)
     } else {
         // Blocks of a call of one slice stand close together in their slot.

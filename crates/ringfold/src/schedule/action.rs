@@ -11,7 +11,8 @@ pub enum Buffer {
     Input,
     /// What the caller gave to fill.
     Output,
-    /// The engine's own memory, undefined at the start, cut like `Input`.
+    /// The engine's own memory, undefined at the start, cut like the one of the others that has
+    /// more chunks.
     Scratch,
 }
 

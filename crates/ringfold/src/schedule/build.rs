@@ -79,6 +79,7 @@ impl Builder {
                 output,
                 scratch: false,
                 apart: false,
+                needs_one_slice: false,
                 rounds: 0,
                 channels: Vec::new(),
             },
@@ -95,6 +96,12 @@ impl Builder {
     /// Blocks of ranks, so many of input and output.
     pub(super) fn blocks(spec: &Spec, input: u32, output: u32) -> Builder {
         Builder::new(spec, Cut::Blocks(input), Cut::Blocks(output))
+    }
+
+    /// Messages may hold several blocks.
+    pub(super) fn in_one_slice(mut self) -> Builder {
+        self.schedule.needs_one_slice = true;
+        self
     }
 
     /// What follows takes place in `round`.

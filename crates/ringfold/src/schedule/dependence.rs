@@ -59,15 +59,21 @@ impl Schedule {
         from.len == into.len && (0..from.len).all(|i| place(from, i) == place(into, i))
     }
 
-    /// A number for each place, below twice the input's chunks plus the output's.
+    /// A number for each place, below [`Schedule::places`].
     pub(super) fn number(&self, (buffer, chunk): Place) -> usize {
-        let input = self.input.chunks();
         let before = match buffer {
             Buffer::Input => 0,
-            Buffer::Scratch => input,
-            Buffer::Output => 2 * input,
+            Buffer::Output => self.input.chunks(),
+            Buffer::Scratch => self.input.chunks() + self.output.chunks(),
         };
         (before + chunk) as usize
+    }
+
+    /// How many places there are.
+    pub(super) fn places(&self) -> usize {
+        let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
+        let chunks = buffers.map(|buffer| self.cut(buffer).chunks() as usize);
+        chunks.into_iter().sum()
     }
 
     /// Where a part of the one input block lies among the output's blocks.
@@ -97,9 +103,8 @@ struct Pending {
 /// waits for, ascending.
 pub fn dependencies(schedule: &Schedule, in_place: bool) -> Vec<Vec<Vec<u32>>> {
     let of_channel = |steps: &Vec<Step>| {
-        let chunks = 2 * schedule.input.chunks() + schedule.output.chunks();
         let mut pending: Vec<Pending> = Vec::new();
-        pending.resize_with(chunks as usize, Pending::default);
+        pending.resize_with(schedule.places(), Pending::default);
         let mut waited_for = vec![false; steps.len()];
         let mut lists = Vec::with_capacity(steps.len());
         for (index, step) in steps.iter().enumerate() {

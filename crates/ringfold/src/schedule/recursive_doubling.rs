@@ -44,7 +44,7 @@ pub(super) fn all_reduce(spec: &Spec) -> Schedule {
 pub(super) fn all_gather(spec: &Spec) -> Schedule {
     let rank = spec.rank;
     let depth = spec.world_size.ilog2();
-    let mut build = Builder::blocks(spec, 1, spec.world_size);
+    let mut build = Builder::blocks(spec, 1, spec.world_size).in_one_slice();
     for bit in 0..depth {
         build.round(bit);
         let peer = rank ^ (1 << bit);
@@ -63,7 +63,7 @@ pub(super) fn all_gather(spec: &Spec) -> Schedule {
 pub(super) fn reduce_scatter(spec: &Spec) -> Schedule {
     let rank = spec.rank;
     let depth = spec.world_size.ilog2();
-    let mut build = Builder::blocks(spec, spec.world_size, 1);
+    let mut build = Builder::blocks(spec, spec.world_size, 1).in_one_slice();
     let mut partial: fn(u32, u32) -> Span = input;
     for bit in (0..depth).rev() {
         build.round(depth - 1 - bit);

@@ -57,7 +57,7 @@ impl Cut {
 pub struct Schedule {
     /// What it was made for.
     pub spec: Spec,
-    /// The chunks of `Input` (and of `Scratch`).
+    /// The chunks of `Input`.
     pub input: Cut,
     /// The chunks of `Output`.
     pub output: Cut,
@@ -65,6 +65,9 @@ pub struct Schedule {
     pub scratch: bool,
     /// Whether chunks of `Output` are published behind those of `Input` and not in their places.
     pub apart: bool,
+    /// Whether messages may hold several blocks, and copies be of several, which are contiguous only where the engine cuts
+    /// one slice: the same on every rank, though not every rank need have such a message.
+    pub needs_one_slice: bool,
     /// The number of rounds: the same on every rank.
     pub rounds: u32,
     /// The steps of each channel, by ascending round. Channels are independent.
@@ -126,18 +129,17 @@ impl Schedule {
     pub fn cut(&self, buffer: Buffer) -> Cut {
         match buffer {
             Buffer::Output => self.output,
-            Buffer::Input | Buffer::Scratch => self.input,
+            Buffer::Input => self.input,
+            Buffer::Scratch if self.output.chunks() > self.input.chunks() => self.output,
+            Buffer::Scratch => self.input,
         }
     }
 
-    /// Whether a message holds several blocks, which are contiguous only when the engine cuts one
-    /// slice.
-    pub fn needs_one_slice(&self) -> bool {
+    /// Whether a message, a copy or a reduction is about several blocks at once.
+    pub fn spans_blocks(&self, action: &Action) -> bool {
         let is_blocks =
             |span: Span| matches!(self.cut(span.buffer), Cut::Blocks(_)) && span.len > 1;
-        let holds_blocks =
-            |step: &Step| step.action.is_message() && step.action.spans().any(is_blocks);
-        self.channels.iter().flatten().any(holds_blocks)
+        action.is_asynchronous(Access::Messages) && action.spans().any(is_blocks)
     }
 
     /// Whether the ranks read and write each other's buffers in place.

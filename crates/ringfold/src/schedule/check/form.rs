@@ -22,6 +22,9 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
             return Some("a buffer that this rank does not have");
         }
     }
+    if schedule.spans_blocks(action) && !schedule.needs_one_slice {
+        return Some("several blocks at once, in more than one slice");
+    }
     let n = schedule.spec.world_size;
     let is_strange = |members: Members| members.ranks().any(|rank| rank >= n);
     match *action {

@@ -115,11 +115,24 @@ fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), 
     if schedule.spec.rank as usize != rank {
         return wrong("the schedule is another rank's");
     }
-    if (schedule.rounds, schedule.input, schedule.output)
-        != (first.rounds, first.input, first.output)
-        || schedule.channels.len() != first.channels.len()
-    {
-        return wrong("rounds, cuts and channels must be those of rank 0");
+    let alike = |schedule: &Schedule| {
+        let Schedule {
+            rounds,
+            input,
+            output,
+            needs_one_slice,
+            ..
+        } = *schedule;
+        (
+            rounds,
+            input,
+            output,
+            needs_one_slice,
+            schedule.channels.len(),
+        )
+    };
+    if alike(schedule) != alike(first) {
+        return wrong("rounds, cuts, slices and channels must be those of rank 0");
     }
     let mut steps = schedule.channels.iter().flatten();
     let is_alone = schedule.channels.len() == 1 && !steps.any(|step| step.action.is_message());

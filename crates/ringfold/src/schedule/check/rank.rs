@@ -261,14 +261,20 @@ impl<'a> Rank<'a> {
         let chunk = span.first + i;
         let (buffer, _) = self.schedule.place(span.buffer, chunk, self.in_place);
         let cut = self.schedule.cut(span.buffer);
-        let barrier = self.schedule.spec.collective == Collective::Barrier;
         if buffer == Buffer::Input {
             return Err(at.violation("writes the input"));
         }
         // Chunks of a vector differ by an element if it cannot be divided evenly, and blocks need
         // not be equal.
         let sized = matches!(cut, Cut::Vector(_)) || buffer == Buffer::Scratch;
-        if sized && value.chunk != chunk && !barrier {
+        let fits = match self.schedule.spec.collective {
+            Collective::Barrier => true,
+            // The engine keeps in scratch only blocks that are equal.
+            Collective::AllToAll => sized,
+            Collective::Gather => value.sum == Value::input(chunk, 0).sum,
+            _ => value.chunk == chunk,
+        };
+        if sized && !fits {
             return Err(at.violation(format!(
                 "puts chunk {} in the place of chunk {chunk}, which may be smaller",
                 value.chunk
@@ -347,7 +353,7 @@ impl<'a> Rank<'a> {
     }
 
     fn stride(&self) -> usize {
-        (2 * self.schedule.input.chunks() + self.schedule.output.chunks()) as usize
+        self.schedule.places()
     }
 
     fn index(&self, slice: u32, place: Place) -> usize {

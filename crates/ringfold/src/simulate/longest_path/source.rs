@@ -48,7 +48,7 @@ impl Source {
     pub fn needs_one_slice(&self) -> bool {
         match self {
             Source::Rounds(_) => false,
-            Source::Whole(schedules, _) => schedules.iter().any(Schedule::needs_one_slice),
+            Source::Whole(schedules, _) => schedules[0].needs_one_slice,
         }
     }
 
@@ -102,8 +102,9 @@ impl Chunks {
     #[inline(always)]
     pub fn bytes(&self, span: Span) -> u64 {
         let starts = match span.buffer {
-            Buffer::Input | Buffer::Scratch => &self.0[0],
+            Buffer::Input => &self.0[0],
             Buffer::Output => &self.0[1],
+            Buffer::Scratch => &self.0[usize::from(self.0[1].len() > self.0[0].len())],
         };
         starts[(span.first + span.len) as usize] - starts[span.first as usize]
     }
