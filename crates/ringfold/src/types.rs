@@ -424,6 +424,9 @@ methods! {
         Stragglar = 8, "stragglar";
         /// One rank of each host combines and exchanges for it.
         Leader = 12, "leader";
+        /// As many ranks of each host as the smallest has combine a part each, and exchange it in
+        /// pairs at doubling distance.
+        MultiLeader = 13, "multi_leader";
     }
     combinations {
         /// `direct` in registered buffers: each rank reads its chunk from all of them and stores

@@ -155,8 +155,8 @@ pub struct Arguments {
     pub report_timestamps: u8,
 
     /// Carry out the collective this way instead of the tuner's: flat, ring, tree,
-    /// recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, claim, serve,
-    /// stragglar
+    /// recursive_doubling, rabenseifner, direct, one_shot, push, hierarchical, leader,
+    /// multi_leader, claim, serve, stragglar
     #[arg(short = 'A', long, value_name = "NAME", value_parser = parse_algorithm)]
     pub algorithm: Option<ringfold::Method>,
 

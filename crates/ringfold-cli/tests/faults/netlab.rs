@@ -98,7 +98,15 @@ fn two_levels_are_right_on_hosts_of_unequal_sizes() {
         ("hierarchical", "reduce"),
         ("hierarchical", "all_gather"),
         ("hierarchical", "reduce_scatter"),
+        ("hierarchical", "all_to_all"),
+        ("multi_leader", "all_reduce"),
         ("leader", "all_reduce"),
+        ("leader", "broadcast"),
+        ("leader", "reduce"),
+        ("leader", "all_gather"),
+        ("leader", "reduce_scatter"),
+        ("leader", "gather"),
+        ("leader", "scatter"),
         ("leader", "barrier"),
     ];
     for (number, (algorithm, collective)) in by.into_iter().enumerate() {

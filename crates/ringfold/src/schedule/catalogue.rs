@@ -2,11 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+use super::between_hosts::{blocks, leader, vectors};
 use super::build::{Builder, ByRound, input, output};
 use super::spec::{Schedule, Spec};
 use super::{
-    between_hosts, direct, flat, hierarchical, one_shot, point, rabenseifner, recursive_doubling,
-    registered, ring, staged, stragglar, tree,
+    direct, flat, hierarchical, one_shot, point, rabenseifner, recursive_doubling, registered,
+    ring, staged, stragglar, tree,
 };
 use crate::error::{Error, Result};
 use crate::types::{Access, Algorithm, Collective, Method};
@@ -16,8 +17,8 @@ use Collective::{
     Scatter, Send, SendRecv,
 };
 use Method::{
-    Claim, Direct, Flat, Hierarchical, Leader, OneShot, Push, Rabenseifner, RecursiveDoubling,
-    Ring, Serve, Stragglar, Tree,
+    Claim, Direct, Flat, Hierarchical, Leader, MultiLeader, OneShot, Push, Rabenseifner,
+    RecursiveDoubling, Ring, Serve, Stragglar, Tree,
 };
 
 /// A method that carries out a collective, and who writes the schedules of two ranks and more.
@@ -32,23 +33,27 @@ const MESSAGES: &[Entry] = &[
     (AllReduce, Rabenseifner, rabenseifner::all_reduce),
     (AllReduce, Direct, direct::all_reduce),
     (AllReduce, OneShot, one_shot::all_reduce),
-    (AllReduce, Hierarchical, between_hosts::all_reduce),
+    (AllReduce, Hierarchical, vectors::all_reduce),
     (AllReduce, Stragglar, stragglar::all_reduce),
-    (AllReduce, Leader, between_hosts::all_reduce_by_leaders),
+    (AllReduce, Leader, leader::all_reduce),
+    (AllReduce, MultiLeader, vectors::all_reduce_in_pairs),
     (Broadcast, Flat, flat::broadcast),
     (Broadcast, Ring, ring::broadcast),
     (Broadcast, Tree, tree::broadcast),
     (Broadcast, Direct, direct::broadcast),
-    (Broadcast, Hierarchical, between_hosts::broadcast),
+    (Broadcast, Hierarchical, vectors::broadcast),
+    (Broadcast, Leader, leader::broadcast),
     (Reduce, Flat, flat::reduce),
     (Reduce, Ring, ring::reduce),
     (Reduce, Tree, tree::reduce),
     (Reduce, Direct, direct::reduce),
-    (Reduce, Hierarchical, between_hosts::reduce),
+    (Reduce, Hierarchical, vectors::reduce),
+    (Reduce, Leader, leader::reduce),
     (AllGather, Ring, |spec| ring::ALL_GATHER.whole(spec)),
     (AllGather, RecursiveDoubling, recursive_doubling::all_gather),
     (AllGather, Direct, direct::all_gather),
-    (AllGather, Hierarchical, between_hosts::all_gather),
+    (AllGather, Hierarchical, blocks::all_gather),
+    (AllGather, Leader, leader::all_gather),
     (ReduceScatter, Ring, |spec| ring::REDUCE_SCATTER.whole(spec)),
     (
         ReduceScatter,
@@ -56,15 +61,19 @@ const MESSAGES: &[Entry] = &[
         recursive_doubling::reduce_scatter,
     ),
     (ReduceScatter, Direct, direct::reduce_scatter),
-    (ReduceScatter, Hierarchical, between_hosts::reduce_scatter),
+    (ReduceScatter, Hierarchical, blocks::reduce_scatter),
+    (ReduceScatter, Leader, leader::reduce_scatter),
     (Gather, Flat, flat::gather),
     (Gather, Direct, flat::gather),
+    (Gather, Leader, leader::gather),
     (Scatter, Flat, flat::scatter),
     (Scatter, Direct, flat::scatter),
+    (Scatter, Leader, leader::scatter),
     (AllToAll, Direct, direct::all_to_all),
+    (AllToAll, Hierarchical, blocks::all_to_all),
     (Barrier, RecursiveDoubling, recursive_doubling::barrier),
     (Barrier, Direct, direct::barrier),
-    (Barrier, Leader, between_hosts::barrier),
+    (Barrier, Leader, leader::barrier),
     (Send, Direct, point::send),
     (Recv, Direct, point::recv),
     (SendRecv, Direct, point::sendrecv),

@@ -102,7 +102,8 @@ fn chunks(question: &Question, algorithm: Algorithm) -> usize {
             Algorithm::Ring | Algorithm::Direct | Algorithm::Rabenseifner | Algorithm::Hierarchical,
         )
         | (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => question.world_size,
-        (Collective::Broadcast | Collective::Reduce, Algorithm::Hierarchical) => {
+        (Collective::Broadcast | Collective::Reduce, Algorithm::Hierarchical)
+        | (Collective::AllReduce, Algorithm::MultiLeader) => {
             question.world_size.div_ceil(question.hosts.max(1))
         }
         _ => 1,

@@ -209,7 +209,7 @@ pub fn access(question: &Question, method: Method) -> Access {
 
 /// Whether a call can use a method that exists for its collective.
 fn is_usable(question: &Question, method: Method) -> bool {
-    use Collective::{AllGather, ReduceScatter};
+    use Collective::{AllGather, AllToAll, ReduceScatter};
     let is_requested = question.algorithm == Some(method);
     let n = question.world_size;
     if question.bypasses_stragglers {
@@ -223,12 +223,13 @@ fn is_usable(question: &Question, method: Method) -> bool {
         Method::Hierarchical if access(question, method).is_shared() => {
             is_requested || (question.domains > 1 && question.domains < n)
         }
-        Method::Hierarchical | Method::Leader => {
+        // What two other ranks exchange goes by this one, which does not know how much it is.
+        Method::Hierarchical if question.collective == AllToAll && question.is_uneven => false,
+        Method::Hierarchical | Method::Leader | Method::MultiLeader => {
             is_requested || (question.hosts > 1 && question.hosts < n)
         }
-        // One message holds several blocks.
         Method::RecursiveDoubling if matches!(question.collective, AllGather | ReduceScatter) => {
-            n.is_power_of_two() && !question.is_uneven
+            n.is_power_of_two()
         }
         // Only on request: the caller must know which rank is late.
         Method::Stragglar => is_requested,

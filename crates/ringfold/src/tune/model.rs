@@ -132,10 +132,14 @@ impl Call<'_> {
 
 /// Slices of a call.
 fn slices(question: &Question, way: &Way) -> f64 {
-    use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+    use Collective::{
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
     let blocks = match (question.collective, way.method()) {
         // A message holds several blocks, which are not cut.
-        (AllGather | ReduceScatter, Method::RecursiveDoubling) => return 1.0,
+        (AllGather | ReduceScatter, Method::RecursiveDoubling)
+        | (AllGather | ReduceScatter | Gather | Scatter, Method::Leader) => return 1.0,
+        (AllToAll, Method::Hierarchical) if !way.access.is_shared() => return 1.0,
         (AllReduce | Broadcast | Reduce, _) => 1.0,
         _ => question.world_size as f64,
     };

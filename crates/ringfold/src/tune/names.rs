@@ -46,7 +46,7 @@ pub static COLLECTIVES: [Name<Collective>; 9] = [
 ];
 
 /// The algorithms.
-pub static ALGORITHMS: [Name<Method>; 18] = [
+pub static ALGORITHMS: [Name<Method>; 19] = [
     algorithm(Method::Tree, Some(0)),
     algorithm(Method::Ring, Some(1)),
     theirs("collnet_direct", 2),
@@ -65,6 +65,7 @@ pub static ALGORITHMS: [Name<Method>; 18] = [
     algorithm(Method::Serve, None),
     algorithm(Method::Stragglar, None),
     algorithm(Method::Leader, None),
+    algorithm(Method::MultiLeader, None),
 ];
 
 /// The protocols.

@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+mod two_levels;
+
 use crate::schedule::{Access, Schedule, Spec, stragglar};
 use crate::types::{Collective, Method};
 
@@ -149,7 +151,7 @@ impl Terms {
         }
         match case.access {
             _ if n == 1 => Some(Terms::default()),
-            Access::Messages if is_two_levels(algorithm) => two_levels(&case),
+            Access::Messages if is_two_levels(algorithm) => two_levels::terms(&case),
             Access::Messages => over_messages(collective, algorithm, n),
             Access::Staged if case.is_hierarchical() => Some(hierarchical(n, case.domains)),
             Access::Staged | Access::Registered => over_shared_memory(collective, algorithm, n),
@@ -183,81 +185,13 @@ pub fn is_chain(collective: Collective, algorithm: Method) -> bool {
 
 /// Whether ranks exchange within hosts first, and then between them.
 pub fn is_two_levels(method: Method) -> bool {
-    matches!(method, Method::Hierarchical | Method::Leader)
+    matches!(
+        method,
+        Method::Hierarchical | Method::Leader | Method::MultiLeader
+    )
 }
 
-/// Two levels over messages, with `size` ranks on each host.
-fn two_levels(case: &Case) -> Option<Terms> {
-    use Collective::{AllGather, AllReduce, Barrier, Broadcast, Reduce, ReduceScatter};
-    use Method::{Hierarchical, Leader};
-    let (n, hosts) = (f64::from(case.world_size), f64::from(case.hosts));
-    let size = n / hosts;
-    // The others of a host, and the other hosts.
-    let (o, h) = (size - 1.0, hosts - 1.0);
-    let part = o / size;
-    let level = f64::from(u8::from(size > 1.0));
-    let ring =
-        |count: f64, reduced| Terms::alike(count * h, [count * h, count * h / n, reduced], n);
-    let (inner, within) = match (case.collective, case.method) {
-        (AllReduce, Hierarchical) => {
-            let each = [2.0 * o, 2.0 * part, part];
-            (ring(2.0, h / n), Terms::alike(2.0 * level, each, n))
-        }
-        (ReduceScatter, Hierarchical) => {
-            let each = [hosts * o, part, part];
-            (ring(1.0, h / n), Terms::alike(level, each, n))
-        }
-        (AllGather, Hierarchical) => {
-            let each = [hosts * o, part, 0.0];
-            (ring(1.0, 0.0), Terms::alike(level, each, n))
-        }
-        (Broadcast, Hierarchical) => (
-            Terms::apart(h, [h, h / size, 0.0], [h * size, h, 0.0]),
-            Terms::apart(
-                // The root needs nothing back.
-                f64::from(case.world_size - 1).min(2.0 * level),
-                [2.0 * o, 2.0 * part, 0.0],
-                [o * n, o * hosts, 0.0],
-            ),
-        ),
-        (Reduce, Hierarchical) => (
-            Terms::apart(h, [h, h / size, h / size], [h * size, h, h]),
-            Terms::apart(
-                2.0 * level,
-                [2.0 * o, 2.0 * part, part],
-                [o * (n + 1.0), o * hosts + part, o * hosts],
-            ),
-        ),
-        (AllReduce, Leader) => (
-            over_messages(AllReduce, Method::RecursiveDoubling, case.hosts)?,
-            Terms::apart(
-                2.0 * level,
-                [2.0 * o, 2.0 * o, o],
-                [2.0 * o * hosts, 2.0 * o * hosts, o * hosts],
-            ),
-        ),
-        (Barrier, Leader) => (
-            over_messages(Barrier, Method::RecursiveDoubling, case.hosts)?,
-            Terms::apart(
-                2.0 * level,
-                [2.0 * o, 0.0, 0.0],
-                [2.0 * o * hosts, 0.0, 0.0],
-            ),
-        ),
-        _ => return None,
-    };
-    let Terms {
-        hops, busiest, all, ..
-    } = within;
-    Some(Terms {
-        hops: inner.hops + hops,
-        busiest: inner.busiest.and(busiest),
-        all: inner.all.and(all),
-        fresh: 0.0,
-        within: Some(Within { hops, busiest, all }),
-    })
-}
-
+/// One level over messages.
 fn over_messages(collective: Collective, algorithm: Method, world_size: u32) -> Option<Terms> {
     use Collective::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Recv, Reduce, ReduceScatter,

@@ -140,7 +140,11 @@ fn ranks_of_any_hosts_keep_the_promises_of_two_levels() {
         for hosts in divisions(world_size) {
             for root in [0, world_size / 2, world_size - 1] {
                 let listed = specs(Access::Messages, world_size, root).into_iter();
-                let two_levels = [Algorithm::Hierarchical, Algorithm::Leader];
+                let two_levels = [
+                    Algorithm::Hierarchical,
+                    Algorithm::Leader,
+                    Algorithm::MultiLeader,
+                ];
                 for spec in listed.filter(|spec| two_levels.contains(&spec.algorithm)) {
                     let hosts = hosts.clone();
                     let spec = Spec { hosts, ..spec };
@@ -265,7 +269,7 @@ fn only_messages_of_several_blocks_need_one_slice() {
             rank: 3,
             ..Spec::new(collective, algorithm, Access::Messages, 8)
         };
-        Schedule::new(spec).unwrap().needs_one_slice()
+        Schedule::new(spec).unwrap().needs_one_slice
     };
     assert!(need(Collective::AllGather, Algorithm::RecursiveDoubling));
     assert!(need(
@@ -275,6 +279,27 @@ fn only_messages_of_several_blocks_need_one_slice() {
     assert!(!need(Collective::AllReduce, Algorithm::Rabenseifner));
     assert!(!need(Collective::AllGather, Algorithm::Ring));
     assert!(!need(Collective::AllToAll, Algorithm::Direct));
+}
+
+#[test]
+fn messages_of_several_blocks_must_be_announced_by_all_ranks_alike() {
+    let spec = Spec::new(
+        Collective::AllGather,
+        Algorithm::RecursiveDoubling,
+        Access::Messages,
+        4,
+    );
+    let what = |silent: &[usize]| {
+        let mut schedules = schedules(&spec).unwrap();
+        for rank in silent {
+            schedules[*rank].needs_one_slice = false;
+        }
+        let checked = check_sliced(&schedules, false, Slices::ONE);
+        checked.err().map(|violation| violation.what)
+    };
+    assert_eq!(what(&[]), None);
+    assert!(what(&[0, 1, 2, 3]).unwrap().contains("several blocks"));
+    assert!(what(&[2]).unwrap().contains("rank 0"));
 }
 
 #[test]

@@ -230,3 +230,16 @@ fn weights_and_policies_leave_one_way() {
         assert_eq!(explanation.prices.usable().count(), 1);
     }
 }
+
+#[test]
+fn what_others_exchange_does_not_go_by_an_agent_where_its_length_is_unknown() {
+    let question = |is_uneven| Question {
+        hosts: 2,
+        is_uneven,
+        algorithm: Some(Method::Hierarchical),
+        ..Question::new(Collective::AllToAll, 4096, 4)
+    };
+    assert!(choose(&question(false), &tuning()).is_ok());
+    let refused = choose(&question(true), &tuning()).unwrap_err();
+    assert!(refused.to_string().contains("direct"), "{refused}");
+}

@@ -154,9 +154,11 @@ fn the_terms_of_two_levels_are_what_their_schedules_need() {
         (8, 2),
         (3, 1),
         (6, 4),
+        (7, 2),
+        (13, 1),
     ] {
         for &collective in Collective::ALL {
-            for method in [Method::Hierarchical, Method::Leader] {
+            for method in [Method::Hierarchical, Method::Leader, Method::MultiLeader] {
                 let world_size = hosts * size;
                 let spec = Spec {
                     hosts: Groups::equal(world_size, hosts).unwrap(),

@@ -1,0 +1,151 @@
+//! Blocks that belong to ranks.
+
+#![forbid(unsafe_code)]
+
+use super::place::Place;
+use super::steps::reduce_columns;
+use crate::schedule::action::Span;
+use crate::schedule::build::{Builder, input, output, scratch};
+use crate::schedule::spec::{Schedule, Spec};
+
+/// The leader of a block's column combines it within the host; counterparts pass it on, each time
+/// combined with their own, to its rank's host, where its leader gives it to its rank.
+pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
+    let place = Place::new(spec);
+    let (hosts, first) = (place.host_count(), place.local_rounds());
+    let own_rank = spec.rank;
+    let last_of_ring = first + hosts - 1;
+    let mut build = Builder::blocks(spec, spec.world_size, 1);
+    // Where a combined block goes.
+    let into = |block: u32, is_last: bool| match block == own_rank && is_last {
+        true => output(0, 1),
+        false => scratch(block, 1),
+    };
+    let input_of = |column| place.blocks(column).map(|block| input(block, 1));
+    reduce_columns(&mut build, &place, input_of, |chunk, left| {
+        into(chunk.first, hosts == 1 && left == 0)
+    });
+    let known = match place.members().len() {
+        1 => input,
+        _ => scratch,
+    };
+    if let Some(own) = place.column() {
+        let (previous, next) = (place.counterpart(own, hosts - 1), place.counterpart(own, 1));
+        let mut sent_from: fn(u32, u32) -> Span = known;
+        for round in 0..hosts - 1 {
+            build.round(first + round);
+            for block in place.belong(place.host_before(round + 2), own) {
+                let is_last = round == hosts - 2;
+                build.recv_reduce(previous, known(block, 1), into(block, is_last));
+            }
+            for block in place.belong(place.host_before(round + 1), own) {
+                build.send(next, sent_from(block, 1));
+            }
+            sent_from = scratch;
+        }
+    }
+    build.round(last_of_ring);
+    match place.column() {
+        Some(own) => {
+            for block in place
+                .belong(place.host, own)
+                .filter(|block| *block != own_rank)
+            {
+                build.send(block, scratch(block, 1));
+            }
+        }
+        None => build.recv(place.leader(), output(0, 1)),
+    }
+    build.finish(last_of_ring + 1)
+}
+
+/// Members of a host exchange their blocks; counterparts pass theirs around the hosts, and each
+/// gives its host what has come.
+pub(in crate::schedule) fn all_gather(spec: &Spec) -> Schedule {
+    let place = Place::new(spec);
+    let (hosts, first) = (place.host_count(), place.local_rounds());
+    let mut build = Builder::blocks(spec, 1, spec.world_size);
+    for (_, member) in place.others() {
+        build.recv(member, output(member, 1));
+    }
+    for (_, member) in place.others().into_iter().rev() {
+        build.send(member, input(0, 1));
+    }
+    build.copy(input(0, 1), output(spec.rank, 1));
+    let known = |block: u32| match block == spec.rank {
+        true => input(0, 1),
+        false => output(block, 1),
+    };
+    // In each round the blocks of another host come, and go to the members in the next.
+    for round in 0..hosts {
+        build.round(first + round);
+        let come = place.column().filter(|_| round + 1 < hosts);
+        let exchanged = come.map(|own| (own, place.counterpart(own, hosts - 1)));
+        if let Some((own, previous)) = exchanged {
+            for block in place.belong(place.host_before(round + 1), own) {
+                build.recv(previous, output(block, 1));
+            }
+        }
+        let host = place.host_before(round);
+        for (number, leader) in place.other_leaders().into_iter().filter(|_| round > 0) {
+            for block in place.belong(host, number) {
+                build.recv(leader, output(block, 1));
+            }
+        }
+        let Some(own) = place.column() else { continue };
+        for block in place.belong(host, own).filter(|_| round + 1 < hosts) {
+            build.send(place.counterpart(own, 1), known(block));
+        }
+        for (_, member) in place.others().into_iter().rev().filter(|_| round > 0) {
+            let blocks = place.belong(host, own);
+            blocks.for_each(|block| build.send(member, output(block, 1)));
+        }
+    }
+    build.finish(first + hosts)
+}
+
+/// Each rank sends to each other host what it has for all ranks there, in one message to one of
+/// them, its agent, who gives it to the others. What agents pass on stands in scratch.
+pub(in crate::schedule) fn all_to_all(spec: &Spec) -> Schedule {
+    let place = Place::new(spec);
+    let (own, size) = (spec.rank, place.members().len() as u32);
+    let acts_for = || place.agents().filter(|(_, agent)| *agent == own);
+    let passed_on = || (0..).step_by(size as usize).zip(acts_for());
+    let n = spec.world_size;
+    let mut build = Builder::blocks(spec, n, n).in_one_slice();
+    for (mut first, (source, _)) in passed_on() {
+        for run in place.runs(place.host, 1) {
+            build.recv(source, scratch(first, run.len));
+            first += run.len;
+        }
+    }
+    for (_, member) in place.others() {
+        build.recv(member, output(member, 1));
+    }
+    for (host, agent) in place.agents_elsewhere() {
+        for run in place.runs(host, 1) {
+            build.send(agent, run.of(input));
+        }
+    }
+    for (_, member) in place.others().into_iter().rev() {
+        build.send(member, input(member, 1));
+    }
+    build.copy(input(own, 1), output(own, 1));
+    if place.host_count() == 1 {
+        return build.finish(1);
+    }
+    build.round(1);
+    for (source, agent) in place.agents().filter(|(_, agent)| *agent != own) {
+        build.recv(agent, output(source, 1));
+    }
+    for (first, (source, _)) in passed_on() {
+        for (block, member) in (first..).zip(place.members().iter().copied()) {
+            if member == own {
+                build.copy(scratch(block, 1), output(source, 1));
+            } else {
+                build.send(member, scratch(block, 1));
+            }
+        }
+    }
+    build.finish(2)
+}

@@ -1,0 +1,94 @@
+//! What several collectives do alike: the exchange within the hosts, and a column's between them.
+
+#![forbid(unsafe_code)]
+
+use super::place::Place;
+use crate::schedule::Groups;
+use crate::schedule::action::Span;
+use crate::schedule::build::{Builder, output};
+use crate::schedule::spec::{Schedule, Spec};
+
+/// Has each leader combine the chunks of its column within the host: `chunks` are a column's in the
+/// input, and `into` is where a chunk goes when so many members' are still to be combined with it.
+/// One round.
+///
+/// Each receive of a chunk waits for the one before; the sends are issued before the first wait,
+/// otherwise no rank would ever receive.
+pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
+    build: &mut Builder,
+    place: &Place,
+    chunks: impl Fn(u32) -> I,
+    into: impl Fn(Span, usize) -> Span,
+) {
+    let others = place.others();
+    for (number, (_, from)) in others.iter().enumerate() {
+        let left = others.len() - 1 - number;
+        for chunk in place.column().into_iter().flat_map(&chunks) {
+            let known = match number {
+                0 => chunk,
+                _ => into(chunk, left + 1),
+            };
+            build.recv_reduce(*from, known, into(chunk, left));
+        }
+        if number == 0 {
+            for (column, leader) in place.other_leaders().into_iter().rev() {
+                chunks(column).for_each(|chunk| build.send(leader, chunk));
+            }
+        }
+    }
+}
+
+/// Gives each member of the host the columns that its leaders have, except one that has them
+/// already. One round.
+pub(super) fn gather_columns(
+    build: &mut Builder,
+    place: &Place,
+    column: impl Fn(u32) -> Span,
+    has_all: impl Fn(u32) -> bool,
+) {
+    let is_filled = has_all(place.members()[place.member as usize]);
+    for (number, leader) in place.other_leaders().into_iter().filter(|_| !is_filled) {
+        let column = column(number);
+        build.recv(leader, output(column.first, column.len));
+    }
+    if let Some(own) = place.column() {
+        let members = place.others().into_iter().rev();
+        for (_, member) in members.filter(|(_, member)| !has_all(*member)) {
+            build.send(member, column(own));
+        }
+    }
+}
+
+/// The schedule by which the leaders of a column exchange it, as if each host were one rank; none
+/// on one host.
+pub(super) fn exchange(
+    spec: &Spec,
+    place: &Place,
+    between: fn(&Spec) -> Schedule,
+) -> Option<Schedule> {
+    let inner = Spec {
+        rank: place.host,
+        root: spec.hosts.of(spec.root),
+        world_size: place.host_count(),
+        hosts: Groups::ONE,
+        ..spec.clone()
+    };
+    (inner.world_size > 1).then(|| between(&inner))
+}
+
+/// The steps of such a schedule from `first_round` on, for the column that this rank leads, with
+/// its spans `moved`.
+pub(super) fn exchange_column(
+    build: &mut Builder,
+    place: &Place,
+    exchange: &Schedule,
+    first_round: u32,
+    moved: impl Fn(Span) -> Span,
+) {
+    let Some(column) = place.column() else { return };
+    let peers = place.counterparts(column);
+    for step in &exchange.channels[0] {
+        build.round(first_round + step.round);
+        build.push(step.action.with_spans(&moved).among(&peers));
+    }
+}

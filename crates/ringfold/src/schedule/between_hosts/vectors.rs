@@ -1,0 +1,137 @@
+//! Vectors, in as many columns as there can be: for much data.
+
+#![forbid(unsafe_code)]
+
+use std::iter;
+
+use super::place::Place;
+use super::steps::{exchange, exchange_column, gather_columns, reduce_columns};
+use crate::schedule::action::{Buffer, Span};
+use crate::schedule::build::{Builder, input, output};
+use crate::schedule::spec::{Schedule, Spec};
+use crate::schedule::{recursive_doubling, ring};
+
+/// Reduce-scatter within the hosts, an all-reduce of each column between them, all-gather within
+/// the hosts.
+pub(super) fn all_reduce_by(
+    spec: &Spec,
+    place: &Place,
+    between: fn(&Spec) -> Schedule,
+) -> Schedule {
+    let exchange = exchange(spec, place, between);
+    let (parts, rounds) = match &exchange {
+        Some(exchange) => (exchange.input.chunks(), exchange.rounds),
+        None => (1, 0),
+    };
+    let span = |buffer: fn(u32, u32) -> Span, column: u32| buffer(column * parts, parts);
+    let local_rounds = place.local_rounds();
+
+    let mut build = Builder::vector(spec, place.columns * parts);
+    let input_of = |column| iter::once(span(input, column));
+    reduce_columns(&mut build, place, input_of, |chunk, _| {
+        output(chunk.first, chunk.len)
+    });
+    if let (Some(column), Some(exchange)) = (place.column(), exchange) {
+        // What was reduced already is in the output.
+        let is_alone = place.members().len() == 1;
+        let moved = |span: Span| Span {
+            buffer: match span.buffer {
+                Buffer::Input if !is_alone => Buffer::Output,
+                buffer => buffer,
+            },
+            first: span.first + column * parts,
+            ..span
+        };
+        exchange_column(&mut build, place, &exchange, local_rounds, moved);
+    }
+    if local_rounds > 0 {
+        build.round(local_rounds + rounds);
+        gather_columns(&mut build, place, |column| span(output, column), |_| false);
+    }
+    build.finish(2 * local_rounds + rounds)
+}
+
+/// A ring of the counterparts of each column.
+pub(in crate::schedule) fn all_reduce(spec: &Spec) -> Schedule {
+    all_reduce_by(spec, &Place::new(spec), |inner| {
+        ring::ALL_REDUCE.whole(inner)
+    })
+}
+
+/// The counterparts of each column by recursive doubling.
+pub(in crate::schedule) fn all_reduce_in_pairs(spec: &Spec) -> Schedule {
+    all_reduce_by(spec, &Place::new(spec), recursive_doubling::all_reduce)
+}
+
+/// The columns go from the root to the leaders of its host, then from host to host, and in each to
+/// all members.
+pub(in crate::schedule) fn broadcast(spec: &Spec) -> Schedule {
+    let place = Place::new(spec);
+    let (hosts, columns) = (place.host_count(), place.columns);
+    let hop = place.hops_from(spec.hosts.of(spec.root));
+    let mut build = Builder::vector(spec, columns);
+    let known = if spec.is_root() { input } else { output };
+    if spec.is_root() {
+        for (column, leader) in place.leaders().filter(|(_, leader)| *leader != spec.root) {
+            build.send(leader, input(column, 1));
+        }
+        build.copy(input(0, columns), output(0, columns));
+    } else if let (0, Some(column)) = (hop, place.column()) {
+        build.recv(spec.root, output(column, 1));
+    }
+    if let Some(column) = place.column() {
+        if hop > 0 {
+            build.round(hop);
+            build.recv(place.counterpart(column, hosts - 1), output(column, 1));
+        }
+        if hop + 1 < hosts {
+            build.round(hop + 1);
+            build.send(place.counterpart(column, 1), known(column, 1));
+        }
+    }
+    if place.local_rounds() > 0 {
+        build.round(hosts);
+        let column = |column| known(column, 1);
+        gather_columns(&mut build, &place, column, |rank| rank == spec.root);
+    }
+    build.finish(hosts + place.local_rounds())
+}
+
+/// Each column is reduced within the hosts, then from host to host towards the root's, whose
+/// leaders give it to the root.
+pub(in crate::schedule) fn reduce(spec: &Spec) -> Schedule {
+    let place = Place::new(spec);
+    let (hosts, first) = (place.host_count(), place.local_rounds());
+    let hop = place.hops_from(spec.hosts.of(spec.root));
+    let result = spec.result();
+    let mut build = Builder::vector(spec, place.columns);
+    let input_of = |column| iter::once(input(column, 1));
+    reduce_columns(&mut build, &place, input_of, |chunk, _| {
+        result(chunk.first, 1)
+    });
+    if let Some(column) = place.column() {
+        let mut known = match place.members().len() {
+            1 => input,
+            _ => result,
+        };
+        if hop + 1 < hosts {
+            build.round(first + hosts - 2 - hop);
+            let from = place.counterpart(column, 1);
+            build.recv_reduce(from, known(column, 1), result(column, 1));
+            known = result;
+        }
+        build.round(first + hosts - 1 - hop);
+        if hop > 0 {
+            build.send(place.counterpart(column, hosts - 1), known(column, 1));
+        } else if !spec.is_root() {
+            build.send(spec.root, known(column, 1));
+        }
+    }
+    if spec.is_root() {
+        build.round(first + hosts - 1);
+        for (column, leader) in place.leaders().filter(|(_, leader)| *leader != spec.root) {
+            build.recv(leader, output(column, 1));
+        }
+    }
+    build.finish(first + hosts)
+}

@@ -1,0 +1,197 @@
+//! Two levels over messages: what an exchange needs between hosts, and what within them.
+
+#![forbid(unsafe_code)]
+
+use super::{Case, Counts, Load, Terms, Within, over_messages};
+use crate::types::{Collective, Method};
+use Collective::{
+    AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
+
+/// Hosts of equally many ranks.
+struct Hosts {
+    ranks: f64,
+    count: f64,
+    /// The ranks of each.
+    size: f64,
+    /// The other hosts of a host.
+    others: f64,
+    /// The other ranks of a rank's host.
+    peers: f64,
+    /// Whether there are any: the hops of an exchange among them.
+    level: f64,
+}
+
+/// What the schedules need.
+pub(super) fn terms(case: &Case) -> Option<Terms> {
+    let (ranks, count) = (f64::from(case.world_size), f64::from(case.hosts));
+    let size = ranks / count;
+    let hosts = Hosts {
+        ranks,
+        count,
+        size,
+        others: count - 1.0,
+        peers: size - 1.0,
+        level: f64::from(u8::from(size > 1.0)),
+    };
+    let (between, within) = match case.method {
+        Method::Leader => (between_leaders(case, &hosts)?, under_leaders(case, &hosts)?),
+        _ => (between_columns(case, &hosts)?, under_columns(case, &hosts)?),
+    };
+    let Terms {
+        hops, busiest, all, ..
+    } = within;
+    Some(Terms {
+        hops: between.hops + hops,
+        busiest: between.busiest.and(busiest),
+        all: between.all.and(all),
+        fresh: 0.0,
+        within: Some(Within { hops, busiest, all }),
+    })
+}
+
+/// The exchange of columns, or of all ranks' own blocks, between the hosts.
+fn between_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
+    let &Hosts {
+        ranks,
+        size,
+        others,
+        count,
+        ..
+    } = hosts;
+    let ring = |times: f64, reduced| {
+        let each = [times * others, times * others / ranks, reduced];
+        Terms::alike(times * others, each, ranks)
+    };
+    let chain = |reduces: f64| {
+        let each = [others, others / size, reduces * others / size];
+        Terms::apart(others, each, [others * size, others, reduces * others])
+    };
+    Some(match (case.collective, case.method) {
+        (AllReduce, Method::MultiLeader) => {
+            let one = over_messages(AllReduce, Method::RecursiveDoubling, case.hosts)?;
+            Terms {
+                busiest: one.busiest.of_columns(1.0, size),
+                all: one.all.of_columns(size, size),
+                ..one
+            }
+        }
+        (AllReduce, _) => ring(2.0, others / ranks),
+        (ReduceScatter, _) => ring(1.0, others / ranks),
+        (AllGather, _) => ring(1.0, 0.0),
+        (AllToAll, _) => Terms::alike(others.min(1.0), [others, others / count, 0.0], ranks),
+        (Broadcast, _) => chain(0.0),
+        (Reduce, _) => chain(1.0),
+        _ => return None,
+    })
+}
+
+/// What the members of a host give its leaders, and get from them.
+fn under_columns(case: &Case, hosts: &Hosts) -> Option<Terms> {
+    let &Hosts {
+        ranks,
+        count,
+        peers,
+        level,
+        ..
+    } = hosts;
+    let part = peers / hosts.size;
+    let alike = |hops: f64, each: Counts| Terms::alike(hops * level, each, ranks);
+    Some(match case.collective {
+        AllReduce => alike(2.0, [2.0 * peers, 2.0 * part, part]),
+        ReduceScatter => alike(1.0, [count * peers, part, part]),
+        AllGather | AllToAll => alike(1.0, [count * peers, part, 0.0]),
+        Broadcast => Terms::apart(
+            // The root needs nothing back.
+            (ranks - 1.0).min(2.0 * level),
+            [2.0 * peers, 2.0 * part, 0.0],
+            [peers * ranks, peers * count, 0.0],
+        ),
+        Reduce => Terms::apart(
+            2.0 * level,
+            [2.0 * peers, 2.0 * part, part],
+            [peers * (ranks + 1.0), peers * count + part, peers * count],
+        ),
+        _ => return None,
+    })
+}
+
+/// The exchange of one leader for each host.
+fn between_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
+    use Method::{RecursiveDoubling, Tree};
+    let one_level = |method| over_messages(case.collective, method, case.hosts);
+    match case.collective {
+        AllReduce | Barrier => one_level(RecursiveDoubling),
+        Broadcast | Reduce => one_level(Tree),
+        AllGather => Some(doubling(case.hosts, 0.0)),
+        // Each message waits for what came in the round before.
+        ReduceScatter => Some(Terms {
+            hops: f64::from(case.hosts.next_power_of_two().trailing_zeros()),
+            ..doubling(case.hosts, 1.0)
+        }),
+        Gather | Scatter => {
+            let root = [hosts.others, hosts.others / hosts.count, 0.0];
+            Some(Terms::apart(hosts.others.min(1.0), root, root))
+        }
+        _ => None,
+    }
+}
+
+/// What the members of a host give its leader, and get from it.
+fn under_leaders(case: &Case, hosts: &Hosts) -> Option<Terms> {
+    let &Hosts {
+        ranks,
+        count,
+        peers,
+        level,
+        ..
+    } = hosts;
+    let block = 1.0 / ranks;
+    // A leader's messages: how many for each member, the bytes of each two, and what is reduced.
+    let (times, bytes, reduced) = match case.collective {
+        AllReduce => (2.0, 2.0, 1.0),
+        Barrier => (2.0, 0.0, 0.0),
+        Broadcast => (1.0, 1.0, 0.0),
+        Reduce => (1.0, 1.0, 1.0),
+        AllGather => (2.0, 1.0 + block, 0.0),
+        ReduceScatter => (2.0, 1.0 + block, 1.0),
+        Gather | Scatter => (1.0, block, 0.0),
+        _ => return None,
+    };
+    let each = [times, bytes, reduced];
+    Some(Terms::apart(
+        times * level,
+        each.map(|needed| needed * peers),
+        each.map(|needed| needed * peers * count),
+    ))
+}
+
+/// Blocks of ever more hosts, or combined ones of ever fewer. Those of hosts around the end of the
+/// ring stand apart, and are two messages.
+fn doubling(hosts: u32, reduces: f64) -> Terms {
+    let (mut busiest, mut all, mut hops) = ([0.0; 3], [0.0; 3], 0);
+    let depth = hosts.next_power_of_two().trailing_zeros();
+    for bit in 0..depth {
+        let count = (hosts - (1 << bit)).min(1 << bit);
+        let bytes = f64::from(count);
+        let part = bytes / f64::from(hosts);
+        let of_round = [f64::from(count.min(2)), part, reduces * part];
+        let of_all = [f64::from(hosts + count - 1), bytes, reduces * bytes];
+        busiest = [0, 1, 2].map(|kind| busiest[kind] + of_round[kind]);
+        all = [0, 1, 2].map(|kind| all[kind] + of_all[kind]);
+        // A message waits for those of the rounds in which its blocks came.
+        hops = hops.max(1 + count.next_power_of_two().trailing_zeros());
+    }
+    Terms::apart(f64::from(hops), busiest, all)
+}
+
+impl Load {
+    /// This of each of so many columns among `columns` that share the data.
+    fn of_columns(self, count: f64, columns: f64) -> Load {
+        Load {
+            messages: self.messages * count,
+            bytes: self.bytes * count / columns,
+            reduced: self.reduced * count / columns,
+        }
+    }
+}
