@@ -65,8 +65,8 @@ pub struct Schedule {
     pub scratch: bool,
     /// Whether chunks of `Output` are published behind those of `Input` and not in their places.
     pub apart: bool,
-    /// Whether messages may hold several blocks, and copies be of several, which are contiguous only where the engine cuts
-    /// one slice: the same on every rank, though not every rank need have such a message.
+    /// Whether messages and copies may be of several blocks, which are contiguous only where the
+    /// engine cuts one slice: the same on every rank, though not every rank need have such a step.
     pub needs_one_slice: bool,
     /// The number of rounds: the same on every rank.
     pub rounds: u32,

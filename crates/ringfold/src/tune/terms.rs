@@ -151,7 +151,7 @@ impl Terms {
         }
         match case.access {
             _ if n == 1 => Some(Terms::default()),
-            Access::Messages if is_two_levels(algorithm) => two_levels::terms(&case),
+            Access::Messages if is_two_levels(algorithm) => Terms::two_levels(&case),
             Access::Messages => over_messages(collective, algorithm, n),
             Access::Staged if case.is_hierarchical() => Some(hierarchical(n, case.domains)),
             Access::Staged | Access::Registered => over_shared_memory(collective, algorithm, n),

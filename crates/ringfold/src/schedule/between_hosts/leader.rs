@@ -1,7 +1,7 @@
 //! One leader for each host, for little data: few hops, and few messages between hosts.
 //!
-//! A root leads its host. Blocks that leaders pass on are those of whole hosts; those of consecutive
-//! ranks stand together and are one message.
+//! A root leads its host. Blocks that leaders pass on are those of whole hosts; those of
+//! consecutive ranks stand together and are one message.
 
 #![forbid(unsafe_code)]
 

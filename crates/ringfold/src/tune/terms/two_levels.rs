@@ -22,32 +22,34 @@ struct Hosts {
     level: f64,
 }
 
-/// What the schedules need.
-pub(super) fn terms(case: &Case) -> Option<Terms> {
-    let (ranks, count) = (f64::from(case.world_size), f64::from(case.hosts));
-    let size = ranks / count;
-    let hosts = Hosts {
-        ranks,
-        count,
-        size,
-        others: count - 1.0,
-        peers: size - 1.0,
-        level: f64::from(u8::from(size > 1.0)),
-    };
-    let (between, within) = match case.method {
-        Method::Leader => (between_leaders(case, &hosts)?, under_leaders(case, &hosts)?),
-        _ => (between_columns(case, &hosts)?, under_columns(case, &hosts)?),
-    };
-    let Terms {
-        hops, busiest, all, ..
-    } = within;
-    Some(Terms {
-        hops: between.hops + hops,
-        busiest: between.busiest.and(busiest),
-        all: between.all.and(all),
-        fresh: 0.0,
-        within: Some(Within { hops, busiest, all }),
-    })
+impl Terms {
+    /// What the schedules need.
+    pub(super) fn two_levels(case: &Case) -> Option<Terms> {
+        let (ranks, count) = (f64::from(case.world_size), f64::from(case.hosts));
+        let size = ranks / count;
+        let hosts = Hosts {
+            ranks,
+            count,
+            size,
+            others: count - 1.0,
+            peers: size - 1.0,
+            level: f64::from(u8::from(size > 1.0)),
+        };
+        let (between, within) = match case.method {
+            Method::Leader => (between_leaders(case, &hosts)?, under_leaders(case, &hosts)?),
+            _ => (between_columns(case, &hosts)?, under_columns(case, &hosts)?),
+        };
+        let Terms {
+            hops, busiest, all, ..
+        } = within;
+        Some(Terms {
+            hops: between.hops + hops,
+            busiest: between.busiest.and(busiest),
+            all: between.all.and(all),
+            fresh: 0.0,
+            within: Some(Within { hops, busiest, all }),
+        })
+    }
 }
 
 /// The exchange of columns, or of all ranks' own blocks, between the hosts.
