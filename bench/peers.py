@@ -279,7 +279,7 @@ def main() -> int:
     become_reaper()
     if not options.no_build:
         libraries.build_ringfold()
-    chosen, taken = compared(preset, options), Taken()
+    chosen, taken, where = compared(preset, options), Taken(), setting(options)
     status = 0
     with hosts_of(options) as hosts:
         plan = plan_of(preset, options, hosts)
@@ -297,7 +297,7 @@ def main() -> int:
         versions={library.name: library.version for library in chosen},
         peers=frozenset(library.name for library in chosen if library.is_peer),
         limits_us=limit.limits_us(case for _, case in taken),
-        setting=setting(options),
+        setting=where,
     )
     rows = comparison.rows(taken)
     print(
