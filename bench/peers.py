@@ -45,7 +45,7 @@ from lab import KERNEL_CONGESTION, Lab
 INTERRUPTED_STATUS = 130
 # Between hosts, starts take longer than the calls, so a run is to be short.
 HOSTS_BUDGET_MS = 300
-HOSTS_LIMIT_S = 15.0
+HOSTS_LIMIT_S = 20
 # Of a shaped cable. With room for less than two of TCP's largest segments of 64 KiB, the token
 # bucket would pass only two thirds of its rate.
 BURST = "128kb"
@@ -139,6 +139,12 @@ def parser() -> argparse.ArgumentParser:
         "the kernel's)",
     )
     add("--rate", type=float, metavar="MBIT", help="limit each host's cable, in both directions")
+    add(
+        "--limit",
+        type=count,
+        metavar="SECONDS",
+        help="time limit of each library's run of a size (default 60; with --hosts, 20)",
+    )
     add("--csv", help="file for the rows instead of the one in bench/results; none writes none")
     add("--svg", help="file for the curves likewise; with --hosts, there are none by default")
     return flags
@@ -221,8 +227,8 @@ def plan_of(preset: Preset, options: argparse.Namespace, hosts: Hosts | None) ->
         preset.collective, preset.ranks, chosen_sizes, preset.rounds, options.pin, preset.iterations
     )
     if hosts:
-        return replace(plan, hosts=hosts, budget_ms=HOSTS_BUDGET_MS, limit_s=HOSTS_LIMIT_S)
-    return plan
+        plan = replace(plan, hosts=hosts, budget_ms=HOSTS_BUDGET_MS, limit_s=HOSTS_LIMIT_S)
+    return replace(plan, limit_s=options.limit) if options.limit else plan
 
 
 def write(rows: list[Row], options: argparse.Namespace, preset: Preset) -> None:

@@ -238,6 +238,17 @@ def test_hosts_have_a_preset_and_a_file_of_their_own() -> None:
     assert peers.name(alone, peers.preset_of(alone)) == "peers-all_reduce-4-8-ranks-pinned.csv"
 
 
+def test_a_run_between_hosts_is_short_unless_told_otherwise() -> None:
+    def plan(*flags: str, between: Hosts | None) -> Plan:
+        options = peers.parser().parse_args(flags)
+        return peers.plan_of(peers.preset_of(options), options, between)
+
+    assert plan("--hosts", "2", between=hosts(2)).limit_s == peers.HOSTS_LIMIT_S
+    assert plan("--hosts", "2", between=hosts(2)).budget_ms == peers.HOSTS_BUDGET_MS
+    assert plan("--hosts", "2", "--limit", "7", between=hosts(2)).limit_s == 7
+    assert plan(between=None).limit_s == 60
+
+
 def test_the_command_in_the_rows_has_no_place_of_this_machine() -> None:
     flags = ["--hosts", "2", "--rate", "1000"]
     assert peers.portable(flags) == flags
