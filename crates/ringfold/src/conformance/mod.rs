@@ -9,6 +9,7 @@
 mod late_merge;
 mod lists;
 mod messages;
+mod mixes;
 mod oracle;
 mod tests;
 

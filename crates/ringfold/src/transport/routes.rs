@@ -134,19 +134,30 @@ pub(crate) mod tests {
 
     /// Ranks of two hosts, one after the other. With two ranks each has a host to itself.
     pub(crate) fn ranks(world_size: usize) -> Vec<Routes> {
-        let hosts = [0, 1].map(|host| {
-            let ranks = world_size.saturating_sub(host).div_ceil(2);
-            let shape = Shape::new(ranks, suite::CHANNELS, 8 << 20);
-            let bells = Bells::new(ranks).expect("bells");
-            Segment::create(shape, bells).expect("shared memory").0
-        });
-        let sockets = mesh(world_size).into_iter().enumerate();
+        let hosts: Vec<usize> = (0..world_size).map(|rank| rank % 2).collect();
+        ranks_on(&hosts)
+    }
+
+    /// Ranks on these hosts.
+    pub(crate) fn ranks_on(hosts: &[usize]) -> Vec<Routes> {
+        let place = |rank: usize| hosts[..rank].iter().filter(|h| **h == hosts[rank]).count();
+        let most = hosts.iter().max().expect("a rank");
+        let segments: Vec<_> = (0..=*most)
+            .map(|host| {
+                let ranks = hosts.iter().filter(|other| **other == host).count();
+                let shape = Shape::new(ranks, suite::CHANNELS, 8 << 20);
+                let bells = Bells::new(ranks).expect("bells");
+                Segment::create(shape, bells).expect("shared memory").0
+            })
+            .collect();
+        let sockets = mesh(hosts.len()).into_iter().enumerate();
         sockets
             .map(|(rank, sockets)| {
-                let shm = Shm::new(hosts[rank % 2].clone(), rank / 2, world_size);
+                let segment = segments[hosts[rank]].clone();
+                let shm = Shm::new(segment, place(rank), hosts.len());
                 let tcp = connected(rank, sockets, &shm);
-                let number = |peer: usize| (peer % 2 == rank % 2).then_some(peer / 2);
-                Routes::new(shm, tcp, (0..world_size).map(number).collect())
+                let number = |peer: usize| (hosts[peer] == hosts[rank]).then(|| place(peer));
+                Routes::new(shm, tcp, (0..hosts.len()).map(number).collect())
             })
             .collect()
     }
