@@ -17,6 +17,9 @@ use crate::sys::{self, TcpState};
 /// How often ranks on other hosts are written to, so that a dead link has something to lose.
 pub const PING: Duration = Duration::from_millis(500);
 
+/// A look at a connection comes so much later than its end can be seen.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// An idle connection is asked for a sign of life after this time, and again after as long.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 
@@ -28,6 +31,11 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// How much longer than the peer timeout a rank waits for the verdict on a peer that seems dead:
 /// until then it may be rank 0 that is.
 const VERDICT: Duration = Duration::from_millis(200);
+
+/// Why a host whose connection has this state has failed.
+pub fn silent(state: &TcpState) -> String {
+    format!("its host has been silent for {} ms", state.quiet_ms)
+}
 
 /// How long a host may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,12 +88,14 @@ impl Silence {
         self.0 + VERDICT
     }
 
-    /// Makes the kernel end a control connection whose other end is silent. What is written to it
-    /// is small and always read, so that only a dead host leaves it unacknowledged.
+    /// Has the kernel ask for signs of life on a control connection, and end it when what was sent
+    /// stays unacknowledged: traffic may be lost in one direction only. Both ends look at what they
+    /// hear as well, by [`patience`](Silence::patience). The kernel must not be the more impatient
+    /// one: what is sent into an outage is sent again at growing intervals, so it stays
+    /// unacknowledged for longer than the link is away.
     pub fn watch_control(&self, socket: impl AsFd) -> io::Result<()> {
-        let unacknowledged = self.0 - PING;
         self.watch(&socket)?;
-        sockopt::set_tcp_user_timeout(&socket, unacknowledged.as_millis() as u32)?;
+        sockopt::set_tcp_user_timeout(&socket, self.0.as_millis() as u32)?;
         Ok(())
     }
 
@@ -108,22 +118,37 @@ impl Silence {
         Ok(())
     }
 
-    /// Whether a control connection whose state this is has been silent for too long.
-    pub fn is_control_broken(&self, state: &TcpState) -> bool {
-        u128::from(state.quiet_ms) > self.0.as_millis()
+    /// How long to wait before the next look at a control connection whose state this is; `None`
+    /// if it has been silent for too long.
+    pub fn patience(&self, state: &TcpState) -> Option<Duration> {
+        let quiet = Duration::from_millis(state.quiet_ms.into());
+        (quiet <= self.0).then(|| self.0 - quiet + LOOK)
     }
 
-    /// Whether a data connection whose state this is has been silent for too long.
+    /// Whether a data connection whose state this is has been silent for too long. It may be idle,
+    /// and is then tried every [`RETRY_MAX`] only: a host that is gone shows in the control
+    /// connections, this finds the way between two others broken.
     pub fn is_data_broken(&self, state: &TcpState) -> bool {
         // A peer without room for more is asked at growing intervals, so its silence means nothing.
         let is_full = state.unsent_bytes > 0 && state.unacknowledged == 0;
-        !is_full && self.is_control_broken(state)
+        let limit = self.0 + RETRY_MAX.min(self.0);
+        !is_full && u128::from(state.quiet_ms) > limit.as_millis()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_is_no_more_impatient_than_the_ends_of_a_connection() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let silence = Silence::default();
+        silence.watch_control(&socket).unwrap();
+        let kernel_ms = sockopt::tcp_user_timeout(&socket).unwrap();
+        assert!(u128::from(kernel_ms) >= silence.limit().as_millis());
+    }
 
     #[test]
     fn the_peer_timeout_has_bounds() {

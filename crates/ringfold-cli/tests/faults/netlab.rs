@@ -249,6 +249,24 @@ fn a_host_that_is_cut_off_has_failed_for_the_others() {
     }
 }
 
+/// It may have ended because it found that out sooner.
+#[test]
+fn a_neighbour_that_ends_on_a_host_that_is_cut_off_is_not_what_failed() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut job = lab.start(&lab.plan(4, "auto", script("all_reduce", 64 << 10)));
+    job.await_all("running");
+    lab.cut(1);
+    job.kill(3);
+    for (rank, ending) in job.finish() {
+        let blames_other_host = ending.ranks.iter().all(|blamed| blamed % 2 != rank % 2);
+        assert!(
+            ending.class == "PeerFailed" && blames_other_host,
+            "rank {rank}: {ending:?}"
+        );
+    }
+    lab.assert_empty();
+}
+
 /// Longer than hosts may be silent unless set, shorter than they may here; before Linux 6.15 by
 /// more than half.
 const OUTAGE: Duration = Duration::from_secs(3);

@@ -17,17 +17,14 @@ use super::poll::{is_transient, ready, wait_for};
 use super::socket::Socket;
 use super::standing::Standing;
 use super::watch::{Watched, watch};
-use crate::silence::Silence;
+use crate::silence::{Silence, silent};
+use crate::sys::TcpState;
 
 /// After a neighbour's process has ended, how long the server has to say whether that was in order.
 /// It usually answers at once. When it does not, most often its own process is being ended, which
 /// closes its connections one by one: a rank that heard of it before this one has ended as well,
 /// and must not be blamed for it.
 const GRACE: Duration = Duration::from_millis(100);
-
-/// A look at the connection to the server comes so much later than its end can be seen, and not
-/// earlier than this after another one.
-const QUIET_LOOK: Duration = Duration::from_millis(20);
 
 /// The monitor's own state.
 pub(super) struct Monitor {
@@ -92,7 +89,7 @@ impl Monitor {
                 self.suspect(rank);
             }
             let now = Instant::now();
-            self.judge_suspects(now);
+            self.judge_suspects(socket, now);
             self.listen_for_server(socket, now);
         }
     }
@@ -254,23 +251,27 @@ impl Monitor {
         if now < self.next_look || self.connection.state().reach != Reach::Open {
             return;
         }
-        let limit = self.silence.limit();
         let Some(state) = socket.tcp_state() else {
-            self.next_look = now + limit;
+            self.next_look = now + self.silence.limit();
             return;
         };
-        if self.silence.is_control_broken(&state) {
-            return self.lose(&format!(
-                "its host has been silent for {} ms",
-                state.quiet_ms
-            ));
+        match self.silence.patience(&state) {
+            Some(patience) => self.next_look = now + patience,
+            None => self.lose(&silent(&state)),
         }
-        let quiet = Duration::from_millis(state.quiet_ms.into());
-        self.next_look = now + limit.saturating_sub(quiet) + QUIET_LOOK;
     }
 
-    /// Buries the suspects on which the server has not said a word.
-    fn judge_suspects(&mut self, now: Instant) {
+    /// Buries the suspects on which the server has not said a word. Where the server cannot be
+    /// heard either, a suspect may have ended because it lost the server, sooner than this rank
+    /// does: that comes first.
+    fn judge_suspects(&mut self, socket: &Socket, now: Instant) {
+        let is_open = self.connection.state().reach == Reach::Open;
+        let is_silent = |state: TcpState| u128::from(state.quiet_ms) >= GRACE.as_millis();
+        if is_open && socket.tcp_state().is_some_and(is_silent) {
+            let due = self.suspects.iter_mut().filter(|(_, until)| *until <= now);
+            due.for_each(|(_, until)| *until = now + GRACE);
+            return;
+        }
         let due = self.suspects.extract_if(.., |(_, until)| *until <= now);
         let due: Vec<u32> = due.map(|(rank, _)| rank).collect();
         for rank in due {

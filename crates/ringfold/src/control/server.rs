@@ -20,7 +20,7 @@ use super::hub::Hub;
 use super::poll::{EventFd, is_transient, ready, remaining, wait_for};
 use super::socket::{Listener, Socket, random};
 use crate::error::{Error, Result};
-use crate::silence::{PING, Silence};
+use crate::silence::{PING, Silence, silent};
 use crate::threads;
 
 /// Bytes that may wait to be sent to one rank before it counts as lost: two of the largest frames.
@@ -69,6 +69,7 @@ impl Server {
             world_size,
             silence,
             next_ping: Instant::now() + PING,
+            next_look: Instant::now(),
             accusations: Vec::new(),
             leaving: None,
             stop: stop.clone(),
@@ -146,6 +147,8 @@ struct State {
     world_size: u32,
     silence: Silence,
     next_ping: Instant,
+    /// When to look whether hosts have been silent for too long.
+    next_look: Instant,
     /// Frames that blame others for being gone, and who sent them.
     accusations: Vec<(usize, Frame)>,
     /// Set when rank 0 leaves: until when it stays for the others.
@@ -166,6 +169,7 @@ impl State {
             let now = Instant::now();
             self.hub.tick(now);
             self.ping(now);
+            self.listen_for_hosts(now);
             self.send();
             if self.hub.is_complete() && !self.hub.is_cancelled() && self.listener.take().is_some()
             {
@@ -211,7 +215,7 @@ impl State {
         let deadline = impatient
             .into_iter()
             .chain(self.hub.next_deadline())
-            .chain(has_remote.then_some(self.next_ping))
+            .chain(has_remote.then_some(self.next_ping.min(self.next_look)))
             .chain(self.leaving)
             .min();
         if let Err(error) = wait_for(&mut fds, deadline) {
@@ -370,6 +374,25 @@ impl State {
                 link.outgoing.extend(&bytes);
             }
         }
+    }
+
+    /// Loses the ranks whose hosts have been silent for too long.
+    fn listen_for_hosts(&mut self, now: Instant) {
+        if now < self.next_look {
+            return;
+        }
+        let mut patience = self.silence.limit();
+        for rank in 0..self.links.len() {
+            let link = self.links[rank].as_ref();
+            let Some(state) = link.and_then(|link| link.socket.tcp_state()) else {
+                continue;
+            };
+            match self.silence.patience(&state) {
+                Some(time) => patience = patience.min(time),
+                None => self.lose(rank, &silent(&state)),
+            }
+        }
+        self.next_look = now + patience;
     }
 
     /// Hands the hub's frames to the sockets, rank 0's last: its process may end as soon as it

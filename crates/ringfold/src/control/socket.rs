@@ -109,8 +109,7 @@ impl Socket {
         }
     }
 
-    /// Has the kernel end this connection when the other host has been silent for as long as
-    /// `silence` says.
+    /// Has the kernel look for signs of life of the other host, as `silence` says.
     pub fn watch_for_silence(&self, silence: Silence) -> io::Result<()> {
         match self.is_unix {
             true => Ok(()),

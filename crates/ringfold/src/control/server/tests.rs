@@ -36,6 +36,7 @@ fn job() -> (State, Vec<Socket>) {
         world_size: 3,
         silence: Silence::default(),
         next_ping: deadline,
+        next_look: deadline,
         accusations: Vec::new(),
         leaving: None,
         stop: Arc::new(EventFd::new().expect("eventfds are to be had")),

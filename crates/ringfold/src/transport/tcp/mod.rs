@@ -48,7 +48,7 @@ use super::bell::{Bell, new_bell};
 use super::{Head, PIECE_ALIGN_BYTES, Post, Posted, Sink, Stream, Ticket, Time, Transport, Waker};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
-use crate::silence::Silence;
+use crate::silence::{Silence, silent};
 use crate::sys;
 use crate::sys::fork::Unshared;
 
@@ -206,8 +206,7 @@ impl Tcp {
                 .map_err(|error| Error::system("cannot read a connection's state", error))?;
             let Some(state) = state else { continue };
             if self.silence.is_data_broken(&state) {
-                let reason = format!("its host has been silent for {} ms", state.quiet_ms);
-                return Err(Error::peer_failed(connection.peer, reason));
+                return Err(Error::peer_failed(connection.peer, silent(&state)));
             }
         }
         Ok(())
