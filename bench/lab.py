@@ -4,6 +4,7 @@ A host is a namespace with one interface and an address; its name resolves on al
 share this machine's cores, memory and kernel.
 """
 
+import itertools
 import os
 import re
 import secrets
@@ -24,12 +25,14 @@ PERMITTED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 # Runs a command on a host: its first argument is the host.
 ENTER = Path(__file__).resolve().parent / "enter_host.sh"
 
+_labs = itertools.count()
+
 
 class Lab:
     """Namespaces on a bridge, deleted at the end."""
 
     def __init__(self, hosts: int) -> None:
-        stem = f"ringfold-lab-{os.getpid()}-{hosts}"
+        stem = f"ringfold-lab-{os.getpid()}-{next(_labs)}"
         self.switch = f"{stem}-switch"
         self.hosts = [f"{stem}-{host}" for host in range(hosts)]
 
@@ -83,6 +86,36 @@ class Lab:
             command(
                 "tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limits
             )
+
+    def plug(self, number: int, is_in: bool) -> None:
+        """Put a host's cable in, or pull it."""
+        self._set(f"port{number}", is_in)
+
+    def power(self, is_on: bool) -> None:
+        """Switch the bridge on, or off."""
+        self._set("bridge", is_on)
+
+    def _set(self, device: str, is_up: bool) -> None:
+        command("ip", "-n", self.switch, "link", "set", device, "up" if is_up else "down")
+
+    def lose(self, number: int, is_sent: bool) -> None:
+        """Lose what a host sends, or what is sent to it, without a sign of that."""
+        namespace, device = (
+            (self.hosts[number], "eth0") if is_sent else (self.switch, f"port{number}")
+        )
+        command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "blackhole")
+
+    def mend(self) -> None:
+        """Undo all outages and limits."""
+        self.power(True)
+        for number, host in enumerate(self.hosts):
+            self.plug(number, True)
+            # What cannot be reached is remembered for a while.
+            command("ip", "-n", host, "neighbour", "flush", "all")
+            for namespace, device in [(host, "eth0"), (self.switch, f"port{number}")]:
+                # It fails where there is none.
+                words = ["tc", "-n", namespace, "qdisc", "delete", "dev", device, "root"]
+                subprocess.run(words, capture_output=True, check=False)
 
     def delete(self) -> None:
         """Delete all namespaces."""

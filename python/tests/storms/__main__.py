@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-STORMS = ("kills", "stops", "differs", "scribbles")
+STORMS = ("kills", "stops", "differs", "scribbles", "mixes", "outages")
 
 if __name__ == "__main__":
     programs = [Path(__file__).with_name(f"{name}.py") for name in STORMS]

@@ -27,12 +27,13 @@ COLLECTIVES = (
 )
 DTYPES = ("int8", "uint8", "int32", "int64", "float16", "float32", "float64")
 OPERATIONS = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
-# Types in which products of four ranks are exact.
+# Types in which products are exact, of four ranks and of more: integers wrap around.
 PRODUCT_DTYPES = ("int32", "int64", "float32", "float64")
+WRAPPING_DTYPES = ("int32", "int64")
 # Around cache lines, pages and slices.
 COUNTS = (0, 1, 3, 16, 17, 1000, 1024, 5000, 65536, 200000)
-# Values are 1 to this: sums of four ranks fit int8, products of four are exact in float32. A
-# prime, so that no size is a multiple of it.
+# Values are 1 to this: sums of four ranks fit int8, of any are exact in float16, products of four
+# are exact in float32. A prime, so that no size is a multiple of it.
 PERIOD = 31
 _LONGEST = 4 * COUNTS[-1] + PERIOD
 _VALUES = np.arange(_LONGEST) % PERIOD + 1
@@ -181,7 +182,8 @@ def drawn(
     """Any call of `ranks` ranks, with at most this many elements per rank."""
     collective = random_.choice(collectives)
     op = random_.choice(list(OPERATIONS))
-    dtype = random_.choice(PRODUCT_DTYPES if op == "prod" else DTYPES)
+    exact = PRODUCT_DTYPES if ranks <= 4 else WRAPPING_DTYPES
+    dtype = random_.choice(exact if op == "prod" else DTYPES)
     count = random_.choice([count for count in COUNTS if count <= most])
     counts, uneven = (count,) * ranks, False
     matrix: tuple[tuple[int, ...], ...] = ()

@@ -29,7 +29,8 @@ import ringfold
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "bench"))
 
-import lab
+from lab import Lab
+from lab import address as address_of
 
 # From <linux/prctl.h> and <linux/sched.h>.
 PR_SET_PDEATHSIG = 1
@@ -48,27 +49,38 @@ FIRST_PORT, PORTS = 10000, 20000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def enter(host: str) -> None:
+    """Move this process to a network namespace."""
+    with open(f"/run/netns/{host}") as namespace:
+        if _libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the ranks of a job run, and how they reach each other."""
 
     transport: str
     """`shm` or `tcp` on this host, or `hosts`: ringfold's own choice between namespaces."""
-    hosts: tuple[str, ...] = ()
-    """The namespaces; rank `r` is in number `r % len(hosts)`."""
+    lab: Lab | None = None
+    """The hosts."""
+    seats: tuple[int, ...] = ()
+    """Each rank's host; ranks are dealt out to all hosts if empty."""
 
     def address(self, number: int) -> str:
         """The address of rank 0; one job at a time for each number."""
-        if self.hosts:
-            return f"{lab.address(0)}:{FIRST_PORT + number % PORTS}"
+        if self.lab:
+            return f"{address_of(self.host(0))}:{FIRST_PORT + number % PORTS}"
         return f"unix:@ringfold-storm-{uuid.uuid4().hex}"
+
+    def host(self, rank: int) -> int:
+        """The number of a rank's host."""
+        return self.seats[rank] if self.seats else rank % len(self.lab.hosts) if self.lab else 0
 
     def enter(self, rank: int) -> None:
         """Move this process to the rank's host."""
-        if self.hosts:
-            with open(f"/run/netns/{self.hosts[rank % len(self.hosts)]}") as namespace:
-                if _libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), "setns")
+        if self.lab:
+            enter(self.lab.hosts[self.host(rank)])
 
 
 class Wrong(Exception):
@@ -118,7 +130,7 @@ class Rank:
 
     def join(self, part: str = "", **arguments: Any) -> ringfold.Communicator:
         """Join this job; with different `part`s several times, on one host only."""
-        transport = "auto" if self.place.hosts else self.place.transport
+        transport = "auto" if self.place.lab else self.place.transport
         return ringfold.init(
             self.rank,
             self.ranks,

@@ -5,6 +5,7 @@ Every rank draws the same, and compares every result with the expected one.
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import calls
@@ -15,6 +16,25 @@ from harness import Rank, Wrong, blamed
 import ringfold
 
 REGISTERED = 20000
+# Methods over messages that serve any number of ranks, by collective; a call with even counts may
+# name one, otherwise it is the tuner's choice.
+METHODS = {
+    "all_reduce": (
+        "flat",
+        "ring",
+        "tree",
+        "recursive_doubling",
+        "rabenseifner",
+        "direct",
+        "one_shot",
+        "hierarchical",
+        "leader",
+    ),
+    "broadcast": ("flat", "ring", "tree", "direct", "hierarchical"),
+    "reduce": ("flat", "ring", "tree", "direct", "hierarchical"),
+    "all_gather": ("ring", "direct", "hierarchical"),
+    "reduce_scatter": ("ring", "direct", "hierarchical"),
+}
 
 
 class InPart(Exception):
@@ -29,8 +49,11 @@ class InPart(Exception):
 class Program:
     """The steps of one rank."""
 
-    def __init__(self, rank: Rank, comm: ringfold.Communicator, seed: int) -> None:
-        self.me, self.comm = rank, comm
+    def __init__(
+        self, rank: Rank, comm: ringfold.Communicator, seed: int, most: int = calls.COUNTS[-1]
+    ) -> None:
+        self.me, self.comm, self.most = rank, comm, most
+        self.methods = METHODS if rank.place.lab else {}
         self.random = random.Random(seed)
         self.ranks = comm.world_size
         self.forker = self.random.choice([None, *range(self.ranks)])
@@ -61,7 +84,10 @@ class Program:
 
     def call(self) -> None:
         """One blocking call."""
-        call = calls.drawn(self.random, self.ranks)
+        call = calls.drawn(self.random, self.ranks, most=self.most)
+        methods = self.methods.get(call.collective)
+        if methods and self.random.random() < 0.5:
+            call = replace(call, algorithm=self.random.choice(methods))
         call.check(self.comm.rank, call.make(self.comm))
 
     def calls_under_way(self) -> None:
@@ -100,7 +126,7 @@ class Program:
         """
         rank, count, salt = (
             self.comm.rank,
-            self.random.choice(calls.COUNTS),
+            self.random.choice([count for count in calls.COUNTS if count <= self.most]),
             self.random.randrange(PERIOD),
         )
         is_for_any, tag = self.random.random() < 0.3, self.steps
@@ -135,7 +161,7 @@ class Program:
         members = [
             rank for rank in reversed(range(self.ranks)) if colors[rank] == colors[self.comm.rank]
         ]
-        call = calls.drawn(self.random, 4, most=1000)
+        call = calls.drawn(self.random, self.ranks, most=1000)
         if part is None:
             return
         if (part.rank, part.world_size) != (members.index(self.comm.rank), len(members)):

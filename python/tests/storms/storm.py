@@ -12,12 +12,14 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
 
 import harness
 from harness import Ending, Place
@@ -54,6 +56,9 @@ class Storm:
     round: Round
     rounds: int
     transports: tuple[str, ...] = TRANSPORTS
+    jobs: int = os.cpu_count() or 1
+    """Rounds at a time."""
+    hosts: int = HOSTS
 
 
 def main(storm: Storm, words: list[str] | None = None) -> None:
@@ -86,8 +91,9 @@ def parser(storm: Storm) -> argparse.ArgumentParser:
         help="only this one; may be repeated",
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="rounds at a time (%(default)s)"
+        "--jobs", type=int, default=storm.jobs, help="rounds at a time (%(default)s)"
     )
+    parser.add_argument("--csv", type=Path, help="write every outcome to this file")
     return parser
 
 
@@ -98,9 +104,9 @@ def run(storm: Storm, arguments: argparse.Namespace, transport: str) -> bool:
     print(f"\n{command} --rounds {rounds} --seed {first}", flush=True)
     begin = time.monotonic()
     total = Outcome()
-    with place(transport) as where, workers(arguments.jobs) as pool:
+    with places(storm, transport, arguments.jobs) as where, workers(where) as pool:
         for number, outcome in enumerate(
-            pool.map(partial(guarded, storm.round, where), range(first, first + rounds))
+            pool.map(partial(guarded, storm.round), range(first, first + rounds))
         ):
             total.count += outcome.count
             total.rows += outcome.rows
@@ -110,6 +116,9 @@ def run(storm: Storm, arguments: argparse.Namespace, transport: str) -> bool:
                 if len(total.violations) <= PRINTED:
                     print(line, flush=True)
     print(table(total.rows))
+    if arguments.csv:
+        lines = [f"{name},{'' if s is None else round(1000 * s, 1)}" for name, s in total.rows]
+        arguments.csv.write_text("\n".join(["ending,ms", *sorted(lines), ""]))
     broken = len(total.violations)
     seconds = time.monotonic() - begin
     done = f"{total.count} {storm.unit} in {rounds} rounds, {seconds:.0f} s"
@@ -117,29 +126,45 @@ def run(storm: Storm, arguments: argparse.Namespace, transport: str) -> bool:
     return not broken
 
 
-def guarded(round_: Round, where: Place, seed: int) -> Outcome:
+# Where this worker's jobs run.
+_place: Place
+
+
+def guarded(round_: Round, seed: int) -> Outcome:
     """A round; its exception is a violation, so that the others still run."""
     try:
-        return round_(seed, where)
+        return round_(seed, _place)
     except Exception as error:
         return Outcome(violations=[f"the round itself failed: {type(error).__name__}: {error}"])
 
 
 @contextmanager
-def place(transport: str) -> Iterator[Place]:
-    """Where the jobs of a storm run."""
-    if transport != "hosts":
-        yield Place(transport)
-        return
-    with Lab(HOSTS) as hosts:
-        yield Place(transport, tuple(hosts.hosts))
+def places(storm: Storm, transport: str, count: int) -> Iterator[list[Place]]:
+    """Where the jobs of a storm run, so many at a time; each on hosts of its own."""
+    with ExitStack() as stack:
+        if transport == "hosts":
+            labs = [stack.enter_context(Lab(storm.hosts)) for _ in range(count)]
+            yield [Place(transport, lab) for lab in labs]
+        else:
+            yield [Place(transport)] * count
 
 
 @contextmanager
-def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+def workers(where: Sequence[Place]) -> Iterator[ProcessPoolExecutor]:
     """Processes that run rounds, each a single thread that may fork ranks."""
-    with ProcessPoolExecutor(count, get_context("fork"), harness.endless) as pool:
+    context = get_context("fork")
+    free: SimpleQueue[Place] = context.SimpleQueue()
+    for place in where:
+        free.put(place)
+    with ProcessPoolExecutor(len(where), context, begin_worker, (free,)) as pool:
         yield pool
+
+
+def begin_worker(free: "SimpleQueue[Place]") -> None:
+    """Prepare a process to run rounds."""
+    global _place
+    harness.endless()
+    _place = free.get()
 
 
 def table(rows: list[tuple[str, float | None]]) -> str:

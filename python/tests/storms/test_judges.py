@@ -13,7 +13,9 @@ import calls
 import differs
 import harness
 import kills
+import mixes
 import numpy as np
+import outages
 import pytest
 import scribbles
 import stops
@@ -53,6 +55,46 @@ def test_a_victim_that_ends_by_itself_is_a_violation() -> None:
 def test_who_was_only_stopped_ends_well(kind: str) -> None:
     assert stops.judged([told(0, "ok"), told(1, "ok")]) == []
     assert len(stops.judged([told(0, "ok"), told(1, kind)])) == 1
+
+
+def outage(kind: str, victim: int) -> outages.Trial:
+    """Two ranks on host 0 and two on host 1."""
+    events = (outages.Event(kind, victim),)
+    return outages.Trial((0, 0, 1, 1), events, (0.0,), *outages.USUAL_S, is_left_at_once=False)
+
+
+ON_BOTH_SIDES = [told(rank, "PeerFailed", blamed) for rank, blamed in enumerate((3, 3, 0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "endings", "is_right"),
+    [
+        *((kind, ON_BOTH_SIDES, True) for kind in ("cut", "bridge", "sends lost")),
+        ("cut", [*ON_BOTH_SIDES[:3], told(3, "PeerFailed", 2)], False),
+        ("cut", [told(0, "PeerFailed", 1), *ON_BOTH_SIDES[1:]], False),
+        ("cut", [*ON_BOTH_SIDES[:3], told(3, "Timeout", 0)], False),
+        ("cut", [*ON_BOTH_SIDES[:3], told(3, "hang")], False),
+        ("kill", [*(told(rank, "PeerFailed", 3) for rank in range(3)), told(3, "killed")], True),
+        ("kill", [*ON_BOTH_SIDES[:3], told(3, "killed")], False),
+        ("freeze", [told(rank, "Timeout", 3) for rank in range(4)], True),
+        ("freeze", [*(told(rank, "Timeout", 3) for rank in range(3)), told(3, "ok")], False),
+        ("freeze", [told(rank, "Timeout", 2) for rank in range(4)], False),
+    ],
+)
+def test_a_lost_host_is_named_on_both_sides(
+    kind: str, endings: list[Ending], is_right: bool
+) -> None:
+    assert (outages.judged(outage(kind, 3), endings) == []) == is_right
+
+
+def test_trials_have_all_events_and_mixes_are_complete() -> None:
+    trials = [outages.drawn(seed) for seed in range(500)]
+    assert {trial.events[-1].kind for trial in trials} == set(outages.FINAL)
+    assert {str(event) for trial in trials for event in trial.events[:-1]} == {
+        *(f"{kind} for 1 s" for kind in outages.SHORT),
+        *(f"{kind} for 10 s" for kind in outages.OUTAGES),
+    }
+    assert len({tuple(sorted(mixes.seats(seed))) for seed in range(mixes.MIXES)}) == mixes.MIXES
 
 
 @pytest.mark.parametrize("kind", NEVER)

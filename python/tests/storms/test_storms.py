@@ -11,6 +11,8 @@ STORMS = [
     *((name, transport) for name in ("kills", "stops") for transport in ("shm", "tcp", "hosts")),
     *(("differs", transport) for transport in ("shm", "tcp")),
     ("scribbles", "shm"),
+    ("mixes", "hosts"),
+    ("outages", "hosts"),
 ]
 
 

@@ -1,0 +1,308 @@
+"""Kills, freezes and network outages at random moments of jobs on several hosts.
+
+A job survives short ones: none of its calls fails or is wrong. The others end every rank with an
+error that names the right rank, or a rank of the right host: on both sides of a cut.
+"""
+
+import random
+import signal
+import time
+from dataclasses import dataclass, replace
+
+import harness
+import numpy as np
+import storm
+from harness import Ending, Job, Place, Rank
+from program import InPart, Program
+from storm import Outcome, Storm
+
+HOSTS = 4
+RANKS_OF_A_HOST = 3
+RANKS = 9
+MOST = 65536
+# The deadline of the calls, and how long a host may be silent, in usual and in patient jobs.
+USUAL_S = (5.0, 2.3)
+PATIENT_S = (40.0, 15.0)
+PATIENT_SHARE = 0.08
+# The limit for joining, and for splits.
+CONNECT_S = 15.0
+SHORT_S, LONG_S = 1.0, 10.0
+# The moment of an event, after the one before.
+LATEST_S = 0.4
+# How long the network works between two outages, so that every connection has tried it: an idle one
+# does every second.
+WORKS_S = 1.5
+# A network outage that the commands for it prolong by more than this need not be survived.
+EXCESS_S = 0.1
+# What survivors sleep between two steps, so that some events meet no call.
+PAUSES_S = (0.0, 0.0, 0.002, 0.02)
+# Errors come within the documented times, and this for a machine that is busy with other jobs.
+GRACE_S = 4.0
+
+OUTAGES = ("cut", "bridge")
+SHORT = ("freeze", *OUTAGES)
+FINAL = {"kill": 30, "freeze": 20, "cut": 24, "sends lost": 8, "receives lost": 8, "bridge": 10}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One disturbance."""
+
+    kind: str
+    victim: int
+    """The rank that is killed or frozen, or one of the host whose network fails."""
+    length_s: float | None = None
+    """`None` for ever."""
+
+    def __str__(self) -> str:
+        length = f" for {self.length_s:.0f} s" if self.length_s else ""
+        return f"{self.kind}{length}"
+
+    def begin(self, job: Job, place: Place) -> None:
+        """Make it happen."""
+        assert place.lab
+        match self.kind:
+            case "kill":
+                job.signal(self.victim, signal.SIGKILL)
+            case "freeze":
+                job.signal(self.victim, signal.SIGSTOP)
+            case "cut":
+                place.lab.plug(place.host(self.victim), False)
+            case "bridge":
+                place.lab.power(False)
+            case _:
+                place.lab.lose(place.host(self.victim), self.kind == "sends lost")
+
+    def end(self, job: Job, place: Place) -> None:
+        """Undo it, as far as that can be."""
+        assert place.lab
+        match self.kind:
+            case "freeze":
+                job.signal(self.victim, signal.SIGCONT)
+            case "cut":
+                place.lab.plug(place.host(self.victim), True)
+            case "bridge":
+                place.lab.power(True)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A job and what happens to it."""
+
+    seats: tuple[int, ...]
+    events: tuple[Event, ...]
+    pauses_s: tuple[float, ...]
+    """What passes before each of them."""
+    deadline_s: float
+    silence_s: float
+    is_left_at_once: bool
+
+    def __str__(self) -> str:
+        what = ", ".join(f"{event} at rank {event.victim}" for event in self.events)
+        return f"hosts {list(self.seats)}: {what}"
+
+    def promise_s(self) -> float:
+        """When every rank has its error, as docs/faults.md has it."""
+        match self.events[-1].kind:
+            case "kill":
+                return 0.15  # with more ranks than cores
+            case "freeze":
+                return self.deadline_s + 0.65
+            case "sends lost" | "receives lost":
+                return self.silence_s + 1.2
+        return self.silence_s + 0.2
+
+    def latest_s(self) -> float:
+        """The same for a rank that is frozen while ranks split, on a busy machine."""
+        return GRACE_S + max(self.promise_s(), CONNECT_S * (self.events[-1].kind == "freeze"))
+
+
+def drawn(seed: int) -> Trial:
+    """The trial of a seed."""
+    random_ = random.Random(seed)
+    sizes = [random_.randint(1, RANKS_OF_A_HOST) for _ in range(random_.randint(2, HOSTS))]
+    while sum(sizes) > RANKS:
+        sizes.pop()
+    seats = [host for host, size in enumerate(sizes) for _ in range(size)]
+    if random_.random() < 0.5:
+        random_.shuffle(seats)
+    is_patient = random_.random() < PATIENT_SHARE
+    if is_patient:
+        shorts = [Event(random_.choice(OUTAGES), random_.randrange(len(seats)), LONG_S)]
+        final = "kill"
+    else:
+        shorts = [
+            Event(random_.choice(SHORT), random_.randrange(len(seats)), SHORT_S)
+            for _ in range(random_.randint(0, 3))
+        ]
+        final = random_.choices(list(FINAL), list(FINAL.values()))[0]
+    events = (*shorts, Event(final, random_.randrange(len(seats))))
+    pauses_s = [random_.random() * LATEST_S for _ in events]
+    for number, event in enumerate(shorts):
+        pauses_s[number + 1] += WORKS_S if event.kind in OUTAGES else 0
+    limits_s = PATIENT_S if is_patient else USUAL_S
+    return Trial(tuple(seats), events, tuple(pauses_s), *limits_s, random_.random() < 0.5)
+
+
+def program(rank: Rank, seed: int, trial: Trial) -> None:
+    """A rank until it gets an error."""
+    comm = rank.join(
+        timeout=trial.deadline_s, peer_timeout=trial.silence_s, connect_timeout=CONNECT_S
+    )
+    steps = Program(rank, comm, seed, MOST)
+    pauses = random.Random(seed * RANKS + rank.rank)
+    comm.barrier()
+    rank.say("ready")
+    try:
+        while True:
+            # Rank 0 is asked whether the job lives, and asks the others.
+            is_asked = comm.rank == 0 and rank.ordered(wait=False)
+            if comm.broadcast(np.array([is_asked]))[0]:
+                rank.say("alive")
+            steps.step()
+            time.sleep(pauses.choice(PAUSES_S))
+    except InPart as error:
+        rank.say("end", kind=error.kind, blamed=error.blamed, text=str(error))
+    except Exception as error:
+        rank.say_ended(error)
+    if not trial.is_left_at_once:
+        rank.ordered()
+    comm.close()
+
+
+def judged(trial: Trial, endings: list[Ending]) -> list[str]:
+    """The guarantees violated by the outcomes of a trial."""
+    final = trial.events[-1]
+    broken = storm.broken(endings)
+    for ending in endings:
+        if str(ending) not in broken and not is_right(trial, ending):
+            broken.append(f"{final} at rank {final.victim}, but {ending}")
+    return [f"{trial}: {'; '.join(broken)}"] if broken else []
+
+
+def is_right(trial: Trial, ending: Ending) -> bool:
+    """Whether a rank ended as the last event requires."""
+    final = trial.events[-1]
+    if ending.rank == final.victim:
+        if final.kind == "kill":
+            return ending.kind == "killed"
+        if final.kind == "freeze":
+            # It finds that the others have gone.
+            return ending.kind in ("Timeout", "PeerFailed", "Aborted")
+    if final.kind == "kill":
+        return (ending.kind, ending.blamed) == ("PeerFailed", (final.victim,))
+    if final.kind == "freeze":
+        if (ending.kind, ending.blamed) == ("Timeout", (final.victim,)):
+            return True
+        # Those that connect the members of a part; the others learn it from them.
+        return ending.kind in ("BootstrapError", "Aborted") and "did not connect" in ending.text
+    if final.kind == "bridge":
+        right = ("a rank of that host", "a rank of another host")
+    else:
+        right = ("a rank of that host", "from there, a rank of another host")
+    return ending.kind == "PeerFailed" and named(trial, ending) in right
+
+
+def named(trial: Trial, ending: Ending) -> str:
+    """What an error names, as the rank that has it sees it."""
+    final, seats = trial.events[-1], trial.seats
+    if not ending.blamed:
+        return "no rank"
+    if final.kind in ("kill", "freeze"):
+        return "that rank" if ending.blamed == (final.victim,) else "other ranks"
+    hosts = {seats[rank] for rank in ending.blamed}
+    own, failed = seats[ending.rank], seats[final.victim]
+    if own in hosts:
+        return "a rank of its own host"
+    if final.kind == "bridge" or own != failed:
+        return "a rank of that host" if hosts == {failed} else "a rank of another host"
+    return "from there, a rank of another host"
+
+
+def round_(seed: int, place: Place) -> Outcome:
+    """One job, its events, and their outcomes."""
+    trial = drawn(seed)
+    place = replace(place, seats=trial.seats)
+    assert place.lab
+    with Job(lambda rank: program(rank, seed, trial), len(trial.seats), place, seed) as job:
+        try:
+            return watched(trial, job, place)
+        finally:
+            place.lab.mend()
+
+
+def watched(trial: Trial, job: Job, place: Place) -> Outcome:
+    """A job through all of its events."""
+    outcome = Outcome()
+    if not job.wait_for("ready"):
+        return failed(outcome, trial, job, "not all ranks came up", 0.0)
+    *shorts, final = trial.events
+    for number, event in enumerate(shorts):
+        pause(job, trial.pauses_s[number])
+        begins = time.monotonic()
+        event.begin(job, place)
+        outcome.count += 1
+        pause(job, event.length_s or 0)
+        event.end(job, place)
+        mended = time.monotonic()
+        job.order(0)
+        if not job.wait_for("alive", number + 1):
+            length_s = mended - begins if event.kind in OUTAGES else SHORT_S
+            return failed(outcome, trial, job, f"{event}: not survived", length_s)
+        outcome.rows.append((f"{event}: survived", time.monotonic() - mended))
+    pause(job, trial.pauses_s[-1])
+    final.begin(job, place)
+    began = time.monotonic()
+    outcome.count += 1
+    ranks = range(len(trial.seats))
+    is_process = final.kind in ("kill", "freeze")
+    concerned = [rank for rank in ranks if not is_process or rank != final.victim]
+    all_ended = job.wait_for("end", of=concerned)
+    let_go(job, trial)
+    final.end(job, place)
+    endings = job.finish(harness.WATCHDOG_S if all_ended else 1)
+    outcome.rows += [row(trial, endings[rank], began) for rank in concerned]
+    outcome.violations = judged(trial, endings)
+    for ending in (endings[rank] for rank in concerned):
+        if (took_s := ending.at - began) > trial.latest_s():
+            outcome.violations.append(f"{trial}: {ending} after {took_s:.1f} s")
+    return outcome
+
+
+def failed(outcome: Outcome, trial: Trial, job: Job, what: str, length_s: float) -> Outcome:
+    """The outcome of a job that ended too early, in an event that took so long."""
+    let_go(job, trial)
+    endings = [str(ending) for ending in job.finish()]
+    if length_s % SHORT_S > EXCESS_S:
+        what += ", but the machine made it longer"
+    else:
+        outcome.violations.append(f"{trial}: {what} of {length_s:.2f} s: {endings}")
+    outcome.rows.append((what, None))
+    return outcome
+
+
+def let_go(job: Job, trial: Trial) -> None:
+    """Let all ranks end that have their errors."""
+    for rank in range(len(trial.seats)):
+        job.order(rank)
+    # It may have taken the first one for a question.
+    job.order(0)
+
+
+def pause(job: Job, seconds: float) -> None:
+    """Let time pass, and read what the ranks say meanwhile."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        job.look(left)
+
+
+def row(trial: Trial, ending: Ending, began: float) -> tuple[str, float | None]:
+    """A rank's outcome in the table."""
+    took_s = ending.at - began if ending.at else None
+    is_late = took_s is not None and took_s > trial.promise_s()
+    name = f"{trial.events[-1]}: {ending.kind}, {named(trial, ending)}"
+    return name + (", late" if is_late else ""), took_s
+
+
+if __name__ == "__main__":
+    storm.main(Storm("outages", "events", round_, 120, ("hosts",), 6, HOSTS))

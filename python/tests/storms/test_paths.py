@@ -1,0 +1,69 @@
+"""The congestion control of data connections, by how long the path is."""
+
+import os
+import socket
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import Job, Place, Rank
+from lab import Lab, command
+from long_path import LongPath
+
+# Each way; twice that is well above the round trip from which paths are long, 5 ms.
+DELAY_S = 0.02
+DEFAULT = "net.ipv4.tcp_congestion_control"
+
+
+def controls() -> Counter[str]:
+    """The congestion control of this process' TCP connections, and how many have it."""
+    found: Counter[str] = Counter()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                one.getpeername()
+                word = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        except OSError:
+            # Not a TCP connection, or the descriptor of the listing.
+            continue
+        found[word.rstrip(b"\0").decode()] += 1
+    return found
+
+
+def program(rank: Rank) -> None:
+    """A rank that says what its connections use."""
+    comm = rank.join()
+    assert comm.all_reduce(np.array([1.0 + comm.rank]))[0] == 3.0
+    rank.say("controls", found=controls())
+    comm.barrier()
+    rank.say_ended(None)
+    comm.close()
+
+
+def found_between(hosts: Lab) -> list[Counter[str]]:
+    """What the two ranks of a job use, whose hosts' default paces."""
+    for host in hosts.hosts:
+        command("ip", "netns", "exec", host, "sysctl", "-qw", f"{DEFAULT}=bbr")
+    with Job(program, 2, Place("hosts", hosts)) as job:
+        endings = job.finish()
+        assert [ending.kind for ending in endings] == ["ok", "ok"], list(map(str, endings))
+        events = [event for said in job.events for event in said if event["event"] == "controls"]
+    return [Counter(event["found"]) for event in events]
+
+
+def test_long_paths_go_back_to_the_congestion_control_that_paces() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("to make network namespaces takes root")
+    if "bbr" not in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text():
+        pytest.skip("this kernel has no congestion control that paces")
+    if not Path("/dev/net/tun").exists():
+        pytest.skip("this machine has no TAP devices")
+    with Lab(2) as near:
+        for found in found_between(near):
+            assert found["cubic"] + found["reno"] >= 1, found
+    with LongPath(DELAY_S) as far:
+        for found in found_between(far):
+            assert set(found) == {"bbr"}, found
