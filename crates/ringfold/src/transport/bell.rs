@@ -77,3 +77,17 @@ impl Bells {
         self.0.get(rank)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_ranks_have_no_bells() {
+        assert_eq!(
+            Bells::new(Bells::RANKS_MAX).unwrap().count(),
+            Bells::RANKS_MAX
+        );
+        assert_eq!(Bells::new(Bells::RANKS_MAX + 1).unwrap().count(), 0);
+    }
+}

@@ -140,14 +140,18 @@ pub(crate) mod tests {
 
     /// Ranks on these hosts.
     pub(crate) fn ranks_on(hosts: &[usize]) -> Vec<Routes> {
+        with_bells(hosts, |ranks| Bells::new(ranks).expect("bells"))
+    }
+
+    fn with_bells(hosts: &[usize], bells: impl Fn(usize) -> Bells) -> Vec<Routes> {
         let place = |rank: usize| hosts[..rank].iter().filter(|h| **h == hosts[rank]).count();
         let most = hosts.iter().max().expect("a rank");
         let segments: Vec<_> = (0..=*most)
             .map(|host| {
                 let ranks = hosts.iter().filter(|other| **other == host).count();
                 let shape = Shape::new(ranks, suite::CHANNELS, 8 << 20);
-                let bells = Bells::new(ranks).expect("bells");
-                Segment::create(shape, bells).expect("shared memory").0
+                let segment = Segment::create(shape, bells(ranks));
+                segment.expect("shared memory").0
             })
             .collect();
         let sockets = mesh(hosts.len()).into_iter().enumerate();
@@ -178,6 +182,18 @@ pub(crate) mod tests {
     }
 
     suite::transport_tests!(ranks);
+
+    /// As on hosts of more ranks than can have bells, who sleep in naps.
+    mod without_bells {
+        use super::*;
+
+        fn napping(world_size: usize) -> Vec<Routes> {
+            let hosts: Vec<usize> = (0..world_size).map(|rank| rank % 2).collect();
+            with_bells(&hosts, |_| Bells::default())
+        }
+
+        suite::transport_tests!(napping);
+    }
 
     mod on_one_host {
         use super::{neighbours, suite};
