@@ -11,8 +11,7 @@ STORMS = [
     *((name, transport) for name in ("kills", "stops") for transport in ("shm", "tcp", "hosts")),
     *(("differs", transport) for transport in ("shm", "tcp")),
     ("scribbles", "shm"),
-    ("mixes", "hosts"),
-    ("outages", "hosts"),
+    *((name, "hosts") for name in ("mixes", "descriptors", "outages")),
 ]
 
 

@@ -3,8 +3,8 @@
 //! The leader, who has the memory (the first rank of a host for what a communicator runs on, every
 //! rank in its turn for what it registers), listens on a random name in the abstract namespace and
 //! hands its descriptor to each member, once, and with it the bells of all ranks if these sleep on
-//! descriptors. Both ends check that the other is a process of the
-//! same user and knows the job's secret.
+//! descriptors. Both ends check that the other is a process of the same user and knows the job's
+//! secret.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -113,6 +113,13 @@ impl Handover<'_> {
                 send_fds(&socket, fds)
                     .map_err(|error| Failure::of(rank, "cannot pass memory on", error))?;
                 left -= 1;
+            }
+            if let Some(want) = handshakes.want() {
+                let text = format!(
+                    "rank {} cannot take connections for shared memory: {want}",
+                    self.leader
+                );
+                return Err(Failure::Local(Error::Bootstrap(text)));
             }
         }
         Ok(())
