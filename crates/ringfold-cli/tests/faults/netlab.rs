@@ -24,6 +24,11 @@ fn perf(lab: &Lab, arguments: &[&str]) -> String {
 
 /// The same with each rank on the host that is listed for it.
 fn perf_on(lab: &Lab, hosts: &[usize], arguments: &[&str]) -> String {
+    perf_with(lab, hosts, &[], arguments)
+}
+
+/// The same under these variables.
+fn perf_with(lab: &Lab, hosts: &[usize], variables: &[(&str, &str)], arguments: &[&str]) -> String {
     let start = |rank: usize| -> Child {
         let program = Path::new(env!("CARGO_BIN_EXE_ringfold"));
         let mut command: Command = lab.command(hosts[rank], program);
@@ -38,6 +43,7 @@ fn perf_on(lab: &Lab, hosts: &[usize], arguments: &[&str]) -> String {
             .env("RINGFOLD_SECRET", "a secret for these tests alone")
             .env("RINGFOLD_TIMEOUT_MS", "30000")
             .env("RINGFOLD_CONNECT_TIMEOUT_MS", "30000")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -85,6 +91,19 @@ fn every_collective_is_right_between_four_hosts() {
         let table = perf(&lab, &arguments);
         assert!(table.contains("tcp"), "{collective}: {table}");
         println!("{table}");
+    }
+    lab.assert_empty();
+}
+
+#[test]
+fn payloads_lent_to_the_kernel_arrive_as_they_were() {
+    let Some(lab) = Lab::new(3) else { return };
+    let always = [("RINGFOLD_TCP_ZEROCOPY", "1")];
+    for collective in ["all_reduce", "all_to_all", "sendrecv"] {
+        let mut arguments = vec![collective, "-n", "3", "-w", "0"];
+        arguments.extend(["-b", "512K", "-e", "8M", "-f", "4"]);
+        let table = perf_with(&lab, &[0, 1, 1, 2], &always, &arguments);
+        assert!(table.contains("tcp"), "{collective}: {table}");
     }
     lab.assert_empty();
 }
