@@ -232,6 +232,13 @@ class Job:
             # It has ended; its exit status shows how.
             pass
 
+    def dismiss(self) -> None:
+        """Give all orders that there will ever be."""
+        for started in self._ranks:
+            if started.orders >= 0:
+                os.close(started.orders)
+                started.orders = -1
+
     def wait_for(
         self,
         event: str,

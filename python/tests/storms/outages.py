@@ -261,7 +261,7 @@ def watched(trial: Trial, job: Job, place: Place) -> Outcome:
     is_process = final.kind in ("kill", "freeze")
     concerned = [rank for rank in ranks if not is_process or rank != final.victim]
     all_ended = job.wait_for("end", of=concerned)
-    let_go(job, trial)
+    job.dismiss()
     final.end(job, place)
     endings = job.finish(harness.WATCHDOG_S if all_ended else 1)
     outcome.rows += [row(trial, endings[rank], began) for rank in concerned]
@@ -276,20 +276,12 @@ def failed(
     outcome: Outcome, trial: Trial, job: Job, what: str, is_excused: bool = False
 ) -> Outcome:
     """The outcome of a job that ended too early; excused if an outage was longer than meant."""
-    let_go(job, trial)
+    job.dismiss()
     endings = [str(ending) for ending in job.finish()]
     if not is_excused:
         outcome.violations.append(f"{trial}: {what}: {endings}")
     outcome.rows.append((what + (", as it was longer" if is_excused else ""), None))
     return outcome
-
-
-def let_go(job: Job, trial: Trial) -> None:
-    """Let all ranks end that have their errors."""
-    for rank in range(len(trial.seats)):
-        job.order(rank)
-    # It may have taken the first one for a question.
-    job.order(0)
 
 
 def pause(job: Job, seconds: float) -> None:

@@ -4,6 +4,7 @@ Every rank draws the same, and compares every result with the expected one.
 """
 
 import random
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,8 @@ from harness import Rank, Wrong, blamed
 import ringfold
 
 REGISTERED = 20000
+# After this a thread forks, in the middle of the calls of another one.
+FORK_S = 0.004
 # Methods over messages that serve any number of ranks, by collective; a call with even counts may
 # name one, otherwise it is the tuner's choice.
 METHODS = {
@@ -58,13 +61,17 @@ class Program:
         self.ranks = comm.world_size
         self.forker = self.random.choice([None, *range(self.ranks)])
         self.fork_at = self.random.randrange(30)
+        self.forks_while_it_waits = self.random.random() < 0.5
         self.steps = 0
         self.registered = comm.empty(REGISTERED, "int32")
 
     def step(self) -> None:
         """Do the next step."""
         if self.comm.rank == self.forker and self.steps == self.fork_at:
-            self.me.fork_that_lives_on(self.scribble)
+            if self.forks_while_it_waits:
+                threading.Timer(FORK_S, self.me.fork_that_lives_on, [self.scribble]).start()
+            else:
+                self.me.fork_that_lives_on(self.scribble)
         self.steps += 1
         kinds = [
             self.call,
@@ -124,6 +131,8 @@ class Program:
         """A message to the next rank and one from the previous, which may or may not be named as
         the source.
         """
+        if self.ranks == 1:
+            return
         rank, count, salt = (
             self.comm.rank,
             self.random.choice([count for count in calls.COUNTS if count <= self.most]),

@@ -6,6 +6,7 @@ as far as timing repeats.
 """
 
 import argparse
+import csv
 import os
 import random
 import statistics
@@ -117,8 +118,11 @@ def run(storm: Storm, arguments: argparse.Namespace, transport: str) -> bool:
                     print(line, flush=True)
     print(table(total.rows))
     if arguments.csv:
-        lines = [f"{name},{'' if s is None else round(1000 * s, 1)}" for name, s in total.rows]
-        arguments.csv.write_text("\n".join(["ending,ms", *sorted(lines), ""]))
+        with arguments.csv.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("ending", "ms"))
+            for name, s in sorted(total.rows, key=lambda row: (row[0], row[1] or 0)):
+                writer.writerow((name, "" if s is None else round(1000 * s, 1)))
     broken = len(total.violations)
     seconds = time.monotonic() - begin
     done = f"{total.count} {storm.unit} in {rounds} rounds, {seconds:.0f} s"
